@@ -1,0 +1,184 @@
+//! One TCP connection shared by many callers.
+//!
+//! A background task owns the [`Pipeline`]; callers leave their xid in a table and wait. The task
+//! ends when the last handle is dropped, or when the connection does: then every call under way
+//! fails with the reason, and so does every later one.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
+use wire::rpc::{Credential, Procedure, Reply};
+use wire::{Decode, Encode, Message, xdr};
+
+use crate::envelope::{self, Envelope, Numbers, Raw, numbers};
+use crate::{CallError, ConnectError, Options, Pipeline, xid};
+
+/// When this much waits to be written, calls wait in the channel.
+const QUEUED_BYTES_MAX: usize = 4 << 20;
+
+#[derive(Debug, Clone)]
+pub struct Connection {
+    calls: mpsc::Sender<Message>,
+    table: Arc<Mutex<Table>>,
+    /// One permit per call that may be under way.
+    places: Arc<Semaphore>,
+    envelope: Envelope,
+    timeout: Duration,
+    local: Option<SocketAddr>,
+    peer: SocketAddr,
+}
+
+type Answer = Result<Reply, CallError>;
+
+#[derive(Debug, Default)]
+struct Table {
+    waiting: HashMap<u32, oneshot::Sender<Answer>>,
+    /// Why the connection ended.
+    ended: Option<CallError>,
+}
+
+impl Connection {
+    pub async fn connect(to: SocketAddr, options: &Options) -> Result<Self, ConnectError> {
+        let pipeline = Pipeline::connect(to, options).await?;
+        let local = pipeline.local_addr().ok();
+        let calls_max = options.calls_max.clamp(1, Semaphore::MAX_PERMITS);
+        let (calls, queue) = mpsc::channel(calls_max);
+        let table = Arc::new(Mutex::new(Table::default()));
+        tokio::spawn(drive(pipeline, queue, table.clone()));
+        Ok(Self {
+            calls,
+            table,
+            places: Arc::new(Semaphore::new(calls_max)),
+            envelope: Envelope::new(&options.credential),
+            timeout: options.timeout,
+            local,
+            peer: to,
+        })
+    }
+
+    /// A handle on the same connection that calls in another name.
+    pub fn with_credential(&self, credential: &Credential) -> Self {
+        Self { envelope: Envelope::new(credential), ..self.clone() }
+    }
+
+    /// A handle on the same connection with another patience.
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
+    }
+
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    pub async fn call<P: Procedure>(&self, args: &P::Args) -> Result<P::Reply, CallError> {
+        envelope::decode(self.results(numbers::<P>(), args).await?)
+    }
+
+    /// A call with arguments that are bytes already, right or wrong; the results as they came.
+    pub async fn call_raw(
+        &self,
+        program: u32,
+        version: u32,
+        procedure: u32,
+        args: &[u8],
+    ) -> Result<Bytes, CallError> {
+        self.results((program, version, procedure), &Raw(args)).await
+    }
+
+    async fn results(&self, numbers: Numbers, args: &impl Encode) -> Result<Bytes, CallError> {
+        let xid = xid::next();
+        let record = self.envelope.record(xid, numbers, args);
+        let reply = timeout(self.timeout, self.exchange(xid, record))
+            .await
+            .map_err(|_| CallError::Timeout(self.timeout))??;
+        envelope::results(reply)
+    }
+
+    async fn exchange(&self, xid: u32, record: Message) -> Answer {
+        let _place = self.places.acquire().await.map_err(|_| CallError::Closed)?;
+        let (answer, answered) = oneshot::channel();
+        let _entry = {
+            let mut table = lock(&self.table);
+            if let Some(reason) = &table.ended {
+                return Err(reason.clone());
+            }
+            table.waiting.insert(xid, answer);
+            Entry { xid, table: &self.table }
+        };
+        // If the task is gone, it has told the table why.
+        let _ = self.calls.send(record).await;
+        answered.await.unwrap_or(Err(CallError::Closed))
+    }
+}
+
+/// Takes the xid out of the table when the caller goes, answered or not.
+struct Entry<'a> {
+    xid: u32,
+    table: &'a Mutex<Table>,
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        lock(self.table).waiting.remove(&self.xid);
+    }
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    // Nothing that holds the lock can leave the table half changed.
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn drive(pipeline: Pipeline, queue: mpsc::Receiver<Message>, table: Arc<Mutex<Table>>) {
+    let reason = exchange_until_end(pipeline, queue, &table).await;
+    let mut table = lock(&table);
+    for (_, caller) in table.waiting.drain() {
+        let _ = caller.send(Err(reason.clone()));
+    }
+    table.ended = Some(reason);
+}
+
+async fn exchange_until_end(
+    mut pipeline: Pipeline,
+    mut queue: mpsc::Receiver<Message>,
+    table: &Mutex<Table>,
+) -> CallError {
+    loop {
+        let room = pipeline.queued_bytes() < QUEUED_BYTES_MAX;
+        tokio::select! {
+            record = pipeline.recv_record() => match record {
+                Ok(record) => answer(table, record),
+                Err(reason) => return reason,
+            },
+            call = queue.recv(), if room => match call {
+                Some(call) => {
+                    pipeline.send_record(call);
+                    while pipeline.queued_bytes() < QUEUED_BYTES_MAX
+                        && let Ok(call) = queue.try_recv()
+                    {
+                        pipeline.send_record(call);
+                    }
+                }
+                None => return CallError::Closed,
+            },
+        }
+    }
+}
+
+/// Hands a reply to its caller. One that nobody waits for is late or not ours: it is dropped.
+fn answer(table: &Mutex<Table>, record: Bytes) {
+    let Some(xid) = record.first_chunk::<4>().map(|word| u32::from_be_bytes(*word)) else {
+        return;
+    };
+    let Some(caller) = lock(table).waiting.remove(&xid) else { return };
+    let reply: xdr::Result<Reply> = Reply::from_bytes(record);
+    let _ = caller.send(reply.map_err(CallError::BadReply));
+}
