@@ -1,0 +1,128 @@
+//! SETATTR, and the attributes of what was just made.
+
+use std::os::fd::AsRawFd;
+
+use rustix::{
+    fs::{
+        AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat, chownat,
+        ftruncate, utimensat,
+    },
+    path::DecInt,
+};
+
+use super::{node::Node, tree::Tree};
+use crate::{
+    Attributes, Change, Context, Error, FileKind, NewAttributes, ObjectId, Result, SetTime, Time,
+};
+
+impl Tree {
+    pub(super) fn set_attributes(
+        &self,
+        context: &Context<'_>,
+        object: &ObjectId,
+        new: &NewAttributes,
+        guard: Option<Time>,
+    ) -> Result<Change> {
+        let node = self.node(context, object)?;
+        let change = {
+            let _order = node.in_order();
+            let before = self.attributes(&node)?;
+            if guard.is_some_and(|changed| changed != before.changed) {
+                return Err(Error::NotSynchronised);
+            }
+            self.apply(context, &node, &before, new)?;
+            self.change(&node, &before)
+        };
+        if *new != NewAttributes::default() {
+            self.sync_metadata(&node)?;
+        }
+        Ok(change)
+    }
+
+    /// Size, owner, mode, times, in this order: a change of owner takes set-user-id away and the
+    /// mode that was asked for must win; a change of size moves the times.
+    pub(super) fn apply(
+        &self,
+        context: &Context<'_>,
+        node: &Node,
+        current: &Attributes,
+        new: &NewAttributes,
+    ) -> Result<()> {
+        let times = Timestamps {
+            last_access: timespec(new.accessed)?,
+            last_modification: timespec(new.modified)?,
+        };
+        if let Some(size) = new.size {
+            self.resize(context, node, current, size)?;
+        }
+        // Whoever may write may also set one of the times to now. The kernel allows that only for
+        // both together, so here it is done with the server's authority.
+        let one_is_now = matches!(
+            (new.accessed, new.modified),
+            (SetTime::Now, SetTime::Keep) | (SetTime::Keep, SetTime::Now)
+        );
+        let as_writer = one_is_now && self.may_write(context, node, current).is_ok();
+
+        let _caller = self.identity.assume(context.caller)?;
+        if new.uid.is_some() || new.gid.is_some() {
+            let (uid, gid) = (valid_id(new.uid)?, valid_id(new.gid)?);
+            let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+            let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+            chownat(&node.path, c"", uid, gid, flags)?;
+        }
+        if let Some(mode) = new.mode {
+            self.set_mode(node, mode)?;
+        }
+        if (new.accessed, new.modified) != (SetTime::Keep, SetTime::Keep) && !as_writer {
+            utimensat(&node.path, c"", &times, AtFlags::EMPTY_PATH)?;
+        }
+        drop(_caller);
+        if as_writer {
+            utimensat(&node.path, c"", &times, AtFlags::EMPTY_PATH)?;
+        }
+        Ok(())
+    }
+
+    fn resize(
+        &self,
+        context: &Context<'_>,
+        node: &Node,
+        current: &Attributes,
+        size: u64,
+    ) -> Result<()> {
+        if size > i64::MAX as u64 {
+            return Err(Error::TooLarge);
+        }
+        if node.kind == FileKind::Regular {
+            self.may_write(context, node, current)?;
+        }
+        let fd = self.writer(node)?;
+        let _caller = self.identity.assume(context.caller)?;
+        Ok(ftruncate(fd, size)?)
+    }
+
+    fn set_mode(&self, node: &Node, mode: u32) -> Result<()> {
+        // Links have no mode to change, and clients that copy trees do not want to hear of it.
+        if node.kind == FileKind::Symlink {
+            return Ok(());
+        }
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        Ok(chmodat(&self.proc, DecInt::new(node.path.as_raw_fd()), mode, AtFlags::empty())?)
+    }
+}
+
+/// The value -1 means "leave it" to the kernel and nobody to NFS.
+fn valid_id(id: Option<u32>) -> Result<Option<u32>> {
+    if id == Some(u32::MAX) { Err(Error::Invalid) } else { Ok(id) }
+}
+
+fn timespec(time: SetTime) -> Result<Timespec> {
+    match time {
+        SetTime::Keep => Ok(Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }),
+        SetTime::Now => Ok(Timespec { tv_sec: 0, tv_nsec: UTIME_NOW }),
+        SetTime::To(Time { nanoseconds: 1_000_000_000.., .. }) => Err(Error::Invalid),
+        SetTime::To(Time { seconds, nanoseconds }) => {
+            Ok(Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() })
+        }
+    }
+}

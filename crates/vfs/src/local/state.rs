@@ -1,0 +1,23 @@
+//! Small files in the server's state directory, replaced as a whole or not at all.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{Result, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+/// Replaces `path` by `content`, durably. Only the server can read it.
+pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    match path.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}

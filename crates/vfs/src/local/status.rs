@@ -1,0 +1,74 @@
+//! What the kernel says about a file, in this crate's words.
+
+use std::os::fd::AsFd;
+
+use rustix::{
+    fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp},
+    io::Result,
+    path::Arg,
+};
+
+use crate::{Attributes, Device, FileKind, Time};
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Status {
+    pub(super) attributes: Attributes,
+    /// In nanoseconds since 1970, where the file system keeps it.
+    pub(super) born: Option<u64>,
+    pub(super) device: (u32, u32),
+}
+
+/// Of what `fd` refers to.
+pub(super) fn status(fd: impl AsFd) -> Result<Status> {
+    status_at(fd, c"", AtFlags::EMPTY_PATH)
+}
+
+/// Of the entry `name` of `dir`; a symbolic link is not followed.
+pub(super) fn status_of_entry(dir: impl AsFd, name: impl Arg) -> Result<Status> {
+    status_at(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn status_at(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Result<Status> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let found = rustix::fs::statx(dir, path, flags | AtFlags::NO_AUTOMOUNT, wanted)?;
+    Ok(Status {
+        attributes: attributes(&found),
+        born: (found.stx_mask & StatxFlags::BTIME.bits() != 0)
+            .then(|| nanoseconds(found.stx_btime)),
+        device: (found.stx_dev_major, found.stx_dev_minor),
+    })
+}
+
+fn attributes(found: &Statx) -> Attributes {
+    let kind = match FileType::from_raw_mode(found.stx_mode.into()) {
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::BlockDevice => FileKind::Block,
+        FileType::CharacterDevice => FileKind::Character,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::RegularFile | FileType::Unknown => FileKind::Regular,
+    };
+    Attributes {
+        kind,
+        mode: u32::from(found.stx_mode) & 0o7777,
+        links: found.stx_nlink,
+        uid: found.stx_uid,
+        gid: found.stx_gid,
+        size: found.stx_size,
+        used: found.stx_blocks.saturating_mul(512),
+        device: Device { major: found.stx_rdev_major, minor: found.stx_rdev_minor },
+        fileid: found.stx_ino,
+        accessed: time(found.stx_atime),
+        modified: time(found.stx_mtime),
+        changed: time(found.stx_ctime),
+    }
+}
+
+fn time(stamp: StatxTimestamp) -> Time {
+    Time { seconds: stamp.tv_sec, nanoseconds: stamp.tv_nsec }
+}
+
+fn nanoseconds(stamp: StatxTimestamp) -> u64 {
+    (stamp.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(stamp.tv_nsec.into())
+}

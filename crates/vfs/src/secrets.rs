@@ -1,0 +1,91 @@
+//! Secrets that must outlive the process, such as the key of the file handles.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::PathBuf;
+
+/// Where secrets are kept: a directory of one server, or a store that several share.
+pub trait Secrets {
+    /// The secret of this name; made at random the first time it is asked for.
+    fn secret(&self, name: &str) -> io::Result<[u8; 16]>;
+}
+
+/// One file per secret, readable by the server alone.
+#[derive(Debug)]
+pub struct SecretsInDirectory {
+    dir: PathBuf,
+}
+
+impl SecretsInDirectory {
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+}
+
+impl Secrets for SecretsInDirectory {
+    fn secret(&self, name: &str) -> io::Result<[u8; 16]> {
+        let path = self.dir.join(format!("{name}.key"));
+        let explain = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        };
+        match fs::File::open(&path) {
+            Ok(mut file) => {
+                if file.metadata()?.permissions().mode() & 0o077 != 0 {
+                    let text = "readable by others; run: chmod 600 on it, or delete it to make a \
+                                new one (clients must then mount again)";
+                    return Err(explain(io::Error::new(io::ErrorKind::PermissionDenied, text)));
+                }
+                let mut secret = [0; 16];
+                file.read_exact(&mut secret).map_err(explain)?;
+                Ok(secret)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let mut secret = [0; 16];
+                rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
+                // Written beside and renamed, so that a crash leaves no half a key.
+                let fresh = path.with_extension("new");
+                let mut file = OpenOptions::new()
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .mode(0o600)
+                    .open(&fresh)
+                    .map_err(explain)?;
+                file.write_all(&secret).map_err(explain)?;
+                file.sync_all().map_err(explain)?;
+                fs::rename(&fresh, &path).map_err(explain)?;
+                fs::File::open(&self.dir)?.sync_all().map_err(explain)?;
+                Ok(secret)
+            }
+            Err(error) => Err(explain(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_made_once_and_kept_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = SecretsInDirectory::new(dir.path()).secret("handle").unwrap();
+        let again = SecretsInDirectory::new(dir.path()).secret("handle").unwrap();
+        assert_eq!(first, again);
+        assert_ne!(first, SecretsInDirectory::new(dir.path()).secret("other").unwrap());
+        let mode = fs::metadata(dir.path().join("handle.key")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_secret_that_others_can_read_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let secrets = SecretsInDirectory::new(dir.path());
+        secrets.secret("handle").unwrap();
+        let path = dir.path().join("handle.key");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let error = secrets.secret("handle").unwrap_err();
+        assert!(error.to_string().contains("chmod 600"), "{error}");
+    }
+}

@@ -1,0 +1,607 @@
+//! What is special about a directory of the host: its handles, the kernel's identity, the things
+//! that happen behind the server's back.
+
+mod world;
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, symlink},
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use lockkeeper_vfs::{
+    Caller, CreateMode, Error, FileSystem, FileSystemId, NewAttributes, ObjectId, Stability,
+    local::{HandleKind, Handles, LocalFs, Metadata, Options, prepare_worker_thread},
+};
+use tempfile::TempDir;
+use world::*;
+
+struct Host {
+    root: TempDir,
+    state: TempDir,
+}
+
+impl Host {
+    /// `None`, said loudly, if the test cannot be done here.
+    fn new() -> Option<Self> {
+        let host = Self { root: tempfile::tempdir().unwrap(), state: tempfile::tempdir().unwrap() };
+        chmod(host.root.path(), 0o1777);
+        is_root().then_some(host)
+    }
+
+    fn open(&self, handles: Handles) -> LocalFs {
+        open(self.root.path(), self.state.path(), handles)
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.root.path().join(name)
+    }
+}
+
+/// The descriptors of this process that lead below `path`, with what they lead to.
+fn descriptors_below(path: &Path) -> Vec<String> {
+    let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let targets = links.filter_map(|entry| fs::read_link(entry.path()).ok());
+    let targets = targets.map(|target| target.to_string_lossy().into_owned());
+    targets.filter(|target| target.starts_with(&*path.to_string_lossy())).collect()
+}
+
+#[test]
+fn a_kernel_handle_survives_restart_and_any_rename() {
+    let Some(host) = Host::new() else { return };
+    let alice = alice();
+    let (dir, file) = {
+        let fs = host.open(Handles::Auto);
+        assert_eq!(fs.promises(), HandleKind::Kernel);
+        let by = By::new(&fs, &alice);
+        let dir = by.mkdir(&fs.root(), "d", 0o755).unwrap();
+        let file = by.create(&dir, "f", 0o644).unwrap();
+        by.write(&file, 0, b"data").unwrap();
+        (dir, file)
+    };
+    fs::rename(host.path("d/f"), host.path("behind our back")).unwrap();
+    let fs = host.open(Handles::Auto);
+    let by = By::new(&fs, &alice);
+    assert_eq!(by.read(&file, 0, 9).unwrap().0, b"data");
+    assert_eq!(by.lookup(&fs.root(), "d"), Ok(dir));
+    assert_eq!(by.lookup(&fs.root(), "behind our back"), Ok(file));
+}
+
+#[test]
+fn the_inode_map_survives_restart_and_renames_by_clients() {
+    let Some(host) = Host::new() else { return };
+    let alice = alice();
+    let (dir, file, linked, lost) = {
+        let fs = host.open(Handles::InodeMap);
+        assert_eq!(fs.promises(), HandleKind::InodeMap);
+        let by = By::new(&fs, &alice);
+        let dir = by.mkdir(&fs.root(), "d", 0o755).unwrap();
+        let file = by.create(&dir, "f", 0o644).unwrap();
+        let linked = by.create(&dir, "one", 0o644).unwrap();
+        by.link(&linked, &fs.root(), "two").unwrap();
+        by.remove(&dir, "one").unwrap();
+        let lost = by.create(&dir, "lost", 0o644).unwrap();
+        by.rename((&dir, "f"), (&dir, "g")).unwrap();
+        by.rename((&fs.root(), "d"), (&fs.root(), "e")).unwrap();
+        (dir, file, linked, lost)
+    };
+    fs::rename(host.path("e/lost"), host.path("behind our back")).unwrap();
+    let fs = host.open(Handles::InodeMap);
+    let by = By::new(&fs, &alice);
+    assert!(by.attributes(&file).is_ok());
+    assert!(by.attributes(&dir).is_ok());
+    assert!(by.attributes(&linked).is_ok());
+    assert_eq!(by.attributes(&lost), Err(Error::Stale), "it promises no more");
+    assert_eq!(by.lookup(&fs.root(), "behind our back"), Ok(lost));
+    assert!(by.attributes(&lost).is_ok(), "seen again, it is found again");
+}
+
+#[test]
+fn a_file_that_took_anothers_name_is_not_taken_for_it() {
+    let Some(host) = Host::new() else { return };
+    let alice = alice();
+    let file = By::new(&host.open(Handles::InodeMap), &alice)
+        .create(&host.open(Handles::InodeMap).root(), "f", 0o644)
+        .unwrap();
+    fs::remove_file(host.path("f")).unwrap();
+    fs::write(host.path("f"), "another, perhaps with the same inode number").unwrap();
+    let fs = host.open(Handles::InodeMap);
+    assert_eq!(By::new(&fs, &alice).attributes(&file), Err(Error::Stale));
+}
+
+#[test]
+fn a_torn_inode_map_is_read_up_to_the_tear() {
+    let Some(host) = Host::new() else { return };
+    let alice = alice();
+    let (first, second) = {
+        let fs = host.open(Handles::InodeMap);
+        let by = By::new(&fs, &alice);
+        let first = by.create(&fs.root(), "first", 0o644).unwrap();
+        (first, by.create(&fs.root(), "second", 0o644).unwrap())
+    };
+    let map = fs::read_dir(host.state.path()).unwrap().flatten().map(|entry| entry.path());
+    let map = map.filter(|path| path.to_string_lossy().contains("inodes-")).next().unwrap();
+    assert_eq!(fs::metadata(&map).unwrap().mode() & 0o777, 0o600);
+    let length = fs::metadata(&map).unwrap().len();
+    fs::OpenOptions::new().write(true).open(&map).unwrap().set_len(length - 3).unwrap();
+    for _ in 0..2 {
+        let fs = host.open(Handles::InodeMap);
+        let by = By::new(&fs, &alice);
+        assert!(by.attributes(&first).is_ok());
+        // Lost the first time; then seen, and written behind the tear.
+        let looked = by.lookup(&fs.root(), "second");
+        assert_eq!(looked, Ok(second));
+    }
+    let fs = host.open(Handles::InodeMap);
+    assert!(By::new(&fs, &alice).attributes(&second).is_ok());
+}
+
+#[test]
+fn two_exports_of_one_directory_share_the_inode_map() {
+    let Some(host) = Host::new() else { return };
+    let alice = alice();
+    let (one, other) = (host.open(Handles::InodeMap), host.open(Handles::InodeMap));
+    let file = By::new(&one, &alice).create(&one.root(), "f", 0o644).unwrap();
+    assert!(By::new(&other, &alice).attributes(&file).is_ok());
+}
+
+#[test]
+fn a_removed_file_is_not_kept_alive() {
+    let Some(host) = Host::new() else { return };
+    let alice = alice();
+    let fs = host.open(Handles::Auto);
+    let by = By::new(&fs, &alice);
+    for name in ["removed", "replaced", "behind our back"] {
+        let file = by.create(&fs.root(), name, 0o644).unwrap();
+        by.write(&file, 0, &[7; 100_000]).unwrap();
+        by.read(&file, 0, 10).unwrap();
+        match name {
+            "removed" => by.remove(&fs.root(), name).unwrap(),
+            "replaced" => {
+                by.create(&fs.root(), "new", 0o644).unwrap();
+                by.rename((&fs.root(), "new"), (&fs.root(), name)).unwrap();
+            }
+            _ => {
+                fs::remove_file(host.path(name)).unwrap();
+                assert_eq!(by.attributes(&file), Err(Error::Stale));
+            }
+        }
+        let open = descriptors_below(host.root.path());
+        assert!(!open.iter().any(|path| path.ends_with("(deleted)")), "{name}: {open:?}");
+    }
+}
+
+#[test]
+fn idle_files_are_let_go_but_not_those_with_unstable_writes() {
+    let Some(host) = Host::new() else { return };
+    let alice = alice();
+    let fs = host.open(Handles::Auto);
+    let by = By::new(&fs, &alice);
+    by.create(&fs.root(), "idle", 0o644).unwrap();
+    let written = by.create(&fs.root(), "written", 0o644).unwrap();
+    by.write(&written, 0, b"x").unwrap();
+    let open =
+        |name: &str| descriptors_below(host.root.path()).iter().any(|path| path.ends_with(name));
+    assert!(open("idle") && open("written"));
+    let begin = Instant::now();
+    while open("idle") {
+        assert!(begin.elapsed() < Duration::from_secs(30), "still open");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(open("written"));
+    by.fs.commit(&by.context(), &written, 0, 0).unwrap();
+    let begin = Instant::now();
+    while open("written") {
+        assert!(begin.elapsed() < Duration::from_secs(30), "still open");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn descriptors_are_bounded() {
+    let Some(host) = Host::new() else { return };
+    let root = root();
+    let options = options(host.root.path(), host.state.path(), Handles::Auto);
+    let fs = LocalFs::open(Options { descriptors_max: 64, ..options }).unwrap();
+    let by = By::new(&fs, &root);
+    let files: Vec<ObjectId> = (0..500)
+        .map(|number| {
+            let file = by.create(&fs.root(), &number.to_string(), 0o644).unwrap();
+            by.write(&file, 0, b"unstable").unwrap();
+            file
+        })
+        .collect();
+    assert!(files.iter().all(|file| by.read(file, 0, 9).unwrap().0 == b"unstable"));
+    let open = descriptors_below(host.root.path()).len();
+    assert!(open < 80, "{open}");
+}
+
+#[test]
+fn the_servers_identity_is_back_after_each_operation() {
+    let Some(host) = Host::new() else { return };
+    prepare_worker_thread();
+    let fs = host.open(Handles::Auto);
+    assert!(fs.acts_as_caller());
+    let identity = || {
+        let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = |key| status.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+        (line("Uid:"), line("Gid:"), line("CapEff:"))
+    };
+    let before = identity();
+    assert!(before.0.ends_with("\t0"));
+    let alice = alice();
+    let carol = Caller::new(1002, 1002, &[7, 8, 9]);
+    let by = By::new(&fs, &alice);
+    let file = by.create(&fs.root(), "f", 0o600).unwrap();
+    assert_eq!(identity(), before);
+    by.write(&file, 0, b"x").unwrap();
+    assert_eq!(identity(), before);
+    for caller in [&alice, &carol] {
+        let by = By::new(&fs, caller);
+        let _ = by.read(&file, 0, 1);
+        let _ = by.write(&file, 0, b"y");
+        let _ = by.set(&file, with_mode(0o600));
+        let _ = by.remove(&fs.root(), "f");
+        let _ = by.mkdir(&fs.root(), "d", 0o755);
+        let _ = by.names(&fs.root(), 10);
+        assert_eq!(identity(), before);
+    }
+    let nobody = Caller::new(u32::MAX, 0, &[]);
+    assert_eq!(By::new(&fs, &nobody).create(&fs.root(), "g", 0o644), Err(Error::Invalid));
+    assert_eq!(identity(), before);
+}
+
+#[test]
+fn callers_on_many_threads_do_not_mix() {
+    let Some(host) = Host::new() else { return };
+    let fs = host.open(Handles::Auto);
+    std::thread::scope(|scope| {
+        for thread in 0..8_u32 {
+            let fs = &fs;
+            scope.spawn(move || {
+                prepare_worker_thread();
+                for number in 0..100_u32 {
+                    let uid = 2000 + (thread + number) % 5;
+                    let caller = Caller::new(uid, uid + 100, &[uid + 200]);
+                    let by = By::new(fs, &caller);
+                    let name = format!("{thread}-{number}");
+                    let file = by.create(&fs.root(), &name, 0o600).unwrap();
+                    by.write(&file, 0, name.as_bytes()).unwrap();
+                    let found = by.attributes(&file).unwrap();
+                    assert_eq!((found.uid, found.gid), (uid, uid + 100));
+                    let other = Caller::new(uid + 1, uid + 1, &[]);
+                    assert_eq!(By::new(fs, &other).read(&file, 0, 1), Err(Error::Denied));
+                }
+            });
+        }
+    });
+    assert_eq!(By::new(&fs, &root()).names(&fs.root(), 1000).unwrap().len(), 800);
+}
+
+#[test]
+fn nothing_leads_out_of_the_export() {
+    let Some(host) = Host::new() else { return };
+    let served = host.path("served");
+    fs::create_dir_all(served.join("d")).unwrap();
+    fs::write(host.path("secret"), "secret").unwrap();
+    symlink("../secret", served.join("file")).unwrap();
+    symlink("..", served.join("dir")).unwrap();
+    symlink("/", served.join("absolute")).unwrap();
+    let fs = open(&served, host.state.path(), Handles::Auto);
+    let root = root();
+    let by = By::new(&fs, &root);
+    for name in ["file", "dir", "absolute"] {
+        let link = by.lookup(&fs.root(), name).unwrap();
+        assert_eq!(by.read(&link, 0, 9), Err(Error::Invalid));
+        assert_eq!(by.lookup(&link, "secret"), Err(Error::NotADirectory));
+        assert_eq!(by.create(&link, "new", 0o644), Err(Error::NotADirectory));
+        assert_eq!(by.names(&link, 9), Err(Error::NotADirectory));
+    }
+    let unchecked = CreateMode::Unchecked(with_size(0));
+    assert_eq!(by.make(&fs.root(), "file", &unchecked).unwrap_err(), Error::Exists);
+    assert_eq!(fs::read(host.path("secret")).unwrap(), b"secret");
+    let dir = by.lookup(&fs.root(), "d").unwrap();
+    assert_eq!(by.lookup(&dir, ".."), Ok(fs.root()));
+    fs::rename(served.join("d"), host.path("d")).unwrap();
+    assert_eq!(by.lookup(&dir, ".."), Err(Error::Denied), "moved out, it leads nowhere");
+}
+
+#[test]
+fn a_hundred_thousand_entries_are_listed_in_reasonable_time() {
+    let Some(host) = Host::new() else { return };
+    fs::create_dir(host.path("d")).unwrap();
+    for number in 0..100_000 {
+        fs::File::create(host.path(&format!("d/{number}"))).unwrap();
+    }
+    let fs = host.open(Handles::Auto);
+    let root = root();
+    let by = By::new(&fs, &root);
+    let dir = by.lookup(&fs.root(), "d").unwrap();
+    for (plus, at_once, limit) in [(false, 1000, 20), (true, 100, 60)] {
+        let begin = Instant::now();
+        let (mut cookie, mut count) = (0, 0);
+        loop {
+            let mut part = 0;
+            let listed = by.fs.read_dir(&by.context(), &dir, cookie, [0; 8], plus, &mut |entry| {
+                if part == at_once {
+                    return false;
+                }
+                part += 1;
+                assert!(!plus || entry.found.is_some() || entry.name == b"..");
+                cookie = entry.cookie;
+                true
+            });
+            count += part;
+            if listed.unwrap().eof {
+                break;
+            }
+        }
+        println!("plus: {plus}, {at_once} at once: {:?}", begin.elapsed());
+        assert_eq!(count, 100_002);
+        assert!(begin.elapsed() < Duration::from_secs(limit));
+    }
+}
+
+#[test]
+fn the_file_system_id_is_kept_and_shared() {
+    let Some(host) = Host::new() else { return };
+    let id = host.open(Handles::Auto).id();
+    assert_eq!(host.open(Handles::Auto).id(), id);
+    fs::create_dir(host.path("below")).unwrap();
+    let below = open(&host.path("below"), host.state.path(), Handles::Auto);
+    assert_eq!(below.id(), id);
+    let options = options(host.root.path(), host.state.path(), Handles::Auto);
+    let configured = Options { id: Some(FileSystemId(77)), ..options };
+    assert_eq!(LocalFs::open(configured).unwrap().id(), FileSystemId(77));
+}
+
+#[test]
+fn two_exports_of_one_file_system_name_a_file_alike() {
+    let Some(host) = Host::new() else { return };
+    fs::create_dir(host.path("below")).unwrap();
+    fs::write(host.path("below/f"), "").unwrap();
+    for handles in [Handles::Auto, Handles::InodeMap] {
+        let above = host.open(handles);
+        let below = open(&host.path("below"), host.state.path(), handles);
+        let root = root();
+        let dir = By::new(&above, &root).lookup(&above.root(), "below").unwrap();
+        assert_eq!(dir, below.root());
+        let one = By::new(&above, &root).lookup(&dir, "f").unwrap();
+        assert_eq!(By::new(&below, &root).lookup(&below.root(), "f"), Ok(one));
+    }
+}
+
+#[test]
+fn durable_metadata_changes_nothing_else() {
+    let Some(host) = Host::new() else { return };
+    let options = options(host.root.path(), host.state.path(), Handles::Auto);
+    let fs = LocalFs::open(Options { metadata: Metadata::Sync, ..options }).unwrap();
+    let alice = alice();
+    let by = By::new(&fs, &alice);
+    let dir = by.mkdir(&fs.root(), "d", 0o755).unwrap();
+    let file = by.create(&dir, "f", 0o000).unwrap();
+    by.set(&file, with_mode(0o200)).unwrap();
+    let link = by.symlink(&dir, "l", "f").unwrap();
+    let times =
+        NewAttributes { modified: lockkeeper_vfs::SetTime::Now, ..NewAttributes::default() };
+    by.set(&link, times).unwrap();
+    by.link(&file, &dir, "g").unwrap();
+    by.rename((&dir, "g"), (&fs.root(), "h")).unwrap();
+    by.remove(&dir, "f").unwrap();
+    by.remove(&dir, "l").unwrap();
+    by.rmdir(&fs.root(), "d").unwrap();
+    assert_eq!(by.names(&fs.root(), 9).unwrap(), [b"h"]);
+}
+
+#[test]
+fn errors_at_opening_say_what_to_do() {
+    let state = tempfile::tempdir().unwrap();
+    let text = |options| LocalFs::open(options).err().unwrap().to_string();
+    let missing = text(Options::new("/no/such/directory", state.path()));
+    assert!(missing.contains("Does the directory exist"), "{missing}");
+    let few = text(Options { descriptors_max: 1, ..Options::new("/", state.path()) });
+    assert!(few.contains("at least 64"), "{few}");
+    let no_state = text(Options::new(state.path(), "/no/such/directory"));
+    assert!(no_state.contains("state directory"), "{no_state}");
+}
+
+/// Runs the test `name` of this file again in a mount name space of its own, where it may mount
+/// what it likes. `true` if this is already that run.
+fn in_own_mount_space(name: &str) -> bool {
+    if std::env::var_os("OWN_MOUNT_SPACE").is_some() {
+        return true;
+    }
+    if is_root() {
+        let status = Command::new("unshare")
+            .args(["--mount", "--propagation", "private"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env("OWN_MOUNT_SPACE", "1")
+            .status();
+        match status {
+            Ok(status) => assert!(status.success()),
+            Err(error) => eprintln!("NOT TESTED: cannot run unshare: {error}"),
+        }
+    }
+    false
+}
+
+fn mount(arguments: &[&str], at: &Path) -> bool {
+    let mounted = Command::new("mount").args(arguments).arg(at).status().unwrap().success();
+    if !mounted {
+        eprintln!("NOT TESTED: cannot mount {arguments:?}");
+    }
+    mounted
+}
+
+#[test]
+fn a_full_file_system_takes_what_fits_and_says_so() {
+    if !in_own_mount_space("a_full_file_system_takes_what_fits_and_says_so") {
+        return;
+    }
+    let host = Host::new().unwrap();
+    if !mount(&["-t", "tmpfs", "-o", "size=64k,mode=1777", "none"], host.root.path()) {
+        return;
+    }
+    let fs = host.open(Handles::Auto);
+    let alice = alice();
+    let by = By::new(&fs, &alice);
+    let file = by.create(&fs.root(), "f", 0o644).unwrap();
+    let written = by.write(&file, 0, &[7; 100_000]).unwrap();
+    assert!((32_000..=65_536).contains(&written), "{written}");
+    assert_eq!(by.write(&file, written.into(), b"more"), Err(Error::NoSpace));
+    assert_eq!(by.attributes(&file).unwrap().size, u64::from(written));
+    by.set(&file, with_size(0)).unwrap();
+    assert_eq!(by.write(&file, 0, b"again"), Ok(5));
+}
+
+#[test]
+fn a_mount_point_below_is_seen_but_not_entered() {
+    if !in_own_mount_space("a_mount_point_below_is_seen_but_not_entered") {
+        return;
+    }
+    let host = Host::new().unwrap();
+    fs::create_dir(host.path("mounted")).unwrap();
+    if !mount(&["-t", "tmpfs", "none"], &host.path("mounted")) {
+        return;
+    }
+    fs::create_dir(host.path("bound")).unwrap();
+    let own = host.root.path().to_string_lossy().into_owned();
+    assert!(mount(&["--bind", &own], &host.path("bound")));
+    for handles in [Handles::Auto, Handles::InodeMap] {
+        let fs = host.open(handles);
+        let root = root();
+        let by = By::new(&fs, &root);
+        assert_eq!(by.lookup(&fs.root(), "mounted"), Err(Error::Denied));
+        assert_eq!(by.lookup(&fs.root(), "bound"), Err(Error::Denied));
+        assert_eq!(by.rmdir(&fs.root(), "mounted"), Err(Error::Denied));
+        let mut seen = 0;
+        by.fs
+            .read_dir(&by.context(), &fs.root(), 0, [0; 8], true, &mut |entry| {
+                if entry.name == b"mounted" {
+                    assert!(entry.found.is_none());
+                    seen += 1;
+                }
+                true
+            })
+            .unwrap();
+        assert_eq!(seen, 1);
+    }
+}
+
+#[test]
+fn a_read_only_mount_is_reported_as_such() {
+    if !in_own_mount_space("a_read_only_mount_is_reported_as_such") {
+        return;
+    }
+    let host = Host::new().unwrap();
+    fs::write(host.path("f"), "data").unwrap();
+    chmod(&host.path("f"), 0o666);
+    let own = host.root.path().to_string_lossy().into_owned();
+    if !mount(&["--bind", &own], host.root.path())
+        || !mount(&["-o", "remount,bind,ro", "none"], host.root.path())
+    {
+        return;
+    }
+    let fs = host.open(Handles::Auto);
+    for caller in [root(), alice()] {
+        let by = By::new(&fs, &caller);
+        let file = by.lookup(&fs.root(), "f").unwrap();
+        assert_eq!(by.read(&file, 0, 9).unwrap().0, b"data");
+        assert_eq!(by.write(&file, 0, b"x"), Err(Error::ReadOnly));
+        assert_eq!(by.create(&fs.root(), "g", 0o644), Err(Error::ReadOnly));
+        assert_eq!(by.set(&file, with_mode(0o600)), Err(Error::ReadOnly));
+    }
+}
+
+#[test]
+fn a_failed_write_back_changes_the_verifier() {
+    if !in_own_mount_space("a_failed_write_back_changes_the_verifier") {
+        return;
+    }
+    let host = Host::new().unwrap();
+    // A disk that promises more than it has: a sparse image on a small tmpfs.
+    let disk = tempfile::tempdir().unwrap();
+    if !mount(&["-t", "tmpfs", "-o", "size=4m", "none"], disk.path()) {
+        return;
+    }
+    let image = disk.path().join("image");
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let made = Command::new("mkfs.ext4")
+        .args(["-q", "-O", "^has_journal", "-E", "nodiscard,lazy_itable_init=1", "-N", "64"])
+        .arg(&image)
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        eprintln!("NOT TESTED: cannot run mkfs.ext4");
+        return;
+    }
+    if !mount(&["-o", "loop,errors=continue", &image.to_string_lossy()], host.root.path()) {
+        return;
+    }
+    chmod(host.root.path(), 0o1777);
+    let fs = host.open(Handles::Auto);
+    let alice = alice();
+    let by = By::new(&fs, &alice);
+    let file = by.create(&fs.root(), "f", 0o644).unwrap();
+    let verifier = fs.write_verifier();
+    for megabyte in 0..16 {
+        by.write(&file, megabyte << 20, &vec![7; 1 << 20]).unwrap();
+    }
+    assert_eq!(fs.write_verifier(), verifier);
+    assert_eq!(by.fs.commit(&by.context(), &file, 0, 0).unwrap_err(), Error::Io);
+    assert_ne!(fs.write_verifier(), verifier);
+    let again = fs.write_verifier();
+    let data = vec![7; 1 << 20].into();
+    let written = by.fs.write(&by.context(), &file, 30 << 20, &data, Stability::File);
+    if written.is_err() {
+        assert_ne!(fs.write_verifier(), again);
+    }
+}
+
+#[test]
+fn an_unprivileged_server_serves_as_itself() {
+    if std::env::var_os("UNPRIVILEGED").is_none() {
+        if !is_root() {
+            return;
+        }
+        // From a copy, because the build directory may be closed to others.
+        let dir = tempfile::tempdir().unwrap();
+        chmod(dir.path(), 0o755);
+        let program = dir.path().join("test");
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        let status = Command::new("setpriv")
+            .args(["--reuid=1000", "--regid=1000", "--clear-groups", "--inh-caps=-all"])
+            .arg(&program)
+            .args(["--exact", "an_unprivileged_server_serves_as_itself", "--nocapture"])
+            .env("UNPRIVILEGED", "1")
+            .env("TMPDIR", "/tmp")
+            .status();
+        match status {
+            Ok(status) => assert!(status.success()),
+            Err(error) => eprintln!("NOT TESTED: cannot run setpriv: {error}"),
+        }
+        return;
+    }
+    let (root, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let fs = LocalFs::open(Options::new(root.path(), state.path())).unwrap();
+    assert_eq!(fs.promises(), HandleKind::InodeMap);
+    assert!(!fs.acts_as_caller());
+    let caller = Caller::new(1000, 1000, &[]);
+    let by = By::new(&fs, &caller);
+    let file = by.create(&fs.root(), "f", 0o666).unwrap();
+    assert_eq!(by.mode(&file), 0o666);
+    assert_eq!(by.write(&file, 0, b"data"), Ok(4));
+    assert_eq!(by.read(&file, 0, 9).unwrap().0, b"data");
+    let dir = by.mkdir(&fs.root(), "d", 0o755).unwrap();
+    by.rename((&fs.root(), "f"), (&dir, "g")).unwrap();
+    by.link(&file, &fs.root(), "h").unwrap();
+    assert_eq!(by.names(&fs.root(), 9).unwrap(), [b"d", b"h"]);
+    let read_only = by.create(&fs.root(), "read only", 0o444).unwrap();
+    assert_eq!(by.write(&read_only, 0, b"by its creator"), Ok(14));
+    assert_eq!(
+        by.set(&file, NewAttributes { uid: Some(0), ..Default::default() }),
+        Err(Error::NotOwner)
+    );
+}
