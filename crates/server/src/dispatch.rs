@@ -1,0 +1,201 @@
+//! From a record to the service that answers it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+use vfs::Patience;
+use wire::rpc::{self, Accepted, Call, Refused};
+use wire::{Message, Writer};
+
+use crate::limits::Limits;
+use crate::replay::{Key, Replay, Verdict};
+use crate::service::{Repeat, Served, Service};
+use crate::transport::{Peer, ReplyTo};
+use crate::workers::Workers;
+
+/// Finds the service of each call, keeps duplicates apart, and decides where the work is done:
+/// at once on the network thread if the service can answer from memory, else on a worker.
+pub struct Dispatcher {
+    services: Vec<Arc<dyn Service>>,
+    workers: Arc<Workers>,
+    limits: Limits,
+    /// Replies to requests that must not be done twice.
+    once: Replay,
+    /// Replies to large writes, kept apart so that they do not push the others out.
+    bulk: Replay,
+    /// Bytes of requests and expected replies under way, over all connections.
+    load: AtomicUsize,
+}
+
+impl Dispatcher {
+    pub fn new(services: Vec<Arc<dyn Service>>, workers: Arc<Workers>, limits: Limits) -> Self {
+        let (entries, bytes) = (limits.replay_entries_max, limits.replay_bytes_max);
+        Self {
+            services,
+            workers,
+            once: Replay::new(entries, bytes),
+            bulk: Replay::new(entries / 4, bytes / 4),
+            limits,
+            load: AtomicUsize::new(0),
+        }
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub fn is_overloaded(&self) -> bool {
+        self.load.load(Ordering::Relaxed) >= self.limits.total_bytes_max
+    }
+
+    /// Takes one record. `Some` is a reply that was ready at once; otherwise it goes to `to`
+    /// when it is, or nobody waits for one.
+    pub fn receive(self: &Arc<Self>, record: Bytes, peer: &Peer, to: &ReplyTo) -> Option<Message> {
+        let call = match Call::parse(record.clone()) {
+            Ok(call) => call,
+            Err(refused) => return refusal(refused),
+        };
+        let service = match self.find(&call) {
+            Ok(service) => service,
+            Err(verdict) => return Some(accepted(call.xid, verdict)),
+        };
+        let replay = match service.repeat(&call) {
+            Repeat::Harmless => None,
+            Repeat::Once => Some(&self.once),
+            Repeat::Bulk => Some(&self.bulk),
+        };
+        let mut key = None;
+        if let Some(replay) = replay {
+            match replay.begin(&call, &record, peer, to) {
+                Verdict::New(new) => key = Some(new),
+                Verdict::Again(reply) => return Some(reply),
+                Verdict::Started => return None,
+            }
+        } else if let Some(reply) = answer(&**service, &call, peer, Patience::Now) {
+            return Some(reply);
+        }
+        self.hand_over(service.clone(), call, record.len(), *peer, to.clone(), key);
+        None
+    }
+
+    fn find(&self, call: &Call) -> Result<&Arc<dyn Service>, Accepted> {
+        let service = self
+            .services
+            .iter()
+            .find(|service| service.program() == call.program)
+            .ok_or(Accepted::ProgramUnavailable)?;
+        let versions = service.versions();
+        if versions.contains(&call.version) {
+            return Ok(service);
+        }
+        let (low, high) = (versions.first(), versions.last());
+        Err(Accepted::ProgramMismatch {
+            low: low.copied().unwrap_or_default(),
+            high: high.copied().unwrap_or_default(),
+        })
+    }
+
+    fn hand_over(
+        self: &Arc<Self>,
+        service: Arc<dyn Service>,
+        call: Call,
+        request_bytes: usize,
+        peer: Peer,
+        to: ReplyTo,
+        key: Option<Key>,
+    ) {
+        let weight = request_bytes + service.reply_bytes(&call);
+        let repeat = service.repeat(&call);
+        let underway = Underway::new(self.clone(), to, weight, key.map(|key| (repeat, key)));
+        self.workers.submit(move || {
+            let reply = answer(&*service, &call, &peer, Patience::Wait);
+            // The request's buffer goes before the reply does: the peer may send the next.
+            drop(call);
+            underway.finish(reply);
+        });
+    }
+
+    fn replay(&self, repeat: Repeat) -> &Replay {
+        if repeat == Repeat::Bulk { &self.bulk } else { &self.once }
+    }
+}
+
+/// A request that a worker has; its weight is given back whatever becomes of it.
+struct Underway {
+    dispatcher: Arc<Dispatcher>,
+    to: ReplyTo,
+    weight: usize,
+    key: Option<(Repeat, Key)>,
+}
+
+impl Underway {
+    fn new(
+        dispatcher: Arc<Dispatcher>,
+        to: ReplyTo,
+        weight: usize,
+        key: Option<(Repeat, Key)>,
+    ) -> Self {
+        dispatcher.load.fetch_add(weight, Ordering::Relaxed);
+        match &to {
+            ReplyTo::Connection(outgoing) => outgoing.started(weight),
+            ReplyTo::Datagram(datagrams, _) => datagrams.started(),
+        }
+        Self { dispatcher, to, weight, key }
+    }
+
+    fn finish(mut self, reply: Option<Message>) {
+        let Some(reply) = reply else { return };
+        match self.key.take() {
+            Some((repeat, key)) => {
+                for waiting in self.dispatcher.replay(repeat).answered(key, &reply) {
+                    waiting.send(reply.clone());
+                }
+            }
+            None => self.to.send(reply),
+        }
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        if let Some((repeat, key)) = &self.key {
+            self.dispatcher.replay(*repeat).abandoned(key);
+        }
+        self.dispatcher.load.fetch_sub(self.weight, Ordering::Relaxed);
+        match &self.to {
+            ReplyTo::Connection(outgoing) => outgoing.finished(self.weight),
+            ReplyTo::Datagram(datagrams, _) => datagrams.finished(),
+        }
+    }
+}
+
+/// `None`: it takes patience.
+fn answer(service: &dyn Service, call: &Call, peer: &Peer, patience: Patience) -> Option<Message> {
+    let mut out = Writer::new();
+    rpc::write_accepted(&mut out, call.xid, Accepted::Success);
+    let verdict = match service.serve(call, peer, patience, &mut out) {
+        Served::Reply => return Some(out.finish()),
+        Served::NotNow => return None,
+        Served::GarbageArgs => Accepted::GarbageArgs,
+        Served::NoSuchProcedure => Accepted::ProcedureUnavailable,
+    };
+    Some(accepted(call.xid, verdict))
+}
+
+fn accepted(xid: u32, verdict: Accepted) -> Message {
+    let mut out = Writer::new();
+    rpc::write_accepted(&mut out, xid, verdict);
+    out.finish()
+}
+
+fn refusal(refused: Refused) -> Option<Message> {
+    let mut out = Writer::new();
+    match refused {
+        Refused::NotACall => return None,
+        Refused::Denied { xid, denial } => rpc::write_denied(&mut out, xid, denial),
+        Refused::Garbage { xid } => rpc::write_accepted(&mut out, xid, Accepted::GarbageArgs),
+    }
+    Some(out.finish())
+}

@@ -1,0 +1,74 @@
+//! The programs that are served. Each service is the only place that translates between its
+//! protocol and the rest of the server.
+
+pub mod mount;
+pub mod nfs3;
+pub mod rpcbind;
+
+use vfs::Patience;
+use wire::rpc::Call;
+use wire::{Decode, Encode, Writer};
+
+use crate::transport::Peer;
+
+/// One RPC program.
+pub trait Service: Send + Sync {
+    fn program(&self) -> u32;
+
+    /// In ascending order.
+    fn versions(&self) -> &'static [u32];
+
+    /// What a repetition of this call would do.
+    fn repeat(&self, _: &Call) -> Repeat {
+        Repeat::Harmless
+    }
+
+    /// About how large the reply may become, so that memory can be kept in bounds.
+    fn reply_bytes(&self, _: &Call) -> usize {
+        512
+    }
+
+    /// Writes the results after an envelope of success; other verdicts replace that envelope.
+    fn serve(&self, call: &Call, peer: &Peer, patience: Patience, out: &mut Writer) -> Served;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// Doing it again gives the same answer.
+    Harmless,
+    /// It must be done once; the reply is kept.
+    Once,
+    /// As `Once`, but there are many and each matters less.
+    Bulk,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Served {
+    Reply,
+    /// Only with [`Patience::Now`]: ask again on a worker thread.
+    NotNow,
+    GarbageArgs,
+    NoSuchProcedure,
+}
+
+/// Decodes the arguments, or answers that they are garbage.
+macro_rules! decode {
+    ($call:expr) => {
+        match wire::Decode::from_bytes($call.args.clone()) {
+            Ok(args) => args,
+            Err(_) => return $crate::service::Served::GarbageArgs,
+        }
+    };
+}
+pub(crate) use decode;
+
+/// A procedure whose answer needs neither patience nor refusal.
+pub(crate) fn simple<A: Decode, R: Encode>(
+    call: &Call,
+    out: &mut Writer,
+    procedure: impl FnOnce(A) -> R,
+) -> Served {
+    let args: A = decode!(call);
+    procedure(args).encode(out);
+    Served::Reply
+}

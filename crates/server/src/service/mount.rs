@@ -1,0 +1,144 @@
+//! MOUNT versions 1 to 3: the way from a path to the first handle.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vfs::{Context, Error, Export, FileKind, ObjectId, Patience};
+use wire::mount::{
+    self, Dump, Exports, HostName, Mnt, MntReply, MntReply1, Mount, MountStatus, Mounted, Mounts,
+    Null, Path, Umnt, UmntAll,
+};
+use wire::nfs3::Handle;
+use wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Procedure};
+use wire::{Encode, Writer};
+
+use super::nfs3::Files;
+use super::{Served, Service, decode, simple};
+use crate::transport::Peer;
+
+/// A list for people to look at: clients come and go without a word, so it may be wrong.
+const MOUNTS_MAX: usize = 10_000;
+/// The size of every handle of version 1.
+const HANDLE_V1: usize = 32;
+
+pub struct MountService {
+    files: Arc<Files>,
+    mounts: Mutex<VecDeque<Mount>>,
+}
+
+impl MountService {
+    pub fn new(files: Arc<Files>) -> Self {
+        Self { files, mounts: Mutex::default() }
+    }
+
+    fn mount(&self, path: &Path, peer: &Peer) -> Result<Handle, MountStatus> {
+        let exports = self.files.exports();
+        let (export, names) = exports.by_path(path).ok_or(MountStatus::NoEnt)?;
+        if !export.rules.admits(peer.remote.ip()) {
+            return Err(MountStatus::Acces);
+        }
+        let object = walk(export, &names).map_err(mount_status)?;
+        let handle = self.files.seal(export, &object);
+        let mount = Mount { host: host(peer), path: path.clone() };
+        let mut mounts = self.mounts();
+        mounts.retain(|known| *known != mount);
+        if mounts.len() >= MOUNTS_MAX {
+            mounts.pop_front();
+        }
+        mounts.push_back(mount);
+        Ok(handle)
+    }
+
+    fn unmount(&self, peer: &Peer, path: Option<&Path>) {
+        let host = host(peer);
+        self.mounts()
+            .retain(|known| known.host != host || path.is_some_and(|path| known.path != *path));
+    }
+
+    fn export_list(&self) -> mount::ExportList {
+        let list = self.files.exports();
+        let line = |export: &Arc<Export>| mount::Export {
+            path: export.path.clone().into(),
+            clients: export.rules.clients.iter().map(|net| net.to_string().into()).collect(),
+        };
+        mount::ExportList(list.iter().map(line).collect())
+    }
+
+    fn mounts(&self) -> MutexGuard<'_, VecDeque<Mount>> {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Down from the root of an export by plain names: no `..`, and links are not followed.
+fn walk(export: &Export, names: &[&[u8]]) -> Result<ObjectId, Error> {
+    let caller = vfs::Caller::new(0, 0, &[]);
+    let context = Context { caller: &caller, patience: Patience::Wait };
+    let mut at = export.filesystem.root();
+    for name in names {
+        if matches!(*name, b"." | b"..") {
+            return Err(Error::Invalid);
+        }
+        at = export.filesystem.lookup(&context, &at, name)?.object;
+    }
+    match export.filesystem.attributes(&context, &at)?.kind {
+        FileKind::Directory | FileKind::Regular => Ok(at),
+        _ => Err(Error::NotADirectory),
+    }
+}
+
+fn mount_status(error: Error) -> MountStatus {
+    match error {
+        Error::NotOwner => MountStatus::Perm,
+        Error::NotFound | Error::Stale => MountStatus::NoEnt,
+        Error::Denied | Error::CrossesFileSystems => MountStatus::Acces,
+        Error::NotADirectory => MountStatus::NotDir,
+        Error::Invalid => MountStatus::Inval,
+        Error::NameTooLong => MountStatus::NameTooLong,
+        Error::Io => MountStatus::Io,
+        _ => MountStatus::ServerFault,
+    }
+}
+
+fn host(peer: &Peer) -> HostName {
+    peer.remote.ip().to_string().into()
+}
+
+impl Service for MountService {
+    fn program(&self) -> u32 {
+        mount::PROGRAM
+    }
+
+    fn versions(&self) -> &'static [u32] {
+        &[1, 2, 3]
+    }
+
+    fn serve(&self, call: &Call, peer: &Peer, patience: Patience, out: &mut Writer) -> Served {
+        match call.procedure {
+            Null::NUMBER => simple(call, out, |()| ()),
+            Mnt::NUMBER if patience == Patience::Now => Served::NotNow,
+            Mnt::NUMBER => {
+                let path: Path = decode!(call);
+                let mounted = self.mount(&path, peer);
+                if call.version == mount::V3 {
+                    let flavours = vec![AUTH_SYS, AUTH_NONE];
+                    MntReply(mounted.map(|root| Mounted { root, flavours })).encode(out);
+                } else {
+                    MntReply1(mounted.and_then(|root| fixed(&root))).encode(out);
+                }
+                Served::Reply
+            }
+            Dump::NUMBER => simple(call, out, |()| Mounts(self.mounts().iter().cloned().collect())),
+            Umnt::NUMBER => simple(call, out, |path: Path| self.unmount(peer, Some(&path))),
+            UmntAll::NUMBER => simple(call, out, |()| self.unmount(peer, None)),
+            Exports::NUMBER => simple(call, out, |()| self.export_list()),
+            _ => Served::NoSuchProcedure,
+        }
+    }
+}
+
+/// A handle in the fixed form of version 1, if it fits.
+fn fixed(handle: &Handle) -> Result<[u8; HANDLE_V1], MountStatus> {
+    let mut fixed = [0; HANDLE_V1];
+    fixed.get_mut(..handle.len()).ok_or(MountStatus::NotSupp)?.copy_from_slice(handle);
+    Ok(fixed)
+}

@@ -1,0 +1,271 @@
+//! NFSv3 (RFC 1813): from a call to the file system that it concerns.
+//!
+//! This file finds the file and the caller and applies the export's rules; what each procedure
+//! does is in [`files`], [`directories`] and [`volume`].
+
+mod directories;
+mod files;
+mod translate;
+mod volume;
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use vfs::groups::GroupCache;
+use vfs::names::Names;
+use vfs::{
+    Access, Attributes, Caller, Context, Error, Export, Exports, FileKey, HandleKey, ObjectId,
+    Patience, Result,
+};
+use wire::nfs3::{self, Failed, Handle, Status, Wcc};
+use wire::rpc::{Call, Credential, Procedure};
+use wire::{Decode, Encode, Writer};
+
+use super::{Repeat, Served, Service, decode};
+use crate::transport::Peer;
+
+pub use translate::status;
+
+/// What the file services share: NFS and MOUNT now, locks later.
+pub struct Files {
+    exports: RwLock<Arc<Exports>>,
+    key: HandleKey,
+    pub names: Names,
+    groups: GroupCache,
+}
+
+impl Files {
+    pub fn new(exports: Exports, key: HandleKey, names_max: usize) -> Self {
+        Self {
+            exports: RwLock::new(Arc::new(exports)),
+            key,
+            names: Names::new(names_max),
+            groups: GroupCache::default(),
+        }
+    }
+
+    pub fn exports(&self) -> Arc<Exports> {
+        self.exports.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From the next request on, these are served.
+    pub fn replace_exports(&self, exports: Exports) {
+        *self.exports.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(exports);
+    }
+
+    pub fn seal(&self, export: &Export, object: &ObjectId) -> Handle {
+        let file = FileKey { filesystem: export.filesystem.id(), object: *object };
+        Handle(bytes::Bytes::copy_from_slice(self.key.seal(export.id, &file).as_bytes()))
+    }
+
+    /// Remembers by what name a file was seen.
+    fn saw(&self, export: &Export, object: &ObjectId, dir: &ObjectId, name: &[u8]) {
+        let file = FileKey { filesystem: export.filesystem.id(), object: *object };
+        self.names.saw(&file, dir, name);
+    }
+}
+
+pub struct Nfs3 {
+    files: Arc<Files>,
+}
+
+/// One call on its way through.
+struct Request<'a> {
+    files: &'a Files,
+    credential: &'a Credential,
+    peer: &'a Peer,
+    patience: Patience,
+}
+
+/// A file that a handle led to, and as whom it is used.
+struct Target {
+    export: Arc<Export>,
+    object: ObjectId,
+    caller: Caller,
+    patience: Patience,
+}
+
+impl Target {
+    fn context(&self) -> Context<'_> {
+        Context { caller: &self.caller, patience: self.patience }
+    }
+
+    fn attributes(&self) -> Option<Attributes> {
+        self.export.filesystem.attributes(&self.context(), &self.object).ok()
+    }
+
+    /// What a reply tells of a file that an operation did not change.
+    fn seen(&self) -> Option<nfs3::Attributes> {
+        self.attributes().map(|a| translate::attributes(&a, &self.export))
+    }
+
+    fn unchanged(&self) -> Wcc {
+        Wcc { before: None, after: self.seen() }
+    }
+
+    /// Changes are refused on a read-only export, and from a port that any user can send from.
+    fn may_change(&self, peer: &Peer) -> Result<()> {
+        if self.export.rules.access == Access::ReadOnly {
+            return Err(Error::ReadOnly);
+        }
+        if self.export.rules.reserved_ports && !peer.uses_reserved_port() {
+            return Err(Error::NotOwner);
+        }
+        Ok(())
+    }
+}
+
+impl Request<'_> {
+    /// The file of a handle, if it is ours, still exported, and this client may use it.
+    fn open(&self, handle: &Handle) -> Result<Target> {
+        let opened = self.files.key.open(handle)?;
+        let exports = self.files.exports.read().unwrap_or_else(PoisonError::into_inner);
+        let export = exports.by_id(opened.export).ok_or(Error::Stale)?.clone();
+        drop(exports);
+        if export.filesystem.id() != opened.file.filesystem {
+            return Err(Error::Stale);
+        }
+        if !export.rules.admits(self.peer.remote.ip()) {
+            return Err(Error::Denied);
+        }
+        // A file system that is not prompt is never asked on a network thread.
+        if self.patience == Patience::Now && !export.filesystem.prompt() {
+            return Err(Error::WouldBlock);
+        }
+        let caller = match self.credential {
+            Credential::None => export.rules.anonymous(),
+            Credential::Sys(sys) => export.rules.caller(
+                sys.uid,
+                sys.gid,
+                sys.groups.as_slice(),
+                &self.files.groups,
+                self.patience,
+            )?,
+        };
+        Ok(Target { export, object: opened.file.object, caller, patience: self.patience })
+    }
+
+    /// The same, for an operation that changes something.
+    fn open_to_change(&self, handle: &Handle) -> Result<Target> {
+        let target = self.open(handle)?;
+        target.may_change(self.peer)?;
+        Ok(target)
+    }
+}
+
+impl Nfs3 {
+    pub fn new(files: Arc<Files>) -> Self {
+        Self { files }
+    }
+}
+
+impl Service for Nfs3 {
+    fn program(&self) -> u32 {
+        nfs3::PROGRAM
+    }
+
+    fn versions(&self) -> &'static [u32] {
+        &[nfs3::VERSION]
+    }
+
+    fn repeat(&self, call: &Call) -> Repeat {
+        match call.procedure {
+            nfs3::SetAttr::NUMBER
+            | nfs3::Create::NUMBER
+            | nfs3::MkDir::NUMBER
+            | nfs3::SymLink::NUMBER
+            | nfs3::MkNod::NUMBER
+            | nfs3::Remove::NUMBER
+            | nfs3::RmDir::NUMBER
+            | nfs3::Rename::NUMBER
+            | nfs3::Link::NUMBER => Repeat::Once,
+            nfs3::Write::NUMBER => Repeat::Bulk,
+            _ => Repeat::Harmless,
+        }
+    }
+
+    fn reply_bytes(&self, call: &Call) -> usize {
+        match call.procedure {
+            // The count is the last word of all three.
+            nfs3::Read::NUMBER | nfs3::ReadDir::NUMBER | nfs3::ReadDirPlus::NUMBER => {
+                let count = call.args.last_chunk().map_or(0, |word| u32::from_be_bytes(*word));
+                512 + count.min(nfs3::IO_BYTES_MAX) as usize
+            }
+            _ => 512,
+        }
+    }
+
+    fn serve(&self, call: &Call, peer: &Peer, patience: Patience, out: &mut Writer) -> Served {
+        let request = Request { files: &self.files, credential: &call.credential, peer, patience };
+        // Changes wait for disks, and listings may: they start on a worker.
+        let now = patience == Patience::Now;
+        match call.procedure {
+            nfs3::Null::NUMBER => super::simple(call, out, |()| ()),
+            nfs3::GetAttr::NUMBER => run(call, out, |args| request.get_attr(args)),
+            nfs3::Lookup::NUMBER => run(call, out, |args| request.lookup(args)),
+            nfs3::Access::NUMBER => run(call, out, |args| request.access(args)),
+            nfs3::ReadLink::NUMBER => run(call, out, |args| request.read_link(args)),
+            nfs3::Read::NUMBER => run(call, out, |args| request.read(args)),
+            nfs3::FsStat::NUMBER => run(call, out, |args| request.fs_stat(args)),
+            nfs3::FsInfo::NUMBER => run(call, out, |args| request.fs_info(args)),
+            nfs3::PathConf::NUMBER => run(call, out, |args| request.path_conf(args)),
+            nfs3::SetAttr::NUMBER..=nfs3::Commit::NUMBER if now => Served::NotNow,
+            nfs3::SetAttr::NUMBER => run(call, out, |args| request.set_attr(args)),
+            nfs3::Write::NUMBER => run(call, out, |args| request.write(args)),
+            nfs3::Create::NUMBER => run(call, out, |args| request.create(args)),
+            nfs3::MkDir::NUMBER => run(call, out, |args| request.mk_dir(args)),
+            nfs3::SymLink::NUMBER => run(call, out, |args| request.sym_link(args)),
+            nfs3::MkNod::NUMBER => run(call, out, |args| request.mk_nod(args)),
+            nfs3::Remove::NUMBER => run(call, out, |args| request.remove(args)),
+            nfs3::RmDir::NUMBER => run(call, out, |args| request.rm_dir(args)),
+            nfs3::Rename::NUMBER => run(call, out, |args| request.rename(args)),
+            nfs3::Link::NUMBER => run(call, out, |args| request.link(args)),
+            nfs3::ReadDir::NUMBER => run(call, out, |args| request.read_dir(args)),
+            nfs3::ReadDirPlus::NUMBER => run(call, out, |args| request.read_dir_plus(args)),
+            nfs3::Commit::NUMBER => run(call, out, |args| request.commit(args)),
+            _ => Served::NoSuchProcedure,
+        }
+    }
+}
+
+/// A failure on its way to the client, with what the reply still tells; `Err(None)` is a call
+/// that needs patience.
+type Refusal<F> = Option<Box<Failed<F>>>;
+
+fn run<A: Decode, T: Encode, F: Encode>(
+    call: &Call,
+    out: &mut Writer,
+    procedure: impl FnOnce(A) -> std::result::Result<T, Refusal<F>>,
+) -> Served {
+    let args: A = decode!(call);
+    match procedure(args) {
+        Ok(body) => {
+            Status::Ok.encode(out);
+            body.encode(out);
+        }
+        Err(Some(failed)) => {
+            failed.0.encode(out);
+            failed.1.encode(out);
+        }
+        Err(None) => return Served::NotNow,
+    }
+    Served::Reply
+}
+
+/// Turns an error into a refusal; `told` is asked for only if there is somebody to tell.
+fn refuse<F>(told: impl FnOnce() -> F) -> impl FnOnce(Error) -> Refusal<F> {
+    move |error| match error {
+        Error::WouldBlock => None,
+        error => Some(Box::new(Failed(status(error), told()))),
+    }
+}
+
+/// Names that no file can have.
+fn check_name(name: &[u8]) -> Result<()> {
+    const NAME_MAX: usize = 255;
+    match name {
+        [] => Err(Error::Invalid),
+        name if name.len() > NAME_MAX => Err(Error::NameTooLong),
+        name if name.contains(&b'/') || name.contains(&0) => Err(Error::Invalid),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,90 @@
+//! How bytes come in and go out: who a peer is, and where a reply goes.
+
+pub mod listen;
+pub mod outgoing;
+pub mod tcp;
+pub mod udp;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use wire::Message;
+
+use outgoing::Outgoing;
+use udp::Datagrams;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transport {
+    Tcp,
+    Udp,
+}
+
+/// The two ends of a request. Both addresses are canonical: IPv4 is never spelled as IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Peer {
+    pub remote: SocketAddr,
+    /// The address of ours that was asked; replies and callbacks leave from it.
+    pub local: SocketAddr,
+    pub transport: Transport,
+}
+
+impl Peer {
+    pub fn new(remote: SocketAddr, local: SocketAddr, transport: Transport) -> Self {
+        Self { remote: canonical(remote), local: canonical(local), transport }
+    }
+
+    /// Only root of the client's machine can send from such a port.
+    pub fn uses_reserved_port(&self) -> bool {
+        self.remote.port() < 1024
+    }
+
+    pub fn is_loopback(&self) -> bool {
+        self.remote.ip().is_loopback()
+    }
+}
+
+/// `::ffff:10.0.0.1` is `10.0.0.1`: the one place where that is settled.
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
+        IpAddr::V6(_) => address,
+    }
+}
+
+/// Where a reply goes.
+#[derive(Clone)]
+pub enum ReplyTo {
+    Connection(Arc<Outgoing>),
+    Datagram(Arc<Datagrams>, Peer),
+}
+
+impl ReplyTo {
+    pub fn send(&self, message: Message) {
+        match self {
+            Self::Connection(outgoing) => outgoing.send([message]),
+            Self::Datagram(datagrams, peer) => datagrams.send(peer, &message),
+        }
+    }
+
+    /// Whether both lead to the same socket, so that one reply serves both.
+    pub fn same_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Connection(a), Self::Connection(b)) => Arc::ptr_eq(a, b),
+            (Self::Datagram(_, a), Self::Datagram(_, b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapped_address_is_the_address_it_maps() {
+        let mapped: SocketAddr = "[::ffff:10.0.0.1]:700".parse().unwrap();
+        assert_eq!(canonical(mapped), "10.0.0.1:700".parse().unwrap());
+        let plain: SocketAddr = "[fd00::1]:700".parse().unwrap();
+        assert_eq!(canonical(plain), plain);
+    }
+}

@@ -1,0 +1,134 @@
+//! Opening the sockets: TCP and UDP on one port, IPv6 and IPv4.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::udp::Datagrams;
+use super::{tcp, udp};
+use crate::dispatch::Dispatcher;
+
+/// A failure to open a socket, and what it was to be.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} ({kind}): {error}{}", hint(.error, .address))]
+pub struct ListenError {
+    pub address: SocketAddr,
+    pub kind: &'static str,
+    pub error: io::Error,
+}
+
+fn hint(error: &io::Error, address: &SocketAddr) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "; another server has this port: find it with `ss -lptun sport = :{}`",
+            address.port()
+        ),
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need root or CAP_NET_BIND_SERVICE".to_string()
+        }
+        _ => String::new(),
+    }
+}
+
+/// The open sockets of one port.
+pub struct Listeners {
+    tcp: Vec<TcpListener>,
+    udp: Vec<Arc<Datagrams>>,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Listeners {
+    /// `[::]` means every address of both families; where the host has no IPv6 it means IPv4.
+    /// Port 0 takes a free port, the same for all sockets.
+    pub fn open(listen: SocketAddr) -> Result<Self, ListenError> {
+        let mut listeners = Self { tcp: Vec::new(), udp: Vec::new(), addresses: Vec::new() };
+        if listen.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+            listeners.open_one(listen)?;
+            return Ok(listeners);
+        }
+        let without_ipv6 = |error: &io::Error| {
+            matches!(
+                Errno::from_io_error(error),
+                Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL | Errno::PROTONOSUPPORT)
+            )
+        };
+        let mut port = listen.port();
+        match listeners.open_one(listen) {
+            Ok(taken) => port = taken,
+            Err(failed) if without_ipv6(&failed.error) => {}
+            Err(failed) => return Err(failed),
+        }
+        listeners.open_one(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))?;
+        Ok(listeners)
+    }
+
+    fn open_one(&mut self, mut address: SocketAddr) -> Result<u16, ListenError> {
+        let failed = |kind, address| move |error| ListenError { address, kind, error };
+        let tcp = tcp_listener(address).map_err(failed("tcp", address))?;
+        let port = tcp.local_addr().map_err(failed("tcp", address))?.port();
+        address.set_port(port);
+        let udp = udp_socket(address).map_err(failed("udp", address))?;
+        self.tcp.push(tcp);
+        self.udp.push(Arc::new(udp));
+        self.addresses.push(address);
+        Ok(port)
+    }
+
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    pub fn port(&self) -> u16 {
+        self.addresses.first().map_or(0, SocketAddr::port)
+    }
+
+    /// Starts serving: from now on requests reach `dispatcher`.
+    pub fn serve(
+        self,
+        dispatcher: &Arc<Dispatcher>,
+        stop: &watch::Receiver<bool>,
+        tasks: &mut JoinSet<()>,
+    ) {
+        let connections = Arc::new(AtomicUsize::new(0));
+        for listener in self.tcp {
+            let (dispatcher, connections) = (dispatcher.clone(), connections.clone());
+            tasks.spawn(tcp::accept(listener, dispatcher, connections, stop.clone()));
+        }
+        for socket in self.udp {
+            tasks.spawn(udp::serve(socket, dispatcher.clone(), stop.clone()));
+        }
+    }
+}
+
+fn tcp_listener(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // A restarted server takes its port again at once.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1024)?;
+    TcpListener::from_std(socket.into())
+}
+
+fn udp_socket(address: SocketAddr) -> io::Result<Datagrams> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // Room for a burst of large requests; the kernel caps it without an error.
+    socket.set_recv_buffer_size(4 << 20)?;
+    socket.set_send_buffer_size(4 << 20)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Datagrams::new(UdpSocket::from_std(socket.into())?)
+}
