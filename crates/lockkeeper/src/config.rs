@@ -1,0 +1,270 @@
+//! The configuration file: TOML, optional, and strict. A key that is not known is an error that
+//! names its line and the key that was probably meant.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer, de};
+
+use crate::cli::{Ports, Rpcbind};
+
+pub const DEFAULT_PATH: &str = "/etc/lockkeeper/lockkeeper.toml";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    pub rpc: Rpc,
+    pub limits: Limits,
+    #[serde(rename = "export")]
+    pub exports: Vec<Export>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rpc {
+    pub listen: Option<SocketAddr>,
+    pub rpcbind: Option<Rpcbind>,
+}
+
+/// Absent ones keep their defaults.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    pub connections: Option<usize>,
+    pub requests_per_connection: Option<usize>,
+    pub workers: Option<usize>,
+    #[serde(deserialize_with = "duration")]
+    pub idle: Option<Duration>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Export {
+    pub path: PathBuf,
+    pub id: Option<u32>,
+    pub filesystem_id: Option<u64>,
+    pub clients: Option<Vec<Network>>,
+    #[serde(default)]
+    pub access: Access,
+    #[serde(default)]
+    pub squash: Squash,
+    #[serde(default = "nobody")]
+    pub anonymous_uid: u32,
+    #[serde(default = "nobody")]
+    pub anonymous_gid: u32,
+    pub ports: Option<Ports>,
+    #[serde(default)]
+    pub metadata: Metadata,
+}
+
+impl Export {
+    /// An export of which nothing but the path is said.
+    pub fn of(path: PathBuf) -> Self {
+        Self {
+            path,
+            id: None,
+            filesystem_id: None,
+            clients: None,
+            access: Access::default(),
+            squash: Squash::default(),
+            anonymous_uid: nobody(),
+            anonymous_gid: nobody(),
+            ports: None,
+            metadata: Metadata::default(),
+        }
+    }
+}
+
+fn nobody() -> u32 {
+    vfs::export::NOBODY
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    #[default]
+    Rw,
+    Ro,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Squash {
+    None,
+    #[default]
+    Root,
+    All,
+}
+
+/// Whether creations, removals and renames are on disk before they are answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Metadata {
+    #[default]
+    Sync,
+    Async,
+}
+
+/// A network, or a single address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network(pub IpNet);
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let network = text.parse().ok();
+        network.or_else(|| Some(IpNet::from(text.parse::<std::net::IpAddr>().ok()?))).map(Self).ok_or_else(|| {
+            de::Error::custom(format!(
+                "`{text}` is neither a network such as 10.0.0.0/24 nor an address"
+            ))
+        })
+    }
+}
+
+fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(from)?;
+    parse_duration(&text).map(Some).map_err(de::Error::custom)
+}
+
+/// "250ms", "90s", "15m", "24h": a number and a unit.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a time: write a number and ms, s, m or h, as in 90s");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let milliseconds = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+impl File {
+    /// The file named, or the default one if it exists, or nothing but defaults.
+    pub fn load(named: Option<&Path>) -> Result<Self> {
+        let path = named.unwrap_or(Path::new(DEFAULT_PATH));
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text).with_context(|| path.display().to_string()),
+            Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+                Ok(Self::default())
+            }
+            Err(error) => Err(error).with_context(|| path.display().to_string()),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let file: Self = toml::from_str(text).map_err(|error| explain(text, &error))?;
+        for export in &file.exports {
+            if export.path.is_relative() {
+                bail!("export {}: the path must be absolute", export.path.display());
+            }
+        }
+        Ok(file)
+    }
+}
+
+/// One line: where, what, and what was probably meant.
+fn explain(text: &str, error: &toml::de::Error) -> anyhow::Error {
+    let line = error.span().map_or(1, |span| {
+        text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
+    });
+    let message = error.message();
+    let meant = nearest(message).map(|name| format!("; did you mean `{name}`?"));
+    anyhow!("line {line}: {message}{}", meant.unwrap_or_default())
+}
+
+/// The known name that is nearest to the unknown one, both as the parser's message quotes them.
+fn nearest(message: &str) -> Option<&str> {
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    message.starts_with("unknown ").then_some(())?;
+    let unknown = quoted.next()?;
+    let near = quoted.map(|name| (distance(unknown, name), name)).min()?;
+    (near.0 <= unknown.len().div_ceil(2).max(2)).then_some(near.1)
+}
+
+/// How many letters must be added, removed or replaced to turn one word into the other.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        File::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_whole_file_is_read() {
+        let file = File::parse(
+            r#"
+            [rpc]
+            listen = "[::]:2049"
+            rpcbind = "embedded"
+            [limits]
+            connections = 100
+            idle = "15m"
+            [[export]]
+            path = "/srv/a"
+            clients = ["10.0.0.0/24", "fd00::7"]
+            access = "ro"
+            squash = "all"
+            anonymous_uid = 1000
+            ports = "any"
+            metadata = "async"
+            "#,
+        )
+        .unwrap();
+        assert_eq!(file.rpc.rpcbind, Some(Rpcbind::Embedded));
+        assert_eq!(file.limits.idle, Some(Duration::from_secs(900)));
+        let export = &file.exports[0];
+        assert_eq!((export.access, export.squash), (Access::Ro, Squash::All));
+        assert_eq!(export.clients.as_ref().unwrap()[1].0.to_string(), "fd00::7/128");
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_with_its_line_and_the_nearest_name() {
+        let text = error("[rpc]\n\nlisen = \"[::]:2049\"\n");
+        assert!(text.starts_with("line 3: unknown field `lisen`"), "{text}");
+        assert!(text.ends_with("did you mean `listen`?"), "{text}");
+        let text = error("[[export]]\npath = \"/a\"\nacces = \"rw\"\n");
+        assert!(text.starts_with("line 3:") && text.ends_with("did you mean `access`?"), "{text}");
+        let text = error("[[export]]\npath = \"/a\"\nsquash = \"rot\"\n");
+        assert!(text.starts_with("line 3:") && text.ends_with("did you mean `root`?"), "{text}");
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused_with_a_hint() {
+        assert!(error("[limits]\nidle = \"900\"\n").contains("as in 90s"));
+        assert!(error("[limits]\nidle = 900\n").contains("line 2"));
+        assert!(error("[[export]]\npath = \"/a\"\nclients = [\"10.0.0.0/33\"]\n").contains("neither"));
+        assert!(error("[[export]]\npath = \"a\"\n").contains("absolute"));
+        assert!(error("[[export]]\naccess = \"rw\"\n").contains("path"));
+    }
+
+    #[test]
+    fn times_carry_units() {
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("2h"), Ok(Duration::from_secs(7200)));
+        for wrong in ["", "5", "s", "-5s", "5 s", "99999999999999999999s"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The program `lockkeeper`.
+
+mod banner;
+mod cli;
+mod config;
+mod exports;
+mod serve;
+mod state;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let arguments = cli::Cli::parse();
+    let filter = EnvFilter::try_from_env("LOCKKEEPER_LOG").unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(colour())
+        .init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.into()),
+    };
+    let done = match arguments.command {
+        cli::Command::Serve(args) => runtime.block_on(serve::serve(args)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn colour() -> bool {
+    use std::io::IsTerminal;
+    std::env::var_os("NO_COLOR").is_none() && std::io::stderr().is_terminal()
+}

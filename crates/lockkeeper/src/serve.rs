@@ -1,0 +1,137 @@
+//! `lockkeeper serve`: from the command line to a running server, and to its clean end.
+
+use std::io::Write as _;
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+
+use server::{Config, Limits, RpcbindMode, Server};
+use vfs::HandleKey;
+use vfs::secrets::{Secrets, SecretsInDirectory};
+
+use crate::banner::banner;
+use crate::cli;
+use crate::config::{self, File};
+use crate::exports::Opener;
+use crate::state::StateDirectory;
+
+pub async fn serve(args: cli::Serve) -> Result<()> {
+    let mut file = File::load(args.config.as_deref())?;
+    let configured = configured_exports(&args, &mut file)?;
+    let state = StateDirectory::open(args.state.as_deref())?;
+    let descriptors = raise_descriptor_limit();
+    let root = rustix::process::geteuid().is_root();
+    let reserved = args.ports.map_or(root, |ports| ports == cli::Ports::Reserved);
+    let mut opener = Opener::new(&state.path, reserved, descriptors / 4);
+    let exports = opener.open(&configured)?;
+    let key = HandleKey::new(SecretsInDirectory::new(&state.path).secret("handle")?);
+
+    let server = Server::start(server_config(&args, &file), exports.clone(), key).await?;
+    print!("{}", banner(&server, &exports, &state.path));
+    // Whoever started us may not be reading; that is no reason to stop.
+    let _ = std::io::stdout().flush();
+    opener.notes().iter().for_each(|note| warn!("{note}"));
+    tell_systemd(&[NotifyState::Ready]);
+
+    let stopper = server.stopper();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let run = server.run();
+    tokio::pin!(run);
+    loop {
+        tokio::select! {
+            () = &mut run => break,
+            _ = terminate.recv() => stop(&stopper, "SIGTERM"),
+            _ = interrupt.recv() => stop(&stopper, "SIGINT"),
+            _ = hangup.recv() => {
+                if let Ok(now) = NotifyState::monotonic_usec_now() {
+                    tell_systemd(&[NotifyState::Reloading, now]);
+                }
+                match reload(&args, &mut opener) {
+                    Ok(exports) => {
+                        info!("read the configuration again: {} exports", exports.iter().count());
+                        stopper.replace_exports(exports);
+                    }
+                    Err(error) => warn!("kept the old exports: {error:#}"),
+                }
+                tell_systemd(&[NotifyState::Ready]);
+            }
+        }
+    }
+    info!("stopped");
+    Ok(())
+}
+
+fn stop(stopper: &server::Stopper, signal: &str) {
+    info!("stopping on {signal}");
+    tell_systemd(&[NotifyState::Stopping]);
+    stopper.stop();
+}
+
+/// Not running under systemd is the normal case elsewhere.
+fn tell_systemd(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        warn!("could not tell systemd: {error}");
+    }
+}
+
+fn configured_exports(args: &cli::Serve, file: &mut File) -> Result<Vec<config::Export>> {
+    let mut exports = std::mem::take(&mut file.exports);
+    exports.extend(args.dirs.iter().cloned().map(config::Export::of));
+    if exports.is_empty() {
+        bail!(
+            "nothing to serve: name a directory, as in `lockkeeper serve /srv/share`, or an \
+             [[export]] in {}",
+            config::DEFAULT_PATH
+        );
+    }
+    Ok(exports)
+}
+
+fn reload(args: &cli::Serve, opener: &mut Opener) -> Result<vfs::Exports> {
+    let mut file = File::load(args.config.as_deref())?;
+    let configured = configured_exports(args, &mut file)?;
+    opener.open(&configured).context("exports")
+}
+
+fn server_config(args: &cli::Serve, file: &File) -> Config {
+    let defaults = Config::default();
+    let mode = match args.rpcbind.or(file.rpc.rpcbind) {
+        None | Some(cli::Rpcbind::Auto) => RpcbindMode::Auto,
+        Some(cli::Rpcbind::System) => RpcbindMode::System,
+        Some(cli::Rpcbind::Embedded) => RpcbindMode::Embedded,
+        Some(cli::Rpcbind::Off) => RpcbindMode::Off,
+    };
+    let limits = Limits::default();
+    Config {
+        listen: args.listen.or(file.rpc.listen).unwrap_or(defaults.listen),
+        rpcbind: mode,
+        limits: Limits {
+            connections_max: file.limits.connections.unwrap_or(limits.connections_max),
+            requests_in_flight_max: file
+                .limits
+                .requests_per_connection
+                .unwrap_or(limits.requests_in_flight_max),
+            workers: file.limits.workers.unwrap_or(limits.workers),
+            idle_max: file.limits.idle.unwrap_or(limits.idle_max),
+            ..limits
+        },
+        ..defaults
+    }
+}
+
+/// Every connection and every open file needs a descriptor: takes all that the system allows.
+fn raise_descriptor_limit() -> usize {
+    const ENOUGH: u64 = 1 << 20;
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(ENOUGH).min(ENOUGH);
+    let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => wanted as usize,
+        Err(_) => limit.current.unwrap_or(1024) as usize,
+    }
+}

@@ -1,0 +1,72 @@
+//! The state directory: what must survive a restart, and used by one server at a time.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+/// Held as long as the server runs.
+pub struct StateDirectory {
+    pub path: PathBuf,
+    _lock: File,
+}
+
+impl StateDirectory {
+    pub fn open(named: Option<&Path>) -> Result<Self> {
+        let path = match named {
+            Some(path) => path.to_owned(),
+            None => default_path()?,
+        };
+        let shown = path.display();
+        DirBuilder::new().recursive(true).mode(0o700).create(&path).with_context(|| {
+            format!("cannot make the state directory {shown}; name another with --state DIR")
+        })?;
+        let path = fs::canonicalize(&path)?;
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path.join("lock"))
+            .with_context(|| format!("cannot use the state directory {shown}"))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { path, _lock: lock }),
+            Err(Errno::WOULDBLOCK) => bail!(
+                "another lockkeeper uses the state directory {shown}; stop it, or name another \
+                 with --state DIR"
+            ),
+            Err(error) => Err(error).with_context(|| format!("cannot lock {shown}")),
+        }
+    }
+}
+
+fn default_path() -> Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok("/var/lib/lockkeeper".into());
+    }
+    if let Some(dir) = std::env::var_os("XDG_STATE_HOME") {
+        return Ok(PathBuf::from(dir).join("lockkeeper"));
+    }
+    match std::env::var_os("HOME") {
+        Some(home) => Ok(PathBuf::from(home).join(".local/state/lockkeeper")),
+        None => bail!("no place for the state: name one with --state DIR"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_server_on_the_same_state_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = StateDirectory::open(Some(dir.path())).unwrap();
+        let error = StateDirectory::open(Some(dir.path())).err().unwrap().to_string();
+        assert!(error.contains("another lockkeeper"), "{error}");
+        drop(first);
+        assert!(StateDirectory::open(Some(dir.path())).is_ok());
+    }
+}
