@@ -1,0 +1,3 @@
+//! What tests and benchmarks need of the machine they run on.
+
+pub mod packages;

@@ -1,0 +1,39 @@
+//! `cargo xtask`: how the project is tested and measured.
+
+mod rings;
+mod shell;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+  test [RING...]            everything CI runs, or only these rings: lints unit fuzz e2e
+  e2e [--short] [STEP...]   the drill with real Linux kernels in virtual machines
+  fuzz [--seconds N]        every fuzz target for N seconds (20)
+  bench [--check] [...]     speed beside NFS-Ganesha's; --check asserts the bars";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match arguments.as_slice() {
+        ["test", wanted @ ..] => return rings::run(wanted),
+        ["e2e", rest @ ..] => rings::e2e(rest),
+        ["fuzz"] => rings::fuzz(rings::FUZZ_SECONDS),
+        ["fuzz", "--seconds", seconds] => match seconds.parse() {
+            Ok(seconds) => rings::fuzz(seconds),
+            Err(_) => Err(anyhow::anyhow!("--seconds takes a number")),
+        },
+        ["bench", rest @ ..] => rings::bench(rest),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The rings of `cargo xtask test`, from the quickest judge to the strictest. A ring that cannot
+//! run has failed: nothing is skipped in silence.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::shell::{output, run, run_with};
+
+pub const FUZZ_SECONDS: u32 = 20;
+const FUZZ_DIR: &str = "fuzz";
+const SERVER: &str = "target/release/lockkeeper";
+
+type Ring = (&'static str, fn() -> Result<()>);
+
+const RINGS: [Ring; 4] = [
+    ("lints", lints),
+    ("unit", unit),
+    ("fuzz", || fuzz(FUZZ_SECONDS)),
+    ("e2e", || e2e(&["--short"])),
+];
+
+/// Runs the rings named, or all, and goes on after one that fails.
+pub fn run_rings(wanted: &[&str]) -> Result<Vec<(&'static str, Result<()>, f64)>> {
+    if let Some(unknown) = wanted.iter().find(|name| !RINGS.iter().any(|ring| ring.0 == **name)) {
+        anyhow::bail!("no ring is called {unknown}; there are lints unit fuzz e2e");
+    }
+    std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
+    let chosen = RINGS.iter().filter(|ring| wanted.is_empty() || wanted.contains(&ring.0));
+    Ok(chosen
+        .map(|(name, ring)| {
+            println!("\n== {name}");
+            let start = Instant::now();
+            let done = ring();
+            if let Err(error) = &done {
+                println!("ring {name} failed: {error:#}");
+            }
+            (*name, done, start.elapsed().as_secs_f64())
+        })
+        .collect())
+}
+
+pub fn run(wanted: &[&str]) -> ExitCode {
+    let results = match run_rings(wanted) {
+        Ok(results) => results,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
+    println!();
+    for (name, done, seconds) in &results {
+        println!("ring {name:<6} {} {seconds:.0} s", if done.is_ok() { "ok    " } else { "FAILED" });
+    }
+    let failed = results.iter().filter(|(_, done, _)| done.is_err()).count();
+    println!("{} passed, {failed} failed", results.len() - failed);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn lints() -> Result<()> {
+    run("cargo", &["fmt", "--all", "--check"])?;
+    run("cargo", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+fn unit() -> Result<()> {
+    testbed::packages::install(UNIT_PACKAGES)?;
+    run("cargo", &["test", "--workspace"])
+}
+
+/// What judges us in the tests of the crates.
+const UNIT_PACKAGES: &[&str] = &["iproute2", "nfs-common", "rpcbind", "tshark"];
+
+/// The targets need a nightly feature of the compiler, which this variable allows on any.
+pub fn fuzz(seconds: u32) -> Result<()> {
+    if !output("cargo", &["fuzz", "--version"]).contains("cargo-fuzz") {
+        run("cargo", &["install", "cargo-fuzz", "--locked"])?;
+    }
+    let listed = output("cargo", &["fuzz", "list", "--fuzz-dir", FUZZ_DIR]);
+    let targets: Vec<&str> = listed.lines().collect();
+    ensure!(!targets.is_empty(), "cargo fuzz lists no targets");
+    let limit = format!("-max_total_time={seconds}");
+    for target in targets {
+        let arguments =
+            ["fuzz", "run", "--fuzz-dir", FUZZ_DIR, target, "--", &limit, "-print_final_stats=1"];
+        run_with("cargo", &arguments, &[("RUSTC_BOOTSTRAP", "1")])
+            .with_context(|| format!("fuzz target {target}"))?;
+    }
+    Ok(())
+}
+
+pub fn e2e(arguments: &[&str]) -> Result<()> {
+    run("cargo", &["build", "--release", "--package", "lockkeeper"])?;
+    let drill = ["run", "--release", "--package", "lockkeeper-e2e", "--", "--server", SERVER];
+    run("cargo", &[&drill[..], arguments].concat())
+}
+
+pub fn bench(arguments: &[&str]) -> Result<()> {
+    run("cargo", &["build", "--release", "--package", "lockkeeper"])?;
+    let compare = ["run", "--release", "--package", "lockkeeper-bench", "--", "compare"];
+    run("cargo", &[&compare[..], &["--server", SERVER], arguments].concat())
+}
