@@ -1,0 +1,274 @@
+//! A complete program that serves a file system of its own: one directory with two files, the
+//! second of which is made anew each time it is read.
+//!
+//! ```sh
+//! cargo run --example hello_fs
+//! sudo mount -t nfs -o vers=3,tcp,port=20490,mountport=20490,mountproto=tcp,nolock 127.0.0.1:/hello /mnt
+//! cat /mnt/greeting /mnt/uptime
+//! ```
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use lockkeeper::{
+    Attributes, Change, Config, Context, CreateMode, Device, DirEntry, Error, Export, Exports,
+    FileKind, FileSystem, FileSystemId, HandleKey, Listed, Looked, Made, NewAttributes, NodeKind,
+    ObjectId, Permissions, ReadOut, Removed, Renamed, Result, RpcbindMode, Rules, Server, Space,
+    Stability, Time, WriteVerifier, Written,
+};
+
+const ROOT: u64 = 1;
+const FILES: [(u64, &[u8]); 2] = [(2, b"greeting"), (3, b"uptime")];
+
+/// Nothing can be changed in it, so everything that changes something is refused.
+struct HelloFs {
+    start: Instant,
+}
+
+impl HelloFs {
+    fn content(&self, number: u64) -> Bytes {
+        match number {
+            2 => Bytes::from_static(b"Hello from a Rust program\n"),
+            _ => format!("{} s\n", self.start.elapsed().as_secs()).into(),
+        }
+    }
+
+    /// What an object is: object ids are ours to choose, here a number.
+    fn number(&self, object: &ObjectId) -> Result<u64> {
+        let known = |number: &u64| ObjectId::from(*number) == *object;
+        [ROOT, 2, 3].into_iter().find(known).ok_or(Error::Stale)
+    }
+
+    fn describe(&self, number: u64) -> Attributes {
+        let directory = number == ROOT;
+        // A client rereads a file when its times or size change.
+        let now = Time { seconds: self.start.elapsed().as_secs() as i64, nanoseconds: 0 };
+        let size = if directory { 4096 } else { self.content(number).len() as u64 };
+        Attributes {
+            kind: if directory { FileKind::Directory } else { FileKind::Regular },
+            mode: if directory { 0o555 } else { 0o444 },
+            links: if directory { 2 } else { 1 },
+            uid: 0,
+            gid: 0,
+            size,
+            used: size,
+            device: Device::default(),
+            fileid: number,
+            accessed: now,
+            modified: now,
+            changed: now,
+        }
+    }
+
+    fn looked(&self, number: u64) -> Looked {
+        Looked { object: number.into(), attributes: self.describe(number) }
+    }
+}
+
+impl FileSystem for HelloFs {
+    fn id(&self) -> FileSystemId {
+        FileSystemId(0x6865_6c6c_6f)
+    }
+
+    fn root(&self) -> ObjectId {
+        ROOT.into()
+    }
+
+    /// Every answer comes from memory: no thread needs to wait for it.
+    fn prompt(&self) -> bool {
+        true
+    }
+
+    fn attributes(&self, _: &Context<'_>, object: &ObjectId) -> Result<Attributes> {
+        Ok(self.describe(self.number(object)?))
+    }
+
+    fn lookup(&self, _: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<Looked> {
+        if self.number(dir)? != ROOT {
+            return Err(Error::NotADirectory);
+        }
+        if name == b"." || name == b".." {
+            return Ok(self.looked(ROOT));
+        }
+        let file = FILES.iter().find(|file| file.1 == name).ok_or(Error::NotFound)?;
+        Ok(self.looked(file.0))
+    }
+
+    fn access(&self, _: &Context<'_>, object: &ObjectId) -> Result<(Permissions, Attributes)> {
+        let number = self.number(object)?;
+        let may = Permissions { read: true, write: false, execute: number == ROOT };
+        Ok((may, self.describe(number)))
+    }
+
+    fn read(
+        &self,
+        _: &Context<'_>,
+        file: &ObjectId,
+        offset: u64,
+        count: u32,
+    ) -> Result<ReadOut> {
+        let number = self.number(file)?;
+        if number == ROOT {
+            return Err(Error::IsADirectory);
+        }
+        let content = self.content(number);
+        let from = content.len().min(offset as usize);
+        let to = content.len().min(from + count as usize);
+        let attributes = Some(self.describe(number));
+        Ok(ReadOut { data: content.slice(from..to), eof: to == content.len(), attributes })
+    }
+
+    fn read_dir(
+        &self,
+        _: &Context<'_>,
+        dir: &ObjectId,
+        cookie: u64,
+        _: [u8; 8],
+        plus: bool,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<Listed> {
+        if self.number(dir)? != ROOT {
+            return Err(Error::NotADirectory);
+        }
+        let entries = [(ROOT, &b"."[..]), (ROOT, b".."), FILES[0], FILES[1]];
+        let mut eof = true;
+        for (at, (number, name)) in entries.iter().enumerate().skip(cookie as usize) {
+            let found = plus.then(|| self.looked(*number));
+            let entry = DirEntry { name, fileid: *number, cookie: at as u64 + 1, found };
+            if !sink(entry) {
+                eof = false;
+                break;
+            }
+        }
+        Ok(Listed { verifier: [0; 8], eof, attributes: Some(self.describe(ROOT)) })
+    }
+
+    fn space(&self, _: &Context<'_>, _: &ObjectId) -> Result<Space> {
+        Ok(Space::default())
+    }
+
+    fn read_link(&self, _: &Context<'_>, _: &ObjectId) -> Result<(Bytes, Attributes)> {
+        Err(Error::Invalid)
+    }
+
+    fn write_verifier(&self) -> WriteVerifier {
+        [0; 8]
+    }
+
+    fn set_attributes(
+        &self,
+        _: &Context<'_>,
+        _: &ObjectId,
+        _: &NewAttributes,
+        _: Option<Time>,
+    ) -> Result<Change> {
+        Err(Error::ReadOnly)
+    }
+
+    fn write(
+        &self,
+        _: &Context<'_>,
+        _: &ObjectId,
+        _: u64,
+        _: &Bytes,
+        _: Stability,
+    ) -> Result<Written> {
+        Err(Error::ReadOnly)
+    }
+
+    fn commit(&self, _: &Context<'_>, _: &ObjectId, _: u64, _: u32) -> Result<Change> {
+        Err(Error::ReadOnly)
+    }
+
+    fn create(&self, _: &Context<'_>, _: &ObjectId, _: &[u8], _: &CreateMode) -> Result<Made> {
+        Err(Error::ReadOnly)
+    }
+
+    fn make_dir(
+        &self,
+        _: &Context<'_>,
+        _: &ObjectId,
+        _: &[u8],
+        _: &NewAttributes,
+    ) -> Result<Made> {
+        Err(Error::ReadOnly)
+    }
+
+    fn make_symlink(
+        &self,
+        _: &Context<'_>,
+        _: &ObjectId,
+        _: &[u8],
+        _: &[u8],
+        _: &NewAttributes,
+    ) -> Result<Made> {
+        Err(Error::ReadOnly)
+    }
+
+    fn make_node(
+        &self,
+        _: &Context<'_>,
+        _: &ObjectId,
+        _: &[u8],
+        _: NodeKind,
+        _: &NewAttributes,
+    ) -> Result<Made> {
+        Err(Error::ReadOnly)
+    }
+
+    fn remove(&self, _: &Context<'_>, _: &ObjectId, _: &[u8]) -> Result<Removed> {
+        Err(Error::ReadOnly)
+    }
+
+    fn remove_dir(&self, _: &Context<'_>, _: &ObjectId, _: &[u8]) -> Result<Removed> {
+        Err(Error::ReadOnly)
+    }
+
+    fn rename(
+        &self,
+        _: &Context<'_>,
+        _: (&ObjectId, &[u8]),
+        _: (&ObjectId, &[u8]),
+    ) -> Result<Renamed> {
+        Err(Error::ReadOnly)
+    }
+
+    fn link(
+        &self,
+        _: &Context<'_>,
+        _: &ObjectId,
+        _: &ObjectId,
+        _: &[u8],
+    ) -> Result<(Attributes, Change)> {
+        Err(Error::ReadOnly)
+    }
+}
+
+#[tokio::main]
+async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let export = Export {
+        id: 1,
+        path: Bytes::from_static(b"/hello"),
+        filesystem: Arc::new(HelloFs { start: Instant::now() }),
+        rules: Rules { reserved_ports: false, ..Rules::default() },
+    };
+    let config = Config {
+        listen: "127.0.0.1:20490".parse()?,
+        rpcbind: RpcbindMode::Off,
+        ..Config::default()
+    };
+    // A real program keeps its key, so that handles stay good when it starts again:
+    // `lockkeeper::secrets::SecretsInDirectory` does that.
+    let key = HandleKey::new(*b"sixteen bytes ok");
+    let server = Server::start(config, Exports::new(vec![export])?, key).await?;
+    println!("serving /hello on port {}", server.port());
+    let stopper = server.stopper();
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            stopper.stop();
+        }
+    });
+    server.run().await;
+    Ok(())
+}
