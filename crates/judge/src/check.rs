@@ -1,0 +1,187 @@
+//! What must be true of any bytes at all: no panic, and what is understood can be said again.
+//!
+//! Each function takes what a fuzzer offers. A failed check is a panic, which is what both
+//! libFuzzer and a test look for.
+
+use bytes::{Bytes, BytesMut};
+use wire::record::{Error, Limits, Next, Records};
+use wire::rpc::{self, Call, Refused, Reply};
+use wire::rpcbind;
+use wire::xdr::{Decode, Writer};
+
+use crate::programs::{self, MOUNT1, MOUNT3, NFS3, Procedure, RPCBIND2, RPCBIND3, RPCBIND4};
+use crate::source::Source;
+
+/// A fuzz target: its name, which is also the name of its corpus, and its check.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    pub name: &'static str,
+    pub check: fn(&[u8]),
+}
+
+pub const TARGETS: &[Target] = &[
+    Target { name: "record", check: record },
+    Target { name: "rpc_call", check: rpc_call },
+    Target { name: "rpc_reply", check: rpc_reply },
+    Target { name: "nfs3_args", check: nfs3_args },
+    Target { name: "nfs3_replies", check: nfs3_replies },
+    Target { name: "mount", check: mount },
+    Target { name: "rpcbind", check: rpcbind },
+];
+
+/// Small enough that a fuzzer reaches both limits.
+pub const RECORD_LIMITS: Limits = Limits { record_bytes_max: 96, fragments_max: 4 };
+
+/// The first byte seeds the sizes of the chunks in which the rest arrives. After each chunk
+/// [`Records`] must have said exactly what [`naive`] reads from everything received so far.
+pub fn record(data: &[u8]) {
+    let Some((seed, stream)) = data.split_first() else { return };
+    let stream = &stream[..stream.len().min(1_024)];
+    let mut sizes = Source::new(u64::from(*seed));
+    let mut records = Records::new(RECORD_LIMITS);
+    let mut received = BytesMut::new();
+    let mut found = Vec::new();
+    let mut fed = 0;
+    while fed < stream.len() {
+        let size = (1 + sizes.below(48)).min(stream.len() - fed);
+        received.extend_from_slice(&stream[fed..fed + size]);
+        fed += size;
+        let end = loop {
+            match records.next(&mut received) {
+                Ok(Next::Record(record)) => found.push(record.to_vec()),
+                Ok(Next::Missing(bytes)) => break Ok(bytes),
+                Err(error) => break Err(error),
+            }
+        };
+        let (expected, expected_end, between) = naive(&stream[..fed]);
+        assert_eq!((&found, end), (&expected, expected_end), "after {fed} bytes");
+        if end.is_err() {
+            return;
+        }
+        assert_eq!(records.between(&received), between, "after {fed} bytes");
+    }
+}
+
+/// Record marking read from RFC 5531 section 11 in the plainest way: from the start, each time.
+/// Returns the records, how many bytes are missing (or why it ends), and whether it ends between
+/// two records.
+fn naive(stream: &[u8]) -> (Vec<Vec<u8>>, Result<usize, Error>, bool) {
+    let Limits { record_bytes_max, fragments_max } = RECORD_LIMITS;
+    let mut records = Vec::new();
+    let mut current: Option<(Vec<u8>, usize)> = None;
+    let mut at = 0;
+    loop {
+        let between = current.is_none() && at == stream.len();
+        if stream.len() - at < 4 {
+            return (records, Ok(4 - (stream.len() - at)), between);
+        }
+        let last = stream[at] >= 0x80;
+        let length = (usize::from(stream[at] & 0x7f) << 24)
+            + (usize::from(stream[at + 1]) << 16)
+            + (usize::from(stream[at + 2]) << 8)
+            + usize::from(stream[at + 3]);
+        let (mut bytes, fragments) = current.take().unwrap_or_default();
+        if bytes.len() + length > record_bytes_max {
+            return (records, Err(Error::TooLong { max: record_bytes_max }), between);
+        }
+        let end = at + 4 + length;
+        if end > stream.len() {
+            return (records, Ok(end - stream.len()), between);
+        }
+        bytes.extend(&stream[at + 4..end]);
+        at = end;
+        if last {
+            records.push(bytes);
+        } else if fragments + 1 == fragments_max {
+            return (records, Err(Error::TooManyFragments { max: fragments_max }), between);
+        } else {
+            current = Some((bytes, fragments + 1));
+        }
+    }
+}
+
+/// A record as a server receives it: the envelope, then the arguments of the procedure it names.
+pub fn rpc_call(data: &[u8]) {
+    match Call::parse(Bytes::copy_from_slice(data)) {
+        Ok(call) => {
+            let mut out = Writer::new();
+            let to = (call.program, call.version, call.procedure);
+            rpc::write_call(&mut out, call.xid, to, &call.credential);
+            let mut bytes = out.finish().to_bytes().to_vec();
+            bytes.extend_from_slice(&call.args);
+            let again = Call::parse(bytes.into());
+            assert!(
+                again.as_ref().is_ok_and(|again| (again.xid, &again.credential, &again.args)
+                    == (call.xid, &call.credential, &call.args)
+                    && (again.program, again.version, again.procedure) == to),
+                "{call:?} came back as {again:?}"
+            );
+            if let Some(procedure) = programs::find(to.0, to.1, to.2) {
+                let _ = (procedure.args.check)(call.args);
+            }
+        }
+        Err(Refused::Denied { xid, denial }) => {
+            let mut out = Writer::new();
+            rpc::write_denied(&mut out, xid, denial);
+            rpc_reply(&out.finish().to_bytes());
+        }
+        Err(Refused::NotACall | Refused::Garbage { .. }) => {}
+    }
+}
+
+/// A record as a client receives it.
+pub fn rpc_reply(data: &[u8]) {
+    let Ok(reply) = Reply::from_bytes(Bytes::copy_from_slice(data)) else { return };
+    let mut out = Writer::new();
+    match reply.verdict {
+        Ok(accepted) => rpc::write_accepted(&mut out, reply.xid, accepted),
+        Err(denial) => rpc::write_denied(&mut out, reply.xid, denial),
+    }
+    out.fixed(&reply.results);
+    let again = Reply::from_bytes(out.finish().to_bytes());
+    assert!(
+        again.as_ref().is_ok_and(|again| (again.xid, again.verdict, &again.results)
+            == (reply.xid, reply.verdict, &reply.results)),
+        "{reply:?} came back as {again:?}"
+    );
+}
+
+/// The first byte chooses the procedure, the rest is its arguments.
+pub fn nfs3_args(data: &[u8]) {
+    let Some((first, rest)) = data.split_first() else { return };
+    if let Some(procedure) = NFS3.get(usize::from(*first)) {
+        let _ = (procedure.args.check)(Bytes::copy_from_slice(rest));
+    }
+}
+
+/// The first byte chooses the procedure, the rest is its reply.
+pub fn nfs3_replies(data: &[u8]) {
+    let Some((first, rest)) = data.split_first() else { return };
+    if let Some(procedure) = NFS3.get(usize::from(*first)) {
+        let _ = (procedure.reply.check)(Bytes::copy_from_slice(rest));
+    }
+}
+
+/// The first byte chooses procedure and direction, the rest is the message.
+pub fn mount(data: &[u8]) {
+    either(&[MOUNT3, MOUNT1], data);
+}
+
+/// As [`mount`]; the same bytes are also tried as a universal address.
+pub fn rpcbind(data: &[u8]) {
+    either(&[RPCBIND2, RPCBIND3, RPCBIND4], data);
+    if let Some(address) = rpcbind::parse_universal(data) {
+        let text = rpcbind::universal(address);
+        assert_eq!(rpcbind::parse_universal(text.as_bytes()), Some(address), "{text}");
+    }
+}
+
+/// Even numbers are arguments, odd ones replies, of the procedures in order.
+fn either(tables: &[&[Procedure]], data: &[u8]) {
+    let Some((first, rest)) = data.split_first() else { return };
+    let Some(procedure) = tables.iter().copied().flatten().nth(usize::from(first / 2)) else {
+        return;
+    };
+    let form = if first % 2 == 0 { procedure.args } else { procedure.reply };
+    let _ = (form.check)(Bytes::copy_from_slice(rest));
+}

@@ -1,0 +1,140 @@
+//! Every procedure of every program in one table, so that a test walks all of them.
+
+use std::fmt::Debug;
+
+use bytes::Bytes;
+use wire::mount::v1 as mount1;
+use wire::rpcbind::{v2 as rpcbind2, v3 as rpcbind3, v4 as rpcbind4};
+use wire::xdr::{Decode, Encode, Error};
+use wire::{mount, nfs3, rpc};
+
+use crate::source::{Any, Source};
+
+/// One procedure: how it is called, and the forms of its two messages.
+#[derive(Debug, Clone, Copy)]
+pub struct Procedure {
+    pub name: &'static str,
+    pub program: u32,
+    pub version: u32,
+    pub number: u32,
+    pub args: Form,
+    pub reply: Form,
+}
+
+/// What can be done with a message without naming its type.
+#[derive(Debug, Clone, Copy)]
+pub struct Form {
+    /// The bytes of a sample value.
+    pub sample: fn(&mut Source) -> Bytes,
+    /// Asserts that a sample value survives encoding and decoding.
+    pub comes_back: fn(&mut Source),
+    /// Whether these bytes are such a message.
+    pub decode: fn(Bytes) -> Result<(), Error>,
+    /// As `decode`, and asserts that what was understood can be said again.
+    pub check: fn(Bytes) -> Result<(), Error>,
+}
+
+impl Form {
+    const fn of<T: Any + Encode + Decode + PartialEq + Debug>() -> Self {
+        Self {
+            sample: |source| source.any::<T>().to_bytes(),
+            comes_back: |source| {
+                let value: T = source.any();
+                assert_eq!(T::from_bytes(value.to_bytes()).as_ref(), Ok(&value));
+            },
+            decode: |bytes| T::from_bytes(bytes).map(drop),
+            check: |bytes| {
+                let length = bytes.len();
+                let value = T::from_bytes(bytes)?;
+                let again = value.to_bytes();
+                assert_eq!(again.len(), length, "{value:?} takes another length when said again");
+                assert_eq!(T::from_bytes(again).as_ref(), Ok(&value));
+                Ok(())
+            },
+        }
+    }
+}
+
+impl Procedure {
+    const fn of<P: rpc::Procedure>(name: &'static str) -> Self
+    where
+        P::Args: Any + PartialEq + Debug,
+        P::Reply: Any + PartialEq + Debug,
+    {
+        Self {
+            name,
+            program: P::PROGRAM,
+            version: P::VERSION,
+            number: P::NUMBER,
+            args: Form::of::<P::Args>(),
+            reply: Form::of::<P::Reply>(),
+        }
+    }
+}
+
+macro_rules! table {
+    ($($table:ident: $module:ident { $($name:ident)* })*) => {$(
+        pub const $table: &[Procedure] = &[$(
+            Procedure::of::<$module::$name>(concat!(stringify!($module), "::", stringify!($name))),
+        )*];
+    )*};
+}
+
+table! {
+    NFS3: nfs3 {
+        Null GetAttr SetAttr Lookup Access ReadLink Read Write Create MkDir SymLink MkNod Remove
+        RmDir Rename Link ReadDir ReadDirPlus FsStat FsInfo PathConf Commit
+    }
+    MOUNT3: mount { Null Mnt Dump Umnt UmntAll Exports }
+    MOUNT1: mount1 { Null Mnt Dump Umnt UmntAll Exports }
+    RPCBIND2: rpcbind2 { Null Set Unset GetPort Dump }
+    RPCBIND3: rpcbind3 { Null Set Unset GetAddr Dump GetTime }
+    RPCBIND4: rpcbind4 { Null Set Unset GetAddr Dump GetTime GetVersAddr GetAddrList }
+}
+
+/// All of them.
+pub fn all() -> impl Iterator<Item = &'static Procedure> {
+    [NFS3, MOUNT3, MOUNT1, RPCBIND2, RPCBIND3, RPCBIND4].into_iter().flatten()
+}
+
+pub fn find(program: u32, version: u32, number: u32) -> Option<&'static Procedure> {
+    all().find(|p| (p.program, p.version, p.number) == (program, version, number))
+}
+
+impl Procedure {
+    /// A whole call as it goes into a record or a datagram.
+    pub fn call(&self, xid: u32, credential: &rpc::Credential, source: &mut Source) -> Bytes {
+        let mut out = wire::Writer::new();
+        rpc::write_call(&mut out, xid, (self.program, self.version, self.number), credential);
+        out.fixed(&(self.args.sample)(source));
+        out.finish().to_bytes()
+    }
+
+    /// A whole successful reply.
+    pub fn reply(&self, xid: u32, source: &mut Source) -> Bytes {
+        let mut out = wire::Writer::new();
+        rpc::write_accepted(&mut out, xid, rpc::Accepted::Success);
+        out.fixed(&(self.reply.sample)(source));
+        out.finish().to_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_22_procedures_of_nfs_are_numbered_in_order() {
+        let numbers: Vec<u32> = NFS3.iter().map(|p| p.number).collect();
+        assert_eq!(numbers, (0..22).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn no_procedure_is_listed_twice() {
+        let mut seen: Vec<_> = all().map(|p| (p.program, p.version, p.number)).collect();
+        let count = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), count);
+    }
+}
