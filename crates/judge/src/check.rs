@@ -4,6 +4,7 @@
 //! libFuzzer and a test look for.
 
 use bytes::{Bytes, BytesMut};
+use vfs::{FileKey, FileSystemId, HandleKey, ObjectId};
 use wire::record::{Error, Limits, Next, Records};
 use wire::rpc::{self, Call, Refused, Reply};
 use wire::rpcbind;
@@ -27,7 +28,32 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nfs3_replies", check: nfs3_replies },
     Target { name: "mount", check: mount },
     Target { name: "rpcbind", check: rpcbind },
+    Target { name: "handle", check: handle },
 ];
+
+/// The key with which the handles of the corpus were sealed.
+pub fn handle_key() -> HandleKey {
+    HandleKey::new(*b"the corpus' key!")
+}
+
+/// A handle that opens is one that this key sealed, with nothing but zeros after it; and whatever
+/// one bit is changed in a good handle, it opens no more.
+pub fn handle(data: &[u8]) {
+    let key = handle_key();
+    if let Ok(opened) = key.open(data) {
+        let sealed = key.seal(opened.export, &opened.file);
+        let rest = data.strip_prefix(sealed.as_bytes());
+        assert!(rest.is_some_and(|rest| rest.iter().all(|byte| *byte == 0)), "forged");
+    }
+    let Some((bit, object)) = data.split_first() else { return };
+    let Some(object) = ObjectId::new(object) else { return };
+    let file = FileKey { filesystem: FileSystemId(u64::from(*bit)), object };
+    let mut bytes = key.seal(7, &file).as_bytes().to_vec();
+    assert_eq!(key.open(&bytes).map(|opened| opened.file), Ok(file));
+    let bit = usize::from(*bit) * 7 % (bytes.len() * 8);
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    assert!(key.open(&bytes).is_err(), "bit {bit} does not matter");
+}
 
 /// Small enough that a fuzzer reaches both limits.
 pub const RECORD_LIMITS: Limits = Limits { record_bytes_max: 96, fragments_max: 4 };

@@ -1,8 +1,10 @@
 //! What the fuzz targets start from: real messages, a few of each kind, small.
 
 use bytes::Bytes;
+use vfs::{FileKey, FileSystemId, ObjectId};
 use wire::record::mark;
 
+use crate::check;
 use crate::programs::{MOUNT1, MOUNT3, NFS3, Procedure, RPCBIND2, RPCBIND3, RPCBIND4};
 use crate::source::Source;
 
@@ -19,6 +21,7 @@ pub fn all() -> Vec<(&'static str, Vec<Seed>)> {
         ("nfs3_replies", chosen(NFS3, |p| p.reply.sample)),
         ("mount", both(&[MOUNT3, MOUNT1])),
         ("rpcbind", rpcbind()),
+        ("handle", handles()),
     ]
 }
 
@@ -59,6 +62,20 @@ fn both(tables: &[&[Procedure]]) -> Vec<Seed> {
         }
     }
     seeds
+}
+
+/// Handles of object ids of several lengths, and one padded as MOUNT v1 does it.
+fn handles() -> Vec<Seed> {
+    let key = check::handle_key();
+    let sealed = |length: usize| {
+        let object = ObjectId::new(&[0xa5; ObjectId::MAX][..length]).unwrap_or(0.into());
+        let file = FileKey { filesystem: FileSystemId(9), object };
+        key.seal(1, &file).as_bytes().to_vec()
+    };
+    let mut padded = sealed(8);
+    padded.resize(32, 0);
+    let plain = [0, 1, 8, 9, 29, ObjectId::MAX].map(|n| (format!("seed-{n}-bytes"), sealed(n)));
+    plain.into_iter().chain([("seed-padded".to_string(), padded)]).collect()
 }
 
 fn rpcbind() -> Vec<Seed> {
