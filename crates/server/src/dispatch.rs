@@ -1,5 +1,6 @@
 //! From a record to the service that answers it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -25,8 +26,8 @@ pub struct Dispatcher {
     once: Replay,
     /// Replies to large writes, kept apart so that they do not push the others out.
     bulk: Replay,
-    /// Bytes of requests and expected replies under way, over all connections.
-    load: AtomicUsize,
+    /// Bytes of requests and of expected and unsent replies, over all connections.
+    load: Arc<AtomicUsize>,
 }
 
 impl Dispatcher {
@@ -38,12 +39,17 @@ impl Dispatcher {
             once: Replay::new(entries, bytes),
             bulk: Replay::new(entries / 4, bytes / 4),
             limits,
-            load: AtomicUsize::new(0),
+            load: Arc::default(),
         }
     }
 
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Bytes under way; connections add what their peers have not read yet.
+    pub fn load(&self) -> Arc<AtomicUsize> {
+        self.load.clone()
     }
 
     pub fn is_overloaded(&self) -> bool {
@@ -175,11 +181,14 @@ impl Drop for Underway {
 fn answer(service: &dyn Service, call: &Call, peer: &Peer, patience: Patience) -> Option<Message> {
     let mut out = Writer::new();
     rpc::write_accepted(&mut out, call.xid, Accepted::Success);
-    let verdict = match service.serve(call, peer, patience, &mut out) {
-        Served::Reply => return Some(out.finish()),
-        Served::NotNow => return None,
-        Served::GarbageArgs => Accepted::GarbageArgs,
-        Served::NoSuchProcedure => Accepted::ProcedureUnavailable,
+    // A defect in one operation must not take a connection along, nor all of UDP.
+    let served = catch_unwind(AssertUnwindSafe(|| service.serve(call, peer, patience, &mut out)));
+    let verdict = match served {
+        Ok(Served::Reply) => return Some(out.finish()),
+        Ok(Served::NotNow) => return None,
+        Ok(Served::GarbageArgs) => Accepted::GarbageArgs,
+        Ok(Served::NoSuchProcedure) => Accepted::ProcedureUnavailable,
+        Err(_) => Accepted::SystemError,
     };
     Some(accepted(call.xid, verdict))
 }

@@ -12,7 +12,7 @@ pub struct Limits {
     pub requests_in_flight_max: usize,
     /// Bytes of requests and expected replies that one connection may have under way.
     pub connection_bytes_max: usize,
-    /// The same for all connections together.
+    /// The same for all connections together, but one request of each is always let through.
     pub total_bytes_max: usize,
     pub record_bytes_max: usize,
     pub fragments_max: usize,
@@ -26,7 +26,7 @@ pub struct Limits {
     pub replay_entries_max: usize,
     pub replay_bytes_max: usize,
     pub names_max: usize,
-    /// Threads that do what may wait for a disk.
+    /// The most threads for what may wait for a disk.
     pub workers: usize,
 }
 
@@ -46,7 +46,7 @@ impl Default for Limits {
             replay_entries_max: 32_768,
             replay_bytes_max: 16 << 20,
             names_max: 65_536,
-            workers: 16,
+            workers: 64,
         }
     }
 }

@@ -63,7 +63,8 @@ pub enum Verdict {
     Started,
 }
 
-/// A peer that repeats a request over ever new connections gets the reply on this many.
+/// A peer that repeats a request over ever new connections gets the reply on this many, the
+/// newest: the others are gone.
 const WAITING_MAX: usize = 8;
 
 impl Replay {
@@ -84,7 +85,10 @@ impl Replay {
         match seen.entries.get_mut(&key) {
             Some(Entry::Answered(reply)) => Verdict::Again(reply.clone()),
             Some(Entry::Started(waiting)) => {
-                if waiting.len() < WAITING_MAX && !waiting.iter().any(|known| known.same_as(to)) {
+                if !waiting.iter().any(|known| known.same_as(to)) {
+                    if waiting.len() == WAITING_MAX {
+                        waiting.remove(0);
+                    }
                     waiting.push(to.clone());
                 }
                 Verdict::Started
@@ -96,7 +100,7 @@ impl Replay {
         }
     }
 
-    /// Keeps the reply and says who waits for it; the first of them is who asked first.
+    /// Keeps the reply and says who waits for it.
     pub fn answered(&self, key: Key, reply: &Message) -> Vec<ReplyTo> {
         let now = Instant::now();
         let mut seen = self.lock();

@@ -6,8 +6,9 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::net::TcpStream;
@@ -20,10 +21,16 @@ pub struct Outgoing {
     queue: Mutex<Queue>,
     /// Requests handed to workers and not yet answered.
     unanswered: AtomicUsize,
-    /// Bytes that those requests and unsent replies stand for.
+    /// Bytes that those requests stand for.
     load: AtomicUsize,
+    /// Bytes of replies that the socket has not taken yet.
+    unsent: AtomicUsize,
+    /// Bytes under way over all connections, these among them.
+    total: Arc<AtomicUsize>,
     /// Bytes written so far: what shows that the peer reads.
     written: AtomicU64,
+    /// The connection's task waits for room; nobody needs to wake it otherwise.
+    wants_room: AtomicBool,
     /// Tells the connection's task that there is something for it to look at.
     wake: Notify,
 }
@@ -45,13 +52,16 @@ const SMALL: usize = 4096;
 const PIECES_MAX: usize = 128;
 
 impl Outgoing {
-    pub fn new(socket: TcpStream) -> Self {
+    pub fn new(socket: TcpStream, total: Arc<AtomicUsize>) -> Self {
         Self {
             socket,
             queue: Mutex::default(),
             unanswered: AtomicUsize::new(0),
             load: AtomicUsize::new(0),
+            unsent: AtomicUsize::new(0),
+            total,
             written: AtomicU64::new(0),
+            wants_room: AtomicBool::new(false),
             wake: Notify::new(),
         }
     }
@@ -70,19 +80,32 @@ impl Outgoing {
         self.load.fetch_add(weight, Ordering::Relaxed);
     }
 
-    /// It was answered, or will not be. The task may be waiting for room.
+    /// It was answered, or will not be.
     pub fn finished(&self, weight: usize) {
-        self.unanswered.fetch_sub(1, Ordering::Relaxed);
         self.load.fetch_sub(weight, Ordering::Relaxed);
-        self.wake.notify_one();
+        // Ordered against `want_room`: either the task sees this, or this sees that it waits.
+        self.unanswered.fetch_sub(1, Ordering::SeqCst);
+        if self.wants_room.swap(false, Ordering::SeqCst) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// From now on the next answer wakes the task. It must look once more before it waits.
+    pub fn want_room(&self) {
+        self.wants_room.store(true, Ordering::SeqCst);
     }
 
     pub fn unanswered(&self) -> usize {
-        self.unanswered.load(Ordering::Relaxed)
+        self.unanswered.load(Ordering::SeqCst)
     }
 
+    /// Bytes that are under way, as requests or as replies.
     pub fn load(&self) -> usize {
-        self.load.load(Ordering::Relaxed)
+        self.load.load(Ordering::Relaxed) + self.unsent()
+    }
+
+    pub fn unsent(&self) -> usize {
+        self.unsent.load(Ordering::Relaxed)
     }
 
     pub fn written(&self) -> u64 {
@@ -96,7 +119,8 @@ impl Outgoing {
             return;
         }
         for message in messages {
-            self.load.fetch_add(MARK + message.len(), Ordering::Relaxed);
+            self.unsent.fetch_add(MARK + message.len(), Ordering::Relaxed);
+            self.total.fetch_add(MARK + message.len(), Ordering::Relaxed);
             queue.messages.push(message);
         }
         if queue.busy || queue.messages.is_empty() {
@@ -130,6 +154,8 @@ impl Outgoing {
         queue.broken = true;
         queue.messages.clear();
         queue.stuck.clear();
+        // Workers may keep the socket for as long as they need; the peer shall not wait for that.
+        let _ = socket2::SockRef::from(&self.socket).shutdown(Shutdown::Both);
     }
 
     /// Writes `pieces` and then whatever has been queued, until there is nothing or no room.
@@ -179,7 +205,8 @@ impl Outgoing {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            self.load.fetch_sub(written, Ordering::Relaxed);
+            self.unsent.fetch_sub(written, Ordering::Relaxed);
+            self.total.fetch_sub(written, Ordering::Relaxed);
             self.written.fetch_add(written as u64, Ordering::Relaxed);
             while written > 0 {
                 let Some(front) = pieces.front_mut() else { break };
@@ -196,6 +223,12 @@ impl Outgoing {
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.total.fetch_sub(*self.unsent.get_mut(), Ordering::Relaxed);
     }
 }
 

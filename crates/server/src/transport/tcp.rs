@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval_at, sleep};
+use tokio::time::{MissedTickBehavior, interval_at, sleep, timeout};
 use tracing::{debug, warn};
 
 use wire::record::{Next, Records};
@@ -22,8 +22,16 @@ use crate::limits::Limits;
 /// Receive buffers start with this and follow the size of the records that come.
 const BUFFER_MIN: usize = 16 << 10;
 const BUFFER_SLACK: usize = 64 << 10;
+/// While the peer has this much to read, nothing new is begun for it: data that waits in a queue
+/// is cold by the time it is sent, and costs memory meanwhile.
+const UNSENT_MAX: usize = 512 << 10;
+/// Replies that are ready at once leave together, up to this many bytes.
+const GATHERED_MAX: usize = 128 << 10;
 /// How soon a connection that waits for others to need less looks again.
 const OVERLOAD_PAUSE: Duration = Duration::from_millis(5);
+/// How long requests under way may still be answered when the peer, or the server, has ended the
+/// conversation. Less than what a stop of the server waits for.
+const LAST_REPLIES: Duration = Duration::from_millis(150);
 /// Records taken from one buffer before other connections get their turn.
 const RECORDS_PER_TURN: usize = 256;
 
@@ -99,7 +107,7 @@ async fn serve(
 ) -> Result<(), Ended> {
     socket.set_nodelay(true)?;
     let peer = Peer::new(socket.peer_addr()?, socket.local_addr()?, Transport::Tcp);
-    let outgoing = Arc::new(Outgoing::new(socket));
+    let outgoing = Arc::new(Outgoing::new(socket, dispatcher.load()));
     let limits = dispatcher.limits().clone();
     let mut connection = Connection {
         peer,
@@ -113,6 +121,9 @@ async fn serve(
         dispatcher,
     };
     let ended = connection.run(&mut stop).await;
+    if ended.is_ok() {
+        let _ = timeout(LAST_REPLIES, connection.last_replies()).await;
+    }
     connection.outgoing.close();
     ended
 }
@@ -156,7 +167,8 @@ impl Connection {
                 return Ok(());
             }
             let stuck = outgoing.is_stuck();
-            let room = self.has_room();
+            let overloaded = self.dispatcher.is_overloaded();
+            let room = self.has_room() || self.has_room_after_all();
             tokio::select! {
                 _ = tokio::task::yield_now(), if more && room => {}
                 ready = outgoing.socket().readable(), if room && !more => {
@@ -170,23 +182,48 @@ impl Connection {
                     outgoing.resume();
                 }
                 () = outgoing.woken() => {}
-                () = sleep(OVERLOAD_PAUSE), if !room => {}
+                () = sleep(OVERLOAD_PAUSE), if !room && overloaded => {}
                 _ = tick.tick() => self.check_clock()?,
                 () = stopping(stop) => return Ok(()),
             }
         }
     }
 
+    /// Waits until what is under way has been answered and written.
+    async fn last_replies(&self) {
+        loop {
+            self.outgoing.want_room();
+            let stuck = self.outgoing.is_stuck();
+            if self.outgoing.is_broken() || (self.outgoing.unanswered() == 0 && !stuck) {
+                return;
+            }
+            tokio::select! {
+                _ = self.outgoing.socket().writable(), if stuck => self.outgoing.resume(),
+                () = self.outgoing.woken() => {}
+            }
+        }
+    }
+
+    /// Asks to be woken when there is room, and looks once more.
+    fn has_room_after_all(&self) -> bool {
+        self.outgoing.want_room();
+        self.has_room()
+    }
+
     fn has_room(&self) -> bool {
         self.outgoing.unanswered() < self.limits.requests_in_flight_max
             && self.outgoing.load() < self.limits.connection_bytes_max
-            && !self.dispatcher.is_overloaded()
+            && self.outgoing.unsent() < UNSENT_MAX
+            // Who has nothing under way gets one request through even then: others that do not
+            // read their replies must not be able to stop it.
+            && (!self.dispatcher.is_overloaded() || self.outgoing.load() == 0)
     }
 
     /// Hands on the records that are complete; replies that are ready at once leave together.
     /// Answers whether complete records may be left.
     fn take_records(&mut self) -> Result<bool, Ended> {
         let mut replies = Vec::new();
+        let mut gathered = 0;
         let mut more = false;
         for turn in 0.. {
             if turn == RECORDS_PER_TURN || !self.has_room() {
@@ -198,7 +235,12 @@ impl Connection {
                     self.record_last = record.len();
                     self.clock.record_begun = None;
                     if let Some(reply) = self.dispatcher.receive(record, &self.peer, &self.to) {
+                        gathered += reply.len();
                         replies.push(reply);
+                    }
+                    if gathered > GATHERED_MAX {
+                        self.outgoing.send(replies.drain(..));
+                        gathered = 0;
                     }
                 }
                 Next::Missing(bytes) => {
@@ -246,7 +288,8 @@ impl Connection {
         let clock = &mut self.clock;
         if self.records.between(&self.received) {
             clock.record_begun = None;
-        } else if waits_for_us {
+        } else if waits_for_us || clock.record_begun.is_none() {
+            // The first byte may have come together with the end of the record before.
             clock.record_begun = Some(now);
         }
         if clock.record_begun.is_some_and(|begun| now - begun > self.limits.record_time_max) {

@@ -1,0 +1,71 @@
+//! What is written is what is read: a tree copied in and out, and files that two guests change in
+//! turn.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use guest::model::Model;
+use guest::tree;
+
+use super::Step;
+use super::world::World;
+
+pub(super) const STEPS: &[Step] = &[
+    Step { name: "copy-a-tree", run: copy_tree },
+    Step { name: "exercise-from-two-guests", run: exercise },
+];
+
+const PATIENCE: Duration = Duration::from_secs(400);
+const SEED: u64 = 20_260;
+const FILES: u64 = 4;
+
+fn copy_tree(world: &World) -> Result<()> {
+    let room = world.room("open", "tree")?;
+    let (alice, bob, at) = (world.alice()?, world.bob()?, &room.guest);
+    let (count, tool) = (world.size.tree_files, "lockkeeper-guest");
+    let original = alice.succeed_for(
+        &format!("rm -rf /tmp/tree && {tool} maketree /tmp/tree {count} {SEED} && {tool} checksum /tmp/tree"),
+        PATIENCE,
+    )?;
+    alice.succeed_for(&format!("cp -a /tmp/tree {at}/ && rm -rf /tmp/tree"), PATIENCE)?;
+    let stored = tree::checksum(&room.file("tree"))?;
+    ensure!(stored == original, "the server's disk has {stored} instead of {original}");
+    let copied = bob.succeed_for(
+        &format!("cp -a {at}/tree /tmp/copy && {tool} checksum /tmp/copy && rm -rf /tmp/copy"),
+        PATIENCE,
+    )?;
+    ensure!(copied == original, "the other guest copied {copied} instead of {original}");
+    alice.succeed_for(&format!("rm -r {at}/tree"), PATIENCE)?;
+    ensure!(!room.file("tree").exists(), "the tree could not be removed");
+    Ok(())
+}
+
+/// Both guests work at the same time, each on two of four files, and swap them after every round.
+fn exercise(world: &World) -> Result<()> {
+    let room = world.room("open", "exercise")?;
+    let guests = [world.alice()?, world.bob()?];
+    let operations = world.size.exercise_operations;
+    for turn in 0..world.size.exercise_rounds {
+        let mut runs = Vec::new();
+        for (number, guest) in guests.iter().enumerate() {
+            let mine = (0..FILES).filter(|file| (file + turn) % 2 == number as u64);
+            let commands: Vec<String> = mine
+                .map(|file| {
+                    let path = format!("{}/file-{file}", room.guest);
+                    format!("lockkeeper-guest exercise {SEED} {file} {turn} {operations} {path}")
+                })
+                .collect();
+            runs.push((guest.name(), guest.spawn(&commands.join(" && "))?));
+        }
+        for (name, run) in runs {
+            let output = run.wait(PATIENCE)?;
+            ensure!(output.status == 0, "{name}: {}", output.errors());
+        }
+    }
+    for file in 0..FILES {
+        let model = Model::before(SEED, file, world.size.exercise_rounds, operations);
+        let found = std::fs::read(room.file(&format!("file-{file}")))?;
+        model.check_all(&found).with_context(|| format!("file-{file} on the server's disk"))?;
+    }
+    Ok(())
+}

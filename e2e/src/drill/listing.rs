@@ -1,0 +1,54 @@
+//! Listing a directory while another guest creates and deletes in it: what stays is seen once.
+
+use std::fs::File;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use guest::listing::stay;
+
+use super::Step;
+use super::world::World;
+
+pub(super) const STEPS: &[Step] = &[
+    Step { name: "list-while-it-changes", run: plus },
+    Step { name: "list-names-while-it-changes", run: plain },
+];
+
+const STAYING: u64 = 1_500;
+
+/// READDIRPLUS, the client's first choice.
+fn plus(world: &World) -> Result<()> {
+    list_while_it_changes(world, "rdirplus")
+}
+
+/// READDIR.
+fn plain(world: &World) -> Result<()> {
+    list_while_it_changes(world, "nordirplus")
+}
+
+fn list_while_it_changes(world: &World, option: &str) -> Result<()> {
+    let room = world.room("open", &format!("listing-{option}"))?;
+    for number in 0..STAYING {
+        File::create(room.file(&stay(number))).context("cannot fill the directory")?;
+    }
+    let (alice, bob, seconds) = (world.alice()?, world.bob()?, world.size.churn_seconds);
+    // Without attribute caching every listing starts with a look at the server.
+    let (source, point) = (world.source("open"), "/mnt/fresh");
+    bob.succeed(&format!(
+        "mkdir -p {point} && mount -t nfs -o vers=3,noac,{option} {source} {point}"
+    ))?;
+    let churn = alice.spawn(&format!("lockkeeper-guest churn {} {} 1", room.guest, seconds + 2))?;
+    let listed = format!("{point}/listing-{option}");
+    let census = bob.run_for(
+        &format!("lockkeeper-guest census {listed} {STAYING} {seconds}"),
+        Duration::from_secs(seconds + 120),
+    )?;
+    ensure!(census.status == 0, "{}", census.errors());
+    let churn = churn.wait(Duration::from_secs(seconds + 60))?;
+    ensure!(churn.status == 0, "{}", churn.errors());
+    bob.succeed(&format!("umount {point}"))?;
+    let sizes = census.text();
+    let sizes = sizes.split(' ').nth(2).and_then(|count| count.parse::<u64>().ok());
+    ensure!(sizes.is_some_and(|count| count > 1), "nothing changed: {}", census.text());
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Who may mount what, and by which name.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
+use anyhow::{Result, ensure};
+
+use super::Step;
+use super::world::World;
+use crate::guest::Guest;
+use crate::lab::server_addresses;
+
+pub(super) const STEPS: &[Step] = &[
+    Step { name: "mount-by-name", run: by_name },
+    Step { name: "mount-by-address", run: by_address },
+    Step { name: "mount-subdirectory", run: subdirectory },
+    Step { name: "exports-are-listed", run: listed },
+    Step { name: "programs-are-registered", run: registered },
+    Step { name: "export-for-others-is-refused", run: foreign },
+    Step { name: "export-read-only", run: read_only },
+    Step { name: "export-needs-reserved-port", run: reserved_port },
+];
+
+const POINT: &str = "/mnt/try";
+
+/// Mounts, calls `check`, unmounts.
+fn with_mount(
+    guest: &Guest,
+    source: &str,
+    options: &str,
+    check: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    guest.succeed(&format!("mkdir -p {POINT} && mount -t nfs -o {options} {source} {POINT}"))?;
+    let outcome = check();
+    guest.succeed(&format!("umount {POINT}"))?;
+    outcome
+}
+
+fn by_name(world: &World) -> Result<()> {
+    let alice = world.alice()?;
+    with_mount(alice, &world.source("open"), "vers=3", || {
+        let line = alice.succeed(&format!("grep ' {POINT} ' /proc/mounts"))?;
+        ensure!(line.contains("vers=3") && line.contains("proto=tcp"), "mounted as {line}");
+        alice.succeed(&format!("echo hello > {POINT}/greeting && cat {POINT}/greeting"))?;
+        let found = std::fs::read_to_string(world.export("open").join("greeting"))?;
+        ensure!(found == "hello\n", "the server's disk has {found:?}");
+        Ok(())
+    })
+}
+
+fn by_address(world: &World) -> Result<()> {
+    let bob = world.bob()?;
+    std::fs::write(world.export("open").join("address"), "here\n")?;
+    for address in server_addresses().into_iter().chain(["filer6".to_owned()]) {
+        let source = format!("{address}:{}", world.export("open").display());
+        with_mount(bob, &source, "vers=3", || {
+            let found = bob.succeed(&format!("cat {POINT}/address"))?;
+            ensure!(found == "here", "through {address}: {found:?}");
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn subdirectory(world: &World) -> Result<()> {
+    let alice = world.alice()?;
+    std::fs::create_dir_all(world.export("open").join("deep/er"))?;
+    std::fs::write(world.export("open").join("deep/er/file"), "below\n")?;
+    with_mount(alice, &format!("{}/deep/er", world.source("open")), "vers=3", || {
+        let found = alice.succeed(&format!("cat {POINT}/file"))?;
+        ensure!(found == "below", "found {found:?}");
+        Ok(())
+    })?;
+    let missing = format!("{}/missing", world.source("open"));
+    alice.fail(&format!("mount -t nfs -o vers=3,retry=0 {missing} {POINT}"))?;
+    let above = format!("filer:{}", world.lab.directory().display());
+    alice.fail(&format!("mount -t nfs -o vers=3,retry=0 {above} {POINT}"))?;
+    Ok(())
+}
+
+fn listed(world: &World) -> Result<()> {
+    let list = world.bob()?.succeed("showmount -e --no-headers filer")?;
+    for name in ["open", "home", "public", "archive"] {
+        let path = world.export(name).display().to_string();
+        let found = list.lines().any(|line| line.split_whitespace().next() == Some(&path));
+        ensure!(found, "{path} is not in the list of exports:\n{list}");
+    }
+    Ok(())
+}
+
+fn registered(world: &World) -> Result<()> {
+    let bob = world.bob()?;
+    for (program, version) in [(100_003, 3), (100_005, 3), (100_000, 2)] {
+        for transport in ["-t", "-u"] {
+            bob.succeed(&format!("rpcinfo {transport} filer {program} {version}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn foreign(world: &World) -> Result<()> {
+    let source = world.source("foreign");
+    let said = world
+        .alice()?
+        .fail(&format!("mkdir -p {POINT} && mount -t nfs -o vers=3,retry=0 {source} {POINT}"))?;
+    ensure!(said.contains("access denied"), "refused in other words: {said}");
+    Ok(())
+}
+
+fn read_only(world: &World) -> Result<()> {
+    let alice = world.alice()?;
+    let directory = world.export("archive");
+    std::fs::write(directory.join("old"), "kept\n")?;
+    std::fs::set_permissions(directory.join("old"), Permissions::from_mode(0o666))?;
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o777))?;
+    with_mount(alice, &world.source("archive"), "vers=3", || {
+        let found = alice.succeed(&format!("cat {POINT}/old"))?;
+        ensure!(found == "kept", "found {found:?}");
+        for attempt in ["touch new", "rm -f old", "mkdir dir", "mv old new", "sh -c '>old'"] {
+            let said = alice.fail(&format!("cd {POINT} && {attempt}"))?;
+            // A client that asked ACCESS first does not even try.
+            let refused = ["Read-only file system", "Permission denied"];
+            ensure!(refused.iter().any(|text| said.contains(text)), "{attempt}: {said}");
+        }
+        let left = std::fs::read_dir(&directory)?.count();
+        let found = std::fs::read_to_string(directory.join("old"))?;
+        ensure!(left == 1 && found == "kept\n", "{left} entries, and {found:?} in the file");
+        Ok(())
+    })
+}
+
+/// The server may refuse the mount or only the change: the file must not come to be.
+fn reserved_port(world: &World) -> Result<()> {
+    let alice = world.alice()?;
+    alice.run("umount -a -t nfs")?;
+    let source = world.source("open");
+    alice.run(&format!(
+        "mkdir -p {POINT} && mount -t nfs -o vers=3,noresvport,soft,timeo=20,retrans=1,retry=0 \
+         {source} {POINT} && touch {POINT}/smuggled"
+    ))?;
+    alice.run(&format!("umount -f {POINT}"))?;
+    let exists = world.export("open").join("smuggled").exists();
+    ensure!(!exists, "a client on an unprivileged port created a file");
+    with_mount(alice, &source, "vers=3", || {
+        alice.succeed(&format!("touch {POINT}/legal")).map(drop)
+    })
+}

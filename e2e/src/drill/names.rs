@@ -1,0 +1,189 @@
+//! Names: renaming, linking, special files, names that are not text, and who creates first.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Step;
+use super::world::{World, as_user};
+use crate::guest::PATIENCE;
+
+pub(super) const STEPS: &[Step] = &[
+    Step { name: "rename", run: rename },
+    Step { name: "links", run: links },
+    Step { name: "special-files", run: special },
+    Step { name: "strange-names", run: strange },
+    Step { name: "deleted-by-the-other", run: deleted_by_the_other },
+    Step { name: "exclusive-create-race", run: race },
+];
+
+fn rename(world: &World) -> Result<()> {
+    let room = world.room("open", "rename")?;
+    let (alice, bob) = (world.alice()?, world.bob()?);
+    let at = &room.guest;
+    alice.succeed(&format!(
+        "cd {at} && echo old > target && echo new > source && mv source target && \
+         mkdir empty full moved && echo x > full/x && echo y > moved/y"
+    ))?;
+    room.expect_text("target", "new\n")?;
+    ensure!(!room.file("source").exists(), "the old name is still there");
+    let seen = bob.succeed(&format!("cat {at}/target; ls {at}"))?;
+    ensure!(seen == "new\nempty\nfull\nmoved\ntarget", "the other guest sees {seen:?}");
+    // -T: onto the name, not into the directory.
+    bob.succeed(&format!("cd {at} && mv -T moved empty"))?;
+    room.expect_text("empty/y", "y\n")?;
+    for (attempt, complaint) in [
+        ("mv -T empty full", "not empty"),
+        ("mv -T full target", "Not a directory"),
+        ("mv full full/inside", "Invalid argument"),
+        ("mv missing else", "No such file"),
+    ] {
+        let said = bob.fail(&format!("cd {at} && {attempt}"))?;
+        ensure!(said.contains(complaint), "{attempt}: {said}");
+    }
+    alice.succeed(&format!("cd {at} && mv target full/ && mv full/target back && cat back"))?;
+    room.expect_text("back", "new\n")
+}
+
+fn links(world: &World) -> Result<()> {
+    let room = world.room("open", "links")?;
+    let (alice, bob) = (world.alice()?, world.bob()?);
+    let at = &room.guest;
+    let long = "x/".repeat(500);
+    alice.succeed(&format!(
+        "cd {at} && echo shared > one && ln one two && echo more >> two && \
+         ln -s one soft && ln -s nowhere dangling && ln -s {long} long"
+    ))?;
+    let (one, two) = (room.metadata("one")?, room.metadata("two")?);
+    ensure!(one.ino() == two.ino() && one.nlink() == 2, "not a hard link");
+    room.expect_text("one", "shared\nmore\n")?;
+    let seen = bob.succeed(&format!(
+        "cd {at} && stat -c %h one && cat soft && readlink dangling && readlink long && rm one && cat two"
+    ))?;
+    let expected = format!("2\nshared\nmore\nnowhere\n{long}\nshared\nmore");
+    ensure!(seen == expected, "the other guest sees {seen:?}");
+    bob.fail(&format!("cat {at}/dangling"))?;
+    ensure!(room.metadata("two")?.nlink() == 1, "the link count did not go down");
+    let said = alice.fail(&format!("cd {at} && ln two dangling"))?;
+    ensure!(said.contains("File exists"), "link over a name: {said}");
+    Ok(())
+}
+
+fn special(world: &World) -> Result<()> {
+    let room = world.room("open", "special")?;
+    let alice = world.alice()?;
+    let at = &room.guest;
+    let through = alice.succeed(&format!(
+        "cd {at} && mkfifo -m 622 pipe && mknod null c 1 3 && mknod disk b 7 5 && \
+         {{ echo through > pipe & cat pipe; wait; }} && echo gone > null && cat null"
+    ))?;
+    ensure!(through == "through", "the pipe gave {through:?}");
+    room.expect_mode("pipe", 0o622)?;
+    ensure!(room.metadata("pipe")?.file_type().is_fifo(), "no FIFO on the server's disk");
+    let (null, disk) = (room.metadata("null")?, room.metadata("disk")?);
+    let number = |major, minor| libc::makedev(major, minor);
+    let right = null.file_type().is_char_device() && null.rdev() == number(1, 3);
+    ensure!(right, "the character device is {null:?}");
+    let right = disk.file_type().is_block_device() && disk.rdev() == number(7, 5);
+    ensure!(right, "the block device is {disk:?}");
+    let seen = world.bob()?.succeed(&format!("cd {at} && stat -c '%F %t:%T' pipe null disk"))?;
+    let expected = "fifo 0:0\ncharacter special file 1:3\nblock special file 7:5";
+    ensure!(seen == expected, "the other guest sees {seen:?}");
+    alice.fail(&as_user("1001:1001", at, "mknod mine c 1 3"))?;
+    ensure!(!room.file("mine").exists(), "a user made a device");
+    Ok(())
+}
+
+fn strange(world: &World) -> Result<()> {
+    let room = world.room("open", "strange")?;
+    let (alice, bob) = (world.alice()?, world.bob()?);
+    let at = &room.guest;
+    let names: [&[u8]; 5] =
+        [b"caf\xe9\xff\x80", b" leading and  inner ", b"new\nline", b"back\\slash*?", b"\x01\x7f"];
+    for (number, name) in names.iter().enumerate() {
+        let octal: String = name.iter().map(|byte| format!("\\{byte:03o}")).collect();
+        // The x keeps the shell from eating a line end.
+        alice.succeed(&format!(
+            "cd {at} && name=$(printf '{octal}x') && name=${{name%x}} && echo {number} > \"$name\""
+        ))?;
+        let path = room.host.join(OsStr::from_bytes(name));
+        let found = std::fs::read(&path).with_context(|| format!("{path:?}"))?;
+        ensure!(found == format!("{number}\n").as_bytes(), "{path:?} contains {found:?}");
+    }
+    let listed = bob.run(&format!("cd {at} && for f in * .*; do printf '%s\\0' \"$f\"; done"))?;
+    let listed: BTreeSet<&[u8]> = listed.stdout.split(|&byte| byte == 0).collect();
+    for name in names {
+        ensure!(listed.contains(name), "{:?} is not listed", OsStr::from_bytes(name));
+    }
+    let longest = "n".repeat(255);
+    alice.succeed(&format!("echo long > {at}/{longest} && cat {at}/{longest}"))?;
+    room.expect_text(&longest, "long\n")?;
+    let said = alice.fail(&format!("echo long > {at}/{longest}n"))?;
+    ensure!(said.contains("too long"), "a name of 256 bytes: {said}");
+    Ok(())
+}
+
+/// What another client deletes is gone, even for one who has it open: stale, or still readable
+/// from where the server kept it; never a hang or an I/O error.
+fn deleted_by_the_other(world: &World) -> Result<()> {
+    let room = world.room("open", "deleted")?;
+    let (alice, at) = (world.alice()?, &room.guest);
+    let mut file = alice.spawn(&format!("lockkeeper-guest open {at}/file create"))?;
+    file.line(PATIENCE)?;
+    file.ask("write text", PATIENCE)?;
+    file.ask("sync", PATIENCE)?;
+    world.bob()?.succeed(&format!("rm {at}/file"))?;
+    alice.succeed("echo 3 > /proc/sys/vm/drop_caches")?;
+    let answer = file.ask("read", PATIENCE)?;
+    let gone = answer.contains("Stale file handle") || answer == "ok text";
+    ensure!(gone, "it reads {answer:?}");
+    let said = alice.fail(&format!("sleep 1; cat {at}/file"))?;
+    ensure!(said.contains("No such file") || said.contains("Stale"), "by name: {said}");
+    Ok(())
+}
+
+fn race(world: &World) -> Result<()> {
+    for attempt in 0..3 {
+        let room = world.room("open", &format!("race-{attempt}"))?;
+        let count = world.size.races;
+        let command = format!("lockkeeper-guest create-exclusive {} {count}", room.guest);
+        let runs = [world.alice()?.spawn(&command)?, world.bob()?.spawn(&command)?];
+        let mut won: Vec<BTreeSet<u64>> = Vec::new();
+        for run in runs {
+            let output = run.wait(PATIENCE)?;
+            ensure!(output.status == 0, "{}", output.errors());
+            won.push(output.text().lines().map(str::parse).collect::<Result<_, _>>()?);
+        }
+        check_race(&won[0], &won[1], count)?;
+        if !won[0].is_empty() && !won[1].is_empty() {
+            return Ok(());
+        }
+    }
+    bail!("one guest won everything, three times: that was no race")
+}
+
+/// Exactly one winner for each name.
+fn check_race(one: &BTreeSet<u64>, two: &BTreeSet<u64>, count: u64) -> Result<()> {
+    let both: Vec<_> = one.intersection(two).collect();
+    ensure!(both.is_empty(), "both guests created {both:?}");
+    let none: Vec<_> =
+        (0..count).filter(|name| !one.contains(name) && !two.contains(name)).collect();
+    ensure!(none.is_empty(), "neither guest created {none:?}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_race_has_one_winner_for_each_name() {
+        let set = |numbers: &[u64]| numbers.iter().copied().collect::<BTreeSet<_>>();
+        assert!(check_race(&set(&[0, 2]), &set(&[1]), 3).is_ok());
+        assert!(check_race(&set(&[0, 1]), &set(&[1, 2]), 3).is_err());
+        assert!(check_race(&set(&[0]), &set(&[1]), 3).is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! A guest: an emulated machine with a real Linux kernel as NFS client. A crash is a SIGKILL to the
+//! emulator; the next boot finds the same disk, and on it what rpc.statd must not forget.
+
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::agent::{Agent, Output, Task};
+use crate::command;
+use crate::image::Image;
+use crate::namespace::Namespace;
+use crate::process::{Process, tail};
+
+const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+/// For commands that no step gives a time of its own.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+const MEMORY_MIB: u32 = 512;
+
+#[derive(Debug)]
+pub struct Guest {
+    name: String,
+    number: u8,
+    image: Image,
+    namespace: Arc<Namespace>,
+    directory: PathBuf,
+    machine: Mutex<Option<Machine>>,
+}
+
+#[derive(Debug)]
+struct Machine {
+    process: Process,
+    agent: Arc<Agent>,
+}
+
+impl Guest {
+    /// Makes the disk and the tap of guest `number`; it is not yet running. Its files go to
+    /// `directory`.
+    pub fn new(
+        name: &str,
+        number: u8,
+        image: &Image,
+        namespace: &Arc<Namespace>,
+        directory: &Path,
+    ) -> Result<Self> {
+        let guest = Self {
+            name: name.to_owned(),
+            number,
+            image: image.clone(),
+            namespace: Arc::clone(namespace),
+            directory: directory.to_path_buf(),
+            machine: Mutex::new(None),
+        };
+        let disk = fs::File::create(guest.disk()).context("cannot make the guest's disk")?;
+        disk.set_len(16 << 20).context("cannot size the guest's disk")?;
+        command::finish(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(guest.disk()))?;
+        namespace.add_tap(&guest.tap())?;
+        Ok(guest)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn ipv4(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, 0, 10 + self.number)
+    }
+
+    pub fn ipv6(&self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x10 + u16::from(self.number))
+    }
+
+    /// Starts the machine and waits until it takes commands: the network is up, rpcbind and
+    /// rpc.statd run, and sm-notify has been started.
+    pub fn boot(&self) -> Result<()> {
+        let mut machine = self.machine();
+        if machine.is_some() {
+            bail!("{} is already running", self.name);
+        }
+        let socket = self.namespace.sockets().join(&self.name);
+        let _ = fs::remove_file(&socket);
+        let mut process = Process::start(&mut self.emulator(&socket), &self.console())?;
+        let agent = Agent::connect(&socket, Duration::from_secs(10))
+            .and_then(|agent| agent.wait_until_ready(BOOT_PATIENCE).map(|()| agent));
+        let agent = match agent {
+            Ok(agent) => agent,
+            Err(error) => {
+                process.check().with_context(|| format!("{} did not boot", self.name))?;
+                let console = tail(&self.console(), 20);
+                return Err(error.context(format!("{} did not boot:\n{console}", self.name)));
+            }
+        };
+        *machine = Some(Machine { process, agent });
+        Ok(())
+    }
+
+    /// Pulls the network cable; the guest keeps running.
+    pub fn unplug(&self) -> Result<()> {
+        self.namespace.set_link(&self.tap(), false)
+    }
+
+    pub fn plug(&self) -> Result<()> {
+        self.namespace.set_link(&self.tap(), true)
+    }
+
+    /// Power off without warning.
+    pub fn crash(&self) {
+        *self.machine() = None;
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.machine().as_mut().is_some_and(|machine| machine.process.is_running())
+    }
+
+    /// Runs a shell command to its end.
+    pub fn run(&self, command: &str) -> Result<Output> {
+        self.run_for(command, PATIENCE)
+    }
+
+    pub fn run_for(&self, command: &str, patience: Duration) -> Result<Output> {
+        self.spawn(command)?.wait(patience).with_context(|| self.name.clone())
+    }
+
+    /// Runs a command that must succeed; its standard output.
+    pub fn succeed(&self, command: &str) -> Result<String> {
+        self.succeed_for(command, PATIENCE)
+    }
+
+    pub fn succeed_for(&self, command: &str, patience: Duration) -> Result<String> {
+        let output = self.run_for(command, patience)?;
+        if output.status != 0 {
+            let (said, errors) = (output.text(), output.errors());
+            bail!("{}: {command}: status {}: {said}{errors}", self.name, output.status);
+        }
+        Ok(output.text())
+    }
+
+    /// Runs a command that must fail; what it complained.
+    pub fn fail(&self, command: &str) -> Result<String> {
+        let output = self.run(command)?;
+        if output.status == 0 {
+            bail!("{}: this should have failed: {command}: {}", self.name, output.text());
+        }
+        Ok(output.errors())
+    }
+
+    /// Starts a command and leaves it running.
+    pub fn spawn(&self, command: &str) -> Result<Task> {
+        let agent = self.machine().as_ref().map(|machine| Arc::clone(&machine.agent));
+        let agent = agent.with_context(|| format!("{} is not running", self.name))?;
+        agent.spawn(command)
+    }
+
+    /// Where kernel and start-up messages go.
+    pub fn console(&self) -> PathBuf {
+        self.directory.join(format!("{}.console", self.name))
+    }
+
+    fn machine(&self) -> MutexGuard<'_, Option<Machine>> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn disk(&self) -> PathBuf {
+        self.directory.join(format!("{}.disk", self.name))
+    }
+
+    fn tap(&self) -> String {
+        format!("tap{}", self.number)
+    }
+
+    fn emulator(&self, socket: &Path) -> Command {
+        let kernel_line = format!(
+            "console=ttyS0 loglevel=5 mitigations=off panic=-1 lab.name={} lab.ip4={} lab.ip6={}",
+            self.name,
+            self.ipv4(),
+            self.ipv6()
+        );
+        let mut qemu = self.namespace.command("qemu-system-x86_64");
+        qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
+            // /dev/kvm may exist and still hang a guest where machines are nested.
+            .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m"])
+            .arg(MEMORY_MIB.to_string())
+            .arg("-kernel")
+            .arg(&self.image.kernel)
+            .arg("-initrd")
+            .arg(&self.image.initramfs)
+            .args(["-append", &kernel_line])
+            .arg("-chardev")
+            .arg(format!("file,id=console,append=on,path={}", self.console().display()))
+            .args(["-serial", "chardev:console"])
+            .arg("-chardev")
+            .arg(format!("socket,id=agent,server=on,wait=off,path={}", socket.display()))
+            .args(["-device", "virtio-serial-pci"])
+            .args(["-device", "virtserialport,chardev=agent,name=agent"])
+            .arg("-netdev")
+            .arg(format!("tap,id=wire,ifname={},script=no,downscript=no", self.tap()))
+            .arg("-device")
+            .arg(format!(
+                "virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:77:00:{:02x}",
+                self.number
+            ))
+            .arg("-drive")
+            .arg(format!("if=virtio,format=raw,cache=writethrough,file={}", self.disk().display()));
+        qemu
+    }
+}

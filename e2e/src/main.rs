@@ -1,0 +1,78 @@
+//! `lockkeeper-e2e`: boots the guests, starts the server, runs the drill.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use lockkeeper_e2e::drill::world::{Size, World};
+use lockkeeper_e2e::drill::{self, Step};
+use lockkeeper_e2e::image::Image;
+use lockkeeper_e2e::{lab, packages};
+
+/// Judge a Lockkeeper server with real Linux kernel clients. Needs root on Debian.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// Run only the steps whose name contains one of these
+    filters: Vec<String>,
+    /// The server under test, run as `PROGRAM serve -c FILE --state DIR`
+    #[arg(long, value_name = "PROGRAM", env = "LOCKKEEPER_BIN")]
+    server: Option<PathBuf>,
+    /// Where the kernel, the guest tool and the run's files go
+    #[arg(long, value_name = "DIR", default_value = "target/lab")]
+    lab: PathBuf,
+    /// A guest tool that is already built, static
+    #[arg(long, value_name = "PROGRAM")]
+    tool: Option<PathBuf>,
+    /// Smaller numbers everywhere, for CI
+    #[arg(long)]
+    short: bool,
+    /// Only install packages, fetch the kernel and pack the guests' root
+    #[arg(long)]
+    prepare: bool,
+    /// Only name the steps
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("lockkeeper-e2e: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<ExitCode> {
+    let steps = chosen(&options.filters);
+    if options.list {
+        steps.iter().for_each(|step| println!("{}", step.name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    ensure!(!steps.is_empty(), "no step is named like that; --list names them all");
+    testbed::packages::install(packages::PACKAGES)?;
+    let image = Image::prepare(&options.lab, options.tool.as_deref(), lab::HOSTS)?;
+    if options.prepare {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let server = options.server.as_ref().context("which server? --server PROGRAM")?;
+    let server = server.canonicalize().with_context(|| server.display().to_string())?;
+    let size = if options.short { Size::SHORT } else { Size::FULL };
+    println!("{}: {size:?}", if options.short { "short form" } else { "full form" });
+    let start = Instant::now();
+    let world = World::start(&image, &options.lab.join("run"), &server, size)?;
+    println!("ok    start  {:.1} s", start.elapsed().as_secs_f64());
+    let tally = drill::run(&world, &steps)?;
+    println!("whole drill {:.0} s", start.elapsed().as_secs_f64());
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn chosen(filters: &[String]) -> Vec<Step> {
+    let wanted = |step: &Step| filters.is_empty() || filters.iter().any(|f| step.name.contains(f));
+    drill::steps().into_iter().filter(wanted).collect()
+}

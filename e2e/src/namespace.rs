@@ -1,0 +1,184 @@
+//! A network namespace with one bridge: the wire between server and guests. Nothing leaves it.
+//!
+//! Everything the lab starts runs inside one, so the namespace is also the list of what must be
+//! ended: when it is dropped, on SIGINT and SIGTERM, and, after a SIGKILL, by the next lab.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, bail};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::command;
+
+pub const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+
+const PREFIX: &str = "lockkeeper-e2e-";
+const BRIDGE: &str = "wire";
+
+static LIVE: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static WATCH: Once = Once::new();
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    pub fn create() -> Result<Self> {
+        WATCH.call_once(|| {
+            sweep();
+            watch_signals();
+        });
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{number}", std::process::id());
+        command::output("ip", &["netns", "add", &name]).context("cannot make a namespace")?;
+        LIVE.lock().unwrap_or_else(PoisonError::into_inner).push(name.clone());
+        let namespace = Self { name };
+        fs::create_dir_all(namespace.sockets()).context("cannot make a place for sockets")?;
+        namespace.ip("link set lo up")?;
+        namespace.ip(&format!("link add {BRIDGE} type bridge"))?;
+        namespace.ip(&format!("addr add {SERVER_V4}/24 dev {BRIDGE}"))?;
+        namespace.ip(&format!("addr add {SERVER_V6}/64 dev {BRIDGE} nodad"))?;
+        namespace.ip(&format!("link set {BRIDGE} up"))?;
+        Ok(namespace)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Plugs a tap device into the bridge.
+    pub fn add_tap(&self, tap: &str) -> Result<()> {
+        self.ip(&format!("tuntap add dev {tap} mode tap"))?;
+        self.ip(&format!("link set {tap} master {BRIDGE} up"))
+    }
+
+    /// Pulls the cable of a tap, or plugs it in again.
+    pub fn set_link(&self, tap: &str, up: bool) -> Result<()> {
+        self.ip(&format!("link set {tap} {}", if up { "up" } else { "down" }))
+    }
+
+    /// For sockets: their paths have room for about a hundred bytes, so they cannot lie just anywhere.
+    pub fn sockets(&self) -> PathBuf {
+        sockets(&self.name)
+    }
+
+    /// A command that will run inside. `ip netns exec` becomes the program: the process id is its own.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program);
+        command
+    }
+
+    /// Runs a closure on a thread inside: its sockets are on the wire.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let path = format!("/run/netns/{}", self.name);
+        let handle = File::open(&path).with_context(|| format!("cannot open {path}"))?;
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                enter(&handle)?;
+                work()
+            });
+            thread.join().map_err(|_| anyhow!("the thread inside the namespace panicked"))?
+        })
+    }
+
+    fn ip(&self, arguments: &str) -> Result<()> {
+        let mut words = vec!["-n", &self.name];
+        words.extend(arguments.split(' '));
+        command::output("ip", &words).map(drop)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        LIVE.lock().unwrap_or_else(PoisonError::into_inner).retain(|name| *name != self.name);
+        tear_down(&self.name);
+    }
+}
+
+fn sockets(name: &str) -> PathBuf {
+    std::env::temp_dir().join(name)
+}
+
+#[allow(unsafe_code)]
+fn enter(namespace: &File) -> Result<()> {
+    // SAFETY: setns takes a descriptor that is open and changes only the calling thread.
+    if unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } != 0 {
+        bail!("cannot enter the namespace: {}", std::io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Ends every process inside by its id and removes the namespace; the taps go with it.
+fn tear_down(name: &str) {
+    let inside = command::output("ip", &["netns", "pids", name]).unwrap_or_default();
+    for id in inside.lines().filter_map(|line| line.trim().parse::<i32>().ok()) {
+        if id != std::process::id() as i32 {
+            kill(id);
+        }
+    }
+    let _ = fs::remove_dir_all(sockets(name));
+    if let Err(error) = command::output("ip", &["netns", "delete", name]) {
+        eprintln!("cannot remove namespace {name}: {error:#}");
+    }
+}
+
+#[allow(unsafe_code)]
+fn kill(id: i32) {
+    // SAFETY: kill takes two integers and touches no memory of ours.
+    unsafe { libc::kill(id, libc::SIGKILL) };
+}
+
+/// Removes namespaces of labs that were killed before they could do it themselves.
+fn sweep() {
+    let Ok(entries) = fs::read_dir("/run/netns") else { return };
+    for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
+        if owner(&name).is_some_and(|owner| !fs::exists(format!("/proc/{owner}")).unwrap_or(true)) {
+            tear_down(&name);
+        }
+    }
+}
+
+/// The process id in a namespace's name.
+fn owner(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
+}
+
+fn watch_signals() {
+    match Signals::new([SIGINT, SIGTERM]) {
+        Ok(mut signals) => {
+            thread::spawn(move || {
+                if let Some(signal) = signals.forever().next() {
+                    for name in LIVE.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                        tear_down(name);
+                    }
+                    std::process::exit(128 + signal);
+                }
+            });
+        }
+        Err(error) => eprintln!("cannot watch for signals: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_namespaces_have_an_owner() {
+        assert_eq!(owner("lockkeeper-e2e-123-0"), Some(123));
+        assert_eq!(owner("lockkeeper-e2e-x"), None);
+        assert_eq!(owner("somebody-elses"), None);
+    }
+}
