@@ -98,5 +98,5 @@ pub fn e2e(arguments: &[&str]) -> Result<()> {
 pub fn bench(arguments: &[&str]) -> Result<()> {
     run("cargo", &["build", "--release", "--package", "lockkeeper"])?;
     let compare = ["run", "--release", "--package", "lockkeeper-bench", "--", "compare"];
-    run("cargo", &[&compare[..], &["--server", SERVER], arguments].concat())
+    run("cargo", &[&compare[..], &["--async-metadata", "--lockkeeper", SERVER], arguments].concat())
 }

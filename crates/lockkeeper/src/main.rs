@@ -4,6 +4,7 @@ mod banner;
 mod cli;
 mod config;
 mod exports;
+mod memory;
 mod serve;
 mod state;
 
@@ -14,6 +15,7 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let arguments = cli::Cli::parse();
+    memory::keep_buffers();
     let filter = EnvFilter::try_from_env("LOCKKEEPER_LOG").unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt()
         .with_env_filter(filter)

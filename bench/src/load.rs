@@ -1,0 +1,162 @@
+//! One operation in one shape against one server, for a fixed time.
+
+use std::time::{Duration, Instant};
+
+use client::{CallError, Pipeline};
+use tokio::task::JoinSet;
+use wire::rpc::{Accepted, Reply};
+
+use crate::calls::Calls;
+use crate::{Measurement, Operation, Samples, Session, Shape, usage};
+
+/// How long is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// Not counted: caches fill, threads start.
+    pub warm_up: Duration,
+    pub measured: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { warm_up: Duration::from_millis(300), measured: Duration::from_secs(2) }
+    }
+}
+
+/// After the measured time, a server that still has not answered everything is broken.
+const DRAIN_MAX: Duration = Duration::from_secs(20);
+
+/// Why a measurement says nothing: any reply but the right one.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("{0}: {1}")]
+    Call(Operation, CallError),
+    #[error("{0}: the server answered status {1}")]
+    Status(Operation, u32),
+    #[error("{operation}: the server moved {count} bytes")]
+    Count { operation: Operation, count: u32 },
+    #[error("{0}: the results are too short")]
+    Short(Operation),
+    #[error("{0}: the server did not run the call: {1}")]
+    NotRun(Operation, String),
+    #[error("{0}: a reply to a call that was not made (xid {1})")]
+    UnknownReply(Operation, u32),
+    #[error("{0}: calls were not answered within {DRAIN_MAX:?}")]
+    Stalled(Operation),
+    #[error("{0}: the load was stopped")]
+    Stopped(Operation),
+    #[error("{0}: no call was answered in the measured time")]
+    Nothing(Operation),
+}
+
+pub async fn run(
+    session: &mut Session,
+    operation: Operation,
+    shape: Shape,
+    timing: Timing,
+) -> Result<Measurement, LoadError> {
+    let cpu_before = usage::own_cpu();
+    let from = Instant::now() + timing.warm_up;
+    let window = Window { from, until: from + timing.measured };
+    let mut workers = JoinSet::new();
+    let pipelines: Vec<Pipeline> = session.pipelines.drain(..shape.connections).collect();
+    for (connection, pipeline) in pipelines.into_iter().enumerate() {
+        let calls = Calls::new(session, operation, shape, connection);
+        workers.spawn(Worker::new(operation, pipeline, calls, shape).run(window));
+    }
+    let mut samples = Samples::default();
+    let mut answered = 0;
+    let give_up = tokio::time::Instant::from_std(window.until + DRAIN_MAX);
+    loop {
+        let ended = tokio::time::timeout_at(give_up, workers.join_next())
+            .await
+            .map_err(|_| LoadError::Stalled(operation))?;
+        let Some(worker) = ended else { break };
+        let worker = worker.map_err(|_| LoadError::Stopped(operation))??;
+        samples.append(worker.samples);
+        answered += worker.answered;
+        session.pipelines.push(worker.pipeline);
+    }
+    let cpu = usage::own_cpu().saturating_sub(cpu_before);
+    Measurement::new(operation, shape, timing.measured, samples, answered, cpu)
+        .ok_or(LoadError::Nothing(operation))
+}
+
+/// The time in which replies count.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    from: Instant,
+    until: Instant,
+}
+
+/// One connection and the calls under way on it.
+struct Worker {
+    operation: Operation,
+    pipeline: Pipeline,
+    calls: Calls,
+    slots: Vec<Slot>,
+    samples: Samples,
+    answered: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    /// `None` once nothing more is asked.
+    xid: Option<u32>,
+    sent: Instant,
+}
+
+impl Worker {
+    fn new(operation: Operation, pipeline: Pipeline, calls: Calls, shape: Shape) -> Self {
+        // Enough for the fastest server, so that nothing grows while the clock runs.
+        let samples = Samples::with_capacity((2 << 20) / shape.connections);
+        let slots = Vec::with_capacity(shape.depth);
+        let mut worker = Self { operation, pipeline, calls, slots, samples, answered: 0 };
+        let sent = Instant::now();
+        for slot in 0..shape.depth {
+            let xid = worker.pipeline.send_prepared(worker.calls.next(slot));
+            worker.slots.push(Slot { xid: Some(xid), sent });
+        }
+        worker
+    }
+
+    async fn run(mut self, window: Window) -> Result<Self, LoadError> {
+        let operation = self.operation;
+        let failed = |error| LoadError::Call(operation, error);
+        let mut under_way = self.slots.len();
+        while under_way > 0 {
+            // Receiving first writes what the last replies gave rise to, all at once.
+            let mut next = Some(self.pipeline.recv().await.map_err(failed)?);
+            // One look at the clock serves all replies that came together.
+            let now = Instant::now();
+            while let Some(reply) = next {
+                let slot = self.accept(&reply)?;
+                drop(reply); // Its bytes make room for the next.
+                if now >= window.from && now < window.until {
+                    self.samples.record(now - self.slots[slot].sent);
+                }
+                if now < window.until || self.calls.owes(slot) {
+                    let xid = self.pipeline.send_prepared(self.calls.next(slot));
+                    self.slots[slot] = Slot { xid: Some(xid), sent: now };
+                } else {
+                    self.slots[slot].xid = None;
+                    under_way -= 1;
+                }
+                next = self.pipeline.try_recv().map_err(failed)?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// Which slot a reply answers, if it is right.
+    fn accept(&mut self, reply: &Reply) -> Result<usize, LoadError> {
+        let slot = self.slots.iter().position(|slot| slot.xid == Some(reply.xid));
+        let slot = slot.ok_or(LoadError::UnknownReply(self.operation, reply.xid))?;
+        if reply.verdict != Ok(Accepted::Success) {
+            return Err(LoadError::NotRun(self.operation, format!("{:?}", reply.verdict)));
+        }
+        self.operation.check(&reply.results)?;
+        self.answered += 1;
+        Ok(slot)
+    }
+}

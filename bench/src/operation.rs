@@ -1,0 +1,193 @@
+//! What is measured, and how a reply is known to be right.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+use crate::load::LoadError;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    Null,
+    GetAttr,
+    Lookup,
+    /// So many bytes at once.
+    Read(u32),
+    /// So many bytes at once, UNSTABLE.
+    Write(u32),
+    /// A file is made, then removed; each counts as one operation.
+    CreateRemove,
+}
+
+const K64: u32 = 64 << 10;
+const M1: u32 = 1 << 20;
+
+impl Operation {
+    pub const ALL: [Self; 8] = [
+        Self::Null,
+        Self::GetAttr,
+        Self::Lookup,
+        Self::Read(K64),
+        Self::Read(M1),
+        Self::Write(K64),
+        Self::Write(M1),
+        Self::CreateRemove,
+    ];
+
+    /// What one operation moves.
+    pub fn bytes(self) -> u32 {
+        match self {
+            Self::Read(bytes) | Self::Write(bytes) => bytes,
+            _ => 0,
+        }
+    }
+
+    /// Checks the results of a procedure that ran: status OK, and as much data as was asked.
+    pub(crate) fn check(self, results: &[u8]) -> Result<(), LoadError> {
+        if self == Self::Null {
+            return Ok(());
+        }
+        let word = |at: usize| {
+            let bytes = results.get(at..).and_then(|rest| rest.first_chunk::<4>());
+            bytes.map(|bytes| u32::from_be_bytes(*bytes)).ok_or(LoadError::Short(self))
+        };
+        match word(0)? {
+            0 => {}
+            status => return Err(LoadError::Status(self, status)),
+        }
+        /// The encoded length of fattr3 and of wcc_attr.
+        const ATTRIBUTES: usize = 84;
+        const BEFORE: usize = 24;
+        // An optional part is a flag and, if the flag is set, the part.
+        let skip = |at: usize, length: usize| {
+            word(at).map(|flag| at + 4 + if flag == 0 { 0 } else { length })
+        };
+        match self {
+            Self::Read(asked) => {
+                let at = skip(4, ATTRIBUTES)?;
+                let (count, length) = (word(at)?, word(at + 8)?);
+                let present = results.len().saturating_sub(at + 12);
+                if count != asked || length != asked || present != asked as usize {
+                    return Err(LoadError::Count { operation: self, count });
+                }
+            }
+            Self::Write(asked) => {
+                let at = skip(skip(4, BEFORE)?, ATTRIBUTES)?;
+                let count = word(at)?;
+                if count != asked {
+                    return Err(LoadError::Count { operation: self, count });
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |bytes: u32| match bytes {
+            M1 => "1M".to_owned(),
+            bytes => format!("{}K", bytes >> 10),
+        };
+        f.pad(&match self {
+            Self::Null => "null".to_owned(),
+            Self::GetAttr => "getattr".to_owned(),
+            Self::Lookup => "lookup".to_owned(),
+            Self::Read(bytes) => format!("read-{}", size(*bytes)),
+            Self::Write(bytes) => format!("write-{}", size(*bytes)),
+            Self::CreateRemove => "create-remove".to_owned(),
+        })
+    }
+}
+
+impl FromStr for Operation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|operation| operation.to_string() == text).ok_or_else(|| {
+            let names: Vec<String> = Self::ALL.iter().map(Self::to_string).collect();
+            format!("{text:?} is none of {}", names.join(", "))
+        })
+    }
+}
+
+impl Serialize for Operation {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use wire::Encode;
+    use wire::nfs3::*;
+
+    fn attributes() -> Attributes {
+        let zero = Time::default();
+        Attributes {
+            kind: FileType::Regular,
+            mode: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            used: 0,
+            device: Device::default(),
+            filesystem: 1,
+            fileid: 2,
+            accessed: zero,
+            modified: zero,
+            changed: zero,
+        }
+    }
+
+    fn read(length: usize, attributes: Option<Attributes>) -> Bytes {
+        let data = Bytes::from(vec![0; length]);
+        ReadReply::Ok(ReadData { attributes, eof: false, data }).to_bytes()
+    }
+
+    #[test]
+    fn a_read_is_right_only_with_all_its_bytes() {
+        for attributes in [None, Some(attributes())] {
+            let whole = read(K64 as usize, attributes);
+            assert!(Operation::Read(K64).check(&whole).is_ok());
+            assert!(Operation::Read(K64).check(&whole[..whole.len() - 4]).is_err());
+            assert!(Operation::Read(K64).check(&read(K64 as usize - 4, attributes)).is_err());
+        }
+    }
+
+    #[test]
+    fn a_write_is_right_only_if_all_was_taken() {
+        let attributes = attributes();
+        for before in [None, Some(Before::from(&attributes))] {
+            for count in [K64, K64 - 1] {
+                let wcc = Wcc { before, after: Some(attributes) };
+                let stability = Stability::Unstable;
+                let written = Written { wcc, count, stability, verifier: [0; 8] };
+                let reply = WriteReply::Ok(written).to_bytes();
+                assert_eq!(Operation::Write(K64).check(&reply).is_ok(), count == K64);
+            }
+        }
+    }
+
+    #[test]
+    fn a_status_is_an_error() {
+        let stale = GetAttrReply::Err(Failed(Status::Stale, ())).to_bytes();
+        assert!(matches!(
+            Operation::GetAttr.check(&stale),
+            Err(LoadError::Status(Operation::GetAttr, 70))
+        ));
+        assert!(Operation::GetAttr.check(&[]).is_err());
+    }
+
+    #[test]
+    fn operations_are_read_as_they_are_written() {
+        for operation in Operation::ALL {
+            assert_eq!(operation.to_string().parse(), Ok(operation));
+        }
+    }
+}

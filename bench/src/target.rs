@@ -1,0 +1,37 @@
+//! A server's export, and where its services listen.
+
+use std::net::{IpAddr, SocketAddr};
+
+use client::Options;
+use client::rpcbind::{LookupError, Over, find};
+use wire::rpcbind::{Netid, PORT};
+
+#[derive(Debug, Clone)]
+pub struct Target {
+    pub nfs: SocketAddr,
+    pub mount: SocketAddr,
+    pub export: String,
+    /// Who calls, and from which port.
+    pub options: Options,
+}
+
+impl Target {
+    /// Asks the host's rpcbind for what is not known.
+    pub async fn find(
+        host: IpAddr,
+        nfs_port: Option<u16>,
+        mount_port: Option<u16>,
+        export: String,
+        options: Options,
+    ) -> Result<Self, LookupError> {
+        let netid = if host.is_ipv6() { Netid::Tcp6 } else { Netid::Tcp };
+        let rpcbind = SocketAddr::new(host, PORT);
+        let look_up = async |known: Option<u16>, program| match known {
+            Some(port) => Ok(SocketAddr::new(host, port)),
+            None => find(rpcbind, Over::Tcp, program, netid, &options).await,
+        };
+        let nfs = look_up(nfs_port, (wire::nfs3::PROGRAM, wire::nfs3::VERSION)).await?;
+        let mount = look_up(mount_port, (wire::mount::PROGRAM, wire::mount::V3)).await?;
+        Ok(Self { nfs, mount, export, options })
+    }
+}

@@ -1,0 +1,85 @@
+//! What a process uses, as the kernel counts it in /proc.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// The memory that a process occupies now.
+pub(crate) fn rss_bytes(process: u32) -> Result<u64> {
+    let path = format!("/proc/{process}/status");
+    let status = std::fs::read_to_string(&path).context(path)?;
+    parse_rss(&status).context("no VmRSS")
+}
+
+/// The processor time that a process has used, all threads together.
+pub(crate) fn cpu(process: u32) -> Result<Duration> {
+    let path = format!("/proc/{process}/stat");
+    let stat = std::fs::read_to_string(&path).context(path)?;
+    parse_cpu(&stat).context("no processor time")
+}
+
+/// Our own processor time.
+pub(crate) fn own_cpu() -> Duration {
+    cpu(std::process::id()).unwrap_or_default()
+}
+
+/// The time of all processors of the machine together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Machine {
+    pub(crate) busy: Duration,
+    pub(crate) all: Duration,
+}
+
+pub(crate) fn machine() -> Result<Machine> {
+    let stat = std::fs::read_to_string("/proc/stat").context("/proc/stat")?;
+    parse_machine(&stat).context("no processor times in /proc/stat")
+}
+
+/// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+fn parse_machine(stat: &str) -> Option<Machine> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let times: Vec<u64> =
+        line.split_ascii_whitespace().take(8).map(|n| n.parse().ok()).collect::<Option<_>>()?;
+    let all: u64 = times.iter().sum();
+    let idle = times.get(3)? + times.get(4)?;
+    let time = |ticks: u64| Duration::from_millis(ticks * 10);
+    Some(Machine { busy: time(all - idle), all: time(all) })
+}
+
+/// VmRSS of `/proc/PID/status`.
+fn parse_rss(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// utime and stime of `/proc/PID/stat`, which counts in hundredths of a second.
+fn parse_cpu(stat: &str) -> Option<Duration> {
+    // The name, in parentheses, may itself hold spaces and parentheses.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(Duration::from_millis((user + system) * 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_processor_time_are_found_in_what_the_kernel_says() {
+        let status = "Name:\tx\nVmHWM:\t  9 kB\nVmRSS:\t    5120 kB\nThreads:\t1\n";
+        assert_eq!(parse_rss(status), Some(5 << 20));
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 123 77 0 0 20 0 1 0 5 6 7";
+        assert_eq!(parse_cpu(stat), Some(Duration::from_secs(2)));
+        assert_eq!((parse_rss(""), parse_cpu("")), (None, None));
+    }
+
+    #[test]
+    fn waiting_for_the_disk_is_idleness() {
+        let stat = "cpu  100 0 100 500 300 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        let (busy, all) = (Duration::from_secs(2), Duration::from_secs(10));
+        assert_eq!(parse_machine(stat), Some(Machine { busy, all }));
+        assert_eq!(parse_machine("intr 1"), None);
+    }
+}

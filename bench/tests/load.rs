@@ -1,0 +1,134 @@
+//! The engine against a server that does as it is told: right answers are counted, a wrong one
+//! fails the run.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use client::Options;
+use lockkeeper_bench::load::LoadError;
+use lockkeeper_bench::{Operation, Session, Shape, Target, Timing, load};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use wire::mount::{MntReply, Mounted};
+use wire::nfs3::*;
+use wire::record::{Limits, Next, Records, mark};
+use wire::rpc::{Accepted, Call, write_accepted};
+use wire::{Encode, Writer};
+
+const TIMING: Timing =
+    Timing { warm_up: Duration::from_millis(20), measured: Duration::from_millis(100) };
+
+/// Files by name only: enough for NULL, LOOKUP and CREATE/REMOVE.
+#[derive(Default)]
+struct Fake {
+    /// After so many LOOKUPs, STALE.
+    lookups_left: AtomicUsize,
+    files_made: AtomicUsize,
+    files_removed: AtomicUsize,
+}
+
+impl Fake {
+    async fn start(self) -> (Arc<Self>, Target) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at: SocketAddr = listener.local_addr().unwrap();
+        let fake = Arc::new(self);
+        let shared = fake.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(shared.clone().serve(stream));
+            }
+        });
+        let options = Options::default();
+        (fake, Target { nfs: at, mount: at, export: "/export".to_owned(), options })
+    }
+
+    async fn serve(self: Arc<Self>, mut stream: TcpStream) {
+        let limits = Limits { record_bytes_max: 2 << 20, fragments_max: 1 };
+        let mut records = Records::new(limits);
+        let mut received = BytesMut::new();
+        loop {
+            let mut replies = Vec::new();
+            while let Next::Record(record) = records.next(&mut received).unwrap() {
+                let reply = self.answer(&Call::parse(record).unwrap());
+                replies.extend_from_slice(&mark(reply.len()).to_be_bytes());
+                replies.extend_from_slice(&reply);
+            }
+            if stream.write_all(&replies).await.is_err()
+                || stream.read_buf(&mut received).await.unwrap_or(0) == 0
+            {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, call: &Call) -> Vec<u8> {
+        let mut out = Writer::new();
+        write_accepted(&mut out, call.xid, Accepted::Success);
+        let handle = Handle::from(&b"handle"[..]);
+        match (call.program, call.procedure) {
+            (wire::mount::PROGRAM, 1) => {
+                MntReply(Ok(Mounted { root: handle, flavours: vec![1] })).encode(&mut out);
+            }
+            (_, 0) => {}
+            (_, 3) => match self.lookups_left.fetch_sub(1, Ordering::Relaxed) {
+                0 => LookupReply::Err(Failed(Status::Stale, None)).encode(&mut out),
+                _ => {
+                    let found = Found { object: handle, attributes: None, dir: None };
+                    LookupReply::Ok(found).encode(&mut out);
+                }
+            },
+            (_, 8 | 9) => {
+                self.files_made.fetch_add(1, Ordering::Relaxed);
+                let dir = Wcc::default();
+                let created = Created { object: Some(handle), attributes: None, dir };
+                CreateReply::Ok(created).encode(&mut out);
+            }
+            (_, 12 | 13) => {
+                self.files_removed.fetch_add(1, Ordering::Relaxed);
+                WccReply::Ok(Wcc::default()).encode(&mut out);
+            }
+            other => panic!("{other:?} was not expected"),
+        }
+        out.finish().to_bytes().to_vec()
+    }
+}
+
+#[tokio::test]
+async fn what_is_answered_is_counted_once() {
+    let (_, target) = Fake::default().start().await;
+    let shape = Shape { connections: 2, depth: 4 };
+    let mut session = Session::open(target, shape, false).await.unwrap();
+    for shape in [shape, Shape::SINGLE, shape] {
+        let found = load::run(&mut session, Operation::Null, shape, TIMING).await.unwrap();
+        let counted = found.ops_per_second * TIMING.measured.as_secs_f64();
+        assert!(counted >= 1.0 && counted <= found.answered as f64, "{found:?}");
+        assert!(found.p50_us <= found.p99_us);
+        assert!(found.p99_us <= 1e6 * TIMING.measured.as_secs_f64() * 2.0, "{found:?}");
+    }
+    session.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn one_wrong_status_fails_the_run() {
+    let fake = Fake { lookups_left: AtomicUsize::new(100), ..Fake::default() };
+    let (_, target) = fake.start().await;
+    let mut session = Session::open(target, Shape::SINGLE, false).await.unwrap();
+    let failed = load::run(&mut session, Operation::Lookup, Shape::SINGLE, TIMING).await;
+    assert!(matches!(failed, Err(LoadError::Status(Operation::Lookup, 70))), "{failed:?}");
+}
+
+#[tokio::test]
+async fn every_file_that_is_made_is_removed() {
+    let (fake, target) = Fake::default().start().await;
+    let shape = Shape { connections: 2, depth: 3 };
+    let mut session = Session::open(target, shape, false).await.unwrap();
+    let before = fake.files_made.load(Ordering::Relaxed);
+    load::run(&mut session, Operation::CreateRemove, shape, TIMING).await.unwrap();
+    let made = fake.files_made.load(Ordering::Relaxed) - before;
+    assert!(made > 0);
+    assert_eq!(fake.files_removed.load(Ordering::Relaxed), made);
+}
