@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match arguments.as_slice() {
-        ["test", wanted @ ..] => return rings::run(wanted),
+        ["test", wanted @ ..] => return rings::test(wanted),
         ["e2e", rest @ ..] => rings::e2e(rest),
         ["fuzz"] => rings::fuzz(rings::FUZZ_SECONDS),
         ["fuzz", "--seconds", seconds] => match seconds.parse() {

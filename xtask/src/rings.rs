@@ -22,7 +22,7 @@ const RINGS: [Ring; 4] = [
 ];
 
 /// Runs the rings named, or all, and goes on after one that fails.
-pub fn run_rings(wanted: &[&str]) -> Result<Vec<(&'static str, Result<()>, f64)>> {
+fn run_rings(wanted: &[&str]) -> Result<Vec<(&'static str, Result<()>, f64)>> {
     if let Some(unknown) = wanted.iter().find(|name| !RINGS.iter().any(|ring| ring.0 == **name)) {
         anyhow::bail!("no ring is called {unknown}; there are lints unit fuzz e2e");
     }
@@ -41,7 +41,7 @@ pub fn run_rings(wanted: &[&str]) -> Result<Vec<(&'static str, Result<()>, f64)>
         .collect())
 }
 
-pub fn run(wanted: &[&str]) -> ExitCode {
+pub fn test(wanted: &[&str]) -> ExitCode {
     let results = match run_rings(wanted) {
         Ok(results) => results,
         Err(error) => {
@@ -51,7 +51,10 @@ pub fn run(wanted: &[&str]) -> ExitCode {
     };
     println!();
     for (name, done, seconds) in &results {
-        println!("ring {name:<6} {} {seconds:.0} s", if done.is_ok() { "ok    " } else { "FAILED" });
+        println!(
+            "ring {name:<6} {} {seconds:.0} s",
+            if done.is_ok() { "ok    " } else { "FAILED" }
+        );
     }
     let failed = results.iter().filter(|(_, done, _)| done.is_err()).count();
     println!("{} passed, {failed} failed", results.len() - failed);

@@ -101,13 +101,7 @@ impl FileSystem for HelloFs {
         Ok((may, self.describe(number)))
     }
 
-    fn read(
-        &self,
-        _: &Context<'_>,
-        file: &ObjectId,
-        offset: u64,
-        count: u32,
-    ) -> Result<ReadOut> {
+    fn read(&self, _: &Context<'_>, file: &ObjectId, offset: u64, count: u32) -> Result<ReadOut> {
         let number = self.number(file)?;
         if number == ROOT {
             return Err(Error::IsADirectory);
@@ -185,13 +179,7 @@ impl FileSystem for HelloFs {
         Err(Error::ReadOnly)
     }
 
-    fn make_dir(
-        &self,
-        _: &Context<'_>,
-        _: &ObjectId,
-        _: &[u8],
-        _: &NewAttributes,
-    ) -> Result<Made> {
+    fn make_dir(&self, _: &Context<'_>, _: &ObjectId, _: &[u8], _: &NewAttributes) -> Result<Made> {
         Err(Error::ReadOnly)
     }
 

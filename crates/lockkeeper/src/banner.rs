@@ -27,7 +27,9 @@ pub fn banner(server: &Server, exports: &Exports, state: &Path) -> String {
     line("locks", "not served yet: mount with -o nolock if programs on it lock files".into());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let options = match server.rpcbind() {
-        RpcbindState::Off { .. } => format!("vers=3,tcp,port={port},mountport={port},mountproto=tcp"),
+        RpcbindState::Off { .. } => {
+            format!("vers=3,tcp,port={port},mountport={port},mountproto=tcp")
+        }
         _ if port != 2049 => format!("vers=3,port={port}"),
         _ => "vers=3".into(),
     };

@@ -116,11 +116,14 @@ impl<'de> Deserialize<'de> for Network {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         let network = text.parse().ok();
-        network.or_else(|| Some(IpNet::from(text.parse::<std::net::IpAddr>().ok()?))).map(Self).ok_or_else(|| {
-            de::Error::custom(format!(
-                "`{text}` is neither a network such as 10.0.0.0/24 nor an address"
-            ))
-        })
+        network
+            .or_else(|| Some(IpNet::from(text.parse::<std::net::IpAddr>().ok()?)))
+            .map(Self)
+            .ok_or_else(|| {
+                de::Error::custom(format!(
+                    "`{text}` is neither a network such as 10.0.0.0/24 nor an address"
+                ))
+            })
     }
 }
 
@@ -254,7 +257,9 @@ mod tests {
     fn values_that_make_no_sense_are_refused_with_a_hint() {
         assert!(error("[limits]\nidle = \"900\"\n").contains("as in 90s"));
         assert!(error("[limits]\nidle = 900\n").contains("line 2"));
-        assert!(error("[[export]]\npath = \"/a\"\nclients = [\"10.0.0.0/33\"]\n").contains("neither"));
+        assert!(
+            error("[[export]]\npath = \"/a\"\nclients = [\"10.0.0.0/33\"]\n").contains("neither")
+        );
         assert!(error("[[export]]\npath = \"a\"\n").contains("absolute"));
         assert!(error("[[export]]\naccess = \"rw\"\n").contains("path"));
     }

@@ -73,7 +73,8 @@ impl Opener {
             descriptors_max: self.descriptors_max,
             handles: local::Handles::Auto,
         };
-        let filesystem = LocalFs::open(options).with_context(|| format!("cannot export {shown}"))?;
+        let filesystem =
+            LocalFs::open(options).with_context(|| format!("cannot export {shown}"))?;
         Ok((source, Arc::new(filesystem)))
     }
 
@@ -94,9 +95,9 @@ impl Opener {
             },
             anonymous_uid: export.anonymous_uid,
             anonymous_gid: export.anonymous_gid,
-            reserved_ports: export.ports.map_or(self.reserved_ports, |ports| {
-                ports == crate::cli::Ports::Reserved
-            }),
+            reserved_ports: export
+                .ports
+                .map_or(self.reserved_ports, |ports| ports == crate::cli::Ports::Reserved),
         }
     }
 

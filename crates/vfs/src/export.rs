@@ -183,8 +183,11 @@ impl Exports {
                 export.path.split(|byte| *byte == b'/').filter(|p| !p.is_empty()).collect();
             (wanted.len() >= own.len() && wanted[..own.len()] == own[..]).then_some(own.len())
         };
-        let (depth, export) =
-            self.list.iter().filter_map(|e| Some((depth(e)?, e))).max_by_key(|(depth, _)| *depth)?;
+        let (depth, export) = self
+            .list
+            .iter()
+            .filter_map(|e| Some((depth(e)?, e)))
+            .max_by_key(|(depth, _)| *depth)?;
         Some((export, wanted[depth..].to_vec()))
     }
 }
@@ -192,8 +195,8 @@ impl Exports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryFs;
     use crate::FileSystemId;
+    use crate::memory::MemoryFs;
 
     fn export(path: &'static str) -> Export {
         Export {
@@ -228,7 +231,8 @@ mod tests {
 
     #[test]
     fn a_full_group_list_is_looked_up_here() {
-        let (rules, cache) = (Rules { squash: Squash::None, ..Rules::default() }, GroupCache::default());
+        let (rules, cache) =
+            (Rules { squash: Squash::None, ..Rules::default() }, GroupCache::default());
         let sent: Vec<u32> = (100..116).collect();
         assert_eq!(rules.caller(0, 0, &sent, &cache, Patience::Now), Err(Error::WouldBlock));
         let root = rules.caller(0, 0, &sent, &cache, Patience::Wait).unwrap();

@@ -242,11 +242,8 @@ pub trait FileSystem: Send + Sync + 'static {
     fn lookup(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<Looked>;
 
     /// What the caller may do, exactly, without the owner's override.
-    fn access(
-        &self,
-        context: &Context<'_>,
-        object: &ObjectId,
-    ) -> Result<(Permissions, Attributes)>;
+    fn access(&self, context: &Context<'_>, object: &ObjectId)
+    -> Result<(Permissions, Attributes)>;
 
     fn read_link(&self, context: &Context<'_>, link: &ObjectId) -> Result<(Bytes, Attributes)>;
 

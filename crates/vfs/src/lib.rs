@@ -16,12 +16,14 @@ pub mod memory;
 pub mod names;
 pub mod secrets;
 
-pub use attributes::{Attributes, Change, Device, FileKind, NewAttributes, SetTime, Snapshot, Time};
+pub use attributes::{
+    Attributes, Change, Device, FileKind, NewAttributes, SetTime, Snapshot, Time,
+};
 pub use caller::Caller;
 pub use error::{Error, Result};
 pub use export::{Access, Export, Exports, Rules, Squash};
 pub use filesystem::{
     Context, CreateMode, DirEntry, FileSystem, Listed, Looked, Made, NodeKind, ObjectId, Patience,
-    Permissions, ReadOut, Renamed, Removed, Space, Stability, Traits, WriteVerifier, Written,
+    Permissions, ReadOut, Removed, Renamed, Space, Stability, Traits, WriteVerifier, Written,
 };
 pub use handle::{FileKey, FileSystemId, HandleKey};

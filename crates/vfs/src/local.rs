@@ -423,3 +423,25 @@ impl FileSystem for LocalFs {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+    use crate::Caller;
+
+    #[test]
+    fn without_openat2_lookup_works_and_leads_into_no_mount() {
+        let state = tempfile::tempdir().unwrap();
+        let fs = LocalFs::open(Options::new("/", state.path())).unwrap();
+        fs.tree.openat2_missing.store(true, Relaxed);
+        let caller = Caller::new(0, 0, &[]);
+        let context = Context { caller: &caller, patience: Patience::Wait };
+        let found = fs.lookup(&context, &fs.root(), b"usr").unwrap();
+        assert_eq!(fs.lookup(&context, &found.object, b"..").unwrap().object, fs.root());
+        assert_eq!(fs.lookup(&context, &fs.root(), b"proc").unwrap_err(), Error::Denied);
+        let now = Context { patience: Patience::Now, ..context };
+        assert_eq!(fs.lookup(&now, &fs.root(), b"usr").unwrap_err(), Error::WouldBlock);
+    }
+}

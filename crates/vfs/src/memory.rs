@@ -8,27 +8,25 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
 
 use crate::{
-    Attributes, Caller, Change, Context, CreateMode, DirEntry, Error, FileKind, FileSystem,
-    FileSystemId, Listed, Looked, Made, NewAttributes, NodeKind, ObjectId, Permissions, ReadOut,
-    Removed, Renamed, Result, SetTime, Snapshot, Space, Stability, Time, WriteVerifier, Written,
+    Attributes, Change, Context, CreateMode, DirEntry, Error, FileKind, FileSystem, FileSystemId,
+    Listed, Looked, Made, NewAttributes, NodeKind, ObjectId, Permissions, ReadOut, Removed,
+    Renamed, Result, SetTime, Snapshot, Space, Stability, Time, WriteVerifier, Written,
     filesystem::verifier_as_times,
 };
 
 mod data;
 mod file;
+mod state;
 
 use data::Data;
 use file::{Body, Directory, EXECUTE, File, PARENT_COOKIE, READ, SELF_COOKIE, WRITE};
+use state::{LINKS_MAX, ROOT, State, check_name, check_new_name};
 
-const ROOT: u64 = 1;
-const NAME_MAX: usize = 255;
-const LINKS_MAX: u32 = 32_000;
 const TEXT_MAX: usize = 4095;
 
 #[derive(Debug, Clone, Copy)]
@@ -53,16 +51,6 @@ pub struct MemoryFs {
     options: Options,
     instance: u64,
     state: Mutex<State>,
-}
-
-struct State {
-    files: HashMap<u64, File>,
-    /// The highest number given to a file.
-    last: u64,
-    bytes_used: u64,
-    bytes_max: u64,
-    files_max: u64,
-    now: Time,
 }
 
 impl MemoryFs {
@@ -165,272 +153,6 @@ impl MemoryFs {
         state.unlink(dir, name, now)?;
         Ok(Removed { dir: state.change(dir, before)? })
     }
-}
-
-impl State {
-    fn file(&self, number: u64) -> Result<&File> {
-        self.files.get(&number).ok_or(Error::Stale)
-    }
-
-    fn file_mut(&mut self, number: u64) -> Result<&mut File> {
-        self.files.get_mut(&number).ok_or(Error::Stale)
-    }
-
-    /// The time, which never stands still: clients tell versions of a file apart by it.
-    fn tick(&mut self) -> Time {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let clock = Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() };
-        let next = match self.now {
-            Time { seconds, nanoseconds: 999_999_999.. } => {
-                Time { seconds: seconds + 1, nanoseconds: 0 }
-            }
-            Time { seconds, nanoseconds } => Time { seconds, nanoseconds: nanoseconds + 1 },
-        };
-        self.now = clock.max(next);
-        self.now
-    }
-
-    fn change(&self, number: u64, before: Snapshot) -> Result<Change> {
-        let after = self.file(number)?.attributes(number);
-        Ok(Change { before: Some(before), after: Some(after) })
-    }
-
-    fn room(&self) -> u64 {
-        self.bytes_max.saturating_sub(self.bytes_used)
-    }
-
-    /// A name in a directory that `caller` may search.
-    fn find(&self, caller: &Caller, dir: u64, name: &[u8]) -> Result<u64> {
-        let file = self.file(dir)?;
-        let directory = file.directory()?;
-        file.allow(caller, EXECUTE)?;
-        if name.len() > NAME_MAX {
-            return Err(Error::NameTooLong);
-        }
-        match name {
-            b"." => Ok(dir),
-            b".." => Ok(directory.parent),
-            _ => directory.find(name).ok_or(Error::NotFound),
-        }
-    }
-
-    fn add(
-        &mut self,
-        caller: &Caller,
-        dir: u64,
-        name: &[u8],
-        body: Body,
-        new: &NewAttributes,
-    ) -> Result<u64> {
-        check_new_name(name)?;
-        match self.find(caller, dir, name) {
-            Ok(_) => return Err(Error::Exists),
-            Err(Error::NotFound) => {}
-            Err(other) => return Err(other),
-        }
-        let parent = self.file(dir)?;
-        parent.allow(caller, WRITE)?;
-        let is_dir = matches!(body, Body::Directory(_));
-        if is_dir && parent.links >= LINKS_MAX {
-            return Err(Error::TooManyLinks);
-        }
-        if self.files.len() as u64 >= self.files_max {
-            return Err(Error::NoSpace);
-        }
-        let (default, is_link) = match body {
-            Body::Directory(_) => (0o700, false),
-            Body::Symlink(_) => (0o777, true),
-            _ => (0o600, false),
-        };
-        let mode = if is_link { default } else { new.mode.unwrap_or(default) & 0o7777 };
-        let (gid, mode) = parent.inherit(caller, mode, is_dir);
-        let now = self.tick();
-        let mut file = File {
-            mode,
-            links: if is_dir { 2 } else { 1 },
-            uid: caller.uid,
-            gid,
-            accessed: now,
-            modified: now,
-            changed: now,
-            body,
-        };
-        file.furnish(caller, new, now)?;
-        self.last += 1;
-        let number = self.last;
-        self.files.insert(number, file);
-        self.enter(dir, name, number, now)?;
-        Ok(number)
-    }
-
-    /// Gives `number` a name in `dir`. The links of the file itself are the caller's business.
-    fn enter(&mut self, dir: u64, name: &[u8], number: u64, now: Time) -> Result<()> {
-        let is_dir = match &mut self.file_mut(number)?.body {
-            Body::Directory(directory) => {
-                directory.parent = dir;
-                true
-            }
-            _ => false,
-        };
-        let parent = self.file_mut(dir)?;
-        parent.directory_mut()?.insert(name, number);
-        parent.links += u32::from(is_dir);
-        (parent.modified, parent.changed) = (now, now);
-        Ok(())
-    }
-
-    /// Takes a name out, without touching the file behind it.
-    fn leave(&mut self, dir: u64, name: &[u8], is_dir: bool, now: Time) -> Result<()> {
-        let parent = self.file_mut(dir)?;
-        parent.directory_mut()?.remove(name);
-        parent.links -= u32::from(is_dir);
-        (parent.modified, parent.changed) = (now, now);
-        Ok(())
-    }
-
-    /// Takes a name out, and the file with it if it was the last one.
-    fn unlink(&mut self, dir: u64, name: &[u8], now: Time) -> Result<()> {
-        let number = self.file(dir)?.directory()?.find(name).ok_or(Error::NotFound)?;
-        let victim = self.file_mut(number)?;
-        let is_dir = victim.kind() == FileKind::Directory;
-        victim.links = if is_dir { 0 } else { victim.links - 1 };
-        victim.changed = now;
-        if victim.links == 0 {
-            self.bytes_used -= victim.data().map_or(0, Data::used);
-            self.files.remove(&number);
-        }
-        self.leave(dir, name, is_dir, now)
-    }
-
-    /// Whether `caller` may take away `victim`'s name in `dir` where a directory is expected, or
-    /// is not.
-    fn may_replace(&self, caller: &Caller, dir: u64, victim: u64, is_dir: bool) -> Result<()> {
-        let file = self.file(victim)?;
-        self.file(dir)?.allow_removal(caller, file)?;
-        match (is_dir, file.kind() == FileKind::Directory) {
-            (true, false) => Err(Error::NotADirectory),
-            (false, true) => Err(Error::IsADirectory),
-            _ => Ok(()),
-        }
-    }
-
-    fn is_below(&self, mut dir: u64, ancestor: u64) -> Result<bool> {
-        while dir != ROOT {
-            if dir == ancestor {
-                return Ok(true);
-            }
-            dir = self.file(dir)?.directory()?.parent;
-        }
-        Ok(ancestor == ROOT)
-    }
-
-    /// An unchecked creation of a file that is there.
-    fn take(&mut self, caller: &Caller, number: u64, size: Option<u64>) -> Result<()> {
-        if self.file(number)?.kind() != FileKind::Regular {
-            return Err(Error::Exists);
-        }
-        match size {
-            None => Ok(()),
-            Some(_) => self.set(caller, number, &NewAttributes { size, ..Default::default() }),
-        }
-    }
-
-    fn set(&mut self, caller: &Caller, number: u64, new: &NewAttributes) -> Result<()> {
-        let now = self.tick();
-        let file = self.file_mut(number)?;
-        let used = |file: &File| file.data().map_or(0, Data::used);
-        let before = used(file);
-        let changed = file.change(caller, new, now);
-        // Sizes only ever free memory here; the holes of a larger size take none.
-        let freed = before - used(file);
-        self.bytes_used -= freed;
-        changed
-    }
-
-    fn rename(
-        &mut self,
-        caller: &Caller,
-        (source, from): (u64, &[u8]),
-        (target, to): (u64, &[u8]),
-    ) -> Result<()> {
-        let moved = self.find(caller, source, from)?;
-        let victim = match self.find(caller, target, to) {
-            Ok(victim) => Some(victim),
-            Err(Error::NotFound) => None,
-            Err(other) => return Err(other),
-        };
-        let is_dir = self.file(moved)?.kind() == FileKind::Directory;
-        if is_dir && self.is_below(target, moved)? {
-            return Err(Error::Invalid);
-        }
-        let victim_is_dir = match victim {
-            Some(victim) => self.file(victim)?.kind() == FileKind::Directory,
-            None => false,
-        };
-        if let Some(victim) = victim
-            && victim_is_dir
-            && victim != moved
-            && self.is_below(source, victim)?
-        {
-            return Err(Error::NotEmpty);
-        }
-        if victim == Some(moved) {
-            return Ok(());
-        }
-        self.may_replace(caller, source, moved, is_dir)?;
-        match victim {
-            Some(victim) => self.may_replace(caller, target, victim, is_dir)?,
-            None => self.file(target)?.allow(caller, WRITE | EXECUTE)?,
-        }
-        if is_dir && source != target {
-            // Its `..` changes.
-            self.file(moved)?.allow(caller, WRITE)?;
-        }
-        if let Some(victim) = victim
-            && victim_is_dir
-            && !self.file(victim)?.directory()?.is_empty()
-        {
-            return Err(Error::NotEmpty);
-        }
-        let now = self.tick();
-        if victim.is_some() {
-            self.unlink(target, to, now)?;
-        }
-        self.leave(source, from, is_dir, now)?;
-        self.enter(target, to, moved, now)?;
-        self.file_mut(moved)?.changed = now;
-        Ok(())
-    }
-}
-
-impl File {
-    /// The attributes that a creation asks for beyond the mode.
-    fn furnish(&mut self, caller: &Caller, new: &NewAttributes, now: Time) -> Result<()> {
-        let mode = self.mode;
-        let owner = NewAttributes { uid: new.uid, gid: new.gid, ..Default::default() };
-        match self.change(caller, &owner, now) {
-            // Some clients always send the group that they expect. It is not theirs to give, and
-            // no reason to refuse the file.
-            Err(Error::NotOwner) if !caller.is_root() => {}
-            other => other?,
-        }
-        self.mode = mode;
-        let size = new.size.filter(|_| self.kind() == FileKind::Regular);
-        self.change(caller, &NewAttributes { mode: None, uid: None, gid: None, size, ..*new }, now)
-    }
-}
-
-/// The names that every directory has cannot be removed or renamed.
-fn check_name(name: &[u8]) -> Result<()> {
-    match name {
-        b"" | b"." | b".." => Err(Error::Invalid),
-        _ if name.contains(&b'/') || name.contains(&0) => Err(Error::Invalid),
-        _ => Ok(()),
-    }
-}
-
-fn check_new_name(name: &[u8]) -> Result<()> {
-    if name == b"." || name == b".." { Err(Error::Exists) } else { check_name(name) }
 }
 
 impl FileSystem for MemoryFs {
@@ -642,9 +364,6 @@ impl FileSystem for MemoryFs {
         new: &NewAttributes,
     ) -> Result<Made> {
         let body = match kind {
-            NodeKind::Block(_) | NodeKind::Character(_) if !context.caller.is_root() => {
-                return Err(Error::NotOwner);
-            }
             NodeKind::Block(device) => Body::Block(device),
             NodeKind::Character(device) => Body::Character(device),
             NodeKind::Socket => Body::Socket,
@@ -675,6 +394,8 @@ impl FileSystem for MemoryFs {
         check_name(to.1)?;
         let mut state = self.state();
         let (source, target) = (self.number(from.0)?, self.number(to.0)?);
+        state.file(source)?.directory()?;
+        state.file(target)?.directory()?;
         let source_before = Snapshot::from(&state.file(source)?.attributes(source));
         let target_before = Snapshot::from(&state.file(target)?.attributes(target));
         state.rename(context.caller, (source, from.1), (target, to.1))?;
@@ -756,5 +477,51 @@ impl FileSystem for MemoryFs {
             files_free,
             files_available: files_free,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Caller, Patience};
+
+    #[test]
+    fn bytes_and_files_are_bounded_and_come_back() {
+        let options = Options { bytes_max: 10_000, files_max: 3, ..Options::new(FileSystemId(1)) };
+        let fs = MemoryFs::with(options);
+        let caller = Caller::new(1, 1, &[]);
+        let context = Context { caller: &caller, patience: Patience::Now };
+        let create = |name: &[u8]| {
+            let mode = CreateMode::Guarded(NewAttributes::default());
+            fs.create(&context, &fs.root(), name, &mode).map(|made| made.object)
+        };
+        let file = create(b"a").unwrap();
+        create(b"b").unwrap();
+        assert_eq!(create(b"c"), Err(Error::NoSpace));
+        let data = Bytes::from(vec![1; 9_000]);
+        let write = || {
+            fs.write(&context, &file, 0, &data, Stability::Unstable).map(|written| written.count)
+        };
+        assert_eq!(write(), Ok(8192));
+        let more = Bytes::from_static(b"x");
+        let beyond = fs.write(&context, &file, 100_000, &more, Stability::Unstable);
+        assert_eq!(beyond.unwrap_err(), Error::NoSpace);
+        let free = || fs.space(&context, &file).unwrap().bytes_free;
+        assert_eq!(free(), 10_000 - 8192);
+        let cut = NewAttributes { size: Some(1), ..NewAttributes::default() };
+        fs.set_attributes(&context, &file, &cut, None).unwrap();
+        assert_eq!(free(), 10_000 - 4096);
+        fs.remove(&context, &fs.root(), b"a").unwrap();
+        let space = fs.space(&context, &fs.root()).unwrap();
+        assert_eq!((space.bytes_free, space.files_free), (10_000, 1));
+    }
+
+    #[test]
+    fn objects_of_another_instance_are_stale() {
+        let (one, other) = (MemoryFs::new(FileSystemId(1)), MemoryFs::new(FileSystemId(1)));
+        let caller = Caller::new(0, 0, &[]);
+        let context = Context { caller: &caller, patience: Patience::Now };
+        assert_eq!(other.attributes(&context, &one.root()), Err(Error::Stale));
+        assert_eq!(other.attributes(&context, &ObjectId::from(1)), Err(Error::Stale));
     }
 }

@@ -26,9 +26,8 @@ impl SecretsInDirectory {
 impl Secrets for SecretsInDirectory {
     fn secret(&self, name: &str) -> io::Result<[u8; 16]> {
         let path = self.dir.join(format!("{name}.key"));
-        let explain = |error: io::Error| {
-            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-        };
+        let explain =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         match fs::File::open(&path) {
             Ok(mut file) => {
                 if file.metadata()?.permissions().mode() & 0o077 != 0 {

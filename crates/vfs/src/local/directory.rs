@@ -270,7 +270,7 @@ impl Tree {
             OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = new.mode.unwrap_or(FILE_MODE);
         let open = || openat(&dir.path, name, flags, permissions(mode));
-        let fd = self.as_caller(context, open)?;
+        let fd = self.as_caller(context, || self.opening(open))?;
         self.furnish(context, dir, name, Some(fd), &NewAttributes { mode: Some(mode), ..*new })
     }
 
@@ -286,11 +286,12 @@ impl Tree {
         let furnished = self.furnish_entry(context, dir, name, opened, new);
         if furnished.is_err() {
             let made = self.identify_entry(dir, name);
-            for flags in [AtFlags::empty(), AtFlags::REMOVEDIR] {
-                if unlinkat(&dir.path, name, flags) != Err(Errno::ISDIR) {
-                    break;
-                }
-            }
+            // As the caller: if somebody on the host has put another file there meanwhile, it is
+            // not for the server to remove it.
+            let _ = self.as_caller(context, || match unlinkat(&dir.path, name, AtFlags::empty()) {
+                Err(Errno::ISDIR) => unlinkat(&dir.path, name, AtFlags::REMOVEDIR),
+                other => other,
+            });
             self.forget_place(dir, name, made.as_ref());
             self.unlinked(made);
         }
@@ -326,10 +327,14 @@ impl Tree {
                 other => other?,
             }
         }
-        let mode = new.mode.filter(|mode| {
-            let lost_to_umask = !modes_are_exact() && mode & !attributes.mode & 0o777 != 0;
-            lost_to_umask || (owner_changes && mode & 0o6000 != 0)
-        });
+        let lost_to_umask = |mode| !modes_are_exact() && mode & !attributes.mode & 0o777 != 0;
+        let mode = match new.mode {
+            // The special bits are as the kernel wants them: inherited, or refused.
+            Some(mode) if lost_to_umask(mode) => Some(mode & 0o777 | attributes.mode & 0o7000),
+            _ => None,
+        };
+        // A change of owner has taken these away.
+        let mode = new.mode.filter(|mode| owner_changes && mode & 0o6000 != 0).or(mode);
         let rest = NewAttributes { mode, uid: None, gid: None, ..*new };
         if rest != NewAttributes::default() {
             self.apply(context, &node, &attributes, &rest)?;

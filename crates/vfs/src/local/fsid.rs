@@ -37,10 +37,11 @@ pub(super) fn identify(state: &Path, root: &OwnedFd, found: &Status) -> Result<F
     if let Some(uuid) = uuid {
         return known(state, &format!("uuid:{uuid}"), || Ok(hash(uuid.as_bytes())));
     }
-    if let Some((_, id)) = nameless.iter().find(|(device, _)| *device == found.device) {
-        return Ok(*id);
-    }
-    let id = known(state, &root_key(root, found), || Ok(sys::random()?))?;
+    // What was given once stays, even if two directories of one file system were given different
+    // numbers because they were never served together before: handles are out in the world.
+    let same_device = nameless.iter().find(|(device, _)| *device == found.device);
+    let new = || same_device.map_or_else(|| Ok(sys::random()?), |(_, id)| Ok(id.0));
+    let id = known(state, &root_key(root, found), new)?;
     nameless.push((found.device, id));
     Ok(id)
 }

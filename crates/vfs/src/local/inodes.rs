@@ -404,3 +404,65 @@ fn checksum(body: &[u8]) -> u64 {
     hasher.write(body);
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(map: &InodeMap, inode: u64, parent: u64, name: &str) {
+        map.linked(&compose(parent, 0), name.as_bytes(), &compose(inode, 0));
+    }
+
+    fn path(map: &InodeMap, inode: u64) -> Option<String> {
+        let paths = lock(&map.known).paths(1, inode, 0);
+        let names = paths.first()?.iter().map(|name| String::from_utf8_lossy(name).into_owned());
+        Some(names.collect::<Vec<_>>().join("/"))
+    }
+
+    #[test]
+    fn a_map_that_is_mostly_outdated_is_written_anew() {
+        let state = tempfile::tempdir().unwrap();
+        let map = InodeMap::open(state.path(), 7, 1).unwrap();
+        entry(&map, 2, 1, "d");
+        entry(&map, 3, 2, "f");
+        let long = "n".repeat(200);
+        for _ in 0..5_000 {
+            entry(&map, 4, 2, &long);
+            map.removed(&compose(2, 0), long.as_bytes(), &compose(4, 0));
+        }
+        let length = || std::fs::metadata(&map.path).unwrap().len();
+        assert!(length() > REWRITE_FROM);
+        map.save();
+        assert!(length() < 1000);
+        entry(&map, 5, 2, "g");
+        drop(map);
+        let map = InodeMap::open(state.path(), 7, 1).unwrap();
+        assert_eq!(path(&map, 3).as_deref(), Some("d/f"));
+        assert_eq!(path(&map, 5).as_deref(), Some("d/g"));
+        assert_eq!(path(&map, 4), None);
+    }
+
+    #[test]
+    fn what_was_seen_last_and_the_way_to_it_are_kept() {
+        let state = tempfile::tempdir().unwrap();
+        let map = InodeMap::open(state.path(), 7, 1).unwrap();
+        entry(&map, 2, 1, "old directory");
+        for inode in 10..20 {
+            entry(&map, inode, 1, &inode.to_string());
+        }
+        entry(&map, 30, 2, "new");
+        lock(&map.known).prune();
+        assert_eq!(path(&map, 30).as_deref(), Some("old directory/new"));
+        assert_eq!(path(&map, 10), None);
+        assert_eq!(path(&map, 19).as_deref(), Some("19"));
+    }
+
+    #[test]
+    fn a_loop_in_the_map_is_not_followed_for_ever() {
+        let state = tempfile::tempdir().unwrap();
+        let map = InodeMap::open(state.path(), 7, 1).unwrap();
+        entry(&map, 2, 3, "a");
+        entry(&map, 3, 2, "b");
+        assert_eq!(path(&map, 2), None);
+    }
+}

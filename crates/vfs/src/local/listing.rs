@@ -10,7 +10,9 @@ use rustix::fs::{OFlags, RawDir, SeekFrom, seek};
 use super::{node::Node, tree::Tree};
 use crate::{Attributes, Context, DirEntry, Error, Listed, Looked, ObjectId, Result};
 
+/// About what fits in one reply: names alone, and names with attributes and handles.
 const BUFFER: usize = 32 * 1024;
+const BUFFER_PLUS: usize = 8 * 1024;
 
 impl Tree {
     pub(super) fn read_dir(
@@ -45,7 +47,7 @@ impl Tree {
             // The kernel refuses positions that the file system cannot have given.
             seek(&fd, SeekFrom::Start(cookie)).map_err(|_| Error::BadCookie)?;
         }
-        let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
+        let mut buffer = vec![MaybeUninit::uninit(); if plus { BUFFER_PLUS } else { BUFFER }];
         let mut entries = RawDir::new(&fd, &mut buffer);
         while let Some(entry) = entries.next() {
             let entry = entry?;

@@ -97,6 +97,7 @@ pub(super) struct Cache {
     hasher: RandomState,
     descriptors: Arc<AtomicUsize>,
     descriptors_max: usize,
+    turn: AtomicUsize,
     /// Seconds since the start, moved by [`Cache::sweep`].
     now: AtomicU64,
 }
@@ -115,6 +116,7 @@ impl Cache {
             hasher: RandomState::new(),
             descriptors: Arc::default(),
             descriptors_max,
+            turn: AtomicUsize::new(0),
             now: AtomicU64::new(0),
         }
     }
@@ -154,10 +156,15 @@ impl Cache {
             shard.arrivals.push_back(id);
             node
         };
-        if self.descriptors.load(Relaxed) > self.descriptors_max {
-            self.shrink(&id);
-        }
+        self.keep_bound();
         node
+    }
+
+    /// Lets nodes go if there are too many descriptors. Called whenever one was opened.
+    pub(super) fn keep_bound(&self) {
+        if self.descriptors.load(Relaxed) > self.descriptors_max {
+            self.shrink();
+        }
     }
 
     /// Lets a node go: its file was unlinked.
@@ -171,35 +178,39 @@ impl Cache {
     pub(super) fn sweep(&self, idle_s_max: u64) {
         let now = self.now.fetch_add(1, Relaxed) + 1;
         for shard in &self.shards {
-            let mut gone = Vec::new();
             let mut shard = lock(shard);
-            shard.nodes.retain(|_, node| {
-                let idle = now.saturating_sub(node.used.load(Relaxed)) > idle_s_max;
-                let keep = !idle || Arc::strong_count(node) > 1;
-                if !keep {
-                    gone.push(node.clone());
-                }
-                keep
-            });
             let Shard { nodes, arrivals } = &mut *shard;
+            let idle = |node: &Arc<Node>| now.saturating_sub(node.used.load(Relaxed)) > idle_s_max;
+            let gone: Vec<_> =
+                nodes.extract_if(|_, node| idle(node) && Arc::strong_count(node) == 1).collect();
             if arrivals.len() > 2 * nodes.len() + 64 {
                 *arrivals = nodes.keys().copied().collect();
             }
             drop(shard);
             drop(gone);
         }
+        self.keep_bound();
     }
 
-    /// Lets old nodes go, beginning with the shard of `id`, until the bound holds again. One that
-    /// is in use, or has unstable writes (which hold on to it), stays.
-    fn shrink(&self, id: &ObjectId) {
-        let first = self.index(id);
+    /// Lets every node go that is not in use: the process has no descriptor left.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let gone: Vec<_> = {
+                let mut shard = lock(shard);
+                shard.nodes.extract_if(|_, node| Arc::strong_count(node) == 1).collect()
+            };
+            drop(gone);
+        }
+    }
+
+    /// Lets old nodes go until the bound holds again. One that is in use, or has unstable writes
+    /// (which hold on to it), stays.
+    fn shrink(&self) {
+        // Each time another shard is the first to give.
+        let first = self.turn.fetch_add(1, Relaxed);
         for shard in (0..SHARDS).map(|step| &self.shards[(first + step) % SHARDS]) {
             let mut looks = lock(shard).arrivals.len();
-            while self.descriptors.load(Relaxed) > self.descriptors_max {
-                if looks == 0 {
-                    break;
-                }
+            while looks > 0 && self.descriptors.load(Relaxed) > self.descriptors_max {
                 looks -= 1;
                 let gone = lock(shard).evict_one(self.now.load(Relaxed), looks);
                 drop(gone);
@@ -208,11 +219,7 @@ impl Cache {
     }
 
     fn shard(&self, id: &ObjectId) -> &Mutex<Shard> {
-        &self.shards[self.index(id)]
-    }
-
-    fn index(&self, id: &ObjectId) -> usize {
-        self.hasher.hash_one(id) as usize % SHARDS
+        &self.shards[self.hasher.hash_one(id) as usize % SHARDS]
     }
 }
 

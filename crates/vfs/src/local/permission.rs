@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rustix::{fs::Access, io::Errno};
+use rustix::fs::Access;
 
 use super::{
     node::{Node, lock},
@@ -96,6 +96,21 @@ impl Tree {
         self.verdict(context, node, attributes)?.write
     }
 
+    /// What is known about [`may_write`](Tree::may_write) without asking. Each write moves the
+    /// change time, so mostly it has to be asked; a writer does that when it has taken on the
+    /// caller's identity anyway.
+    pub(super) fn known_to_write(
+        &self,
+        context: &Context<'_>,
+        node: &Node,
+        attributes: &Attributes,
+    ) -> Option<Result<()>> {
+        if context.caller.uid == attributes.uid {
+            return Some(Ok(()));
+        }
+        Some(node.verdicts.get(context.caller, attributes.changed)?.write)
+    }
+
     pub(super) fn may_search(
         &self,
         context: &Context<'_>,
@@ -120,7 +135,8 @@ impl Tree {
             return Err(Error::WouldBlock);
         }
         let verdict = self.ask(context.caller, node)?;
-        if settled(attributes.changed) {
+        // A file system that is mounted anew for writing does not move the times of its files.
+        if settled(attributes.changed) && verdict.write != Err(Error::ReadOnly) {
             node.verdicts.put(context.caller, attributes.changed, verdict);
         }
         Ok(verdict)
@@ -128,18 +144,26 @@ impl Tree {
 
     fn ask(&self, caller: &Caller, node: &Node) -> Result<Verdict> {
         let _caller = self.identity.assume(caller)?;
-        let may = |access| match sys::access(&node.path, access) {
-            Ok(()) => Ok(Ok(())),
-            Err(Errno::ACCESS) => Ok(Err(Error::Denied)),
-            // An immutable file.
-            Err(Errno::PERM) => Ok(Err(Error::NotOwner)),
-            Err(Errno::ROFS) => Ok(Err(Error::ReadOnly)),
-            Err(other) => Err(Error::from(other)),
+        let decided = |access| match may(node, access) {
+            Err(no @ (Error::Denied | Error::NotOwner | Error::ReadOnly)) => Ok(Err(no)),
+            // Not a verdict but a failure.
+            other => other.map(Ok),
         };
-        let execute = may(Access::EXEC_OK)?.is_ok();
-        let read = may(Access::READ_OK)?.is_ok();
-        Ok(Verdict { read, write: may(Access::WRITE_OK)?, execute })
+        Ok(Verdict {
+            read: decided(Access::READ_OK)?.is_ok(),
+            write: decided(Access::WRITE_OK)?,
+            execute: decided(Access::EXEC_OK)?.is_ok(),
+        })
     }
+}
+
+/// Whether the identity that the thread has now may write.
+pub(super) fn ask_to_write(node: &Node) -> Result<()> {
+    may(node, Access::WRITE_OK)
+}
+
+fn may(node: &Node, access: Access) -> Result<()> {
+    Ok(sys::access(&node.path, access)?)
 }
 
 fn settled(changed: Time) -> bool {

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use rustix::{
@@ -30,7 +31,7 @@ use crate::{
 /// What a walk up to the export's root may take before it is given up.
 const DEPTH_MAX: usize = 4096;
 
-/// How often a look-up that a concurrent rename disturbed is done again.
+/// How often something that somebody else disturbed is done again.
 const ATTEMPTS: usize = 16;
 
 pub(super) const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -89,19 +90,28 @@ impl Tree {
     }
 
     fn open_object(&self, id: &ObjectId) -> Result<OwnedFd> {
-        match &self.objects {
-            Objects::Kernel => match sys::open_handle(&self.mount, id, PATH_ONLY) {
-                Ok(fd) => Ok(fd),
+        let map = match &self.objects {
+            Objects::Kernel => return self.open_handle(id),
+            Objects::Map(map) => map,
+        };
+        map.find(&self.root.path, id, |dir, name| self.open_entry(dir, name, ResolveFlags::empty()))
+    }
+
+    fn open_handle(&self, id: &ObjectId) -> Result<OwnedFd> {
+        for _ in 0..ATTEMPTS {
+            match self.opening(|| sys::open_handle(&self.mount, id, PATH_ONLY)) {
+                Ok(fd) => return Ok(fd),
                 // The last two: a handle that this file system never gave.
                 Err(Errno::STALE | Errno::NOENT | Errno::INVAL | Errno::OVERFLOW) => {
-                    Err(Error::Stale)
+                    return Err(Error::Stale);
                 }
-                Err(other) => Err(other.into()),
-            },
-            Objects::Map(map) => map.find(&self.root.path, id, |dir, name| {
-                self.open_entry(dir, name, ResolveFlags::empty())
-            }),
+                // So says the kernel also of a file that is gone while its inode number is just
+                // being given to another one, which is over in no time.
+                Err(Errno::NOMEM) => std::thread::sleep(Duration::from_micros(100)),
+                Err(other) => return Err(other.into()),
+            }
         }
+        Err(Error::TryLater)
     }
 
     /// The object that `fd` refers to, found as `name` in `dir`.
@@ -252,7 +262,8 @@ impl Tree {
         let resolve =
             ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | more;
         for _ in 0..ATTEMPTS {
-            return match openat2(dir, name, PATH_ONLY, Mode::empty(), resolve) {
+            let open = || openat2(dir, name, PATH_ONLY, Mode::empty(), resolve);
+            return match self.opening(open) {
                 // The second: a kernel before 5.12 does not know `CACHED`.
                 Err(Errno::AGAIN | Errno::INVAL) if now => Err(Error::WouldBlock),
                 Err(Errno::AGAIN) => continue,
@@ -270,14 +281,29 @@ impl Tree {
 
     /// One component, never followed, so that only mounts are left to be noticed.
     fn open_entry_plainly(&self, dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
-        let fd = openat(dir, name, PATH_ONLY, Mode::empty())?;
+        let fd = self.opening(|| openat(dir, name, PATH_ONLY, Mode::empty()))?;
         if status(&fd)?.device == self.device { Ok(fd) } else { Err(Error::Denied) }
     }
 
     /// Opens what a descriptor refers to once more, in another way.
     pub(super) fn reopen(&self, fd: impl AsFd, flags: OFlags) -> Result<OwnedFd> {
         let name = DecInt::new(fd.as_fd().as_raw_fd());
-        Ok(openat(&self.proc, name, flags | OFlags::CLOEXEC, Mode::empty())?)
+        let flags = flags | OFlags::CLOEXEC;
+        Ok(self.opening(|| openat(&self.proc, name.as_c_str(), flags, Mode::empty()))?)
+    }
+
+    /// Opens something, again if there was no descriptor left for it.
+    pub(super) fn opening<T>(
+        &self,
+        open: impl Fn() -> rustix::io::Result<T>,
+    ) -> rustix::io::Result<T> {
+        match open() {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.cache.clear();
+                open()
+            }
+            other => other,
+        }
     }
 
     /// For reading data, listing and `fsync`, with the server's authority.
@@ -288,15 +314,20 @@ impl Tree {
             // Opening a device or a pipe does something.
             _ => return Err(Error::Invalid),
         };
-        node.reader(|| self.reopen(&node.path, flags))
+        let reader = node.reader(|| self.reopen(&node.path, flags));
+        self.cache.keep_bound();
+        reader
     }
 
     pub(super) fn writer<'a>(&self, node: &'a Node) -> Result<&'a OwnedFd> {
         match node.kind {
-            FileKind::Regular => node.writer(|| self.reopen(&node.path, OFlags::RDWR)),
-            FileKind::Directory => Err(Error::IsADirectory),
-            _ => Err(Error::Invalid),
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsADirectory),
+            _ => return Err(Error::Invalid),
         }
+        let writer = node.writer(|| self.reopen(&node.path, OFlags::RDWR));
+        self.cache.keep_bound();
+        writer
     }
 }
 

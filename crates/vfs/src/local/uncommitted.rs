@@ -36,24 +36,29 @@ impl Uncommitted {
         Self { files: Mutex::default(), files_max }
     }
 
-    /// Counts an unstable write that was done. Gives a file that must be committed now to keep
-    /// within the bound.
-    pub(super) fn wrote(&self, node: &Arc<Node>) -> Option<Arc<Node>> {
+    /// Counts an unstable write that was done.
+    pub(super) fn wrote(&self, node: &Arc<Node>) {
         let mut files = lock(&self.files);
         node.writes.fetch_add(1, Relaxed);
-        if files.by_object.contains_key(&node.id) {
-            return None;
+        if !files.by_object.contains_key(&node.id) {
+            let number = files.number(node.id);
+            let file = File { node: node.clone(), number, since: Instant::now() };
+            files.by_object.insert(node.id, file);
         }
-        let number = files.next;
-        files.next += 1;
-        files.by_age.insert(number, node.id);
-        let file = File { node: node.clone(), number, since: Instant::now() };
-        files.by_object.insert(node.id, file);
+    }
+
+    /// A file that must be committed now to keep within the bound, the oldest first. It counts as
+    /// the youngest from now on, so that another thread that asks gets another one.
+    pub(super) fn excess(&self) -> Option<Arc<Node>> {
+        let mut files = lock(&self.files);
         if files.by_object.len() <= self.files_max {
             return None;
         }
-        let (_, oldest) = files.by_age.first_key_value()?;
-        files.by_object.get(oldest).map(|file| file.node.clone())
+        let (_, oldest) = files.by_age.pop_first()?;
+        let number = files.number(oldest);
+        let file = files.by_object.get_mut(&oldest)?;
+        file.number = number;
+        Some(file.node.clone())
     }
 
     /// How many unstable writes a following `fsync` is sure to cover.
@@ -81,14 +86,17 @@ impl Uncommitted {
         let old = files.by_object.values().filter(|file| file.since.elapsed() > age);
         old.map(|file| file.node.clone()).collect()
     }
-
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        lock(&self.files).by_object.len()
-    }
 }
 
 impl Files {
+    /// Files an object as the youngest.
+    fn number(&mut self, id: ObjectId) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.by_age.insert(number, id);
+        number
+    }
+
     fn remove(&mut self, id: &ObjectId) -> Option<File> {
         let file = self.by_object.remove(id)?;
         self.by_age.remove(&file.number);

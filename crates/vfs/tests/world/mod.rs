@@ -53,6 +53,29 @@ impl World {
     }
 }
 
+/// A directory to serve, and one for the server's state.
+pub struct Host {
+    pub root: TempDir,
+    pub state: TempDir,
+}
+
+impl Host {
+    /// `None`, said loudly, if the test cannot be done here.
+    pub fn new() -> Option<Self> {
+        let host = Self { root: tempfile::tempdir().unwrap(), state: tempfile::tempdir().unwrap() };
+        chmod(host.root.path(), 0o1777);
+        is_root().then_some(host)
+    }
+
+    pub fn open(&self, handles: Handles) -> LocalFs {
+        open(self.root.path(), self.state.path(), handles)
+    }
+
+    pub fn path(&self, name: &str) -> std::path::PathBuf {
+        self.root.path().join(name)
+    }
+}
+
 /// Says so, loudly, if not.
 pub fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();

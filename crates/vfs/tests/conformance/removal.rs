@@ -1,0 +1,159 @@
+//! REMOVE, RMDIR and RENAME.
+
+use lockkeeper_vfs::Error;
+
+use crate::world::*;
+
+on_every_file_system! {
+    only_empty_directories_are_removed
+    remove_and_rmdir_want_the_right_kind
+    a_removed_file_is_stale
+    a_removed_directory_is_stale
+    rename_replaces_a_file
+    rename_keeps_the_object
+    rename_of_two_names_of_one_file_does_nothing
+    rename_into_itself_is_invalid
+    rename_over_something_of_another_kind_is_refused
+    rename_over_a_full_directory_is_refused
+    a_moved_directory_has_another_parent
+    rename_of_what_is_not_there_fails
+}
+
+fn only_empty_directories_are_removed(world: &World) {
+    let alice = alice();
+    let by = world.by(&alice);
+    let dir = by.mkdir(&world.root(), "d", 0o755).unwrap();
+    by.create(&dir, "f", 0o644).unwrap();
+    assert_eq!(by.rmdir(&world.root(), "d"), Err(Error::NotEmpty));
+    by.remove(&dir, "f").unwrap();
+    assert_eq!(by.rmdir(&world.root(), "d"), Ok(()));
+    assert_eq!(by.rmdir(&world.root(), "d"), Err(Error::NotFound));
+}
+
+fn remove_and_rmdir_want_the_right_kind(world: &World) {
+    let alice = alice();
+    let by = world.by(&alice);
+    by.mkdir(&world.root(), "d", 0o755).unwrap();
+    by.create(&world.root(), "f", 0o644).unwrap();
+    by.symlink(&world.root(), "l", "d").unwrap();
+    assert_eq!(by.remove(&world.root(), "d"), Err(Error::IsADirectory));
+    assert_eq!(by.rmdir(&world.root(), "f"), Err(Error::NotADirectory));
+    assert_eq!(by.rmdir(&world.root(), "l"), Err(Error::NotADirectory));
+    assert_eq!(by.remove(&world.root(), "l"), Ok(()));
+    assert!(by.lookup(&world.root(), "d").is_ok());
+}
+
+fn a_removed_file_is_stale(world: &World) {
+    let alice = alice();
+    let by = world.by(&alice);
+    let file = by.create(&world.root(), "f", 0o644).unwrap();
+    by.write(&file, 0, b"data").unwrap();
+    by.remove(&world.root(), "f").unwrap();
+    assert_eq!(by.attributes(&file), Err(Error::Stale));
+    assert_eq!(by.read(&file, 0, 1), Err(Error::Stale));
+    assert_eq!(by.write(&file, 0, b"x"), Err(Error::Stale));
+    assert_eq!(by.link(&file, &world.root(), "g"), Err(Error::Stale));
+    let again = by.create(&world.root(), "f", 0o644).unwrap();
+    assert_ne!(again, file, "an object is never named again");
+    assert_eq!(by.attributes(&file), Err(Error::Stale));
+}
+
+fn a_removed_directory_is_stale(world: &World) {
+    let alice = alice();
+    let by = world.by(&alice);
+    let dir = by.mkdir(&world.root(), "d", 0o755).unwrap();
+    by.rmdir(&world.root(), "d").unwrap();
+    assert_eq!(by.attributes(&dir), Err(Error::Stale));
+    assert_eq!(by.create(&dir, "f", 0o644), Err(Error::Stale));
+    assert_eq!(by.names(&dir, 1), Err(Error::Stale));
+}
+
+fn rename_replaces_a_file(world: &World) {
+    let alice = alice();
+    let by = world.by(&alice);
+    let dir = by.mkdir(&world.root(), "d", 0o755).unwrap();
+    let old = by.create(&dir, "f", 0o644).unwrap();
+    let new = by.create(&world.root(), "new", 0o644).unwrap();
+    by.rename((&world.root(), "new"), (&dir, "f")).unwrap();
+    assert_eq!(by.lookup(&dir, "f"), Ok(new));
+    assert_eq!(by.lookup(&world.root(), "new"), Err(Error::NotFound));
+    assert_eq!(by.attributes(&old), Err(Error::Stale));
+    let empty = by.mkdir(&world.root(), "empty", 0o755).unwrap();
+    let over = by.mkdir(&world.root(), "over", 0o755).unwrap();
+    by.rename((&world.root(), "over"), (&world.root(), "empty")).unwrap();
+    assert_eq!(by.lookup(&world.root(), "empty"), Ok(over));
+    assert_eq!(by.attributes(&empty), Err(Error::Stale));
+}
+
+fn rename_keeps_the_object(world: &World) {
+    let alice = alice();
+    let by = world.by(&alice);
+    let dir = by.mkdir(&world.root(), "d", 0o755).unwrap();
+    let file = by.create(&dir, "f", 0o644).unwrap();
+    by.rename((&dir, "f"), (&world.root(), "g")).unwrap();
+    assert_eq!(by.lookup(&world.root(), "g"), Ok(file));
+    by.rename((&world.root(), "g"), (&world.root(), "h")).unwrap();
+    assert_eq!(by.lookup(&world.root(), "h"), Ok(file));
+    assert!(by.attributes(&file).is_ok());
+}
+
+fn rename_of_two_names_of_one_file_does_nothing(world: &World) {
+    let alice = alice();
+    let by = world.by(&alice);
+    let file = by.create(&world.root(), "f", 0o644).unwrap();
+    by.link(&file, &world.root(), "g").unwrap();
+    assert_eq!(by.rename((&world.root(), "f"), (&world.root(), "g")), Ok(()));
+    assert_eq!(by.rename((&world.root(), "f"), (&world.root(), "f")), Ok(()));
+    assert_eq!(by.names(&world.root(), 9).unwrap(), [b"f", b"g"]);
+    assert_eq!(by.attributes(&file).unwrap().links, 2);
+}
+
+fn rename_into_itself_is_invalid(world: &World) {
+    let alice = alice();
+    let by = world.by(&alice);
+    let dir = by.mkdir(&world.root(), "d", 0o755).unwrap();
+    let below = by.mkdir(&dir, "below", 0o755).unwrap();
+    assert_eq!(by.rename((&world.root(), "d"), (&dir, "x")), Err(Error::Invalid));
+    assert_eq!(by.rename((&world.root(), "d"), (&below, "x")), Err(Error::Invalid));
+    assert_eq!(by.rename((&dir, "below"), (&world.root(), "d")), Err(Error::NotEmpty));
+}
+
+fn rename_over_something_of_another_kind_is_refused(world: &World) {
+    let alice = alice();
+    let by = world.by(&alice);
+    by.mkdir(&world.root(), "d", 0o755).unwrap();
+    by.create(&world.root(), "f", 0o644).unwrap();
+    let root = world.root();
+    assert_eq!(by.rename((&root, "f"), (&root, "d")), Err(Error::IsADirectory));
+    assert_eq!(by.rename((&root, "d"), (&root, "f")), Err(Error::NotADirectory));
+}
+
+fn rename_over_a_full_directory_is_refused(world: &World) {
+    let alice = alice();
+    let by = world.by(&alice);
+    let full = by.mkdir(&world.root(), "full", 0o755).unwrap();
+    by.create(&full, "f", 0o644).unwrap();
+    by.mkdir(&world.root(), "d", 0o755).unwrap();
+    let root = world.root();
+    assert_eq!(by.rename((&root, "d"), (&root, "full")), Err(Error::NotEmpty));
+}
+
+fn a_moved_directory_has_another_parent(world: &World) {
+    let alice = alice();
+    let by = world.by(&alice);
+    let from = by.mkdir(&world.root(), "from", 0o755).unwrap();
+    let to = by.mkdir(&world.root(), "to", 0o755).unwrap();
+    let dir = by.mkdir(&from, "d", 0o755).unwrap();
+    let file = by.create(&dir, "f", 0o644).unwrap();
+    by.rename((&from, "d"), (&to, "e")).unwrap();
+    assert_eq!(by.lookup(&dir, ".."), Ok(to));
+    assert_eq!(by.lookup(&to, "e"), Ok(dir));
+    assert_eq!(by.lookup(&dir, "f"), Ok(file));
+}
+
+fn rename_of_what_is_not_there_fails(world: &World) {
+    let alice = alice();
+    let root = world.root();
+    assert_eq!(world.by(&alice).rename((&root, "no"), (&root, "yes")), Err(Error::NotFound));
+    assert_eq!(world.by(&alice).remove(&root, "no"), Err(Error::NotFound));
+}

@@ -1,0 +1,247 @@
+//! A directory of the host among mounts: full, read-only, failing, mounted elsewhere.
+#![allow(clippy::unwrap_used)]
+
+mod world;
+
+use std::{fs, path::Path, process::Command};
+
+use lockkeeper_vfs::{Error, FileSystem, Stability, local::Handles};
+use world::*;
+
+/// Runs the test `name` of this file again in a mount name space of its own, where it may mount
+/// what it likes. `true` if this is already that run.
+fn in_own_mount_space(name: &str) -> bool {
+    if std::env::var_os("OWN_MOUNT_SPACE").is_some() {
+        return true;
+    }
+    if is_root() {
+        let status = Command::new("unshare")
+            .args(["--mount", "--propagation", "private"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env("OWN_MOUNT_SPACE", "1")
+            .status();
+        match status {
+            Ok(status) => assert!(status.success()),
+            Err(error) => eprintln!("NOT TESTED: cannot run unshare: {error}"),
+        }
+    }
+    false
+}
+
+fn mount(arguments: &[&str], at: &Path) -> bool {
+    let mounted = Command::new("mount").args(arguments).arg(at).status().unwrap().success();
+    if !mounted {
+        eprintln!("NOT TESTED: cannot mount {arguments:?}");
+    }
+    mounted
+}
+
+#[test]
+fn a_full_file_system_takes_what_fits_and_says_so() {
+    if !in_own_mount_space("a_full_file_system_takes_what_fits_and_says_so") {
+        return;
+    }
+    let host = Host::new().unwrap();
+    if !mount(&["-t", "tmpfs", "-o", "size=64k,mode=1777", "none"], host.root.path()) {
+        return;
+    }
+    let fs = host.open(Handles::Auto);
+    let alice = alice();
+    let by = By::new(&fs, &alice);
+    let file = by.create(&fs.root(), "f", 0o644).unwrap();
+    let written = by.write(&file, 0, &[7; 100_000]).unwrap();
+    assert!((32_000..=65_536).contains(&written), "{written}");
+    assert_eq!(by.write(&file, written.into(), b"more"), Err(Error::NoSpace));
+    assert_eq!(by.attributes(&file).unwrap().size, u64::from(written));
+    by.set(&file, with_size(0)).unwrap();
+    assert_eq!(by.write(&file, 0, b"again"), Ok(5));
+}
+
+#[test]
+fn a_mount_point_below_is_seen_but_not_entered() {
+    if !in_own_mount_space("a_mount_point_below_is_seen_but_not_entered") {
+        return;
+    }
+    let host = Host::new().unwrap();
+    fs::create_dir(host.path("mounted")).unwrap();
+    if !mount(&["-t", "tmpfs", "none"], &host.path("mounted")) {
+        return;
+    }
+    fs::create_dir(host.path("bound")).unwrap();
+    let own = host.root.path().to_string_lossy().into_owned();
+    assert!(mount(&["--bind", &own], &host.path("bound")));
+    for handles in [Handles::Auto, Handles::InodeMap] {
+        let fs = host.open(handles);
+        let root = root();
+        let by = By::new(&fs, &root);
+        assert_eq!(by.lookup(&fs.root(), "mounted"), Err(Error::Denied));
+        assert_eq!(by.lookup(&fs.root(), "bound"), Err(Error::Denied));
+        assert_eq!(by.rmdir(&fs.root(), "mounted"), Err(Error::Denied));
+        let mut seen = 0;
+        by.fs
+            .read_dir(&by.context(), &fs.root(), 0, [0; 8], true, &mut |entry| {
+                if entry.name == b"mounted" {
+                    assert!(entry.found.is_none());
+                    seen += 1;
+                }
+                true
+            })
+            .unwrap();
+        assert_eq!(seen, 1);
+    }
+}
+
+#[test]
+fn a_read_only_mount_is_reported_as_such() {
+    if !in_own_mount_space("a_read_only_mount_is_reported_as_such") {
+        return;
+    }
+    let host = Host::new().unwrap();
+    fs::write(host.path("f"), "data").unwrap();
+    chmod(&host.path("f"), 0o666);
+    let own = host.root.path().to_string_lossy().into_owned();
+    if !mount(&["--bind", &own], host.root.path())
+        || !mount(&["-o", "remount,bind,ro", "none"], host.root.path())
+    {
+        return;
+    }
+    let fs = host.open(Handles::Auto);
+    for caller in [root(), alice()] {
+        let by = By::new(&fs, &caller);
+        let file = by.lookup(&fs.root(), "f").unwrap();
+        assert_eq!(by.read(&file, 0, 9).unwrap().0, b"data");
+        assert_eq!(by.write(&file, 0, b"x"), Err(Error::ReadOnly));
+        assert_eq!(by.create(&fs.root(), "g", 0o644), Err(Error::ReadOnly));
+        assert_eq!(by.set(&file, with_mode(0o600)), Err(Error::ReadOnly));
+    }
+}
+
+#[test]
+fn a_failed_write_back_changes_the_verifier() {
+    if !in_own_mount_space("a_failed_write_back_changes_the_verifier") {
+        return;
+    }
+    let host = Host::new().unwrap();
+    // A disk that promises more than it has: a sparse image on a small tmpfs.
+    let disk = tempfile::tempdir().unwrap();
+    if !mount(&["-t", "tmpfs", "-o", "size=4m", "none"], disk.path()) {
+        return;
+    }
+    let image = disk.path().join("image");
+    fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let made = Command::new("mkfs.ext4")
+        .args(["-q", "-O", "^has_journal", "-E", "nodiscard,lazy_itable_init=1", "-N", "64"])
+        .arg(&image)
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        eprintln!("NOT TESTED: cannot run mkfs.ext4");
+        return;
+    }
+    if !mount(&["-o", "loop,errors=continue", &image.to_string_lossy()], host.root.path()) {
+        return;
+    }
+    chmod(host.root.path(), 0o1777);
+    let fs = host.open(Handles::Auto);
+    let alice = alice();
+    let by = By::new(&fs, &alice);
+    let file = by.create(&fs.root(), "f", 0o644).unwrap();
+    let verifier = fs.write_verifier();
+    for megabyte in 0..16 {
+        by.write(&file, megabyte << 20, &vec![7; 1 << 20]).unwrap();
+    }
+    assert_eq!(fs.write_verifier(), verifier);
+    let failed = by.fs.commit(&by.context(), &file, 0, 0).unwrap_err();
+    assert!(matches!(failed, Error::Io | Error::NoSpace), "{failed}");
+    assert_ne!(fs.write_verifier(), verifier);
+    let again = fs.write_verifier();
+    let data = vec![7; 1 << 20].into();
+    let written = by.fs.write(&by.context(), &file, 30 << 20, &data, Stability::File);
+    if written.is_err() {
+        assert_ne!(fs.write_verifier(), again);
+    }
+}
+
+/// An ext4 file system in a file; `false`, said loudly, if it cannot be made.
+fn make_image(image: &Path) -> bool {
+    fs::File::create(image).unwrap().set_len(4 << 20).unwrap();
+    let made = Command::new("mkfs.ext4").arg("-q").arg(image).status().is_ok_and(|s| s.success());
+    if !made {
+        eprintln!("NOT TESTED: cannot run mkfs.ext4");
+    }
+    made
+}
+
+fn unmount(at: &Path) {
+    assert!(Command::new("umount").arg(at).status().unwrap().success());
+}
+
+#[test]
+fn a_file_system_keeps_its_id_wherever_it_is_mounted() {
+    if !in_own_mount_space("a_file_system_keeps_its_id_wherever_it_is_mounted") {
+        return;
+    }
+    let host = Host::new().unwrap();
+    let mut ids = Vec::new();
+    for image in ["one", "two"] {
+        let image = host.path(image);
+        if !make_image(&image) {
+            return;
+        }
+        for _ in 0..2 {
+            let at = tempfile::tempdir().unwrap();
+            if !mount(&["-o", "loop", &image.to_string_lossy()], at.path()) {
+                return;
+            }
+            ids.push(open(at.path(), host.state.path(), Handles::Auto).id());
+            unmount(at.path());
+        }
+    }
+    assert_eq!(ids[0], ids[1]);
+    assert_eq!(ids[2], ids[3]);
+    assert_ne!(ids[0], ids[2]);
+}
+
+#[test]
+fn handles_lead_to_files_that_the_kernel_has_not_seen_since_it_started() {
+    if !in_own_mount_space("handles_lead_to_files_that_the_kernel_has_not_seen_since_it_started") {
+        return;
+    }
+    for handles in [Handles::Auto, Handles::InodeMap] {
+        let host = Host::new().unwrap();
+        let image = host.state.path().join("image");
+        if !make_image(&image) {
+            return;
+        }
+        let image = image.to_string_lossy().into_owned();
+        if !mount(&["-o", "loop", &image], host.root.path()) {
+            return;
+        }
+        chmod(host.root.path(), 0o1777);
+        let alice = alice();
+        let (dir, deep, file, link) = {
+            let fs = host.open(handles);
+            let by = By::new(&fs, &alice);
+            let dir = by.mkdir(&fs.root(), "d", 0o755).unwrap();
+            let deep = by.mkdir(&dir, "deep", 0o755).unwrap();
+            let file = by.create(&deep, "f", 0o444).unwrap();
+            by.write(&file, 0, b"data").unwrap();
+            (dir, deep, file, by.symlink(&deep, "l", "text").unwrap())
+        };
+        unmount(host.root.path());
+        assert!(mount(&["-o", "loop", &image], host.root.path()));
+        let fs = host.open(handles);
+        let by = By::new(&fs, &alice);
+        assert_eq!(by.link(&file, &fs.root(), "linked"), Ok(2));
+        assert_eq!(by.set(&file, with_mode(0o400)), Ok(()));
+        assert_eq!(by.write(&file, 4, b"more"), Ok(4));
+        assert_eq!(by.read(&file, 0, 9).unwrap().0, b"datamore");
+        assert_eq!(by.fs.read_link(&by.context(), &link).unwrap().0, b"text"[..]);
+        assert_eq!(by.link(&link, &fs.root(), "link"), Ok(2));
+        assert_eq!(by.lookup(&deep, ".."), Ok(dir));
+        assert_eq!(by.lookup(&dir, ".."), Ok(fs.root()));
+        assert_eq!(by.lookup(&deep, "f"), Ok(file));
+        drop(fs);
+        unmount(host.root.path());
+    }
+}
