@@ -8,6 +8,7 @@
 mod boot;
 mod dispatch;
 mod limits;
+mod rarely;
 mod registrar;
 mod replay;
 mod service;

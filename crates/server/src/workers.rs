@@ -86,7 +86,9 @@ impl Drop for Workers {
         let threads = std::mem::take(&mut queue.threads);
         drop(queue);
         self.shared.ready.notify_all();
-        for thread in threads {
+        // The last request of a stopped server may be what kept this alive until now.
+        let here = std::thread::current().id();
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != here) {
             let _ = thread.join();
         }
     }
@@ -127,10 +129,8 @@ impl Shared {
                 return;
             }
             queue.idle += 1;
-            let (woken, waited) = self
-                .ready
-                .wait_timeout(queue, IDLE_MAX)
-                .unwrap_or_else(PoisonError::into_inner);
+            let (woken, waited) =
+                self.ready.wait_timeout(queue, IDLE_MAX).unwrap_or_else(PoisonError::into_inner);
             queue = woken;
             queue.idle -= 1;
             let too_many = queue.running > self.threads_min;

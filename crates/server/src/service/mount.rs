@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tracing::warn;
 use vfs::{Context, Error, Export, FileKind, ObjectId, Patience};
 use wire::mount::{
     self, Dump, Exports, HostName, Mnt, MntReply, MntReply1, Mount, MountStatus, Mounted, Mounts,
@@ -14,7 +15,10 @@ use wire::{Encode, Writer};
 
 use super::nfs3::Files;
 use super::{Served, Service, decode, simple};
+use crate::rarely::Rarely;
 use crate::transport::Peer;
+
+static STRANGERS: Rarely = Rarely::new();
 
 /// A list for people to look at: clients come and go without a word, so it may be wrong.
 const MOUNTS_MAX: usize = 10_000;
@@ -35,6 +39,10 @@ impl MountService {
         let exports = self.files.exports();
         let (export, names) = exports.by_path(path).ok_or(MountStatus::NoEnt)?;
         if !export.rules.admits(peer.remote.ip()) {
+            if STRANGERS.due() {
+                let (path, ip) = (export.path.escape_ascii(), peer.remote.ip());
+                warn!("refused to let {ip} mount {path}: it is in none of the export's `clients`");
+            }
             return Err(MountStatus::Acces);
         }
         let object = walk(export, &names).map_err(mount_status)?;

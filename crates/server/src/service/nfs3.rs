@@ -10,6 +10,8 @@ mod volume;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tracing::warn;
+
 use vfs::groups::GroupCache;
 use vfs::names::Names;
 use vfs::{
@@ -21,9 +23,12 @@ use wire::rpc::{Call, Credential, Procedure};
 use wire::{Decode, Encode, Writer};
 
 use super::{Repeat, Served, Service, decode};
+use crate::rarely::Rarely;
 use crate::transport::Peer;
 
 pub use translate::status;
+
+static UNRESERVED: Rarely = Rarely::new();
 
 /// What the file services share: NFS and MOUNT now, locks later.
 pub struct Files {
@@ -108,6 +113,14 @@ impl Target {
             return Err(Error::ReadOnly);
         }
         if self.export.rules.reserved_ports && !peer.uses_reserved_port() {
+            if UNRESERVED.due() {
+                let path = self.export.path.escape_ascii();
+                warn!(
+                    "refused a change to {path} from {}, which is not a reserved port; mount it \
+                     without noresvport, or set ports = \"any\" for the export",
+                    peer.remote
+                );
+            }
             return Err(Error::NotOwner);
         }
         Ok(())

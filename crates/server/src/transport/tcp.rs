@@ -18,6 +18,7 @@ use super::outgoing::Outgoing;
 use super::{Peer, ReplyTo, Transport};
 use crate::dispatch::Dispatcher;
 use crate::limits::Limits;
+use crate::rarely::Rarely;
 
 /// Receive buffers start with this and follow the size of the records that come.
 const BUFFER_MIN: usize = 16 << 10;
@@ -32,8 +33,13 @@ const OVERLOAD_PAUSE: Duration = Duration::from_millis(5);
 /// How long requests under way may still be answered when the peer, or the server, has ended the
 /// conversation. Less than what a stop of the server waits for.
 const LAST_REPLIES: Duration = Duration::from_millis(150);
+/// How long nothing is accepted when there are no descriptors left.
+const SCARCITY_PAUSE: Duration = Duration::from_millis(100);
 /// Records taken from one buffer before other connections get their turn.
 const RECORDS_PER_TURN: usize = 256;
+
+static SCARCE: Rarely = Rarely::new();
+static FULL: Rarely = Rarely::new();
 
 /// Accepts until `stop` changes, then waits for nobody: connections end by themselves.
 pub async fn accept(
@@ -52,18 +58,26 @@ pub async fn accept(
             Err(error) => {
                 // Out of descriptors, most likely: waiting lets some be given back.
                 if is_scarcity(&error) {
-                    warn!(
-                        "cannot accept connections for now: {error}; raise the limit with ulimit -n or LimitNOFILE="
-                    );
-                    sleep(Duration::from_millis(100)).await;
+                    if SCARCE.due() {
+                        warn!(
+                            "cannot accept connections for now: {error}; allow more with \
+                             `ulimit -n` or LimitNOFILE="
+                        );
+                    }
+                    sleep(SCARCITY_PAUSE).await;
                 }
                 continue;
             }
         };
-        let limits = dispatcher.limits();
-        if connections.fetch_add(1, Ordering::Relaxed) >= limits.connections_max {
+        let connections_max = dispatcher.limits().connections_max;
+        if connections.fetch_add(1, Ordering::Relaxed) >= connections_max {
             connections.fetch_sub(1, Ordering::Relaxed);
-            warn!("refused a connection: {} are open, the most allowed", limits.connections_max);
+            if FULL.due() {
+                warn!(
+                    "refused a connection: {connections_max} are open, the most allowed; allow \
+                     more with `connections` in [limits]"
+                );
+            }
             continue;
         }
         let (dispatcher, connections) = (dispatcher.clone(), connections.clone());

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use nix::sys::socket::{setsockopt, sockopt::Ipv6DontFrag};
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
@@ -45,6 +46,7 @@ impl Datagrams {
             set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DONT)?;
         } else {
             set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DONT)?;
+            setsockopt(&socket, Ipv6DontFrag, &false)?;
         }
         Ok(Self { socket, state, local, unanswered: AtomicUsize::new(0) })
     }
