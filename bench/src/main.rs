@@ -12,6 +12,9 @@ struct Cli {
     command: BenchCommand,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    execute(Cli::parse().command)
+fn main() -> ExitCode {
+    execute(Cli::parse().command).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }

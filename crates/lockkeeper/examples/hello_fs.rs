@@ -68,7 +68,7 @@ impl HelloFs {
 
 impl FileSystem for HelloFs {
     fn id(&self) -> FileSystemId {
-        FileSystemId(0x6865_6c6c_6f)
+        FileSystemId(0x0068_656c_6c6f)
     }
 
     fn root(&self) -> ObjectId {
