@@ -14,7 +14,7 @@ use vfs::{Exports, HandleKey};
 
 use crate::dispatch::Dispatcher;
 use crate::limits::Limits;
-use crate::registrar::{CHECK_EVERY, RegisterError, Registrar, RpcbindMode, RpcbindState};
+use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
 use crate::service::Service;
 use crate::service::mount::MountService;
 use crate::service::nfs3::{Files, Nfs3};
@@ -29,6 +29,8 @@ pub struct Config {
     pub rpcbind: RpcbindMode,
     /// 111 everywhere but in tests and demonstrations.
     pub rpcbind_port: u16,
+    /// How often to look whether the host's rpcbind still knows us.
+    pub rpcbind_check_every: Duration,
     pub limits: Limits,
 }
 
@@ -38,6 +40,7 @@ impl Default for Config {
             listen: SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 2049),
             rpcbind: RpcbindMode::Auto,
             rpcbind_port: wire::rpcbind::PORT,
+            rpcbind_check_every: Duration::from_secs(30),
             limits: Limits::default(),
         }
     }
@@ -128,7 +131,8 @@ impl Server {
                 Err(failed) => return Err(failed.into()),
             },
             RpcbindState::System { .. } => {
-                tasks.spawn(keep_registered(registrar.clone(), stopped.clone()));
+                let every = config.rpcbind_check_every;
+                tasks.spawn(keep_registered(registrar.clone(), every, stopped.clone()));
                 rpcbind
             }
             RpcbindState::Off { .. } => rpcbind,
@@ -192,8 +196,8 @@ async fn choose_rpcbind(
     }
 }
 
-async fn keep_registered(registrar: Registrar, mut stop: watch::Receiver<bool>) {
-    let mut every = interval(CHECK_EVERY);
+async fn keep_registered(registrar: Registrar, every: Duration, mut stop: watch::Receiver<bool>) {
+    let mut every = interval(every);
     every.tick().await;
     loop {
         tokio::select! {

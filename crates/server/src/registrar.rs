@@ -60,7 +60,6 @@ pub enum RegisterError {
 
 /// How long the host's rpcbind may take: it is on this machine.
 const PATIENCE: Duration = Duration::from_secs(2);
-pub const CHECK_EVERY: Duration = Duration::from_secs(30);
 
 /// What is registered: programs and versions at one port, for the families that are served.
 #[derive(Debug, Clone)]
@@ -154,26 +153,20 @@ impl Registrar {
             warn!("rpcbind of this host does not answer; new clients will not find this server");
             return;
         };
-        for (program, version) in &self.programs {
-            let asked = Mapping {
-                program: *program,
-                version: *version,
-                protocol: Netid::Tcp.protocol(),
-                port: 0,
-            };
-            match rpcbind.call::<v2::GetPort>(&asked).await {
-                Ok(port) if port == u32::from(self.port) => {}
-                Ok(_) => {
-                    info!("rpcbind of this host has forgotten us; registering again");
-                    if let Err(error) = self.register().await {
-                        warn!("{error}");
-                    }
-                    return;
-                }
-                Err(error) => {
-                    warn!("rpcbind of this host: {error}");
-                    return;
-                }
+        let known = match rpcbind.call::<v4::Dump>(&()).await {
+            Ok(known) => known.0,
+            Err(error) => return warn!("rpcbind of this host: {error}"),
+        };
+        let is_known = |ours: Binding| {
+            known.iter().any(|b| {
+                (b.program, b.version) == (ours.program, ours.version)
+                    && (&b.netid, &b.address) == (&ours.netid, &ours.address)
+            })
+        };
+        if !self.bindings().all(is_known) {
+            info!("rpcbind of this host has forgotten us; registering again");
+            if let Err(error) = self.register().await {
+                warn!("{error}");
             }
         }
     }
@@ -194,6 +187,14 @@ impl Registrar {
             }
         }
         Ok(())
+    }
+
+    fn bindings(&self) -> impl Iterator<Item = Binding> {
+        let netids = || self.netids.iter().copied();
+        self.programs
+            .iter()
+            .flat_map(move |(program, version)| netids().map(|n| (*program, *version, n)))
+            .map(|(program, version, netid)| self.binding(program, version, netid))
     }
 
     fn binding(&self, program: u32, version: u32, netid: Netid) -> Binding {

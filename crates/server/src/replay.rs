@@ -82,6 +82,7 @@ impl Replay {
             checksum: self.checksum(record),
         };
         let mut seen = self.lock();
+        self.forget_old(&mut seen, Instant::now());
         match seen.entries.get_mut(&key) {
             Some(Entry::Answered(reply)) => Verdict::Again(reply.clone()),
             Some(Entry::Started(waiting)) => {
@@ -107,16 +108,7 @@ impl Replay {
         let before = seen.entries.insert(key, Entry::Answered(reply.clone()));
         seen.order.push_back((key, now));
         seen.bytes += reply.len();
-        while let Some((oldest, since)) = seen.order.front().copied()
-            && (seen.order.len() > self.entries_max
-                || seen.bytes > self.bytes_max
-                || now - since > AGE_MAX)
-        {
-            seen.order.pop_front();
-            if let Some(Entry::Answered(reply)) = seen.entries.remove(&oldest) {
-                seen.bytes -= reply.len();
-            }
-        }
+        self.forget_old(&mut seen, now);
         match before {
             Some(Entry::Started(waiting)) => waiting,
             _ => Vec::new(),
@@ -126,6 +118,19 @@ impl Replay {
     /// The request was not done after all (it panicked): a repetition may try again.
     pub fn abandoned(&self, key: &Key) {
         self.lock().entries.remove(key);
+    }
+
+    fn forget_old(&self, seen: &mut Seen, now: Instant) {
+        while let Some((oldest, since)) = seen.order.front().copied()
+            && (seen.order.len() > self.entries_max
+                || seen.bytes > self.bytes_max
+                || now.saturating_duration_since(since) > AGE_MAX)
+        {
+            seen.order.pop_front();
+            if let Some(Entry::Answered(reply)) = seen.entries.remove(&oldest) {
+                seen.bytes -= reply.len();
+            }
+        }
     }
 
     fn checksum(&self, record: &Bytes) -> u64 {

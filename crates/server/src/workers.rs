@@ -26,6 +26,8 @@ pub struct Workers {
 struct Shared {
     queue: Mutex<Queue>,
     ready: Condvar,
+    /// Wakes the thread that looks after jobs for which no thread is free.
+    crowded: Condvar,
     threads_min: usize,
     threads_max: usize,
     prepare: fn(),
@@ -38,6 +40,8 @@ struct Queue {
     running: usize,
     started: usize,
     stopped: bool,
+    /// Nobody looks after jobs that wait, because there were none.
+    unwatched: bool,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -46,12 +50,17 @@ impl Workers {
     pub fn start(threads_max: usize, prepare: fn()) -> io::Result<Self> {
         let threads_max = threads_max.max(1);
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-        let threads_min = (2 * processors).min(threads_max);
-        let (queue, ready) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { queue, ready, threads_min, threads_max, prepare });
+        let threads_min = processors.max(2).min(threads_max);
+        let (queue, ready, crowded) = (Mutex::default(), Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { queue, ready, crowded, threads_min, threads_max, prepare });
         let mut queue = shared.lock();
         for _ in 0..threads_min {
             queue.add_thread(&shared)?;
+        }
+        if threads_min < threads_max {
+            let shared = shared.clone();
+            let watch = std::thread::Builder::new().name("worker-watch".into());
+            queue.threads.push(watch.spawn(move || shared.watch())?);
         }
         drop(queue);
         Ok(Self { shared })
@@ -63,17 +72,17 @@ impl Workers {
         let mut queue = self.shared.lock();
         queue.jobs.push_back((now, Box::new(job)));
         // An idle thread that was woken counts as idle until it runs: its job is still queued.
-        if queue.idle > 0 {
-            drop(queue);
-            self.shared.ready.notify_one();
-            return;
+        let wake = queue.idle > 0;
+        let watch = queue.unwatched && queue.jobs.len() > queue.idle;
+        if watch {
+            queue.unwatched = false;
         }
-        let waited = queue.jobs.front().map_or(Duration::ZERO, |(since, _)| now - *since);
-        if waited > PATIENCE
-            && queue.running < self.shared.threads_max
-            && let Err(error) = queue.add_thread(&self.shared)
-        {
-            warn!("cannot start another worker thread: {error}");
+        drop(queue);
+        if wake {
+            self.shared.ready.notify_one();
+        }
+        if watch {
+            self.shared.crowded.notify_one();
         }
     }
 }
@@ -86,6 +95,7 @@ impl Drop for Workers {
         let threads = std::mem::take(&mut queue.threads);
         drop(queue);
         self.shared.ready.notify_all();
+        self.shared.crowded.notify_all();
         // The last request of a stopped server may be what kept this alive until now.
         let here = std::thread::current().id();
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != here) {
@@ -141,6 +151,27 @@ impl Shared {
         }
     }
 
+    /// Starts a thread when a job has waited too long. It takes a thread to do so: when all are
+    /// waiting for a disk, and no new job comes, nobody else would notice.
+    fn watch(self: &Arc<Self>) {
+        let mut queue = self.lock();
+        while !queue.stopped {
+            let Some((since, _)) = queue.jobs.front() else {
+                queue.unwatched = true;
+                queue = self.crowded.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            if since.elapsed() > PATIENCE
+                && queue.running < self.threads_max
+                && let Err(error) = queue.add_thread(self)
+            {
+                warn!("cannot start another worker thread: {error}");
+            }
+            let waited = self.crowded.wait_timeout(queue, PATIENCE);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,10 +212,9 @@ mod tests {
                     open = gate.1.wait(open).unwrap();
                 }
             });
-            std::thread::sleep(Duration::from_millis(6));
         }
-        let waiting = || arrivals.recv_timeout(Duration::from_secs(1)).is_ok();
-        assert_eq!((0..40).filter(|_| waiting()).count(), 24);
+        let arrived = std::iter::from_fn(|| arrivals.recv_timeout(Duration::from_secs(1)).ok());
+        assert_eq!(arrived.count(), 24);
         *gate.0.lock().unwrap() = true;
         gate.1.notify_all();
         drop(workers);

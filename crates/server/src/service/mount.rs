@@ -16,7 +16,7 @@ use wire::{Encode, Writer};
 use super::nfs3::Files;
 use super::{Served, Service, decode, simple};
 use crate::rarely::Rarely;
-use crate::transport::Peer;
+use crate::transport::{Peer, Transport};
 
 static STRANGERS: Rarely = Rarely::new();
 
@@ -134,6 +134,11 @@ impl Service for MountService {
                     MntReply1(mounted.and_then(|root| fixed(&root))).encode(out);
                 }
                 Served::Reply
+            }
+            // A small question with a long answer, over a transport that lets anybody forge who
+            // asked.
+            Dump::NUMBER if peer.transport == Transport::Udp && !peer.is_loopback() => {
+                Served::NoSuchProcedure
             }
             Dump::NUMBER => simple(call, out, |()| Mounts(self.mounts().iter().cloned().collect())),
             Umnt::NUMBER => simple(call, out, |path: Path| self.unmount(peer, Some(&path))),

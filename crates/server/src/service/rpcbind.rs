@@ -46,7 +46,7 @@ impl Rpcbind {
 
     /// A name that is taken stays taken: whoever wants it must unset it first.
     fn set(&self, peer: &Peer, new: Option<Registered>) -> bool {
-        let Some(new) = new.filter(|_| peer.is_loopback()) else { return false };
+        let Some(new) = new.filter(|_| may_register(peer)) else { return false };
         let mut list = self.lock();
         let same = |known: &&Registered| {
             (known.program, known.version, known.netid) == (new.program, new.version, new.netid)
@@ -64,7 +64,7 @@ impl Rpcbind {
     /// Without a transport, all of the program's version go. Our own services stay: they are
     /// there as long as this answer is.
     fn unset(&self, peer: &Peer, program: u32, version: u32, netid: Option<Netid>) -> bool {
-        if !peer.is_loopback() {
+        if !may_register(peer) {
             return false;
         }
         let mut list = self.lock();
@@ -220,6 +220,11 @@ fn address(peer: &Peer, registered: &Registered) -> Address {
         family: if netid.is_v6() { "inet6" } else { "inet" }.into(),
         protocol: if udp { "udp" } else { "tcp" }.into(),
     }
+}
+
+/// An administrator of this host: another user must not be able to speak for its services.
+fn may_register(peer: &Peer) -> bool {
+    peer.is_loopback() && peer.uses_reserved_port()
 }
 
 /// A small question with a long answer, over a transport that lets anybody forge who asked.

@@ -165,6 +165,11 @@ impl Outgoing {
             if pieces.is_empty() {
                 if queue.messages.is_empty() {
                     queue.busy = false;
+                    // A worker of another connection may have written (a repeated request), and
+                    // this connection's task may have waited for the room that this made.
+                    if self.wants_room.swap(false, Ordering::SeqCst) {
+                        self.wake.notify_one();
+                    }
                     return;
                 }
                 let messages = std::mem::take(&mut queue.messages);

@@ -20,9 +20,10 @@ use crate::dispatch::Dispatcher;
 use crate::limits::Limits;
 use crate::rarely::Rarely;
 
-/// Receive buffers start with this and follow the size of the records that come.
+/// Receive buffers hold at least this, and otherwise just one record like the last one: large
+/// records come in rows, and a buffer that ends where its record ends leaves no tail to copy.
 const BUFFER_MIN: usize = 16 << 10;
-const BUFFER_SLACK: usize = 64 << 10;
+const MARK: usize = 4;
 /// While the peer has this much to read, nothing new is begun for it: data that waits in a queue
 /// is cold by the time it is sent, and costs memory meanwhile.
 const UNSENT_MAX: usize = 512 << 10;
@@ -33,6 +34,8 @@ const OVERLOAD_PAUSE: Duration = Duration::from_millis(5);
 /// How long requests under way may still be answered when the peer, or the server, has ended the
 /// conversation. Less than what a stop of the server waits for.
 const LAST_REPLIES: Duration = Duration::from_millis(150);
+/// Bytes that a connection may move before others get their turn.
+const TURN_BYTES: usize = 256 << 10;
 /// How long nothing is accepted when there are no descriptors left.
 const SCARCITY_PAUSE: Duration = Duration::from_millis(100);
 /// Records taken from one buffer before other connections get their turn.
@@ -129,6 +132,7 @@ async fn serve(
         records: Records::new(limits.record()),
         received: BytesMut::new(),
         record_last: 0,
+        moved: 0,
         clock: Clock::new(),
         outgoing,
         limits,
@@ -150,6 +154,8 @@ struct Connection {
     received: BytesMut,
     /// How long the last record was: the next one is likely to be as long.
     record_last: usize,
+    /// Bytes moved in this turn.
+    moved: usize,
     clock: Clock,
     limits: Limits,
     dispatcher: Arc<Dispatcher>,
@@ -176,6 +182,10 @@ impl Connection {
         loop {
             // What is in the buffer comes before what is in the socket.
             let more = self.take_records()?;
+            if self.moved > TURN_BYTES {
+                self.moved = 0;
+                tokio::task::yield_now().await;
+            }
             let outgoing = self.outgoing.clone();
             if outgoing.is_broken() {
                 return Ok(());
@@ -240,16 +250,18 @@ impl Connection {
         let mut gathered = 0;
         let mut more = false;
         for turn in 0.. {
-            if turn == RECORDS_PER_TURN || !self.has_room() {
+            if turn == RECORDS_PER_TURN || self.moved > TURN_BYTES || !self.has_room() {
                 more = true;
                 break;
             }
             match self.records.next(&mut self.received)? {
                 Next::Record(record) => {
                     self.record_last = record.len();
+                    self.moved += record.len();
                     self.clock.record_begun = None;
                     if let Some(reply) = self.dispatcher.receive(record, &self.peer, &self.to) {
                         gathered += reply.len();
+                        self.moved += reply.len();
                         replies.push(reply);
                     }
                     if gathered > GATHERED_MAX {
@@ -258,13 +270,14 @@ impl Connection {
                     }
                 }
                 Next::Missing(bytes) => {
-                    let likely = self.record_last + BUFFER_SLACK;
                     if self.received.is_empty() {
                         // An idle connection holds no buffer.
                         self.received = BytesMut::new();
+                    } else if bytes <= MARK {
+                        // The mark itself is cut: what follows is likely to be as the last one.
+                        self.received.reserve(self.record_last.max(BUFFER_MIN));
                     } else {
-                        self.received
-                            .reserve(bytes.max(BUFFER_MIN).max(likely.min(bytes + BUFFER_SLACK)));
+                        self.received.reserve(bytes);
                     }
                     break;
                 }
@@ -279,9 +292,8 @@ impl Connection {
     /// Reads what the socket has. `false` is the end of the stream.
     fn receive(&mut self) -> Result<bool, Ended> {
         if self.received.capacity() == 0 {
-            let likely = (self.record_last + BUFFER_SLACK).max(BUFFER_MIN);
-            self.received =
-                BytesMut::with_capacity(likely.min(self.limits.record_bytes_max + BUFFER_SLACK));
+            let likely = self.record_last + MARK;
+            self.received = BytesMut::with_capacity(likely.max(BUFFER_MIN));
         }
         match self.outgoing.socket().try_read_buf(&mut self.received) {
             Ok(0) => Ok(false),
