@@ -34,6 +34,7 @@ pub struct Rpc {
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     pub connections: Option<usize>,
+    pub connections_per_address: Option<usize>,
     pub requests_per_connection: Option<usize>,
     pub workers: Option<usize>,
     #[serde(deserialize_with = "duration")]

@@ -112,6 +112,10 @@ fn server_config(args: &cli::Serve, file: &File) -> Config {
         rpcbind: mode,
         limits: Limits {
             connections_max: file.limits.connections.unwrap_or(limits.connections_max),
+            connections_per_address_max: file
+                .limits
+                .connections_per_address
+                .unwrap_or(limits.connections_per_address_max),
             requests_in_flight_max: file
                 .limits
                 .requests_per_connection

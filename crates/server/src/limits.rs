@@ -8,6 +8,7 @@ use wire::record;
 #[derive(Debug, Clone)]
 pub struct Limits {
     pub connections_max: usize,
+    pub connections_per_address_max: usize,
     /// Requests of one connection, or of all of UDP, that are being worked on.
     pub requests_in_flight_max: usize,
     /// Bytes of requests and expected replies that one connection may have under way.
@@ -34,6 +35,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections_max: 4096,
+            connections_per_address_max: 2048,
             requests_in_flight_max: 128,
             connection_bytes_max: 32 << 20,
             total_bytes_max: 1 << 30,

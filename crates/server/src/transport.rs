@@ -1,13 +1,16 @@
 //! How bytes come in and go out: who a peer is, and where a reply goes.
 
+pub mod connections;
 pub mod listen;
 pub mod outgoing;
 pub mod tcp;
 pub mod udp;
 
+use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use wire::Message;
 
 use outgoing::Outgoing;
@@ -48,6 +51,13 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
         IpAddr::V6(_) => address,
+    }
+}
+
+/// Resolves when the server stops; never, if it cannot.
+async fn stopping(stop: &mut watch::Receiver<bool>) {
+    if stop.wait_for(|stopped| *stopped).await.is_err() {
+        pending::<()>().await;
     }
 }
 

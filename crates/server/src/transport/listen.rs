@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -11,6 +10,7 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::connections::Connections;
 use super::udp::Datagrams;
 use super::{tcp, udp};
 use crate::dispatch::Dispatcher;
@@ -96,7 +96,7 @@ impl Listeners {
         stop: &watch::Receiver<bool>,
         tasks: &mut JoinSet<()>,
     ) {
-        let connections = Arc::new(AtomicUsize::new(0));
+        let connections = Arc::<Connections>::default();
         for listener in self.tcp {
             let (dispatcher, connections) = (dispatcher.clone(), connections.clone());
             tasks.spawn(tcp::accept(listener, dispatcher, connections, stop.clone()));

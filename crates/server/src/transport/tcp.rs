@@ -1,9 +1,7 @@
 //! TCP: a task per connection that cuts records out of the stream and hands them on.
 
-use std::future::pending;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -14,8 +12,9 @@ use tracing::{debug, warn};
 
 use wire::record::{Next, Records};
 
+use super::connections::Connections;
 use super::outgoing::Outgoing;
-use super::{Peer, ReplyTo, Transport};
+use super::{Peer, ReplyTo, Transport, canonical, stopping};
 use crate::dispatch::Dispatcher;
 use crate::limits::Limits;
 use crate::rarely::Rarely;
@@ -36,6 +35,8 @@ const OVERLOAD_PAUSE: Duration = Duration::from_millis(5);
 const LAST_REPLIES: Duration = Duration::from_millis(150);
 /// Bytes that a connection may move before others get their turn.
 const TURN_BYTES: usize = 256 << 10;
+/// A peer that reads less than this in the time that replies may stay unread is too slow.
+const PROGRESS_MIN: u64 = 16 << 10;
 /// How long nothing is accepted when there are no descriptors left.
 const SCARCITY_PAUSE: Duration = Duration::from_millis(100);
 /// Records taken from one buffer before other connections get their turn.
@@ -48,7 +49,7 @@ static FULL: Rarely = Rarely::new();
 pub async fn accept(
     listener: TcpListener,
     dispatcher: Arc<Dispatcher>,
-    connections: Arc<AtomicUsize>,
+    connections: Arc<Connections>,
     mut stop: watch::Receiver<bool>,
 ) {
     loop {
@@ -56,8 +57,8 @@ pub async fn accept(
             accepted = listener.accept() => accepted,
             _ = stop.changed() => return,
         };
-        let socket = match accepted {
-            Ok((socket, _)) => socket,
+        let (socket, remote) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, most likely: waiting lets some be given back.
                 if is_scarcity(&error) {
@@ -72,24 +73,22 @@ pub async fn accept(
                 continue;
             }
         };
-        let connections_max = dispatcher.limits().connections_max;
-        if connections.fetch_add(1, Ordering::Relaxed) >= connections_max {
-            connections.fetch_sub(1, Ordering::Relaxed);
-            if FULL.due() {
-                warn!(
-                    "refused a connection: {connections_max} are open, the most allowed; allow \
-                     more with `connections` in [limits]"
-                );
+        let from = canonical(remote).ip();
+        let admitted = match connections.admit(from, dispatcher.limits()) {
+            Ok(admitted) => admitted,
+            Err(too_many) => {
+                if FULL.due() {
+                    warn!("refused a connection of {from}: {too_many}");
+                }
+                continue;
             }
-            continue;
-        }
-        let (dispatcher, connections) = (dispatcher.clone(), connections.clone());
-        let stop = stop.clone();
+        };
+        let (dispatcher, stop) = (dispatcher.clone(), stop.clone());
         tokio::spawn(async move {
             if let Err(ended) = serve(socket, dispatcher, stop).await {
                 debug!("connection closed: {ended}");
             }
-            connections.fetch_sub(1, Ordering::Relaxed);
+            drop(admitted);
         });
     }
 }
@@ -171,6 +170,17 @@ struct Clock {
 impl Clock {
     fn new() -> Self {
         Self { active: Instant::now(), record_begun: None, stuck_since: None }
+    }
+
+    /// Whether the peer has left replies unread for too long. A byte now and then is no progress:
+    /// it would hold a reply for ever.
+    fn is_unread(&mut self, now: Instant, stuck: bool, written: u64, max: Duration) -> bool {
+        let since = match self.stuck_since {
+            Some(since) if stuck && written < since.1 + PROGRESS_MIN => since,
+            _ => (now, written),
+        };
+        self.stuck_since = stuck.then_some(since);
+        stuck && now - since.0 > max
     }
 }
 
@@ -321,17 +331,10 @@ impl Connection {
         if clock.record_begun.is_some_and(|begun| now - begun > self.limits.record_time_max) {
             return Err(Ended::SlowRecord);
         }
-        clock.stuck_since = match (self.outgoing.is_stuck(), clock.stuck_since) {
-            (false, _) => None,
-            // Any byte that left is progress.
-            (true, Some((since, written))) if written == self.outgoing.written() => {
-                if now - since > self.limits.unread_time_max {
-                    return Err(Ended::Unread);
-                }
-                Some((since, written))
-            }
-            (true, _) => Some((now, self.outgoing.written())),
-        };
+        let (stuck, written) = (self.outgoing.is_stuck(), self.outgoing.written());
+        if clock.is_unread(now, stuck, written, self.limits.unread_time_max) {
+            return Err(Ended::Unread);
+        }
         let quiet = self.outgoing.unanswered() == 0 && clock.stuck_since.is_none();
         if quiet && now - clock.active > self.limits.idle_max {
             return Err(Ended::Idle);
@@ -340,9 +343,28 @@ impl Connection {
     }
 }
 
-/// Resolves when the server stops; never, if it cannot.
-async fn stopping(stop: &mut watch::Receiver<bool>) {
-    if stop.wait_for(|stopped| *stopped).await.is_err() {
-        pending::<()>().await;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_a_byte_now_and_then_does_not_keep_a_reply_for_ever() {
+        let (mut clock, start, max) = (Clock::new(), Instant::now(), Duration::from_secs(60));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for second in 0..60 {
+            assert!(!clock.is_unread(at(second), true, second, max));
+        }
+        assert!(clock.is_unread(at(61), true, 61, max));
+    }
+
+    #[test]
+    fn a_peer_that_reads_on_or_has_read_all_is_not_too_slow() {
+        let (mut clock, start, max) = (Clock::new(), Instant::now(), Duration::from_secs(60));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for second in 0..600 {
+            assert!(!clock.is_unread(at(second), true, second * PROGRESS_MIN / 30, max));
+        }
+        assert!(!clock.is_unread(at(700), false, 0, max));
+        assert!(!clock.is_unread(at(800), true, 0, max));
     }
 }

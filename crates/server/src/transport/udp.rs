@@ -1,6 +1,5 @@
 //! UDP: one datagram, one record. Replies leave from the address that was asked.
 
-use std::future::pending;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use tracing::debug;
 
 use wire::Message;
 
-use super::{Peer, ReplyTo, Transport};
+use super::{Peer, ReplyTo, Transport, stopping};
 use crate::dispatch::Dispatcher;
 
 /// The largest datagram that IPv4 can carry.
@@ -120,11 +119,5 @@ pub async fn serve(
                 }
             }
         }
-    }
-}
-
-async fn stopping(stop: &mut watch::Receiver<bool>) {
-    if stop.wait_for(|stopped| *stopped).await.is_err() {
-        pending::<()>().await;
     }
 }
