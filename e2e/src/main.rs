@@ -9,7 +9,7 @@ use clap::Parser;
 use lockkeeper_e2e::drill::world::{Size, World};
 use lockkeeper_e2e::drill::{self, Step};
 use lockkeeper_e2e::image::Image;
-use lockkeeper_e2e::{lab, packages};
+use lockkeeper_e2e::packages;
 
 /// Judge a Lockkeeper server with real Linux kernel clients. Needs root on Debian.
 #[derive(Debug, Parser)]
@@ -55,7 +55,9 @@ fn run(options: &Options) -> Result<ExitCode> {
     }
     ensure!(!steps.is_empty(), "no step is named like that; --list names them all");
     testbed::packages::install(packages::PACKAGES)?;
-    let image = Image::prepare(&options.lab, options.tool.as_deref(), lab::HOSTS)?;
+    // Programs that are run in other directories must find it too.
+    let lab = std::path::absolute(&options.lab)?;
+    let image = Image::prepare(&lab, options.tool.as_deref(), lockkeeper_e2e::lab::HOSTS)?;
     if options.prepare {
         return Ok(ExitCode::SUCCESS);
     }
@@ -64,7 +66,7 @@ fn run(options: &Options) -> Result<ExitCode> {
     let size = if options.short { Size::SHORT } else { Size::FULL };
     println!("{}: {size:?}", if options.short { "short form" } else { "full form" });
     let start = Instant::now();
-    let world = World::start(&image, &options.lab.join("run"), &server, size)?;
+    let world = World::start(&image, &lab.join("run"), &server, size)?;
     println!("ok    start  {:.1} s", start.elapsed().as_secs_f64());
     let tally = drill::run(&world, &steps)?;
     println!("whole drill {:.0} s", start.elapsed().as_secs_f64());
