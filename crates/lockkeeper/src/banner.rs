@@ -6,14 +6,15 @@ use std::path::Path;
 use server::{RpcbindState, Server};
 use vfs::{Access, Export, Exports, Squash};
 
-pub fn banner(server: &Server, exports: &Exports, state: &Path) -> String {
+/// `as_server`: everything is done as the user who runs the server.
+pub fn banner(server: &Server, exports: &Exports, state: &Path, as_server: bool) -> String {
     let mut text = String::new();
     let mut line = |name: &str, rest: String| {
         let _ = writeln!(text, "{name:<10}{rest}");
     };
     line("lockkeeper", format!(" {}   state {}", env!("CARGO_PKG_VERSION"), state.display()));
     for export in exports.iter() {
-        line("export", describe(export));
+        line("export", describe(export, as_server));
     }
     let port = server.port();
     let families = server.addresses().iter().map(|address| address.ip().to_string());
@@ -34,19 +35,22 @@ pub fn banner(server: &Server, exports: &Exports, state: &Path) -> String {
         _ => "vers=3".into(),
     };
     if let Some(export) = exports.iter().next() {
-        let path = export.path.escape_ascii();
-        line("mount", format!("sudo mount -t nfs -o {options} {host}:{path} /mnt"));
+        let source = quoted(&format!("{host}:{}", String::from_utf8_lossy(&export.path)));
+        line("mount", format!("sudo mount -t nfs -o {options} {source} /mnt"));
     }
     text
 }
 
-fn describe(export: &Export) -> String {
+fn describe(export: &Export, as_server: bool) -> String {
     let rules = &export.rules;
     let access = match rules.access {
         Access::ReadWrite => "rw",
         Access::ReadOnly => "ro",
     };
     let squash = match rules.squash {
+        _ if as_server => {
+            format!("everybody acts as uid {}", rustix::process::geteuid().as_raw())
+        }
         Squash::None => "root is root".to_string(),
         Squash::Root => format!("root squashed to {}", rules.anonymous_uid),
         Squash::All => {
@@ -56,4 +60,25 @@ fn describe(export: &Export) -> String {
     let clients = rules.clients.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     let ports = if rules.reserved_ports { "reserved ports" } else { "any port" };
     format!("{}   {access}   {clients}   {squash}   {ports}", export.path.escape_ascii())
+}
+
+/// As a shell takes it, in one word.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/:._-+@%,=".contains(c);
+    if word.chars().all(plain) {
+        return word.to_string();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_can_be_pasted_into_a_shell() {
+        assert_eq!(quoted("filer:/srv/a-b_c.d"), "filer:/srv/a-b_c.d");
+        assert_eq!(quoted("filer:/my files"), "'filer:/my files'");
+        assert_eq!(quoted("filer:/it's"), r"'filer:/it'\''s'");
+    }
 }

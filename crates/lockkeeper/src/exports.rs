@@ -1,10 +1,12 @@
 //! From configured exports to served ones.
 
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use bytes::Bytes;
 
 use vfs::local::{self, LocalFs};
@@ -21,10 +23,13 @@ pub struct Opener {
     open: Vec<(Source, Arc<LocalFs>)>,
 }
 
-/// What makes two configured exports the same file system to open.
+/// What makes two configured exports the same file system to open. The root counts by what it
+/// is now and not only by its path: a disk may have been mounted there since.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Source {
     root: PathBuf,
+    device: u64,
+    inode: u64,
     id: Option<u64>,
     metadata: config::Metadata,
 }
@@ -38,8 +43,9 @@ impl Opener {
         let mut open = Vec::new();
         let mut exports = Vec::new();
         for export in configured {
-            let (source, filesystem) = self.filesystem(export)?;
-            let path = Bytes::copy_from_slice(source.root.as_os_str().as_bytes());
+            let (source, filesystem) = self.filesystem(export, configured.len())?;
+            self.keep_state_private(export, &source, &filesystem)?;
+            let path = mount_path(&export.path, &source.root);
             exports.push(vfs::Export {
                 id: export.id.unwrap_or_else(|| vfs::Export::id_of_path(&path)),
                 path,
@@ -53,12 +59,23 @@ impl Opener {
         Ok(exports)
     }
 
-    fn filesystem(&self, export: &config::Export) -> Result<(Source, Arc<LocalFs>)> {
+    fn filesystem(
+        &self,
+        export: &config::Export,
+        exports: usize,
+    ) -> Result<(Source, Arc<LocalFs>)> {
         let shown = export.path.display();
         let root = export.path.canonicalize().with_context(|| {
             format!("cannot export {shown}; is it there? Make it with: mkdir -p {shown}")
         })?;
-        let source = Source { root, id: export.filesystem_id, metadata: export.metadata };
+        let found = fs::metadata(&root).with_context(|| format!("cannot export {shown}"))?;
+        let source = Source {
+            root,
+            device: found.dev(),
+            inode: found.ino(),
+            id: export.filesystem_id,
+            metadata: export.metadata,
+        };
         if let Some((_, filesystem)) = self.open.iter().find(|(known, _)| *known == source) {
             return Ok((source, filesystem.clone()));
         }
@@ -70,12 +87,36 @@ impl Opener {
                 config::Metadata::Sync => local::Metadata::Sync,
                 config::Metadata::Async => local::Metadata::Async,
             },
-            descriptors_max: self.descriptors_max,
+            descriptors_max: (self.descriptors_max / exports.max(1)).max(64),
             handles: local::Handles::Auto,
         };
         let filesystem =
             LocalFs::open(options).with_context(|| format!("cannot export {shown}"))?;
         Ok((source, Arc::new(filesystem)))
+    }
+
+    /// The key of all handles must not be reachable through one.
+    fn keep_state_private(
+        &self,
+        export: &config::Export,
+        source: &Source,
+        filesystem: &LocalFs,
+    ) -> Result<()> {
+        let reachable = !filesystem.acts_as_caller() || export.squash == config::Squash::None;
+        if reachable && self.state.starts_with(&source.root) {
+            bail!(
+                "the state directory {} lies inside the export {}, where clients could read its \
+                 keys; name another with --state DIR",
+                self.state.display(),
+                source.root.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether every operation is done as the user who runs the server.
+    pub fn act_as_server(&self) -> bool {
+        self.open.iter().any(|(_, filesystem)| !filesystem.acts_as_caller())
     }
 
     fn rules(&self, export: &config::Export) -> Rules {
@@ -108,11 +149,41 @@ impl Opener {
             .filter(|(_, filesystem)| filesystem.promises() == local::HandleKind::InodeMap)
             .map(|(source, _)| {
                 format!(
-                    "{}: no kernel file handles here (they need root or CAP_DAC_READ_SEARCH): a \
-                     file that is renamed behind the server's back becomes stale for clients",
+                    "{}: no kernel file handles here (they need root): a file that is renamed \
+                     behind the server's back becomes stale for clients",
                     source.root.display()
                 )
             })
             .collect()
+    }
+}
+
+/// What clients mount: the path as it was configured, also where it is a link; one that is
+/// relative or has `..` in it as it was resolved.
+fn mount_path(configured: &Path, resolved: &Path) -> Bytes {
+    let plain = configured.is_absolute()
+        && configured.components().all(|part| !matches!(part, Component::ParentDir));
+    let path: PathBuf = match plain {
+        true => configured.components().collect(),
+        false => resolved.to_owned(),
+    };
+    Bytes::copy_from_slice(path.as_os_str().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_mount_what_was_configured() {
+        let path = |configured: &str| {
+            let path = mount_path(Path::new(configured), Path::new("/real"));
+            String::from_utf8(path.to_vec()).unwrap()
+        };
+        assert_eq!(path("/data"), "/data");
+        assert_eq!(path("/data//x/./"), "/data/x");
+        assert_eq!(path("/"), "/");
+        assert_eq!(path("./share"), "/real");
+        assert_eq!(path("/a/../b"), "/real");
     }
 }

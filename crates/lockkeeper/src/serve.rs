@@ -29,17 +29,20 @@ pub async fn serve(args: cli::Serve) -> Result<()> {
     let exports = opener.open(&configured)?;
     let key = HandleKey::new(SecretsInDirectory::new(&state.path).secret("handle")?);
 
+    // Before anybody is told that we are there: a signal that comes at once must find us ready.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     let server = Server::start(server_config(&args, &file), exports.clone(), key).await?;
-    print!("{}", banner(&server, &exports, &state.path));
+    print!("{}", banner(&server, &exports, &state.path, opener.act_as_server()));
+    // From here on only the server holds them, so that a reload lets go of what it drops.
+    drop(exports);
     // Whoever started us may not be reading; that is no reason to stop.
     let _ = std::io::stdout().flush();
     opener.notes().iter().for_each(|note| warn!("{note}"));
     tell_systemd(&[NotifyState::Ready]);
 
     let stopper = server.stopper();
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?;
     let run = server.run();
     tokio::pin!(run);
     loop {

@@ -1,7 +1,7 @@
 //! The state directory: what must survive a restart, and used by one server at a time.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -25,6 +25,14 @@ impl StateDirectory {
             format!("cannot make the state directory {shown}; name another with --state DIR")
         })?;
         let path = fs::canonicalize(&path)?;
+        let found = fs::metadata(&path)?;
+        let ours = found.uid() == rustix::process::geteuid().as_raw();
+        if !ours || found.mode() & 0o022 != 0 {
+            bail!(
+                "others may write the state directory {shown}; make it your own: chown it to the \
+                 server's user, and chmod 700"
+            );
+        }
         let lock = OpenOptions::new()
             .write(true)
             .create(true)
@@ -68,5 +76,14 @@ mod tests {
         assert!(error.contains("another lockkeeper"), "{error}");
         drop(first);
         assert!(StateDirectory::open(Some(dir.path())).is_ok());
+    }
+
+    #[test]
+    fn a_state_directory_that_others_can_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let error = StateDirectory::open(Some(dir.path())).err().unwrap().to_string();
+        assert!(error.contains("chmod 700"), "{error}");
     }
 }

@@ -74,7 +74,8 @@ impl Drop for Running {
 
 fn serve(state: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--rpcbind", "off", "--state"]).arg(state);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--rpcbind", "off"]);
+    command.args(["--ports", "any", "--state"]).arg(state);
     command.env_remove("NOTIFY_SOCKET");
     command
 }

@@ -121,20 +121,25 @@ async fn changes(by: &Connection, dir: &Handle, object: &Handle) -> Vec<(&'stati
 }
 
 #[tokio::test]
-async fn changes_need_a_reserved_port_where_the_export_says_so_and_reads_do_not() {
+async fn a_reserved_port_is_needed_where_the_export_says_so_except_to_look() {
     support::network::need_root();
     let server = serve(Rules { reserved_ports: true, ..open_rules() }).await;
     let high = server.connect().await;
     let low = server.connect_as(&Options { reserved_port: true, ..root_user() }).await;
     assert!(low.local().unwrap().port() < 1024);
-    let dir = mount(&high, PATH).await.unwrap();
+    let refused = mount(&high, PATH).await;
+    assert!(matches!(refused, Err(MountError::Status(MountStatus::Perm))), "{refused:?}");
+    let dir = mount(&low, PATH).await.unwrap();
     let object = file(&Nfs(low.clone()), &dir, "f", 10).await;
     for (name, found) in changes(&high, &dir, &object).await {
         assert_eq!(found, Status::Perm, "{name}");
     }
     let nfs = Nfs(high);
+    assert_eq!(status(nfs.read(&object, 0, 10).await), Status::Perm);
+    assert_eq!(status(nfs.lookup(&dir, b"f").await), Status::Perm);
+    assert_eq!(status(nfs.attributes(&object).await), Status::Ok);
+    let nfs = Nfs(low.clone());
     assert_eq!(nfs.read(&object, 0, 10).await.unwrap().data.len(), 10);
-    assert_eq!(status(nfs.lookup(&dir, b"f").await), Status::Ok);
     for (name, found) in changes(&low, &dir, &object).await {
         assert_eq!(found, Status::Ok, "{name}");
     }

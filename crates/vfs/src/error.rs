@@ -68,7 +68,8 @@ impl From<rustix::io::Errno> for Error {
             E::NOENT => Self::NotFound,
             E::NXIO => Self::NoDevice,
             E::NODEV => Self::NotSupported,
-            E::ACCESS => Self::Denied,
+            // A program that runs on the host: it may do so for ever.
+            E::ACCESS | E::TXTBSY => Self::Denied,
             E::EXIST => Self::Exists,
             E::XDEV => Self::CrossesFileSystems,
             E::NOTDIR => Self::NotADirectory,
@@ -83,7 +84,7 @@ impl From<rustix::io::Errno> for Error {
             E::DQUOT => Self::Quota,
             E::STALE => Self::Stale,
             E::NOTSUP | E::NOSYS => Self::NotSupported,
-            E::MFILE | E::NFILE | E::NOMEM | E::INTR | E::BUSY | E::TXTBSY => Self::TryLater,
+            E::MFILE | E::NFILE | E::NOMEM | E::INTR | E::BUSY => Self::TryLater,
             E::AGAIN => Self::WouldBlock,
             _ => Self::Io,
         }

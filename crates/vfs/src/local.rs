@@ -120,6 +120,10 @@ pub enum OpenError {
         "the kernel does not answer faccessat2: {0}. Lockkeeper needs Linux 5.10; in a container, use a newer runtime or allow the call in its seccomp profile"
     )]
     Access(std::io::Error),
+    #[error(
+        "the server is not root but has CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH or CAP_FOWNER, with which every client could reach every file of {path}. Run it as root, which acts as each caller, or without these"
+    )]
+    Power { path: PathBuf },
     #[error("{descriptors_max} descriptors are too few to serve a directory: allow at least 64")]
     Descriptors { descriptors_max: usize },
     #[error("cannot start serving {path}: {source}")]
@@ -137,6 +141,10 @@ impl LocalFs {
         let Options { root: path, state, descriptors_max, .. } = options;
         if descriptors_max < 64 {
             return Err(OpenError::Descriptors { descriptors_max });
+        }
+        let identity = Identity::of_process();
+        if identity.gives_power_away() {
+            return Err(OpenError::Power { path });
         }
         let root_error = |source: rustix::io::Errno| OpenError::Root {
             path: path.clone(),
@@ -192,7 +200,7 @@ impl LocalFs {
             objects,
             cache,
             uncommitted: Uncommitted::new(descriptors_max / 8),
-            identity: Identity::of_process(),
+            identity,
             verifier: AtomicU64::new(verifier),
             openat2_missing: AtomicBool::new(false),
         });

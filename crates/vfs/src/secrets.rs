@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 /// Where secrets are kept: a directory of one server, or a store that several share.
@@ -30,7 +30,13 @@ impl Secrets for SecretsInDirectory {
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         match fs::File::open(&path) {
             Ok(mut file) => {
-                if file.metadata()?.permissions().mode() & 0o077 != 0 {
+                let found = file.metadata()?;
+                if found.uid() != rustix::process::geteuid().as_raw() {
+                    let text = "not the server's own file; delete it to make a new one (clients \
+                                must then mount again)";
+                    return Err(explain(io::Error::new(io::ErrorKind::PermissionDenied, text)));
+                }
+                if found.mode() & 0o077 != 0 {
                     let text = "readable by others; run: chmod 600 on it, or delete it to make a \
                                 new one (clients must then mount again)";
                     return Err(explain(io::Error::new(io::ErrorKind::PermissionDenied, text)));
@@ -65,6 +71,7 @@ impl Secrets for SecretsInDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_secret_is_made_once_and_kept_private() {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::warn;
-use vfs::{Context, Error, Export, FileKind, ObjectId, Patience};
+use vfs::{Caller, Context, Error, Export, FileKind, ObjectId, Patience};
 use wire::mount::{
     self, Dump, Exports, HostName, Mnt, MntReply, MntReply1, Mount, MountStatus, Mounted, Mounts,
     Null, Path, Umnt, UmntAll,
@@ -13,7 +13,7 @@ use wire::nfs3::Handle;
 use wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Procedure};
 use wire::{Encode, Writer};
 
-use super::nfs3::Files;
+use super::nfs3::{Files, admit_port};
 use super::{Served, Service, decode, simple};
 use crate::rarely::Rarely;
 use crate::transport::{Peer, Transport};
@@ -35,9 +35,15 @@ impl MountService {
         Self { files, mounts: Mutex::default() }
     }
 
-    fn mount(&self, path: &Path, peer: &Peer) -> Result<Handle, MountStatus> {
+    fn mount(&self, path: &Path, call: &Call, peer: &Peer) -> Result<Handle, MountStatus> {
         let exports = self.files.exports();
-        let (export, names) = exports.by_path(path).ok_or(MountStatus::NoEnt)?;
+        let Some((export, names)) = exports.by_path(path) else {
+            if STRANGERS.due() {
+                let (path, ip) = (path.escape_ascii(), peer.remote.ip());
+                warn!("{ip} asked for {path}, which is not exported");
+            }
+            return Err(MountStatus::NoEnt);
+        };
         if !export.rules.admits(peer.remote.ip()) {
             if STRANGERS.due() {
                 let (path, ip) = (export.path.escape_ascii(), peer.remote.ip());
@@ -45,7 +51,9 @@ impl MountService {
             }
             return Err(MountStatus::Acces);
         }
-        let object = walk(export, &names).map_err(mount_status)?;
+        admit_port(export, peer).map_err(mount_status)?;
+        let caller = self.files.walker(export, &call.credential).map_err(mount_status)?;
+        let object = walk(export, &caller, &names).map_err(mount_status)?;
         let handle = self.files.seal(export, &object);
         let mount = Mount { host: host(peer), path: path.clone() };
         let mut mounts = self.mounts();
@@ -78,9 +86,8 @@ impl MountService {
 }
 
 /// Down from the root of an export by plain names: no `..`, and links are not followed.
-fn walk(export: &Export, names: &[&[u8]]) -> Result<ObjectId, Error> {
-    let caller = vfs::Caller::new(0, 0, &[]);
-    let context = Context { caller: &caller, patience: Patience::Wait };
+fn walk(export: &Export, caller: &Caller, names: &[&[u8]]) -> Result<ObjectId, Error> {
+    let context = Context { caller, patience: Patience::Wait };
     let mut at = export.filesystem.root();
     for name in names {
         if matches!(*name, b"." | b"..") {
@@ -126,7 +133,7 @@ impl Service for MountService {
             Mnt::NUMBER if patience == Patience::Now => Served::NotNow,
             Mnt::NUMBER => {
                 let path: Path = decode!(call);
-                let mounted = self.mount(&path, peer);
+                let mounted = self.mount(&path, call, peer);
                 if call.version == mount::V3 {
                     let flavours = vec![AUTH_SYS, AUTH_NONE];
                     MntReply(mounted.map(|root| Mounted { root, flavours })).encode(out);

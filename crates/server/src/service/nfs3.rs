@@ -54,7 +54,35 @@ impl Files {
 
     /// From the next request on, these are served.
     pub fn replace_exports(&self, exports: Exports) {
-        *self.exports.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(exports);
+        let mut current = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *current, Arc::new(exports));
+        drop(current);
+        // The last of a file system may wait for its disk when it goes; nobody shall wait for it.
+        std::thread::spawn(move || drop(old));
+    }
+
+    /// As whom a mount walks down to a directory below the export's root. Where ports are
+    /// reserved, root of the client asks: it mounts for others and may pass closed directories.
+    pub fn walker(&self, export: &Export, credential: &Credential) -> Result<Caller> {
+        if export.rules.reserved_ports {
+            return Ok(Caller::new(0, 0, &[]));
+        }
+        self.caller(export, credential, Patience::Wait)
+    }
+
+    fn caller(
+        &self,
+        export: &Export,
+        credential: &Credential,
+        patience: Patience,
+    ) -> Result<Caller> {
+        let rules = &export.rules;
+        match credential {
+            Credential::None => Ok(rules.anonymous()),
+            Credential::Sys(sys) => {
+                rules.caller(sys.uid, sys.gid, sys.groups.as_slice(), &self.groups, patience)
+            }
+        }
     }
 
     pub fn seal(&self, export: &Export, object: &ObjectId) -> Handle {
@@ -107,29 +135,26 @@ impl Target {
         Wcc { before: None, after: self.seen() }
     }
 
-    /// Changes are refused on a read-only export, and from a port that any user can send from.
-    fn may_change(&self, peer: &Peer) -> Result<()> {
-        if self.export.rules.access == Access::ReadOnly {
-            return Err(Error::ReadOnly);
+    fn may_change(&self) -> Result<()> {
+        match self.export.rules.access {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(Error::ReadOnly),
         }
-        if self.export.rules.reserved_ports && !peer.uses_reserved_port() {
-            if UNRESERVED.due() {
-                let path = self.export.path.escape_ascii();
-                warn!(
-                    "refused a change to {path} from {}, which is not a reserved port; mount it \
-                     without noresvport, or set ports = \"any\" for the export",
-                    peer.remote
-                );
-            }
-            return Err(Error::NotOwner);
-        }
-        Ok(())
     }
 }
 
 impl Request<'_> {
-    /// The file of a handle, if it is ours, still exported, and this client may use it.
+    /// The file of a handle, to read it or to find others by it. Not from a port that any user
+    /// of the client can send from, if the export says so: such a user could claim to be another.
     fn open(&self, handle: &Handle) -> Result<Target> {
+        let target = self.open_to_look(handle)?;
+        admit_port(&target.export, self.peer)?;
+        Ok(target)
+    }
+
+    /// The file of a handle, if it is ours, still exported, and this client may use it; to look
+    /// at what tells nothing of its content.
+    fn open_to_look(&self, handle: &Handle) -> Result<Target> {
         let opened = self.files.key.open(handle)?;
         let exports = self.files.exports.read().unwrap_or_else(PoisonError::into_inner);
         let export = exports.by_id(opened.export).ok_or(Error::Stale)?.clone();
@@ -144,25 +169,31 @@ impl Request<'_> {
         if self.patience == Patience::Now && !export.filesystem.prompt() {
             return Err(Error::WouldBlock);
         }
-        let caller = match self.credential {
-            Credential::None => export.rules.anonymous(),
-            Credential::Sys(sys) => export.rules.caller(
-                sys.uid,
-                sys.gid,
-                sys.groups.as_slice(),
-                &self.files.groups,
-                self.patience,
-            )?,
-        };
+        let caller = self.files.caller(&export, self.credential, self.patience)?;
         Ok(Target { export, object: opened.file.object, caller, patience: self.patience })
     }
 
     /// The same, for an operation that changes something.
     fn open_to_change(&self, handle: &Handle) -> Result<Target> {
         let target = self.open(handle)?;
-        target.may_change(self.peer)?;
+        target.may_change()?;
         Ok(target)
     }
+}
+
+/// Refuses ports that any user can send from, and tells the operator how to allow them.
+pub fn admit_port(export: &Export, peer: &Peer) -> Result<()> {
+    if !export.rules.reserved_ports || peer.uses_reserved_port() {
+        return Ok(());
+    }
+    if UNRESERVED.due() {
+        let (path, from) = (export.path.escape_ascii(), peer.remote);
+        warn!(
+            "refused {path} to {from}, which is not a reserved port; mount it with -o resvport \
+             (the default on Linux, not on macOS), or set ports = \"any\" for the export"
+        );
+    }
+    Err(Error::NotOwner)
 }
 
 impl Nfs3 {

@@ -4,8 +4,9 @@
 //! one gets a random number, which is kept with what its root looks like. Device numbers are no
 //! help: they change from one start of the machine to the next.
 //!
-//! `filesystems` in the state directory has a line for each file system ever served, `id key`, so
-//! that an id stays even if a newer kernel knows another UUID.
+//! `filesystems` in the state directory has a line for each way in which a file system ever served
+//! was recognised, `id key`: by its UUID and by its root. So an id stays when the UUID becomes
+//! visible only later, with a newer kernel or outside a container.
 
 use std::{
     fmt::Write as _,
@@ -34,35 +35,48 @@ pub(super) fn identify(state: &Path, root: &OwnedFd, found: &Status) -> Result<F
     let mut nameless = lock(&NAMELESS);
     let uuid =
         sys::filesystem_uuid(root).map(|bytes| text(&bytes)).or_else(|| by_uuid(found.device));
+    let root_key = root_key(root, found);
     if let Some(uuid) = uuid {
-        return known(state, &format!("uuid:{uuid}"), || Ok(hash(uuid.as_bytes())));
+        // A root without a time of birth looks like that of any other file system of its kind.
+        let root_key = found.born.map(|_| root_key);
+        let keys: Vec<String> = [format!("uuid:{uuid}")].into_iter().chain(root_key).collect();
+        return known(state, &keys, || Ok(hash(uuid.as_bytes())));
     }
     // What was given once stays, even if two directories of one file system were given different
     // numbers because they were never served together before: handles are out in the world.
     let same_device = nameless.iter().find(|(device, _)| *device == found.device);
     let new = || same_device.map_or_else(|| Ok(sys::random()?), |(_, id)| Ok(id.0));
-    let id = known(state, &root_key(root, found), new)?;
+    let id = known(state, &[root_key], new)?;
     nameless.push((found.device, id));
     Ok(id)
 }
 
-/// The id that was given to `key` before, or the one it gets now.
-fn known(state: &Path, key: &str, new: impl FnOnce() -> Result<u64>) -> Result<FileSystemId> {
+/// The id that was given to one of `keys` before, the first of them that is known, or the one that
+/// they get now. All of them are known afterwards.
+fn known(state: &Path, keys: &[String], new: impl FnOnce() -> Result<u64>) -> Result<FileSystemId> {
     let path = state.join(FILE);
     let mut lines = match fs::read_to_string(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         other => other?,
     };
-    let entry = lines.lines().filter_map(|line| line.split_once(' ')).find(|(_, k)| *k == key);
-    if let Some(id) = entry.and_then(|(id, _)| u64::from_str_radix(id, 16).ok()) {
-        return Ok(FileSystemId(id));
+    let find = |key: &String| {
+        let mut entries = lines.lines().filter_map(|line| line.split_once(' '));
+        let (id, _) = entries.find(|(_, known)| known == key)?;
+        u64::from_str_radix(id, 16).ok()
+    };
+    let found: Vec<Option<u64>> = keys.iter().map(find).collect();
+    let id = match found.iter().flatten().next() {
+        Some(id) => *id,
+        None => new()?.max(1),
+    };
+    let missing = keys.iter().zip(found).filter(|(_, known)| known.is_none());
+    let added: String = missing.map(|(key, _)| format!("{id:016x} {key}\n")).collect();
+    if !added.is_empty() {
+        if !lines.is_empty() && !lines.ends_with('\n') {
+            lines.push('\n');
+        }
+        state::replace(&path, (lines + &added).as_bytes())?;
     }
-    let id = new()?.max(1);
-    if !lines.is_empty() && !lines.ends_with('\n') {
-        lines.push('\n');
-    }
-    lines.push_str(&format!("{id:016x} {key}\n"));
-    state::replace(&path, lines.as_bytes())?;
     Ok(FileSystemId(id))
 }
 
@@ -111,10 +125,20 @@ mod tests {
     #[test]
     fn an_id_is_kept_and_another_file_system_gets_another_one() {
         let state = tempfile::tempdir().unwrap();
-        let first = known(state.path(), "uuid:a", || Ok(7)).unwrap();
+        let known = |keys: &[&str], new| {
+            let keys: Vec<String> = keys.iter().map(|key| key.to_string()).collect();
+            known(state.path(), &keys, || Ok(new)).unwrap()
+        };
+        let first = known(&["uuid:a"], 7);
         assert_eq!(first, FileSystemId(7));
-        assert_eq!(known(state.path(), "uuid:a", || Ok(8)).unwrap(), first);
-        assert_eq!(known(state.path(), "uuid:b", || Ok(8)).unwrap(), FileSystemId(8));
+        assert_eq!(known(&["uuid:a"], 8), first);
+        assert_eq!(known(&["uuid:b"], 8), FileSystemId(8));
+        // Known by its root before its UUID could be seen, and the other way round.
+        let second = known(&["root:2:99"], 9);
+        assert_eq!(known(&["uuid:c", "root:2:99"], 10), second);
+        assert_eq!(known(&["uuid:c"], 11), second);
+        assert_eq!(known(&["uuid:a", "root:2:77"], 12), first);
+        assert_eq!(known(&["root:2:77"], 13), first);
         let mode = fs::metadata(state.path().join(FILE)).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
     }

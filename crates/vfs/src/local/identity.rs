@@ -45,11 +45,23 @@ impl Identity {
         let capable = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
         // A user name space may forbid setgroups in spite of the capability.
         let groups = rustix::process::getgroups().unwrap_or_default();
-        if capable && set_thread_groups(&groups).is_ok() {
-            Self::Caller { own_uid: sys::set_fs_uid(READ), own_gid: sys::set_fs_gid(READ) }
+        let (own_uid, own_gid) = (sys::set_fs_uid(READ), sys::set_fs_gid(READ));
+        // Only when root becomes somebody else does the kernel take root's powers over files away.
+        if capable && own_uid == 0 && set_thread_groups(&groups).is_ok() {
+            Self::Caller { own_uid, own_gid }
         } else {
             Self::Server
         }
+    }
+
+    /// Whether every caller would have the server's power over all files: a server that is not
+    /// root but was given some of root's powers.
+    pub(super) fn gives_power_away(self) -> bool {
+        const POWERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE
+            .union(CapabilitySet::DAC_READ_SEARCH)
+            .union(CapabilitySet::FOWNER);
+        let not_root = self == Self::Server && sys::set_fs_uid(READ) != 0;
+        not_root && capabilities(None).is_ok_and(|sets| sets.effective.intersects(POWERS))
     }
 
     /// Acts as `caller` until the guard is dropped. Nothing may be spawned meanwhile: a new

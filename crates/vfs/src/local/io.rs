@@ -116,6 +116,9 @@ impl Tree {
     /// Makes the file's data durable, with all unstable writes up to now. If that fails, they may
     /// be lost for good (the kernel drops the pages and reports it once), so the verifier changes.
     pub(super) fn sync(&self, node: &Node, stability: Stability) -> Result<()> {
+        // The kernel reports a failure once. Who asks next must not be told that all is well
+        // before the verifier has changed.
+        let _turn = (node.kind == FileKind::Regular).then(|| node.syncing());
         let writes = Uncommitted::writes(node);
         let fd = match node.open_writer() {
             Some(fd) => fd,

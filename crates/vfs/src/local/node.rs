@@ -33,6 +33,7 @@ pub(super) struct Node {
     reader: OnceLock<OwnedFd>,
     writer: OnceLock<OwnedFd>,
     order: Mutex<()>,
+    syncing: Mutex<()>,
     /// Unstable writes so far. Only moved under the lock of `Uncommitted`.
     pub(super) writes: AtomicU64,
     used: AtomicU64,
@@ -45,6 +46,11 @@ impl Node {
     /// of a directory and a file in it, the directory first.
     pub(super) fn in_order(&self) -> MutexGuard<'_, ()> {
         lock(&self.order)
+    }
+
+    /// Held around a `fsync` and what follows from its outcome.
+    pub(super) fn syncing(&self) -> MutexGuard<'_, ()> {
+        lock(&self.syncing)
     }
 
     /// For reading data, listing and `fsync`; `open` is asked the first time.
@@ -138,6 +144,7 @@ impl Cache {
             reader: OnceLock::new(),
             writer: OnceLock::new(),
             order: Mutex::default(),
+            syncing: Mutex::default(),
             writes: AtomicU64::new(0),
             used: AtomicU64::new(self.now.load(Relaxed)),
             descriptors: self.descriptors.clone(),

@@ -22,6 +22,9 @@ const VERDICTS_MAX: usize = 8;
 /// ago is not remembered: a second change could leave the same time behind.
 const SETTLED_AFTER: Duration = Duration::from_millis(50);
 
+/// Some file systems count in steps of one or two seconds; then the nanoseconds are none.
+const SETTLED_AFTER_WHOLE_SECONDS: Duration = Duration::from_millis(2_100);
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Verdict {
     read: bool,
@@ -167,8 +170,13 @@ fn may(node: &Node, access: Access) -> Result<()> {
 }
 
 fn settled(changed: Time) -> bool {
+    let nanoseconds = changed.nanoseconds;
     let Ok(seconds) = u64::try_from(changed.seconds) else { return true };
     let changed = UNIX_EPOCH.checked_add(Duration::new(seconds, changed.nanoseconds));
     let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
-    age.is_some_and(|age| age > SETTLED_AFTER)
+    let enough = match nanoseconds {
+        0 => SETTLED_AFTER_WHOLE_SECONDS,
+        _ => SETTLED_AFTER,
+    };
+    age.is_some_and(|age| age > enough)
 }

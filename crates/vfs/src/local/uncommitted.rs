@@ -71,6 +71,8 @@ impl Uncommitted {
         let mut files = lock(&self.files);
         if node.writes.load(Relaxed) == writes {
             files.remove(&node.id);
+        } else if let Some(file) = files.by_object.get_mut(&node.id) {
+            file.since = Instant::now();
         }
     }
 

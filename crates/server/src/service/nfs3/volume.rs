@@ -11,7 +11,7 @@ const READDIR_PREFERRED: u32 = 64 << 10;
 
 impl Request<'_> {
     pub(super) fn fs_stat(&self, args: FsArgs) -> Result<FsStatus, Refusal<Option<Attributes>>> {
-        let target = self.open(&args.root).map_err(refuse(|| None))?;
+        let target = self.open_to_look(&args.root).map_err(refuse(|| None))?;
         let space = target
             .export
             .filesystem
@@ -33,7 +33,7 @@ impl Request<'_> {
         &self,
         args: FsArgs,
     ) -> Result<FsInformation, Refusal<Option<Attributes>>> {
-        let target = self.open(&args.root).map_err(refuse(|| None))?;
+        let target = self.open_to_look(&args.root).map_err(refuse(|| None))?;
         let traits = target.export.filesystem.traits();
         let io_max = self.io_bytes_max();
         let mut bits = properties::HOMOGENEOUS | properties::SETS_TIMES;
@@ -65,7 +65,7 @@ impl Request<'_> {
         &self,
         args: FsArgs,
     ) -> Result<PathConfiguration, Refusal<Option<Attributes>>> {
-        let target = self.open(&args.root).map_err(refuse(|| None))?;
+        let target = self.open_to_look(&args.root).map_err(refuse(|| None))?;
         let traits = target.export.filesystem.traits();
         Ok(PathConfiguration {
             attributes: target.seen(),
