@@ -37,47 +37,66 @@ pub(super) fn identify(state: &Path, root: &OwnedFd, found: &Status) -> Result<F
         sys::filesystem_uuid(root).map(|bytes| text(&bytes)).or_else(|| by_uuid(found.device));
     let root_key = root_key(root, found);
     if let Some(uuid) = uuid {
-        // A root without a time of birth looks like that of any other file system of its kind.
-        let root_key = found.born.map(|_| root_key);
-        let keys: Vec<String> = [format!("uuid:{uuid}")].into_iter().chain(root_key).collect();
-        return known(state, &keys, || Ok(hash(uuid.as_bytes())));
+        return known_by_uuid(state, &format!("uuid:{uuid}"), &root_key);
     }
     // What was given once stays, even if two directories of one file system were given different
     // numbers because they were never served together before: handles are out in the world.
     let same_device = nameless.iter().find(|(device, _)| *device == found.device);
     let new = || same_device.map_or_else(|| Ok(sys::random()?), |(_, id)| Ok(id.0));
-    let id = known(state, &[root_key], new)?;
+    let id = known(state, &root_key, new)?;
     nameless.push((found.device, id));
     Ok(id)
 }
 
-/// The id that was given to one of `keys` before, the first of them that is known, or the one that
-/// they get now. All of them are known afterwards.
-fn known(state: &Path, keys: &[String], new: impl FnOnce() -> Result<u64>) -> Result<FileSystemId> {
-    let path = state.join(FILE);
-    let mut lines = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        other => other?,
-    };
-    let find = |key: &String| {
-        let mut entries = lines.lines().filter_map(|line| line.split_once(' '));
-        let (id, _) = entries.find(|(_, known)| known == key)?;
-        u64::from_str_radix(id, 16).ok()
-    };
-    let found: Vec<Option<u64>> = keys.iter().map(find).collect();
-    let id = match found.iter().flatten().next() {
-        Some(id) => *id,
-        None => new()?.max(1),
-    };
-    let missing = keys.iter().zip(found).filter(|(_, known)| known.is_none());
-    let added: String = missing.map(|(key, _)| format!("{id:016x} {key}\n")).collect();
-    if !added.is_empty() {
-        if !lines.is_empty() && !lines.ends_with('\n') {
-            lines.push('\n');
-        }
-        state::replace(&path, (lines + &added).as_bytes())?;
+/// The id of a file system whose UUID is visible. If it was served before that was so, it is known
+/// by its root, and keeps that id; but only one file system can: two that were made in the same
+/// second have roots that look alike.
+fn known_by_uuid(state: &Path, uuid_key: &str, root_key: &str) -> Result<FileSystemId> {
+    let lines = Lines::read(state)?;
+    let before = lines.find(root_key).filter(|id| !lines.has_uuid(*id));
+    known(state, uuid_key, || Ok(before.unwrap_or_else(|| hash(uuid_key.as_bytes()))))
+}
+
+/// The id that was given to `key` before, or the one it gets now.
+fn known(state: &Path, key: &str, new: impl FnOnce() -> Result<u64>) -> Result<FileSystemId> {
+    let mut lines = Lines::read(state)?;
+    if let Some(id) = lines.find(key) {
+        return Ok(FileSystemId(id));
     }
+    let id = new()?.max(1);
+    if !lines.0.is_empty() && !lines.0.ends_with('\n') {
+        lines.0.push('\n');
+    }
+    lines.0.push_str(&format!("{id:016x} {key}\n"));
+    state::replace(&state.join(FILE), lines.0.as_bytes())?;
     Ok(FileSystemId(id))
+}
+
+/// What `filesystems` says.
+struct Lines(String);
+
+impl Lines {
+    fn read(state: &Path) -> Result<Self> {
+        match fs::read_to_string(state.join(FILE)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self(String::new())),
+            other => other.map(Self),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u64, &str)> {
+        self.0.lines().filter_map(|line| {
+            let (id, key) = line.split_once(' ')?;
+            Some((u64::from_str_radix(id, 16).ok()?, key))
+        })
+    }
+
+    fn find(&self, key: &str) -> Option<u64> {
+        self.iter().find(|(_, known)| *known == key).map(|(id, _)| id)
+    }
+
+    fn has_uuid(&self, id: u64) -> bool {
+        self.iter().any(|(known, key)| known == id && key.starts_with("uuid:"))
+    }
 }
 
 /// What the root looks like: the kernel's handle, which has a generation, or number and birth.
@@ -125,22 +144,22 @@ mod tests {
     #[test]
     fn an_id_is_kept_and_another_file_system_gets_another_one() {
         let state = tempfile::tempdir().unwrap();
-        let known = |keys: &[&str], new| {
-            let keys: Vec<String> = keys.iter().map(|key| key.to_string()).collect();
-            known(state.path(), &keys, || Ok(new)).unwrap()
-        };
-        let first = known(&["uuid:a"], 7);
+        let first = known(state.path(), "uuid:a", || Ok(7)).unwrap();
         assert_eq!(first, FileSystemId(7));
-        assert_eq!(known(&["uuid:a"], 8), first);
-        assert_eq!(known(&["uuid:b"], 8), FileSystemId(8));
-        // Known by its root before its UUID could be seen, and the other way round.
-        let second = known(&["root:2:99"], 9);
-        assert_eq!(known(&["uuid:c", "root:2:99"], 10), second);
-        assert_eq!(known(&["uuid:c"], 11), second);
-        assert_eq!(known(&["uuid:a", "root:2:77"], 12), first);
-        assert_eq!(known(&["root:2:77"], 13), first);
+        assert_eq!(known(state.path(), "uuid:a", || Ok(8)).unwrap(), first);
+        assert_eq!(known(state.path(), "uuid:b", || Ok(8)).unwrap(), FileSystemId(8));
         let mode = fs::metadata(state.path().join(FILE)).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn an_id_stays_when_the_uuid_becomes_visible_and_is_not_given_twice() {
+        let state = tempfile::tempdir().unwrap();
+        let before = known(state.path(), "root:2:99", || Ok(9)).unwrap();
+        assert_eq!(known_by_uuid(state.path(), "uuid:a", "root:2:99").unwrap(), before);
+        assert_eq!(known_by_uuid(state.path(), "uuid:a", "root:2:55").unwrap(), before);
+        // Another one whose root looks the same.
+        assert_ne!(known_by_uuid(state.path(), "uuid:b", "root:2:99").unwrap(), before);
     }
 
     #[test]
