@@ -21,10 +21,7 @@ fn in_own_mount_space(name: &str) -> bool {
             .args(["--exact", name, "--nocapture"])
             .env("OWN_MOUNT_SPACE", "1")
             .status();
-        match status {
-            Ok(status) => assert!(status.success()),
-            Err(error) => panic!("cannot run unshare: {error}; install util-linux"),
-        }
+        assert!(status.is_ok_and(|status| status.success()), "run by unshare, of util-linux");
     }
     false
 }
@@ -63,7 +60,7 @@ fn a_mount_point_below_is_seen_but_not_entered() {
     mount(&["-t", "tmpfs", "none"], &host.path("mounted"));
     fs::create_dir(host.path("bound")).unwrap();
     let own = host.root.path().to_string_lossy().into_owned();
-    assert!(mount(&["--bind", &own], &host.path("bound")));
+    mount(&["--bind", &own], &host.path("bound"));
     for handles in [Handles::Auto, Handles::InodeMap] {
         let fs = host.open(handles);
         let root = root();
@@ -201,7 +198,7 @@ fn handles_lead_to_files_that_the_kernel_has_not_seen_since_it_started() {
             (dir, deep, file, by.symlink(&deep, "l", "text").unwrap())
         };
         unmount(host.root.path());
-        assert!(mount(&["-o", "loop", &image], host.root.path()));
+        mount(&["-o", "loop", &image], host.root.path());
         let fs = host.open(handles);
         let by = By::new(&fs, &alice);
         assert_eq!(by.link(&file, &fs.root(), "linked"), Ok(2));
