@@ -41,7 +41,7 @@ pub struct Serve {
     #[arg(long, value_enum)]
     pub rpcbind: Option<Rpcbind>,
 
-    /// From which source ports changes are accepted [default: reserved as root, else any]
+    /// From which source ports requests are taken [default: reserved as root, else any]
     #[arg(long, value_enum)]
     pub ports: Option<Ports>,
 }
@@ -64,5 +64,6 @@ pub enum Rpcbind {
 pub enum Ports {
     /// Below 1024, which only root of the client can use
     Reserved,
+    /// All: users of a client can then claim to be others
     Any,
 }

@@ -1,6 +1,7 @@
 //! From configured exports to served ones.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -65,8 +66,12 @@ impl Opener {
         exports: usize,
     ) -> Result<(Source, Arc<LocalFs>)> {
         let shown = export.path.display();
-        let root = export.path.canonicalize().with_context(|| {
-            format!("cannot export {shown}; is it there? Make it with: mkdir -p {shown}")
+        let root = export.path.canonicalize().map_err(|error| {
+            let hint = match error.kind() {
+                ErrorKind::NotFound => format!("; make it with: mkdir -p {shown}"),
+                _ => String::new(),
+            };
+            anyhow!("cannot export {shown}: {error}{hint}")
         })?;
         let found = fs::metadata(&root).with_context(|| format!("cannot export {shown}"))?;
         let source = Source {
