@@ -67,15 +67,11 @@ impl Dispatcher {
             Ok(service) => service,
             Err(verdict) => return Some(accepted(call.xid, verdict)),
         };
-        let replay = match service.repeat(&call) {
-            Repeat::Harmless => None,
-            Repeat::Once => Some(&self.once),
-            Repeat::Bulk => Some(&self.bulk),
-        };
+        let repeat = service.repeat(&call);
         let mut key = None;
-        if let Some(replay) = replay {
+        if let Some(replay) = self.replay(repeat) {
             match replay.begin(&call, &record, peer, to) {
-                Verdict::New(new) => key = Some(new),
+                Verdict::New(new) => key = Some((repeat, new)),
                 Verdict::Again(reply) => return Some(reply),
                 Verdict::Started => return None,
             }
@@ -110,11 +106,10 @@ impl Dispatcher {
         request_bytes: usize,
         peer: Peer,
         to: ReplyTo,
-        key: Option<Key>,
+        key: Option<(Repeat, Key)>,
     ) {
         let weight = request_bytes + service.reply_bytes(&call);
-        let repeat = service.repeat(&call);
-        let underway = Underway::new(self.clone(), to, weight, key.map(|key| (repeat, key)));
+        let underway = Underway::new(self.clone(), to, weight, key);
         self.workers.submit(move || {
             let reply = answer(&*service, &call, &peer, Patience::Wait);
             // The request's buffer goes before the reply does: the peer may send the next.
@@ -123,8 +118,13 @@ impl Dispatcher {
         });
     }
 
-    fn replay(&self, repeat: Repeat) -> &Replay {
-        if repeat == Repeat::Bulk { &self.bulk } else { &self.once }
+    /// Where replies of this kind are kept.
+    fn replay(&self, repeat: Repeat) -> Option<&Replay> {
+        match repeat {
+            Repeat::Harmless => None,
+            Repeat::Once => Some(&self.once),
+            Repeat::Bulk => Some(&self.bulk),
+        }
     }
 }
 
@@ -153,21 +153,20 @@ impl Underway {
 
     fn finish(mut self, reply: Option<Message>) {
         let Some(reply) = reply else { return };
-        match self.key.take() {
-            Some((repeat, key)) => {
-                for waiting in self.dispatcher.replay(repeat).answered(key, &reply) {
-                    waiting.send(reply.clone());
-                }
-            }
-            None => self.to.send(reply),
+        let Some((repeat, key)) = self.key.take() else { return self.to.send(reply) };
+        let replay = self.dispatcher.replay(repeat);
+        for waiting in replay.map(|replay| replay.answered(key, &reply)).unwrap_or_default() {
+            waiting.send(reply.clone());
         }
     }
 }
 
 impl Drop for Underway {
     fn drop(&mut self) {
-        if let Some((repeat, key)) = &self.key {
-            self.dispatcher.replay(*repeat).abandoned(key);
+        if let Some((repeat, key)) = &self.key
+            && let Some(replay) = self.dispatcher.replay(*repeat)
+        {
+            replay.abandoned(key);
         }
         self.dispatcher.load.fetch_sub(self.weight, Ordering::Relaxed);
         match &self.to {

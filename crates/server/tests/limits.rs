@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use support::line::{marked, user};
 use support::{
     Line, PATH, Running, Watched, call, export, file, memory, open_rules, resident_kilobytes,
-    results, soon, until,
+    results, soon, until, with_a_held_request,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -225,13 +225,7 @@ async fn no_more_requests_are_started_than_may_be_in_flight() {
 
 #[tokio::test]
 async fn a_connection_that_is_closed_by_the_server_is_closed_though_an_operation_is_held() {
-    let watched = Watched::new();
-    let server = Running::start(watched.clone(), Limits::default()).await;
-    let object = server.root().await;
-    let mut line = server.line().await;
-    watched.hold("attributes");
-    line.send_record(&call::<GetAttr>(1, &Credential::None, &GetAttrArgs { object })).await;
-    until("GETATTR was begun", || watched.running("attributes") == 1).await;
+    let (watched, _server, mut line) = with_a_held_request().await;
     line.send(&[0xff; 4]).await;
     let closed = timeout(Duration::from_secs(2), line.is_closed()).await;
     watched.release("attributes");

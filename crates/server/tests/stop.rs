@@ -8,21 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper_server::Limits;
-use support::{Running, Watched, call, results, until};
+use support::{Running, call, results, until, with_a_held_request};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
-use wire::nfs3::{GetAttr, GetAttrArgs};
-use wire::rpc::Credential;
+use wire::nfs3::GetAttr;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_is_under_way_is_answered_before_the_end() {
-    let watched = Watched::new();
-    let server = Running::start(watched.clone(), Limits::default()).await;
-    let object = server.root().await;
-    let mut line = server.line().await;
-    watched.hold("attributes");
-    line.send_record(&call::<GetAttr>(1, &Credential::None, &GetAttrArgs { object })).await;
-    until("GETATTR was begun", || watched.running("attributes") == 1).await;
+    let (watched, server, mut line) = with_a_held_request().await;
     server.stop();
     sleep(Duration::from_millis(50)).await;
     watched.release("attributes");
@@ -56,13 +49,7 @@ async fn idle_connections_and_unread_replies_do_not_hold_up_a_stop() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operation_that_never_ends_does_not_hold_up_a_stop() {
-    let watched = Watched::new();
-    let server = Running::start(watched.clone(), Limits::default()).await;
-    let object = server.root().await;
-    let mut line = server.line().await;
-    watched.hold("attributes");
-    line.send_record(&call::<GetAttr>(1, &Credential::None, &GetAttrArgs { object })).await;
-    until("GETATTR was begun", || watched.running("attributes") == 1).await;
+    let (watched, server, _line) = with_a_held_request().await;
     server.stop();
     let begun = Instant::now();
     server.ended().await;

@@ -11,6 +11,9 @@ pub fn mark(length: usize) -> u32 {
     LAST | length as u32
 }
 
+/// How long that word is.
+pub const MARK_BYTES: usize = 4;
+
 const LAST: u32 = 0x8000_0000;
 
 /// What a peer may send as one record.
@@ -47,8 +50,8 @@ impl Records {
     /// there can be one.
     pub fn next(&mut self, received: &mut BytesMut) -> Result<Next, Error> {
         loop {
-            let Some(word) = received.first_chunk::<4>() else {
-                return Ok(Next::Missing(4 - received.len()));
+            let Some(word) = received.first_chunk::<MARK_BYTES>() else {
+                return Ok(Next::Missing(MARK_BYTES - received.len()));
             };
             let word = u32::from_be_bytes(*word);
             let (last, length) = (word & LAST != 0, (word & !LAST) as usize);
@@ -56,10 +59,10 @@ impl Records {
             if self.gathered.len() + length > max {
                 return Err(Error::TooLong { max });
             }
-            if received.len() < 4 + length {
-                return Ok(Next::Missing(4 + length - received.len()));
+            if received.len() < MARK_BYTES + length {
+                return Ok(Next::Missing(MARK_BYTES + length - received.len()));
             }
-            received.advance(4);
+            received.advance(MARK_BYTES);
             let fragment = received.split_to(length);
             if last && self.fragments == 0 {
                 return Ok(Next::Record(fragment.freeze()));

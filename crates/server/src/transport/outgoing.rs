@@ -45,7 +45,6 @@ struct Queue {
     broken: bool,
 }
 
-const MARK: usize = 4;
 /// Replies up to this size are gathered into one buffer before they are written.
 const SMALL: usize = 4096;
 /// The most pieces that one system call takes here; fewer than the system's own limit.
@@ -119,8 +118,8 @@ impl Outgoing {
             return;
         }
         for message in messages {
-            self.unsent.fetch_add(MARK + message.len(), Ordering::Relaxed);
-            self.total.fetch_add(MARK + message.len(), Ordering::Relaxed);
+            self.unsent.fetch_add(record::MARK_BYTES + message.len(), Ordering::Relaxed);
+            self.total.fetch_add(record::MARK_BYTES + message.len(), Ordering::Relaxed);
             queue.messages.push(message);
         }
         if queue.busy || queue.messages.is_empty() {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval_at, sleep, timeout};
 use tracing::{debug, warn};
 
-use wire::record::{Next, Records};
+use wire::record::{MARK_BYTES, Next, Records};
 
 use super::connections::Connections;
 use super::outgoing::Outgoing;
@@ -22,7 +22,6 @@ use crate::rarely::Rarely;
 /// Receive buffers hold at least this, and otherwise just one record like the last one: large
 /// records come in rows, and a buffer that ends where its record ends leaves no tail to copy.
 const BUFFER_MIN: usize = 16 << 10;
-const MARK: usize = 4;
 /// While the peer has this much to read, nothing new is begun for it: data that waits in a queue
 /// is cold by the time it is sent, and costs memory meanwhile.
 const UNSENT_MAX: usize = 512 << 10;
@@ -283,7 +282,7 @@ impl Connection {
                     if self.received.is_empty() {
                         // An idle connection holds no buffer.
                         self.received = BytesMut::new();
-                    } else if bytes <= MARK {
+                    } else if bytes <= MARK_BYTES {
                         // The mark itself is cut: what follows is likely to be as the last one.
                         self.received.reserve(self.record_last.max(BUFFER_MIN));
                     } else {
@@ -302,7 +301,7 @@ impl Connection {
     /// Reads what the socket has. `false` is the end of the stream.
     fn receive(&mut self) -> Result<bool, Ended> {
         if self.received.capacity() == 0 {
-            let likely = self.record_last + MARK;
+            let likely = self.record_last + MARK_BYTES;
             self.received = BytesMut::with_capacity(likely.max(BUFFER_MIN));
         }
         match self.outgoing.socket().try_read_buf(&mut self.received) {

@@ -20,7 +20,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use vfs::memory::MemoryFs;
 use vfs::{Export, Exports, FileSystem, FileSystemId, HandleKey, Rules, Squash};
-use wire::nfs3::{Handle, NewAttributes, Stability};
+use wire::nfs3::{GetAttr, GetAttrArgs, Handle, NewAttributes, Stability};
+use wire::rpc::Credential;
 
 pub use line::{Line, call, reply, results};
 pub use watched::Watched;
@@ -124,6 +125,18 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stopper.stop();
     }
+}
+
+/// A server, and a connection to it on which a GETATTR is being done until it is released.
+pub async fn with_a_held_request() -> (Arc<Watched>, Running, Line) {
+    let watched = Watched::new();
+    let server = Running::start(watched.clone(), Limits::default()).await;
+    let object = server.root().await;
+    let mut line = server.line().await;
+    watched.hold("attributes");
+    line.send_record(&call::<GetAttr>(1, &Credential::None, &GetAttrArgs { object })).await;
+    until("GETATTR was begun", || watched.running("attributes") == 1).await;
+    (watched, server, line)
 }
 
 /// A file of this size that is full of bytes.
