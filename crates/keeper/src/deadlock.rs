@@ -1,0 +1,90 @@
+//! Deadlock (R3.4): would this request, by waiting, close a circle of owners that wait for each
+//! other? An owner waits for whoever holds what it wants, and, since queues are fair, for whoever
+//! waits for it before.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use crate::files::Files;
+use crate::range::Range;
+use crate::request::Mode;
+use crate::table::{FileId, OwnerId, Table};
+use crate::waiters::{Waiter, WaiterId, Waiters};
+
+/// How many blockers one search looks at. A circle longer than that is not found: its members wait
+/// until one of them gives up.
+const LOOKS_MAX: u32 = 100_000;
+
+/// Somebody who wants a lock; `place` is its entry in the queue, if it has one.
+#[derive(Clone, Copy)]
+pub struct Wish {
+    pub owner: OwnerId,
+    pub file: FileId,
+    pub range: Range,
+    pub mode: Mode,
+    pub place: Option<WaiterId>,
+}
+
+pub struct Search<'a> {
+    table: &'a Table,
+    files: &'a Files,
+    waiters: &'a Waiters,
+    looks: u32,
+    seen: BTreeSet<OwnerId>,
+    /// Owners found in somebody's way, whose own wishes are still to be followed.
+    open: Vec<OwnerId>,
+}
+
+impl<'a> Search<'a> {
+    pub fn new(table: &'a Table, files: &'a Files, waiters: &'a Waiters) -> Self {
+        Self { table, files, waiters, looks: LOOKS_MAX, seen: BTreeSet::new(), open: Vec::new() }
+    }
+
+    pub fn closes_circle(mut self, wish: Wish) -> bool {
+        let goal = wish.owner;
+        // Nobody can wait for an owner that holds nothing and waits for nothing.
+        let wanted = self.table.owner_len(goal) > 0 || self.waiters.of_owner(goal).next().is_some();
+        if !wanted || self.waiters.is_empty() {
+            return false;
+        }
+        if self.is_blocked_by(wish, goal) {
+            return true;
+        }
+        while let Some(owner) = self.open.pop() {
+            let waiters = self.waiters;
+            for (id, waiter) in waiters.of_owner(owner) {
+                let Waiter { file, range, mode, .. } = *waiter;
+                if self.is_blocked_by(Wish { owner, file, range, mode, place: Some(id) }, goal) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether `goal` is in the way of the wish; everybody else who is becomes `open`.
+    fn is_blocked_by(&mut self, wish: Wish, goal: OwnerId) -> bool {
+        let Wish { owner, file, range, mode, place } = wish;
+        let (table, files, waiters) = (self.table, self.files, self.waiters);
+        let mut found = false;
+        let mut look = |blocker: OwnerId| {
+            found |= blocker == goal;
+            if found || self.looks == 0 {
+                return ControlFlow::Break(());
+            }
+            self.looks -= 1;
+            if self.seen.insert(blocker) {
+                self.open.push(blocker);
+            }
+            ControlFlow::Continue(())
+        };
+        table.conflicts(file, owner, range, mode, &mut |held| look(held.owner));
+        let earlier = files.file(file).queue.iter().take_while(|id| Some(**id) != place);
+        for waiter in earlier.filter_map(|id| waiters.get(*id)) {
+            if waiter.conflicts(owner, range, mode) && look(waiter.owner).is_break() {
+                break;
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,412 @@
+//! LOCK, TEST, UNLOCK, CANCEL: the decisions, in the order in which they are taken.
+
+use std::ops::ControlFlow;
+
+use crate::deadlock::{Search, Wish};
+use crate::event::Event;
+use crate::identity::{Caller, ClientId, Lane, Owner, Transport};
+use crate::keeper::Keeper;
+use crate::parking::{Asked, Parked};
+use crate::planted::{self, Bug};
+use crate::range::Range;
+use crate::request::{
+    CancelRequest, LockRequest, Mode, OwnerName, Question, TestRequest, UnlockRequest,
+};
+use crate::step::{Cancelled, Holder, Outcome, Refusal, Reply, Tested};
+use crate::table::{FileId, OwnerId, Terms};
+use crate::time::Time;
+use crate::waiters::{Waiter, WaiterId};
+
+/// An owner that has no number yet: it holds nothing and waits for nothing.
+const NOBODY: OwnerId = OwnerId(u32::MAX);
+
+/// What is in the way of a lock.
+enum Obstacle {
+    /// A lock that stays, or an earlier waiter.
+    Firm,
+    /// Only locks that may be given to somebody else if this host fails a probe (R4.5).
+    Releasable(ClientId),
+}
+
+impl Keeper {
+    pub fn handle_lock(&mut self, request: LockRequest, now: Time) {
+        self.hear(&request.caller.host, now);
+        self.decide_lock(request, Asked::default(), now);
+    }
+
+    pub(crate) fn decide_lock(&mut self, request: LockRequest, asked: Asked, now: Time) {
+        let host = self.clients.find_host(&request.caller.host);
+        if let Some(host) = host {
+            if self.is_host_fenced(host) {
+                return self.refuse_lock(&request, Some(host), Refusal::Fenced);
+            }
+            if self.is_ghost(host, request.incarnation, now) && !planted::has(Bug::GhostsAdmitted) {
+                self.event(Event::Ghost { client: host, incarnation: request.incarnation });
+                return self.refuse_lock(&request, Some(host), Refusal::Ghost);
+            }
+            if !asked.kernel && self.sees_reboot(host, &request, now) {
+                return self.ask(host, Question::SameKernel, Parked::Lock(request, asked), now);
+            }
+        }
+        if request.reclaim {
+            return self.reclaim_lock(request, host, now);
+        }
+        let wish = self.wish(&request);
+        if self.grace_holds_back(wish, true) {
+            return self.hold_back(Parked::Lock(request, asked), now);
+        }
+        match self.obstacle(wish, request.wait, &asked) {
+            None => self.take(request, wish, now),
+            Some(Obstacle::Releasable(holder)) => {
+                self.ask(holder, Question::Reachable, Parked::Lock(request, asked), now);
+            }
+            Some(Obstacle::Firm) if !request.wait => self.reply_lock(&request, Outcome::Denied),
+            Some(Obstacle::Firm) if self.closes_circle(wish) => {
+                self.refuse_deadlock(&request, wish, now)
+            }
+            Some(Obstacle::Firm) => self.wait(request, wish, now),
+        }
+    }
+
+    pub fn handle_test(&mut self, request: TestRequest, now: Time) {
+        self.hear(&request.caller.host, now);
+        self.decide_test(request, now);
+    }
+
+    pub(crate) fn decide_test(&mut self, request: TestRequest, now: Time) {
+        let TestRequest { range, mode, .. } = request;
+        let (owner, file) = self.numbers(&request.caller, &request.owner, &request.file);
+        let wish = Wish { owner, file: file.unwrap_or(NO_FILE), range, mode, place: None };
+        if self.grace_holds_back(wish, false) {
+            return self.hold_back(Parked::Test(request), now);
+        }
+        let asker = if planted::has(Bug::TestSeesOwn) { NOBODY } else { owner };
+        let holder = self.table.conflict(wish.file, asker, range, mode).map(|held| {
+            let owner = self.owners.owner(held.owner);
+            Holder {
+                owner: OwnerName { number: owner.number, tag: owner.tag.clone() },
+                range: held.range,
+                mode: held.terms.mode,
+            }
+        });
+        let tested = holder.map_or(Tested::Free, Tested::Held);
+        self.reply(request.id, Reply::Test(tested));
+    }
+
+    /// Always granted: what is not held is not held afterwards either.
+    pub fn handle_unlock(&mut self, request: UnlockRequest, now: Time) {
+        self.hear(&request.caller.host, now);
+        let UnlockRequest { id, caller, owner, file, range } = request;
+        for parked in self.parking.withdraw(&caller, &owner, &file, range, None) {
+            self.reply(parked, Reply::Lock(Outcome::Refused(Refusal::Withdrawn)));
+        }
+        self.unlock_remembered(&caller, &owner, &file, range);
+        if let (owner, Some(file)) = self.numbers(&caller, &owner, &file)
+            && owner != NOBODY
+        {
+            let given_up = self
+                .waiters
+                .of_owner(owner)
+                .filter(|(_, waiter)| waiter.file == file && range.covers(waiter.range));
+            let given_up: Vec<WaiterId> = given_up.map(|(id, _)| id).collect();
+            for waiter in given_up {
+                self.stop_waiting(waiter, now);
+            }
+            self.close_grants(owner, file, range, now);
+            let range = if planted::has(Bug::UnlockTakesAll) { Range::ALL } else { range };
+            self.release(file, owner, range, now);
+            self.tidy(owner, file);
+            self.end_grace_if_complete(now);
+        }
+        self.reply(id, Reply::Unlock);
+    }
+
+    pub fn handle_cancel(&mut self, request: CancelRequest, now: Time) {
+        self.hear(&request.caller.host, now);
+        let CancelRequest { id, caller, owner, file, range, mode } = request;
+        for parked in self.parking.withdraw(&caller, &owner, &file, range, Some(mode)) {
+            self.reply(parked, Reply::Lock(Outcome::Refused(Refusal::Withdrawn)));
+        }
+        let mut cancelled = Cancelled::Done;
+        if let (owner, Some(file)) = self.numbers(&caller, &owner, &file)
+            && owner != NOBODY
+        {
+            if let Some(waiter) = self.place(owner, file, range, mode) {
+                self.stop_waiting(waiter, now);
+            } else if self.owner_holds(owner, file, range, mode) {
+                cancelled = Cancelled::TooLate;
+                self.close_grants(owner, file, range, now);
+            }
+            self.tidy(owner, file);
+        }
+        self.reply(id, Reply::Cancel(cancelled));
+    }
+
+    /// What is in the way: a held lock, or, for who is ready to wait, an earlier waiter too.
+    fn obstacle(&self, wish: Wish, queues: bool, asked: &Asked) -> Option<Obstacle> {
+        let Wish { owner, file, range, mode, place } = wish;
+        let releasable = self.recovery.unconfirmed > 0 && self.may_release();
+        if planted::has(Bug::UpgradeIgnoresReaders)
+            && self.table.owned(owner, file, range).next().is_some()
+        {
+            return None;
+        }
+        let mode = if planted::has(Bug::ReaderNotSeen) { Mode::Shared } else { mode };
+        let mut obstacle = None;
+        self.table.conflicts(file, owner, range, mode, &mut |held| {
+            let host = self.owners.host(held.owner);
+            if releasable && !held.terms.confirmed && !asked.holders.contains(&host) {
+                obstacle.get_or_insert(Obstacle::Releasable(host));
+                return ControlFlow::Continue(());
+            }
+            obstacle = Some(Obstacle::Firm);
+            ControlFlow::Break(())
+        });
+        // What an owner holds already it need not wait for: a lost callback, or a downgrade.
+        let queues = queues
+            && !self.owner_holds(owner, file, range, mode)
+            && !planted::has(Bug::QueueJumping);
+        if obstacle.is_none() && queues && self.is_behind_another(wish, place) {
+            obstacle = Some(Obstacle::Firm);
+        }
+        obstacle
+    }
+
+    fn is_behind_another(&self, wish: Wish, place: Option<WaiterId>) -> bool {
+        if wish.file == NO_FILE {
+            return false;
+        }
+        let queue = &self.files.file(wish.file).queue;
+        let earlier = queue.iter().take_while(|id| Some(**id) != place);
+        earlier
+            .filter_map(|id| self.waiters.get(*id))
+            .any(|waiter| waiter.conflicts(wish.owner, wish.range, wish.mode))
+    }
+
+    fn closes_circle(&self, wish: Wish) -> bool {
+        wish.owner != NOBODY
+            && !planted::has(Bug::DeadlockMissed)
+            && Search::new(&self.table, &self.files, &self.waiters).closes_circle(wish)
+    }
+
+    fn refuse_deadlock(&mut self, request: &LockRequest, wish: Wish, now: Time) {
+        if let Some(waiter) = wish.place {
+            self.stop_waiting(waiter, now);
+            self.tidy(wish.owner, wish.file);
+        }
+        if let Some(client) = self.clients.find_host(&request.caller.host) {
+            self.event(Event::Deadlock { client });
+        }
+        self.reply_lock(request, Outcome::Deadlock);
+    }
+
+    /// The lock is free: it is this owner's, in this step.
+    fn take(&mut self, request: LockRequest, wish: Wish, now: Time) {
+        let terms = Terms {
+            mode: request.mode,
+            incarnation: request.incarnation,
+            monitored: request.monitored,
+            confirmed: true,
+        };
+        if let Err(refusal) = self.has_room(&request.caller, wish, terms) {
+            return self.refuse_lock(&request, None, refusal);
+        }
+        match self.admit(&request, now) {
+            Ok((owner, file)) => {
+                if let Some(waiter) = wish.place {
+                    self.forget_waiter(waiter, now);
+                }
+                if self.recovery.unconfirmed > 0 {
+                    self.confirm_unchanged(owner, file, request.range, request.mode);
+                }
+                let settled = self.settle_grants(owner, file, request.range);
+                self.grant(file, owner, request.range, terms, now);
+                if let Some(freed) = self.finish_settled(settled, request.range, now) {
+                    self.wake(file, freed, now);
+                }
+                self.tidy(owner, file);
+                self.end_grace_if_complete(now);
+                self.reply_lock(&request, Outcome::Granted);
+            }
+            Err(refusal) => self.refuse_lock(&request, None, refusal),
+        }
+    }
+
+    /// Gets in line, or keeps its place there.
+    fn wait(&mut self, request: LockRequest, wish: Wish, now: Time) {
+        if let Some(waiter) = wish.place.and_then(|place| self.waiters.get_mut(place)) {
+            waiter.incarnation = request.incarnation;
+            waiter.handle = request.handle.clone();
+            waiter.form = request.form;
+            waiter.polled = now.mono;
+            waiter.passed_over = false;
+            return self.reply_lock(&request, Outcome::Blocked);
+        }
+        let waiting =
+            self.files.find(&request.file).map_or(0, |file| self.files.file(file).queue.len());
+        if waiting >= self.config.limits.waiters_per_file {
+            return self.refuse_lock(&request, None, Refusal::TooManyWaitersOnFile);
+        }
+        let (owner, file) = match self.admit(&request, now) {
+            Ok(numbers) => numbers,
+            Err(refusal) => return self.refuse_lock(&request, None, refusal),
+        };
+        let id = WaiterId(self.ids.take());
+        self.owners.add_use(owner);
+        self.files.file_mut(file).queue.push(id);
+        if let Some(tracked) = self.clients.get_mut(self.owners.host(owner)) {
+            tracked.waiting += 1;
+        }
+        self.waiters.insert(
+            id,
+            Waiter {
+                file,
+                owner,
+                range: request.range,
+                mode: request.mode,
+                incarnation: request.incarnation,
+                monitored: request.monitored,
+                handle: request.handle.clone(),
+                form: request.form,
+                since_ms: now.wall_ms,
+                polled: now.mono,
+                passed_over: false,
+            },
+        );
+        self.reply_lock(&request, Outcome::Blocked);
+    }
+
+    /// Registers the host if it is new (R1.5), and gives owner and file their numbers.
+    pub(crate) fn admit(
+        &mut self,
+        request: &LockRequest,
+        now: Time,
+    ) -> Result<(OwnerId, FileId), Refusal> {
+        let host = self.register(&request.caller, request.monitored, request.incarnation, now)?;
+        let owner = self.intern_owner(host, &request.caller, &request.owner);
+        Ok((owner, self.files.intern(&request.file)))
+    }
+
+    /// Whether another entry fits (R3.9). What the owner holds already needs no room.
+    pub(crate) fn has_room(
+        &self,
+        caller: &Caller,
+        wish: Wish,
+        terms: Terms,
+    ) -> Result<(), Refusal> {
+        if planted::has(Bug::NoLimits) {
+            return Ok(());
+        }
+        let limits = &self.config.limits;
+        let of_host = self.clients.find_host(&caller.host).and_then(|host| self.clients.get(host));
+        let refusal = if self.table.len() + self.shares.len() >= limits.locks {
+            Refusal::TooManyLocks
+        } else if self.table.file_len(wish.file) >= limits.locks_per_file {
+            Refusal::TooManyLocksOnFile
+        } else if of_host.is_some_and(|host| host.locks + host.shares >= limits.locks_per_client) {
+            Refusal::TooManyLocksOfHost
+        } else {
+            return Ok(());
+        };
+        if self.adds_entry(wish, terms) { Err(refusal) } else { Ok(()) }
+    }
+
+    /// Whether the owner would have more entries than before: what it has there may be merged with
+    /// the new lock, replaced by it, or cut into fragments.
+    fn adds_entry(&self, wish: Wish, terms: Terms) -> bool {
+        let (mut before, mut after) = (0, 1);
+        for held in self.table.owned(wish.owner, wish.file, wish.range.widened()) {
+            if held.terms == terms {
+                before += 1;
+            } else if held.range.overlaps(wish.range) {
+                let (below, above) = held.range.without(wish.range);
+                before += 1;
+                after += usize::from(below.is_some()) + usize::from(above.is_some());
+            }
+        }
+        after > before
+    }
+
+    /// Whether this owner's locks cover the range in at least this mode.
+    pub(crate) fn owner_holds(
+        &self,
+        owner: OwnerId,
+        file: FileId,
+        range: Range,
+        mode: Mode,
+    ) -> bool {
+        let mut next = range.first();
+        for held in self.table.owned(owner, file, range) {
+            if held.range.first() > next || held.terms.mode < mode {
+                return false;
+            }
+            match held.range.last().checked_add(1) {
+                Some(after) if held.range.last() < range.last() => next = after,
+                _ => return true,
+            }
+        }
+        false
+    }
+
+    fn wish(&self, request: &LockRequest) -> Wish {
+        let LockRequest { range, mode, .. } = *request;
+        let (owner, file) = self.numbers(&request.caller, &request.owner, &request.file);
+        let place = file.and_then(|file| self.place(owner, file, range, mode));
+        Wish { owner, file: file.unwrap_or(NO_FILE), range, mode, place }
+    }
+
+    /// The entry of a request that waits already.
+    fn place(&self, owner: OwnerId, file: FileId, range: Range, mode: Mode) -> Option<WaiterId> {
+        let mut waiting = self.waiters.of_owner(owner);
+        let same = waiting.find(|(_, waiter)| {
+            waiter.file == file && waiter.range == range && waiter.mode == mode
+        });
+        same.map(|(id, _)| id)
+    }
+
+    /// The numbers of owner and file, as far as they have any.
+    pub(crate) fn numbers(
+        &self,
+        caller: &Caller,
+        owner: &OwnerName,
+        file: &crate::bytes::FileKey,
+    ) -> (OwnerId, Option<FileId>) {
+        if planted::has(Bug::AnyHostUnlocks) {
+            let owner = self.owners.find_alike(owner);
+            return (owner.unwrap_or(NOBODY), self.files.find(file));
+        }
+        let owner = self.owner(caller, owner).and_then(|owner| self.owners.find(&owner));
+        (owner.unwrap_or(NOBODY), self.files.find(file))
+    }
+
+    pub(crate) fn owner(&self, caller: &Caller, owner: &OwnerName) -> Option<Owner> {
+        let host = self.clients.find_host(&caller.host)?;
+        Some(Owner { host, lane: lane(caller), number: owner.number, tag: owner.tag.clone() })
+    }
+
+    pub(crate) fn reply_lock(&mut self, request: &LockRequest, outcome: Outcome) {
+        self.reply(request.id, Reply::Lock(outcome));
+    }
+
+    pub(crate) fn refuse_lock(
+        &mut self,
+        request: &LockRequest,
+        client: Option<ClientId>,
+        why: Refusal,
+    ) {
+        let client = client.or_else(|| self.clients.find_host(&request.caller.host));
+        self.event(Event::Refused { client, why });
+        self.reply_lock(request, Outcome::Refused(why));
+    }
+}
+
+/// The way a caller came is part of who an owner is.
+pub(crate) fn lane(caller: &Caller) -> Lane {
+    match planted::has(Bug::LaneIgnored) {
+        true => Lane::new(caller.lane.ours(), Transport::Tcp, 4),
+        false => caller.lane,
+    }
+}
+
+/// A file that has no number yet: nothing is on it.
+pub(crate) const NO_FILE: FileId = FileId(u32::MAX);

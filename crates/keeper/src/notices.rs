@@ -1,0 +1,250 @@
+//! Notices: whom we owe one, under which names, and when to try again (R2). After a restart every
+//! monitored host and every registrant is told of our new state; after a host's reboot, those who
+//! watch it are.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::bytes::Name;
+use crate::change::{Client, Exactness};
+use crate::config::Unreachable;
+use crate::event::Event;
+use crate::identity::{ClientId, Incarnation, NoticeId};
+use crate::keeper::Keeper;
+use crate::planted::{self, Bug};
+use crate::request::NoticeResult;
+use crate::step::{Message, Notice, NoticeTarget};
+use crate::time::Time;
+use crate::timer::Timer;
+use crate::view::NoticeView;
+
+const RETRY_FIRST: Duration = Duration::from_secs(2);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// After the window: every 2 minutes, for 15 minutes in all.
+const RETRY_LATE: Duration = Duration::from_secs(120);
+const GIVE_UP: Duration = Duration::from_secs(15 * 60);
+/// An attempt has 5 s (R2.2); an attempt that nobody reports on is over after this.
+const LOST: Duration = Duration::from_secs(30);
+
+/// A notice that is not done.
+struct Owed {
+    client: ClientId,
+    subject: Subject,
+    state: u32,
+    started: Duration,
+    attempts: u32,
+    /// The last attempt has not been reported on.
+    in_flight: bool,
+    answered: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    /// We restarted.
+    Us,
+    /// A host that this registrant watches rebooted.
+    Watched,
+}
+
+#[derive(Default)]
+pub struct Notices(BTreeMap<NoticeId, Owed>);
+
+impl Keeper {
+    /// After a restart: everybody who was known before, all at once (R2.1).
+    pub(crate) fn owe_restart_notices(&mut self, now: Time) {
+        let told = self.clients.iter().filter(|tracked| tracked.row.monitored);
+        let told: Vec<ClientId> = told.map(|tracked| tracked.row.id).collect();
+        for client in told {
+            self.owe(client, Subject::Us, self.epoch.nsm_state(), now);
+        }
+    }
+
+    /// R1.6: those who watch a host are told that it rebooted.
+    pub(crate) fn relay_reboot(&mut self, host: ClientId, to: Incarnation, now: Time) {
+        let Some(row) = self.clients.get(host).map(|tracked| tracked.row.clone()) else { return };
+        let watchers = self.clients.registrants().filter(|tracked| watches(&tracked.row, &row));
+        let watchers: Vec<ClientId> = watchers.map(|tracked| tracked.row.id).collect();
+        for watcher in watchers {
+            self.owe(watcher, Subject::Watched, to.0, now);
+        }
+    }
+
+    /// Newer news replaces what the client has not been told yet.
+    fn owe(&mut self, client: ClientId, subject: Subject, state: u32, now: Time) {
+        let same = self.notices.0.iter();
+        let mut same = same.filter(|(_, owed)| owed.client == client && owed.subject == subject);
+        let replaced = (subject == Subject::Us).then(|| same.next().map(|(id, _)| *id)).flatten();
+        if let Some(id) = replaced {
+            self.forget_notice(id);
+        }
+        let id = NoticeId(self.ids.take());
+        let started = now.mono;
+        let owed = Owed {
+            client,
+            subject,
+            state,
+            started,
+            attempts: 0,
+            in_flight: false,
+            answered: false,
+        };
+        self.notices.0.insert(id, owed);
+        self.send_notice(id, now);
+    }
+
+    pub(crate) fn send_notice(&mut self, id: NoticeId, now: Time) {
+        if self.is_told(id) {
+            return self.forget_notice(id);
+        }
+        let Some(owed) = self.notices.0.get_mut(&id) else { return };
+        let client = owed.client;
+        if now.mono.saturating_sub(owed.started) >= GIVE_UP {
+            self.forget_notice(id);
+            return self.event(Event::NoticeGivenUp { notice: id, client });
+        }
+        let Some(tracked) = self.clients.get(client) else { return self.forget_notice(id) };
+        owed.attempts += 1;
+        owed.in_flight = true;
+        let attempt = owed.attempts;
+        let notice = Notice {
+            id,
+            client,
+            to: tracked.row.address,
+            state: owed.state,
+            target: target(&tracked.row, &self.config.names, &self.config.reverse_names),
+            attempt,
+        };
+        self.timers.set(Timer::Notice(id), now.mono + LOST);
+        self.step.messages.push(Message::Notice(notice));
+        self.event(Event::NoticeSent { notice: id, client, attempt });
+    }
+
+    /// What became of a `Message::Notice`.
+    pub fn handle_noticed(&mut self, notice: NoticeId, result: NoticeResult, now: Time) {
+        let in_window = self.recovery.in_window;
+        let Some(owed) = self.notices.0.get_mut(&notice) else { return };
+        if !std::mem::replace(&mut owed.in_flight, false) {
+            return;
+        }
+        let client = owed.client;
+        let mut next = if in_window || owed.subject == Subject::Watched {
+            RETRY_FIRST.saturating_mul(1 << owed.attempts.saturating_sub(1).min(10)).min(RETRY_MAX)
+        } else {
+            RETRY_LATE
+        };
+        match result {
+            NoticeResult::Answered => {
+                if !std::mem::replace(&mut owed.answered, true) {
+                    self.event(Event::NoticeAnswered { notice, client });
+                }
+                self.hear_client(client, now);
+                self.hear_anybody(now);
+            }
+            NoticeResult::Failed => {
+                let tells_of_us = owed.subject == Subject::Us;
+                self.event(Event::NoticeFailed { notice, client });
+                let frees = self.config.unreachable == Unreachable::Immediate
+                    || planted::has(Bug::FailedNoticeFrees)
+                    || planted::has(Bug::NameStopsAll);
+                if tells_of_us && frees {
+                    if let Some(tracked) = self.clients.get_mut(client) {
+                        tracked.unreached = true;
+                    }
+                    self.release_unreached(client, now);
+                }
+            }
+            NoticeResult::Unsent => {
+                owed.attempts -= 1;
+                next = RETRY_FIRST;
+            }
+        }
+        if self.is_told(notice) {
+            self.forget_notice(notice);
+        } else {
+            let last = self.notices.0.get(&notice).map_or(now.mono, |owed| owed.started + GIVE_UP);
+            self.timers.set(Timer::Notice(notice), (now.mono + next).min(last.max(now.mono)));
+        }
+    }
+
+    /// Answered is not understood (R2.5): while the window lasts, a host is told again until it has
+    /// reclaimed all that it held.
+    fn is_told(&self, id: NoticeId) -> bool {
+        let Some(owed) = self.notices.0.get(&id) else { return true };
+        let Some(tracked) = self.clients.get(owed.client) else { return true };
+        if !owed.answered {
+            return planted::has(Bug::NoticesOnce) && owed.attempts > 0;
+        }
+        if planted::has(Bug::AnsweredIsUnderstood) {
+            return true;
+        }
+        let in_window = self.recovery.in_window;
+        let reclaims = tracked.row.registrant.is_none() && owed.subject == Subject::Us;
+        let understood = match self.exactness {
+            Exactness::Exact => tracked.unconfirmed == 0,
+            Exactness::Roster => !self.recovery.in_grace,
+        };
+        !reclaims || !in_window || understood
+    }
+
+    /// Tells a client of our state once more, from the beginning.
+    pub(crate) fn renotify(&mut self, client: ClientId, now: Time) {
+        self.owe(client, Subject::Us, self.epoch.nsm_state(), now);
+    }
+
+    pub(crate) fn forget_notices(&mut self, client: ClientId) {
+        let ids = self.notices.0.iter().filter(|(_, owed)| owed.client == client);
+        let ids: Vec<NoticeId> = ids.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.forget_notice(id);
+        }
+    }
+
+    fn forget_notice(&mut self, id: NoticeId) {
+        self.timers.stop(Timer::Notice(id));
+        self.notices.0.remove(&id);
+    }
+
+    pub(crate) fn owes(&self, client: ClientId) -> bool {
+        self.notices.0.values().any(|owed| owed.client == client)
+    }
+
+    pub fn notices(&self) -> impl Iterator<Item = NoticeView> {
+        self.notices.0.iter().map(|(id, owed)| NoticeView {
+            id: *id,
+            client: owed.client,
+            attempts: owed.attempts,
+            answered: owed.answered,
+            next: self.timers.due(Timer::Notice(*id)),
+        })
+    }
+}
+
+/// R2.3, R2.4: to whom and under which names.
+fn target(row: &Client, names: &[Name], reverse: &BTreeMap<IpAddr, Name>) -> NoticeTarget {
+    if let Some(registrant) = &row.registrant {
+        return NoticeTarget::Registrant {
+            callback: registrant.callback.clone(),
+            watched: registrant.watched.clone(),
+            private: registrant.private,
+        };
+    }
+    let mut bodies: Vec<(IpAddr, Name)> = Vec::new();
+    for ours in &row.used {
+        let address = Name::from(ours.to_string().as_str());
+        for name in [&address].into_iter().chain(names).chain(reverse.get(ours)) {
+            if !bodies.iter().any(|(from, known)| from == ours && known == name) {
+                bodies.push((*ours, name.clone()));
+            }
+        }
+    }
+    NoticeTarget::Host(Arc::from(bodies))
+}
+
+fn watches(registrant: &Client, host: &Client) -> bool {
+    let Some(watched) = registrant.registrant.as_ref().map(|registrant| &registrant.watched) else {
+        return false;
+    };
+    watched.names_same_machine(&host.name) || watched.bytes() == host.address.to_string().as_bytes()
+}

@@ -1,0 +1,142 @@
+//! What an operator may do. All of it is on record with the operator's name.
+
+use crate::bytes::Name;
+use crate::event::{Event, GraceEnd, Proof, Release};
+use crate::identity::{ClientId, LockId, ShareId};
+use crate::keeper::Keeper;
+use crate::parking::Parked;
+use crate::planted::{self, Bug};
+use crate::request::{OperatorAction, OperatorRequest};
+use crate::step::{OperatorDone, OperatorError, Outcome, Refusal, Reply};
+use crate::time::Time;
+
+impl Keeper {
+    pub fn handle_operator(&mut self, request: OperatorRequest, now: Time) {
+        let OperatorRequest { id, by, action } = request;
+        let done = match action {
+            OperatorAction::Release(lock) => self.release_lock(lock, by, now),
+            OperatorAction::Fence(client) => self.fence(client, by, now),
+            OperatorAction::Unfence(client) => self.unfence(client, by),
+            OperatorAction::ConfirmReboot(client) => self.confirm_reboot(client, by, now),
+            OperatorAction::EndGrace => self.end_grace_by_hand(by, now),
+            OperatorAction::Renotify(client) => self.renotify_by_hand(client, now),
+            OperatorAction::Forget(client) => self.forget_client(client),
+        };
+        let done = done.map(|released| OperatorDone { released });
+        self.reply(id, Reply::Operator(done));
+    }
+
+    /// Locks and shares are numbered together.
+    fn release_lock(&mut self, id: LockId, by: Name, now: Time) -> Result<u64, OperatorError> {
+        let why = Release::Operator(by);
+        if let Some(held) = self.table.get(id) {
+            let host = self.owners.host(held.owner);
+            self.drop_locks(host, vec![held], why, now);
+        } else if let Some(share) = self.shares.get(ShareId(id.0)).copied() {
+            self.drop_share(share.id, now);
+            self.event(Event::Released { client: share.host, count: 1, why });
+        } else {
+            return Err(OperatorError::NoSuchLock);
+        }
+        self.end_grace_if_complete(now);
+        Ok(1)
+    }
+
+    fn fence(&mut self, client: ClientId, by: Name, now: Time) -> Result<u64, OperatorError> {
+        self.host_of(client)?;
+        self.update_client(client, |row| row.fenced = true);
+        if planted::has(Bug::FenceForgotten) {
+            self.step.changes.pop();
+        }
+        self.event(Event::Fenced { client, by: by.clone() });
+        let released = self.sweep(client, now, |_, _| true);
+        if released > 0 {
+            let why = Release::Operator(by);
+            self.event(Event::Released { client, count: released, why });
+        }
+        self.refuse_parked(client);
+        self.end_grace_if_complete(now);
+        Ok(released)
+    }
+
+    fn refuse_parked(&mut self, client: ClientId) {
+        let Some(key) = self.clients.get(client).map(|tracked| tracked.row.key()) else { return };
+        let of_host = |parked: &Parked| {
+            matches!(parked, Parked::Lock(..)) && parked.caller().is_some_and(|c| c.host == key)
+        };
+        for request in self.parking.take_out(of_host) {
+            self.reply(request, Reply::Lock(Outcome::Refused(Refusal::Fenced)));
+        }
+    }
+
+    fn unfence(&mut self, client: ClientId, by: Name) -> Result<u64, OperatorError> {
+        self.host_of(client)?;
+        self.update_client(client, |row| row.fenced = false);
+        self.event(Event::Unfenced { client, by });
+        Ok(0)
+    }
+
+    /// Accepts what a pending notice says; without one, that everything so far is of a dead kernel.
+    fn confirm_reboot(
+        &mut self,
+        client: ClientId,
+        by: Name,
+        now: Time,
+    ) -> Result<u64, OperatorError> {
+        self.host_of(client)?;
+        let tracked = self.clients.get_mut(client);
+        let pending = tracked.and_then(|tracked| tracked.pending.take());
+        let before = self.held_by(client);
+        match pending {
+            Some(pending) => {
+                let (to, arrived) = (pending.incarnation, self.ids.next());
+                self.accept_reboot(client, to, arrived, Proof::Operator(by), now);
+            }
+            None => {
+                let to = self.clients.incarnation(client);
+                let released = self.sweep(client, now, |_, _| true);
+                self.event(Event::Rebooted { client, to, proof: Proof::Operator(by), released });
+                self.end_grace_if_complete(now);
+            }
+        }
+        Ok(before.saturating_sub(self.held_by(client)))
+    }
+
+    fn held_by(&self, client: ClientId) -> u64 {
+        self.clients.get(client).map_or(0, |tracked| (tracked.locks + tracked.shares) as u64)
+    }
+
+    fn end_grace_by_hand(&mut self, by: Name, now: Time) -> Result<u64, OperatorError> {
+        if !self.recovery.in_grace {
+            return Err(OperatorError::NotInGrace);
+        }
+        self.recovery.in_window = false;
+        self.end_grace(GraceEnd::Operator(by), now);
+        Ok(0)
+    }
+
+    fn renotify_by_hand(&mut self, client: ClientId, now: Time) -> Result<u64, OperatorError> {
+        if self.clients.get(client).is_none_or(|tracked| !tracked.row.monitored) {
+            return Err(OperatorError::NoSuchClient);
+        }
+        self.renotify(client, now);
+        Ok(0)
+    }
+
+    fn forget_client(&mut self, client: ClientId) -> Result<u64, OperatorError> {
+        let tracked = self.clients.get(client).ok_or(OperatorError::NoSuchClient)?;
+        if !tracked.has_nothing() || self.owes(client) {
+            return Err(OperatorError::Busy);
+        }
+        self.unregister(client);
+        Ok(0)
+    }
+
+    fn host_of(&self, client: ClientId) -> Result<(), OperatorError> {
+        let tracked = self.clients.get(client).ok_or(OperatorError::NoSuchClient)?;
+        match tracked.row.registrant {
+            None => Ok(()),
+            Some(_) => Err(OperatorError::NoSuchClient),
+        }
+    }
+}

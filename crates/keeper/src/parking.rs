@@ -1,0 +1,164 @@
+//! Requests that are held back: for the end of grace (R4.2), or for what a probe will say (R6.1,
+//! R6.2, R4.5). Bounded (I10); a caller that gives up takes its request out again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::bytes::FileKey;
+use crate::identity::{Caller, ClientId, RequestId};
+use crate::planted::{self, Bug};
+use crate::range::Range;
+use crate::reboots::Claim;
+use crate::request::{LockRequest, Mode, OwnerName, Question, ShareRequest, TestRequest};
+use crate::waiters::WaiterId;
+
+/// A request on its way, with what has been asked on its behalf, so that nothing is asked twice.
+#[derive(Clone, Debug)]
+pub enum Parked {
+    Lock(LockRequest, Asked),
+    Share(ShareRequest, Asked),
+    Test(TestRequest),
+    /// Somebody says that a host rebooted.
+    Claim(Claim),
+    /// A range is free, and the first that waits for it has not been heard of for long.
+    Waiter(WaiterId),
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// Whether the caller's old kernel lives.
+    pub kernel: bool,
+    /// Hosts that hold what is wanted, are releasable, and answered.
+    pub holders: Vec<ClientId>,
+}
+
+impl Parked {
+    pub fn caller(&self) -> Option<&Caller> {
+        match self {
+            Parked::Lock(request, _) => Some(&request.caller),
+            Parked::Share(request, _) => Some(&request.caller),
+            Parked::Test(request) => Some(&request.caller),
+            Parked::Claim(_) | Parked::Waiter(_) => None,
+        }
+    }
+
+    /// Whether it is a LOCK of this owner on this file within the range (and of that mode).
+    fn is_lock_of(
+        &self,
+        caller: &Caller,
+        owner: &OwnerName,
+        file: &FileKey,
+        range: Range,
+        mode: Option<Mode>,
+    ) -> bool {
+        match self {
+            Parked::Lock(request, _) => {
+                request.caller == *caller
+                    && request.owner == *owner
+                    && request.file == *file
+                    && match mode {
+                        Some(mode) => request.mode == mode && request.range == range,
+                        None => range.covers(request.range),
+                    }
+            }
+            _ => false,
+        }
+    }
+
+    pub fn request(&self) -> Option<RequestId> {
+        match self {
+            Parked::Lock(request, _) => Some(request.id),
+            Parked::Share(request, _) => Some(request.id),
+            Parked::Test(request) => Some(request.id),
+            Parked::Claim(claim) => Some(claim.request),
+            Parked::Waiter(_) => None,
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Parking {
+    held_back: VecDeque<(Duration, Parked)>,
+    probes: BTreeMap<(ClientId, Question), Vec<Parked>>,
+    count: usize,
+}
+
+impl Parking {
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    pub fn hold_back(&mut self, until: Duration, parked: Parked) {
+        self.count += 1;
+        self.held_back.push_back((until, parked));
+    }
+
+    /// When the first that is held back for grace must be answered.
+    pub fn first_deadline(&self) -> Option<Duration> {
+        self.held_back.front().map(|(until, _)| *until)
+    }
+
+    pub fn pop_held_back(&mut self, by: Option<Duration>) -> Option<Parked> {
+        let due = self.held_back.front().is_some_and(|(until, _)| by.is_none_or(|by| *until <= by));
+        if !due {
+            return None;
+        }
+        self.count -= 1;
+        self.held_back.pop_front().map(|(_, parked)| parked)
+    }
+
+    /// Parks for the answer to a question; says whether the question is new.
+    pub fn await_probe(&mut self, host: ClientId, question: Question, parked: Parked) -> bool {
+        self.count += 1;
+        let waiting = self.probes.entry((host, question)).or_default();
+        waiting.push(parked);
+        waiting.len() == 1
+    }
+
+    pub fn is_awaiting(&self, host: ClientId, question: Question, waiter: WaiterId) -> bool {
+        self.probes.get(&(host, question)).is_some_and(|parked| {
+            parked.iter().any(|parked| matches!(parked, Parked::Waiter(id) if *id == waiter))
+        })
+    }
+
+    pub fn take_probe(&mut self, host: ClientId, question: Question) -> Vec<Parked> {
+        let parked = self.probes.remove(&(host, question)).unwrap_or_default();
+        self.count -= parked.len();
+        parked
+    }
+
+    /// Takes out the LOCKs that an owner no longer wants: of one range and mode (CANCEL), or all
+    /// within a range (UNLOCK).
+    pub fn withdraw(
+        &mut self,
+        caller: &Caller,
+        owner: &OwnerName,
+        file: &FileKey,
+        range: Range,
+        mode: Option<Mode>,
+    ) -> Vec<RequestId> {
+        if self.count == 0 || planted::has(Bug::HeldBackLockStays) {
+            return Vec::new();
+        }
+        self.take_out(|parked| parked.is_lock_of(caller, owner, file, range, mode))
+    }
+
+    /// Takes out what `unwanted` says, and gives back who asked.
+    pub fn take_out(&mut self, unwanted: impl Fn(&Parked) -> bool) -> Vec<RequestId> {
+        let mut out = Vec::new();
+        let mut keep = |parked: &Parked| {
+            let unwanted = unwanted(parked);
+            if unwanted {
+                out.extend(parked.request());
+            }
+            !unwanted
+        };
+        self.held_back.retain(|(_, parked)| keep(parked));
+        // A question stays asked even when nobody waits for its answer any more.
+        for waiting in self.probes.values_mut() {
+            waiting.retain(&mut keep);
+        }
+        self.count = self.held_back.len() + self.probes.values().map(Vec::len).sum::<usize>();
+        out
+    }
+}

@@ -1,0 +1,189 @@
+//! What can be read of the keeper: rows made as they are asked for, in an order that a reader can
+//! go on from, so that nobody has to copy the table (R8.1).
+
+use std::net::IpAddr;
+
+use crate::bytes::FileKey;
+use crate::change::{Client, Lock, Snapshot};
+use crate::clients::{Suspicion, Tracked};
+use crate::identity::{ClientId, Epoch, HostKey, LockId};
+use crate::keeper::Keeper;
+use crate::table::Held;
+use crate::view::{ClientView, Counts, GraceView, LockState, LockView, ShareView, WaiterView};
+use crate::waiters::Waiter;
+
+impl Keeper {
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub fn nsm_state(&self) -> u32 {
+        self.epoch.nsm_state()
+    }
+
+    pub fn grace(&self) -> Option<GraceView> {
+        self.recovery.in_grace.then(|| GraceView {
+            exactness: self.exactness,
+            ends: self.recovery.ends,
+            missing: self.recovery.missing,
+            parked: self.parking.len(),
+        })
+    }
+
+    pub fn counts(&self) -> Counts {
+        Counts {
+            clients: self.clients.len(),
+            locks: self.table.len(),
+            shares: self.shares.len(),
+            waiters: self.waiters.len(),
+            unconfirmed: self.recovery.unconfirmed,
+            parked: self.parking.len(),
+            open_grants: self.grants.len(),
+        }
+    }
+
+    /// Locks in the order of their ids, from the one after `after`.
+    pub fn locks(&self, after: LockId) -> impl Iterator<Item = LockView<'_>> {
+        self.table.after(after).map(|held| self.view_lock(held))
+    }
+
+    pub fn lock(&self, id: LockId) -> Option<LockView<'_>> {
+        self.table.get(id).map(|held| self.view_lock(held))
+    }
+
+    pub fn locks_of(&self, client: ClientId) -> impl Iterator<Item = LockView<'_>> {
+        let owners = self.clients.get(client).into_iter().flat_map(|tracked| &tracked.owners);
+        owners.flat_map(|owner| self.table.of_owner(*owner)).map(|held| self.view_lock(held))
+    }
+
+    pub fn locks_on(&self, file: &FileKey) -> impl Iterator<Item = LockView<'_>> {
+        let file = self.files.find(file).into_iter();
+        file.flat_map(|file| self.table.of_file(file)).map(|held| self.view_lock(held))
+    }
+
+    /// Records of a roster that is being recovered.
+    pub fn remembered(&self, after: LockId) -> impl Iterator<Item = &Lock> {
+        self.recovery.remembered.after(after)
+    }
+
+    pub fn shares_on(&self, file: &FileKey) -> impl Iterator<Item = ShareView<'_>> {
+        let file = self.files.find(file).map(|file| self.files.file(file));
+        let ids = file.into_iter().flat_map(|file| &file.shares);
+        ids.filter_map(|id| self.shares.get(*id)).map(|share| ShareView {
+            id: share.id,
+            file: self.files.key(share.file),
+            owner: self.owners.owner(share.owner),
+            access: share.access,
+            deny: share.deny,
+            confirmed: share.confirmed,
+        })
+    }
+
+    pub fn waiters(&self) -> impl Iterator<Item = WaiterView<'_>> {
+        self.waiters.iter().map(|(_, waiter)| self.view_waiter(waiter))
+    }
+
+    /// First come, first served.
+    pub fn waiters_on(&self, file: &FileKey) -> impl Iterator<Item = WaiterView<'_>> {
+        let file = self.files.find(file).map(|file| self.files.file(file));
+        let ids = file.into_iter().flat_map(|file| &file.queue);
+        ids.filter_map(|id| self.waiters.get(*id)).map(|waiter| self.view_waiter(waiter))
+    }
+
+    pub fn clients(&self, after: ClientId) -> impl Iterator<Item = ClientView<'_>> {
+        self.clients.after(after).map(|tracked| self.view_client(tracked))
+    }
+
+    pub fn client(&self, id: ClientId) -> Option<ClientView<'_>> {
+        self.clients.get(id).map(|tracked| self.view_client(tracked))
+    }
+
+    pub fn host(&self, key: &HostKey) -> Option<&Client> {
+        let id = self.clients.find_host(key)?;
+        self.clients.get(id).map(|tracked| &*tracked.row)
+    }
+
+    /// Whether an operator has shut out somebody at this address: its writes are refused too.
+    pub fn is_fenced(&self, address: IpAddr) -> bool {
+        self.clients.hosts_at(address).any(|tracked| tracked.row.fenced)
+    }
+
+    /// The durable state as it will be when every step so far is committed.
+    pub fn snapshot(&self) -> Snapshot {
+        let locks = self.table.after(LockId(0)).map(|held| self.row_of(&held));
+        let remembered = &self.recovery.remembered;
+        let shares = self.shares.iter().map(|share| self.share_row(share));
+        Snapshot {
+            epoch: self.epoch,
+            exactness: self.exactness,
+            in_grace: self.recovery.in_grace,
+            stopped_cleanly: self.stopped,
+            ids_below: self.ids.told_below(),
+            clients: self.clients.iter().map(|t| (t.row.id, t.row.clone())).collect(),
+            locks: locks
+                .chain(remembered.locks.values().cloned())
+                .map(|lock| (lock.id, lock))
+                .collect(),
+            shares: shares
+                .chain(remembered.shares.values().cloned())
+                .map(|share| (share.id, share))
+                .collect(),
+        }
+    }
+
+    fn view_lock(&self, held: Held) -> LockView<'_> {
+        let owner = self.owners.owner(held.owner);
+        let current = self.clients.incarnation(owner.host);
+        let state = match held.terms.confirmed {
+            false if self.recovery.in_window => LockState::Unconfirmed,
+            false => LockState::Releasable,
+            true if held.terms.incarnation.is_known() && held.terms.incarnation != current => {
+                LockState::Suspect
+            }
+            true => LockState::Held,
+        };
+        LockView {
+            id: held.id,
+            file: self.files.key(held.file),
+            owner,
+            range: held.range,
+            mode: held.terms.mode,
+            incarnation: held.terms.incarnation,
+            monitored: held.terms.monitored,
+            since_ms: held.since_ms,
+            state,
+        }
+    }
+
+    fn view_waiter<'a>(&'a self, waiter: &'a Waiter) -> WaiterView<'a> {
+        let Waiter { file, owner, range, mode, .. } = *waiter;
+        WaiterView {
+            file: self.files.key(file),
+            owner: self.owners.owner(owner),
+            range,
+            mode,
+            since_ms: waiter.since_ms,
+            blocked_by: self.table.conflict(file, owner, range, mode).map(|held| held.id),
+            passed_over: waiter.passed_over,
+        }
+    }
+
+    fn view_client<'a>(&'a self, tracked: &'a Tracked) -> ClientView<'a> {
+        let suspect = match tracked.suspect {
+            None => false,
+            Some(Suspicion::Reset) => !tracked.has_nothing(),
+            Some(Suspicion::State) => self.has_strangers(tracked.row.id),
+        };
+        ClientView {
+            client: &tracked.row,
+            last_seen: tracked.last_seen,
+            locks: tracked.locks,
+            shares: tracked.shares,
+            waiting: tracked.waiting,
+            unconfirmed: tracked.unconfirmed,
+            suspect,
+            crashed: tracked.crashed,
+            pending: tracked.pending.as_ref(),
+        }
+    }
+}

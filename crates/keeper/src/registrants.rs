@@ -1,0 +1,74 @@
+//! SM_MON, SM_UNMON, SM_UNMON_ALL (R1.3, R1.4): those who ask to be told. No real lock client does
+//! so over the network; the server monitors lock clients itself (R1.5).
+
+use std::net::IpAddr;
+
+use crate::change::{Client, Protocol, Registrant};
+use crate::event::Event;
+use crate::identity::{ClientId, Incarnation};
+use crate::keeper::Keeper;
+use crate::request::{MonitorRequest, UnmonitorRequest};
+use crate::step::Reply;
+use crate::time::Time;
+
+impl Keeper {
+    pub fn handle_monitor(&mut self, request: MonitorRequest, now: Time) {
+        self.hear_anybody(now);
+        let MonitorRequest { id, source, callback, watched, private } = request;
+        let source = source.to_canonical();
+        let key = (source, callback.clone(), watched.clone());
+        if let Some(known) = self.clients.find_registrant(&key) {
+            self.hear_client(known, now);
+            self.update_client(known, |row| {
+                if let Some(registrant) = &mut row.registrant {
+                    registrant.private = private;
+                }
+            });
+            return self.reply(id, Reply::Monitor(Ok(())));
+        }
+        if let Err(why) = self.make_room() {
+            self.event(Event::Refused { client: None, why });
+            return self.reply(id, Reply::Monitor(Err(why)));
+        }
+        let row = Client {
+            id: ClientId(self.ids.take()),
+            protocol: Protocol::Nsm,
+            address: source,
+            name: callback.name.clone(),
+            incarnation: Incarnation::UNKNOWN,
+            reboot: None,
+            monitored: true,
+            fenced: false,
+            used: Vec::new(),
+            registered_at_ms: now.wall_ms,
+            epoch: self.epoch,
+            registrant: Some(Registrant { callback, watched, private }),
+        };
+        self.insert_client(row, now);
+        self.reply(id, Reply::Monitor(Ok(())));
+    }
+
+    pub fn handle_unmonitor(&mut self, request: UnmonitorRequest, now: Time) {
+        self.hear_anybody(now);
+        let gone = self.registrations(&request);
+        for client in gone {
+            self.unregister(client);
+        }
+        self.reply(request.id, Reply::Unmonitor);
+    }
+
+    /// One registration, or all of one registrant.
+    fn registrations(&self, request: &UnmonitorRequest) -> Vec<ClientId> {
+        let source: IpAddr = request.source.to_canonical();
+        if let Some(watched) = &request.watched {
+            let key = (source, request.callback.clone(), watched.clone());
+            return self.clients.find_registrant(&key).into_iter().collect();
+        }
+        let of_source = self.clients.registrants().filter(|tracked| {
+            let registrant = tracked.row.registrant.as_ref();
+            tracked.row.address == source
+                && registrant.is_some_and(|registrant| registrant.callback == request.callback)
+        });
+        of_source.map(|tracked| tracked.row.id).collect()
+    }
+}

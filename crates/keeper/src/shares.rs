@@ -1,0 +1,328 @@
+//! Share reservations: SHARE and UNSHARE. "I want to read and write; nobody else may write." They
+//! never wait, and they know nothing of byte ranges.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::change::{Change, Exactness, Share};
+use crate::config::GraceMode;
+use crate::event::{Event, Release};
+use crate::identity::{ClientId, Incarnation, ShareId};
+use crate::keeper::Keeper;
+use crate::parking::{Asked, Parked};
+use crate::request::{Access, OwnerName, ProbeAnswer, Question, ShareRequest, UnshareRequest};
+use crate::step::{Outcome, Refusal, Reply};
+use crate::table::{FileId, OwnerId};
+use crate::time::Time;
+
+#[derive(Clone, Copy, Debug)]
+pub struct HeldShare {
+    pub id: ShareId,
+    pub file: FileId,
+    pub owner: OwnerId,
+    pub host: ClientId,
+    pub access: Access,
+    pub deny: Access,
+    pub incarnation: Incarnation,
+    pub confirmed: bool,
+    pub since_ms: u64,
+}
+
+impl HeldShare {
+    fn conflicts(&self, access: Access, deny: Access) -> bool {
+        self.deny.meets(access) || self.access.meets(deny)
+    }
+}
+
+#[derive(Default)]
+pub struct Shares {
+    rows: BTreeMap<ShareId, HeldShare>,
+    by_host: BTreeSet<(ClientId, ShareId)>,
+}
+
+impl Shares {
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn get(&self, id: ShareId) -> Option<&HeldShare> {
+        self.rows.get(&id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &HeldShare> {
+        self.rows.values()
+    }
+
+    pub fn of_host(&self, host: ClientId) -> impl Iterator<Item = &HeldShare> {
+        let bounds = (host, ShareId(0))..=(host, ShareId(u64::MAX));
+        self.by_host.range(bounds).filter_map(|(_, id)| self.rows.get(id))
+    }
+}
+
+impl Keeper {
+    pub fn handle_share(&mut self, request: ShareRequest, now: Time) {
+        self.hear(&request.caller.host, now);
+        self.decide_share(request, Asked::default(), now);
+    }
+
+    pub(crate) fn decide_share(&mut self, request: ShareRequest, asked: Asked, now: Time) {
+        let host = self.clients.find_host(&request.caller.host);
+        if host.is_some_and(|host| self.is_host_fenced(host)) {
+            return self.refuse_share(&request, Refusal::Fenced);
+        }
+        if request.reclaim {
+            return self.reclaim_share(request, host, now);
+        }
+        let conflicts = self.conflicting_shares(&request);
+        if self.grace_holds_back_share(&conflicts) {
+            return self.hold_back(Parked::Share(request, asked), now);
+        }
+        let releasable = |share: &HeldShare| {
+            !share.confirmed && self.may_release() && !asked.holders.contains(&share.host)
+        };
+        match conflicts.first() {
+            None => self.take_share(request, None, now),
+            Some(first) if conflicts.iter().all(releasable) => {
+                self.ask(first.host, Question::Reachable, Parked::Share(request, asked), now);
+            }
+            Some(_) => self.reply(request.id, Reply::Share(Outcome::Denied)),
+        }
+    }
+
+    pub fn handle_unshare(&mut self, request: UnshareRequest, now: Time) {
+        self.hear(&request.caller.host, now);
+        let name = share_owner(&request.tag);
+        if let Some(owner) = self.owner(&request.caller, &name)
+            && let Some(id) = self.recovery.remembered.take_share(&owner, &request.file)
+        {
+            self.change(Change::ShareGone(id));
+        }
+        if let (owner, Some(file)) = self.numbers(&request.caller, &name, &request.file)
+            && let Some(share) = self.share_of(owner, file)
+        {
+            self.drop_share(share.id, now);
+            self.end_grace_if_complete(now);
+        }
+        self.reply(request.id, Reply::Unshare);
+    }
+
+    fn grace_holds_back_share(&self, conflicts: &[HeldShare]) -> bool {
+        self.recovery.in_grace
+            && (self.exactness == Exactness::Roster
+                || self.config.grace == GraceMode::Strict
+                || conflicts.iter().any(|share| !share.confirmed))
+    }
+
+    fn share_of(&self, owner: OwnerId, file: FileId) -> Option<HeldShare> {
+        let ids = self.files.file(file).shares.iter();
+        ids.filter_map(|id| self.shares.get(*id)).find(|share| share.owner == owner).copied()
+    }
+
+    fn conflicting_shares(&self, request: &ShareRequest) -> Vec<HeldShare> {
+        let name = share_owner(&request.tag);
+        let (owner, Some(file)) = self.numbers(&request.caller, &name, &request.file) else {
+            return Vec::new();
+        };
+        let ids = self.files.file(file).shares.iter();
+        let others = ids.filter_map(|id| self.shares.get(*id)).filter(|s| s.owner != owner);
+        others.filter(|share| share.conflicts(request.access, request.deny)).copied().collect()
+    }
+
+    /// A share is of the incarnation that its host was last known to be in: SHARE carries no state.
+    fn take_share(&mut self, request: ShareRequest, recovered: Option<ShareId>, now: Time) {
+        let limits = &self.config.limits;
+        let host = self.clients.find_host(&request.caller.host);
+        let of_host = host.and_then(|host| self.clients.get(host));
+        let refusal = if self.table.len() + self.shares.len() >= limits.locks {
+            Some(Refusal::TooManyLocks)
+        } else if of_host.is_some_and(|host| host.locks + host.shares >= limits.locks_per_client) {
+            Some(Refusal::TooManyLocksOfHost)
+        } else {
+            let file = self.files.find(&request.file).map(|file| self.files.file(file));
+            let full = file.is_some_and(|file| file.shares.len() >= limits.locks_per_file);
+            full.then_some(Refusal::TooManyLocksOnFile)
+        };
+        if let Some(refusal) = refusal {
+            return self.refuse_share(&request, refusal);
+        }
+        let host = match self.register(&request.caller, true, Incarnation::UNKNOWN, now) {
+            Ok(host) => host,
+            Err(refusal) => return self.refuse_share(&request, refusal),
+        };
+        if let Some(id) = recovered {
+            self.change(Change::ShareGone(id));
+        }
+        let owner = self.intern_owner(host, &request.caller, &share_owner(&request.tag));
+        let file = self.files.intern(&request.file);
+        if let Some(share) = self.share_of(owner, file) {
+            if share.confirmed && share.access == request.access && share.deny == request.deny {
+                return self.reply(request.id, Reply::Share(Outcome::Granted));
+            }
+            self.remove_share(share.id, now);
+        }
+        let id = ShareId(self.ids.take());
+        self.insert_share(HeldShare {
+            id,
+            file,
+            owner,
+            host,
+            access: request.access,
+            deny: request.deny,
+            incarnation: self.clients.incarnation(host),
+            confirmed: true,
+            since_ms: now.wall_ms,
+        });
+        self.reply(request.id, Reply::Share(Outcome::Granted));
+        self.end_grace_if_complete(now);
+    }
+
+    fn reclaim_share(&mut self, request: ShareRequest, host: Option<ClientId>, now: Time) {
+        let name = share_owner(&request.tag);
+        let (owner, file) = self.numbers(&request.caller, &name, &request.file);
+        if let Some(share) = file.and_then(|file| self.share_of(owner, file))
+            && share.access == request.access
+            && share.deny == request.deny
+        {
+            self.confirm_share(share);
+            self.reply(request.id, Reply::Share(Outcome::Granted));
+            return self.end_grace_if_complete(now);
+        }
+        if !self.recovery.in_grace {
+            return self.reply(request.id, Reply::Share(Outcome::Grace));
+        }
+        let known = host.is_some_and(|host| self.may_reclaim(host));
+        let roster = self.exactness == Exactness::Roster;
+        if known && roster && self.conflicting_shares(&request).is_empty() {
+            let owner = self.owner(&request.caller, &name);
+            let recovered =
+                owner.and_then(|owner| self.recovery.remembered.take_share(&owner, &request.file));
+            return self.take_share(request, recovered, now);
+        }
+        if let Some(client) = host {
+            self.event(Event::ReclaimRefused { client });
+        }
+        self.reply(request.id, Reply::Share(Outcome::Denied));
+    }
+
+    fn confirm_share(&mut self, share: HeldShare) {
+        if share.confirmed {
+            return;
+        }
+        if let Some(row) = self.shares.rows.get_mut(&share.id) {
+            row.confirmed = true;
+        }
+        if let Some(tracked) = self.clients.get_mut(share.host) {
+            self.recovery.count_confirmed(tracked, true);
+        }
+    }
+
+    pub(crate) fn recover_share(&mut self, share: Share) {
+        let held = HeldShare {
+            id: share.id,
+            file: self.files.intern(&share.file),
+            owner: self.number_owner(&share.owner),
+            host: share.owner.host,
+            access: share.access,
+            deny: share.deny,
+            incarnation: share.incarnation,
+            confirmed: false,
+            since_ms: share.since_ms,
+        };
+        self.keep_share(held);
+    }
+
+    fn insert_share(&mut self, share: HeldShare) {
+        self.keep_share(share);
+        let row = self.share_row(&share);
+        self.change(Change::Share(row));
+    }
+
+    fn keep_share(&mut self, share: HeldShare) {
+        self.shares.by_host.insert((share.host, share.id));
+        self.shares.rows.insert(share.id, share);
+        self.files.file_mut(share.file).shares.push(share.id);
+        self.owners.add_use(share.owner);
+        if let Some(tracked) = self.clients.get_mut(share.host) {
+            tracked.shares += 1;
+            if !share.confirmed {
+                self.recovery.count_unconfirmed(tracked, true);
+            }
+        }
+    }
+
+    pub(crate) fn share_row(&self, share: &HeldShare) -> Share {
+        Share {
+            id: share.id,
+            file: self.files.key(share.file).clone(),
+            owner: self.owners.owner(share.owner).clone(),
+            access: share.access,
+            deny: share.deny,
+            incarnation: share.incarnation,
+            since_ms: share.since_ms,
+        }
+    }
+
+    pub(crate) fn remove_share(&mut self, id: ShareId, now: Time) -> Option<HeldShare> {
+        let share = self.shares.rows.remove(&id)?;
+        self.shares.by_host.remove(&(share.host, id));
+        self.files.file_mut(share.file).shares.retain(|other| *other != id);
+        self.owners.end_use(share.owner);
+        if let Some(tracked) = self.clients.get_mut(share.host) {
+            tracked.shares -= 1;
+            tracked.idle_since = now.mono;
+            if !share.confirmed {
+                self.recovery.count_confirmed(tracked, true);
+            }
+        }
+        self.change(Change::ShareGone(id));
+        Some(share)
+    }
+
+    pub(crate) fn drop_share(&mut self, id: ShareId, now: Time) {
+        if let Some(share) = self.remove_share(id, now) {
+            self.tidy(share.owner, share.file);
+        }
+    }
+
+    /// What a probe said of a host whose unconfirmed share is in somebody's way.
+    pub(crate) fn judge_sharer(
+        &mut self,
+        holder: ClientId,
+        request: &ShareRequest,
+        answer: ProbeAnswer,
+        now: Time,
+    ) {
+        if answer == ProbeAnswer::Alive || !self.may_release() {
+            return;
+        }
+        let conflicts = self.conflicting_shares(request);
+        let lost = conflicts.iter().filter(|share| !share.confirmed && share.host == holder);
+        let lost: Vec<ShareId> = lost.map(|share| share.id).collect();
+        self.drop_shares(holder, &lost, Release::Unanswered, now);
+    }
+
+    pub(crate) fn drop_unconfirmed_shares(&mut self, host: ClientId, why: Release, now: Time) {
+        let lost = self.shares.of_host(host).filter(|share| !share.confirmed);
+        let lost: Vec<ShareId> = lost.map(|share| share.id).collect();
+        self.drop_shares(host, &lost, why, now);
+    }
+
+    fn drop_shares(&mut self, client: ClientId, lost: &[ShareId], why: Release, now: Time) {
+        for id in lost {
+            self.drop_share(*id, now);
+        }
+        if !lost.is_empty() {
+            self.event(Event::Released { client, count: lost.len() as u64, why });
+        }
+    }
+
+    pub(crate) fn refuse_share(&mut self, request: &ShareRequest, why: Refusal) {
+        let client = self.clients.find_host(&request.caller.host);
+        self.event(Event::Refused { client, why });
+        self.reply(request.id, Reply::Share(Outcome::Refused(why)));
+    }
+}
+
+/// A share has no process number: its owner is the tag alone.
+fn share_owner(tag: &crate::bytes::OwnerTag) -> OwnerName {
+    OwnerName { number: 0, tag: tag.clone() }
+}

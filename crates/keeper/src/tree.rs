@@ -1,0 +1,436 @@
+//! Balanced search trees (treaps) whose nodes live in one arena and may be in several trees at
+//! once, each in an order of its own. One allocation grows for all files and owners together, so
+//! a lock costs no allocation, and a node can carry sums of its subtree, which no map of the
+//! standard library allows.
+
+use std::iter;
+
+/// "No node".
+pub const NIL: u32 = u32::MAX;
+
+/// A node's children in one tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Links {
+    left: u32,
+    right: u32,
+}
+
+impl Links {
+    pub const NONE: Links = Links { left: NIL, right: NIL };
+}
+
+/// What a node knows about all nodes of its subtree together.
+pub trait Sum: Copy + PartialEq {
+    fn and(self, other: Self) -> Self;
+}
+
+/// Nothing.
+impl Sum for () {
+    fn and(self, (): ()) {}
+}
+
+/// One of the orders that nodes are kept in.
+pub trait Order {
+    type Node;
+    type Sum: Sum;
+
+    fn links(node: &Self::Node) -> &Links;
+    fn links_mut(node: &mut Self::Node) -> &mut Links;
+    /// No two nodes of one tree are equal in its order.
+    fn precedes(one: &Self::Node, other: &Self::Node) -> bool;
+
+    /// The sum of this node alone.
+    fn own(node: &Self::Node) -> Self::Sum;
+    /// The sum of the subtree, as it was last set.
+    fn sum(node: &Self::Node) -> Self::Sum;
+    fn set_sum(node: &mut Self::Node, sum: Self::Sum);
+}
+
+/// All nodes of all trees. A tree is the slot of its root, or `NIL`.
+#[derive(Debug)]
+pub struct Arena<N> {
+    nodes: Vec<N>,
+    free: Vec<u32>,
+    seed: u64,
+}
+
+/// Where a search ended: the last node that is before the place, and the first that is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub before: u32,
+    pub after: u32,
+}
+
+impl<N> Arena<N> {
+    pub fn new(seed: u64) -> Self {
+        Self { nodes: Vec::new(), free: Vec::new(), seed }
+    }
+
+    /// Takes a node in; it is in no tree yet.
+    pub fn add(&mut self, node: N) -> u32 {
+        if let Some(slot) = self.free.pop() {
+            self.nodes[slot as usize] = node;
+            return slot;
+        }
+        if self.nodes.len() == self.nodes.capacity() {
+            // An eighth more, not twice as much: memory for each lock is bounded.
+            self.nodes.reserve_exact(self.nodes.len() / 8 + 64);
+        }
+        self.nodes.push(node);
+        (self.nodes.len() - 1) as u32
+    }
+
+    /// Takes a node out that is in no tree any more. Its slot will be used again.
+    pub fn drop(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    pub fn node(&self, slot: u32) -> &N {
+        &self.nodes[slot as usize]
+    }
+
+    pub fn node_mut(&mut self, slot: u32) -> &mut N {
+        &mut self.nodes[slot as usize]
+    }
+
+    pub fn left<O: Order<Node = N>>(&self, slot: u32) -> u32 {
+        O::links(self.node(slot)).left
+    }
+
+    pub fn right<O: Order<Node = N>>(&self, slot: u32) -> u32 {
+        O::links(self.node(slot)).right
+    }
+
+    /// Puts a node into a tree and returns the new root.
+    pub fn insert<O: Order<Node = N>>(&mut self, root: u32, slot: u32) -> u32 {
+        let own = O::own(self.node(slot));
+        let (mut parent, mut is_left, mut below) = (NIL, false, root);
+        while below != NIL && self.is_above(below, slot) {
+            is_left = O::precedes(self.node(slot), self.node(below));
+            parent = below;
+            let node = self.node_mut(below);
+            O::set_sum(node, O::sum(node).and(own));
+            below = if is_left { O::links(node).left } else { O::links(node).right };
+        }
+        let (left, right) = self.split::<O>(below, slot);
+        *O::links_mut(self.node_mut(slot)) = Links { left, right };
+        self.sum_up::<O>(slot);
+        if parent == NIL {
+            return slot;
+        }
+        let links = O::links_mut(self.node_mut(parent));
+        if is_left {
+            links.left = slot;
+        } else {
+            links.right = slot;
+        }
+        root
+    }
+
+    /// Takes a node out of a tree that it is in, and returns the new root.
+    pub fn remove<O: Order<Node = N>>(&mut self, root: u32, slot: u32) -> u32 {
+        self.remove_below::<O>(root, slot).0
+    }
+
+    /// Takes every node out that `keep` does not want, asking in order, and returns the new root.
+    /// Costs one visit for each node, so it beats single removals once they are many.
+    pub fn retain<O: Order<Node = N>>(
+        &mut self,
+        root: u32,
+        keep: &mut dyn FnMut(&N) -> bool,
+    ) -> u32 {
+        if root == NIL {
+            return NIL;
+        }
+        let left = self.retain::<O>(self.left::<O>(root), keep);
+        let kept = keep(self.node(root));
+        let right = self.retain::<O>(self.right::<O>(root), keep);
+        if !kept {
+            return self.join::<O>(left, right);
+        }
+        *O::links_mut(self.node_mut(root)) = Links { left, right };
+        self.sum_up::<O>(root);
+        root
+    }
+
+    /// Finds the place that all nodes are before for which `is_before` is true; it must be true
+    /// for none after one for which it is false.
+    pub fn find<O: Order<Node = N>>(&self, root: u32, is_before: impl Fn(&N) -> bool) -> Place {
+        let mut place = Place { before: NIL, after: NIL };
+        let mut slot = root;
+        while slot != NIL {
+            let node = self.node(slot);
+            if is_before(node) {
+                place.before = slot;
+                slot = O::links(node).right;
+            } else {
+                place.after = slot;
+                slot = O::links(node).left;
+            }
+        }
+        place
+    }
+
+    /// The node before this one in the order.
+    pub fn previous<O: Order<Node = N>>(&self, root: u32, slot: u32) -> u32 {
+        self.find::<O>(root, |node| O::precedes(node, self.node(slot))).before
+    }
+
+    /// The node after this one in the order.
+    pub fn next<O: Order<Node = N>>(&self, root: u32, slot: u32) -> u32 {
+        self.find::<O>(root, |node| !O::precedes(self.node(slot), node)).after
+    }
+
+    /// From this node on, in order. Searches anew for each, so that it needs no memory.
+    pub fn walk<O: Order<Node = N>>(&self, root: u32, from: u32) -> impl Iterator<Item = &N> {
+        let is_node = |&slot: &u32| slot != NIL;
+        let from = Some(from).filter(is_node);
+        iter::successors(from, move |&slot| Some(self.next::<O>(root, slot)).filter(is_node))
+            .map(|slot| self.node(slot))
+    }
+
+    /// From the first node on, in order.
+    pub fn walk_all<O: Order<Node = N>>(&self, root: u32) -> impl Iterator<Item = &N> {
+        self.walk::<O>(root, self.find::<O>(root, |_| false).after)
+    }
+
+    /// The new root, and whether sums above it may have to change.
+    fn remove_below<O: Order<Node = N>>(&mut self, root: u32, slot: u32) -> (u32, bool) {
+        if root == slot {
+            let Links { left, right } = *O::links(self.node(slot));
+            return (self.join::<O>(left, right), true);
+        }
+        if root == NIL {
+            return (NIL, false);
+        }
+        let changed = if O::precedes(self.node(slot), self.node(root)) {
+            let (left, changed) = self.remove_below::<O>(self.left::<O>(root), slot);
+            O::links_mut(self.node_mut(root)).left = left;
+            changed
+        } else {
+            let (right, changed) = self.remove_below::<O>(self.right::<O>(root), slot);
+            O::links_mut(self.node_mut(root)).right = right;
+            changed
+        };
+        (root, changed && self.sum_up::<O>(root))
+    }
+
+    /// The nodes before the one at `slot`, which is not in the tree, and those after it.
+    fn split<O: Order<Node = N>>(&mut self, root: u32, slot: u32) -> (u32, u32) {
+        if root == NIL {
+            return (NIL, NIL);
+        }
+        if O::precedes(self.node(root), self.node(slot)) {
+            let (left, right) = self.split::<O>(self.right::<O>(root), slot);
+            O::links_mut(self.node_mut(root)).right = left;
+            self.sum_up::<O>(root);
+            (root, right)
+        } else {
+            let (left, right) = self.split::<O>(self.left::<O>(root), slot);
+            O::links_mut(self.node_mut(root)).left = right;
+            self.sum_up::<O>(root);
+            (left, root)
+        }
+    }
+
+    /// One tree of two, all of `left` being before all of `right`.
+    fn join<O: Order<Node = N>>(&mut self, left: u32, right: u32) -> u32 {
+        if left == NIL {
+            return right;
+        }
+        if right == NIL {
+            return left;
+        }
+        if self.is_above(left, right) {
+            let joined = self.join::<O>(self.right::<O>(left), right);
+            O::links_mut(self.node_mut(left)).right = joined;
+            self.sum_up::<O>(left);
+            left
+        } else {
+            let joined = self.join::<O>(left, self.left::<O>(right));
+            O::links_mut(self.node_mut(right)).left = joined;
+            self.sum_up::<O>(right);
+            right
+        }
+    }
+
+    /// Brings a node's sum up to date with its children's; whether it was not.
+    fn sum_up<O: Order<Node = N>>(&mut self, slot: u32) -> bool {
+        let node = self.node(slot);
+        let mut sum = O::own(node);
+        let Links { left, right } = *O::links(node);
+        if left != NIL {
+            sum = O::sum(self.node(left)).and(sum);
+        }
+        if right != NIL {
+            sum = sum.and(O::sum(self.node(right)));
+        }
+        let node = self.node_mut(slot);
+        let changed = O::sum(node) != sum;
+        O::set_sum(node, sum);
+        changed
+    }
+
+    /// Which of two nodes is nearer to the root. It looks like chance and so keeps trees balanced
+    /// in any order of inserts, but depends on nothing that a peer can choose or know.
+    fn is_above(&self, one: u32, other: u32) -> bool {
+        self.height(one) > self.height(other)
+    }
+
+    /// Scrambles a slot's number (the finisher of SplitMix64): no two slots have the same.
+    fn height(&self, slot: u32) -> u64 {
+        let mut mixed = u64::from(slot) ^ self.seed;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+#[cfg(test)]
+impl<N> Arena<N> {
+    pub fn len(&self) -> usize {
+        self.nodes.len() - self.free.len()
+    }
+
+    /// The tree's slots in order; panics if they are not, if a node is below one that it should
+    /// be above of, or if a sum is wrong.
+    pub fn check<O: Order<Node = N>>(&self, root: u32) -> Vec<u32> {
+        if root == NIL {
+            return Vec::new();
+        }
+        let Links { left, right } = *O::links(self.node(root));
+        let mut sum = O::own(self.node(root));
+        for child in [left, right].into_iter().filter(|&child| child != NIL) {
+            assert!(self.is_above(root, child), "{child} is above {root}");
+            sum = sum.and(O::sum(self.node(child)));
+        }
+        assert!(O::sum(self.node(root)) == sum, "the sum of {root} is wrong");
+        let mut slots = self.check::<O>(left);
+        slots.push(root);
+        slots.extend(self.check::<O>(right));
+        let in_order = |pair: &[u32]| O::precedes(self.node(pair[0]), self.node(pair[1]));
+        assert!(slots.windows(2).all(in_order), "not in order below {root}");
+        slots
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A number in a tree that adds up.
+    #[derive(Clone, Copy)]
+    struct Number {
+        value: u32,
+        sum: u64,
+        links: Links,
+    }
+
+    struct ByValue;
+
+    impl Sum for u64 {
+        fn and(self, other: u64) -> u64 {
+            self + other
+        }
+    }
+
+    impl Order for ByValue {
+        type Node = Number;
+        type Sum = u64;
+
+        fn links(node: &Number) -> &Links {
+            &node.links
+        }
+
+        fn links_mut(node: &mut Number) -> &mut Links {
+            &mut node.links
+        }
+
+        fn precedes(one: &Number, other: &Number) -> bool {
+            one.value < other.value
+        }
+
+        fn own(node: &Number) -> u64 {
+            u64::from(node.value)
+        }
+
+        fn sum(node: &Number) -> u64 {
+            node.sum
+        }
+
+        fn set_sum(node: &mut Number, sum: u64) {
+            node.sum = sum;
+        }
+    }
+
+    fn tree_of(values: impl Iterator<Item = u32>) -> (Arena<Number>, u32, Vec<u32>) {
+        let mut arena = Arena::new(7);
+        let (mut root, mut slots) = (NIL, Vec::new());
+        for value in values {
+            let slot = arena.add(Number { value, sum: 0, links: Links::NONE });
+            root = arena.insert::<ByValue>(root, slot);
+            slots.push(slot);
+        }
+        (arena, root, slots)
+    }
+
+    fn values(arena: &Arena<Number>, root: u32) -> Vec<u32> {
+        arena.walk_all::<ByValue>(root).map(|node| node.value).collect()
+    }
+
+    fn depth(arena: &Arena<Number>, root: u32) -> usize {
+        if root == NIL {
+            return 0;
+        }
+        let deepest = depth(arena, arena.left::<ByValue>(root));
+        1 + deepest.max(depth(arena, arena.right::<ByValue>(root)))
+    }
+
+    #[test]
+    fn nodes_come_out_in_order_whatever_order_they_went_in() {
+        let (arena, root, _) = tree_of((0..1000).map(|i| i * 7 % 1000));
+        arena.check::<ByValue>(root);
+        assert_eq!(values(&arena, root), (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_tree_stays_shallow_when_nodes_arrive_in_order() {
+        let (arena, root, _) = tree_of(0..100_000);
+        assert!(depth(&arena, root) < 60);
+    }
+
+    #[test]
+    fn what_is_removed_is_gone_and_its_slot_is_used_again() {
+        let (mut arena, mut root, slots) = tree_of(0..100);
+        for &slot in slots.iter().step_by(2) {
+            root = arena.remove::<ByValue>(root, slot);
+            arena.drop(slot);
+            arena.check::<ByValue>(root);
+        }
+        assert_eq!(values(&arena, root), (1..100).step_by(2).collect::<Vec<_>>());
+        arena.add(Number { value: 0, sum: 0, links: Links::NONE });
+        assert_eq!(arena.nodes.len(), 100);
+    }
+
+    #[test]
+    fn retain_asks_in_order_and_keeps_what_is_wanted() {
+        let (mut arena, root, _) = tree_of((0..100).rev());
+        let mut asked = Vec::new();
+        let root = arena.retain::<ByValue>(root, &mut |node| {
+            asked.push(node.value);
+            node.value % 3 == 0
+        });
+        arena.check::<ByValue>(root);
+        assert_eq!(asked, (0..100).collect::<Vec<_>>());
+        assert_eq!(values(&arena, root), (0..100).step_by(3).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_place_is_between_two_nodes() {
+        let (arena, root, slots) = tree_of((0..10).map(|i| i * 10));
+        let place = arena.find::<ByValue>(root, |node| node.value < 45);
+        assert_eq!(place, Place { before: slots[4], after: slots[5] });
+        assert_eq!(arena.previous::<ByValue>(root, slots[5]), slots[4]);
+        assert_eq!(arena.next::<ByValue>(root, slots[9]), NIL);
+    }
+}

@@ -1,0 +1,85 @@
+//! Who waits for what. A waiter has one entry however often it asks, and its place in its file's
+//! queue from the first time on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::bytes::Handle;
+use crate::identity::Incarnation;
+use crate::range::Range;
+use crate::request::{Form, Mode};
+use crate::table::{FileId, OwnerId};
+
+/// Taken from the same counter as lock ids, so it also says what came before what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WaiterId(pub u64);
+
+#[derive(Clone, Debug)]
+pub struct Waiter {
+    pub file: FileId,
+    pub owner: OwnerId,
+    pub range: Range,
+    pub mode: Mode,
+    pub incarnation: Incarnation,
+    pub monitored: bool,
+    pub handle: Handle,
+    pub form: Form,
+    pub since_ms: u64,
+    /// When it last showed that it still wants the lock.
+    pub polled: Duration,
+    /// It does not answer: it keeps its place and is in nobody's way.
+    pub passed_over: bool,
+}
+
+impl Waiter {
+    pub fn conflicts(&self, owner: OwnerId, range: Range, mode: Mode) -> bool {
+        !self.passed_over
+            && self.owner != owner
+            && self.mode.conflicts(mode)
+            && self.range.overlaps(range)
+    }
+}
+
+#[derive(Default)]
+pub struct Waiters {
+    rows: BTreeMap<WaiterId, Waiter>,
+    by_owner: BTreeSet<(OwnerId, WaiterId)>,
+}
+
+impl Waiters {
+    pub fn insert(&mut self, id: WaiterId, waiter: Waiter) {
+        self.by_owner.insert((waiter.owner, id));
+        self.rows.insert(id, waiter);
+    }
+
+    pub fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
+        let waiter = self.rows.remove(&id)?;
+        self.by_owner.remove(&(waiter.owner, id));
+        Some(waiter)
+    }
+
+    pub fn get(&self, id: WaiterId) -> Option<&Waiter> {
+        self.rows.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: WaiterId) -> Option<&mut Waiter> {
+        self.rows.get_mut(&id)
+    }
+
+    pub fn of_owner(&self, owner: OwnerId) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+        let bounds = (owner, WaiterId(0))..=(owner, WaiterId(u64::MAX));
+        self.by_owner.range(bounds).filter_map(|&(_, id)| Some((id, self.rows.get(&id)?)))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+        self.rows.iter().map(|(id, waiter)| (*id, waiter))
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}

@@ -1,0 +1,15 @@
+//! Where what must be durable becomes durable. A store is a bag of changes: it applies batches,
+//! gives the sum back at the next start, and never decides anything about locks.
+
+#![forbid(unsafe_code)]
+
+pub mod conformance;
+pub mod durability;
+pub mod error;
+pub mod memory;
+pub mod store;
+
+pub use durability::Durability;
+pub use error::StoreError;
+pub use memory::Memory;
+pub use store::{Committed, Store, Token};

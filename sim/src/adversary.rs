@@ -1,0 +1,136 @@
+//! Somebody who lies: reboots and FREE_ALLs that never happened, unlocks and cancels of other
+//! people's locks, reclaims of what it never had, answers to callbacks that it never got. It speaks
+//! from its own address, or from one that it shares with a victim; it cannot speak from a victim's
+//! own address (that takes a reserved port there, R6.3).
+
+use std::rc::Rc;
+
+use keeper::bytes::Name;
+use keeper::identity::GrantId;
+use keeper::request::{GrantAnswer, Mode};
+
+use crate::cells::{FILES, draw_range};
+use crate::driver::Answered;
+use crate::packet::{Call, Request};
+use crate::queue::SECOND;
+use crate::scenario::Kind;
+use crate::world::{Event, Phase, World};
+
+impl World {
+    pub fn lie(&mut self) {
+        if self.phase != Phase::Faults {
+            return;
+        }
+        let pause = self.random.between(3 * SECOND, 30 * SECOND);
+        self.later(pause, Event::Lie);
+        let Some(liar) = self.hosts.iter().position(|host| host.kind == Kind::Adversary) else {
+            return;
+        };
+        if !self.hosts[liar].up {
+            return;
+        }
+        self.faults += 1;
+        match self.random.below(7) {
+            0 | 1 => self.forge_notice(liar),
+            2 => self.forge_free_all(liar),
+            3 | 4 => self.forge_for_another(liar),
+            5 => self.forge_reclaim(liar),
+            _ => self.forge_grant_answer(liar),
+        }
+    }
+
+    /// A victim, and an address to speak from: our own, or that of a neighbour of the victim.
+    fn victim(&mut self, liar: usize) -> (usize, std::net::IpAddr) {
+        let victim = self.random.index(self.hosts.len());
+        let shared = self
+            .hosts
+            .iter()
+            .enumerate()
+            .any(|(other, host)| other != victim && host.address == self.hosts[victim].address);
+        let address = if shared && self.random.percent(50) {
+            self.hosts[victim].address
+        } else {
+            self.hosts[liar].address
+        };
+        (victim, address)
+    }
+
+    fn forge_notice(&mut self, liar: usize) {
+        let (victim, from) = self.victim(liar);
+        let name = match self.random.below(3) {
+            0 => Name::from(&*self.hosts[victim].short_name()),
+            1 => Name::from("nobody.example.com"),
+            _ => self.hosts[victim].name.clone(),
+        };
+        let state = match self.random.below(4) {
+            0 => 0,
+            1 => self.hosts[victim].state,
+            2 => self.hosts[victim].state.wrapping_sub(2),
+            _ => self.hosts[victim].state.wrapping_add(2),
+        };
+        self.tally.reach("spoofed notice");
+        self.tell(|w| format!("mallory forges a notice: {name} is in state {state} (from {from})").replace("mallory", &w.hosts[liar].short_name()));
+        let request = self.loose_request(liar, from, name.clone(), Call::Notify { name, state }, false);
+        self.send_to_server(&request);
+    }
+
+    fn forge_free_all(&mut self, liar: usize) {
+        let (victim, from) = self.victim(liar);
+        let name = self.hosts[victim].name.clone();
+        self.tally.reach("spoofed FREE_ALL");
+        self.tell(|_| format!("mallory forges FREE_ALL of {name} (from {from})"));
+        let request = self.loose_request(liar, from, name.clone(), Call::FreeAll { name }, false);
+        self.send_to_server(&request);
+    }
+
+    /// Unlocks and cancels with everything of the victim but its address.
+    fn forge_for_another(&mut self, liar: usize) {
+        let victim = self.random.index(self.processes.len());
+        let (file, range) = (self.random.index(FILES), draw_range(&mut self.random));
+        let call = match self.random.below(3) {
+            0 => Call::Unlock { file, range },
+            1 => Call::Unlock { file, range: keeper::range::Range::ALL },
+            _ => Call::Cancel { file, range, mode: Mode::Exclusive },
+        };
+        let name = if self.random.percent(50) {
+            self.hosts[self.processes[victim].host].name.clone()
+        } else {
+            self.hosts[liar].name.clone()
+        };
+        let from = self.hosts[liar].address;
+        let request = self.loose_request(liar, from, name, call, false);
+        let it = &self.processes[victim];
+        let request = Request {
+            lane: self.hosts[it.host].lanes[it.lane],
+            number: it.number,
+            tag: it.tag.clone(),
+            ..(*request).clone()
+        };
+        self.tally.reach("forged unlock or cancel");
+        self.send_to_server(&Rc::new(request));
+    }
+
+    fn forge_reclaim(&mut self, liar: usize) {
+        let Some(forger) = self.hosts[liar].processes().last() else { return };
+        let (file, range) = (self.random.index(FILES), draw_range(&mut self.random));
+        let mode = Mode::Exclusive;
+        let call = Call::Lock { file, range, mode, wait: false, reclaim: true, state: 0 };
+        let request = self.request_of(forger, call, 0);
+        let mut request = (*request).clone();
+        request.truth.honest = false;
+        self.tally.reach("forged reclaim");
+        self.send_to_server(&Rc::new(request));
+    }
+
+    fn forge_grant_answer(&mut self, liar: usize) {
+        let open: Vec<GrantId> = self.model.grants.keys().copied().collect();
+        if open.is_empty() {
+            return;
+        }
+        let grant = *self.random.pick(&open);
+        let answer = if self.random.percent(50) { GrantAnswer::Denied } else { GrantAnswer::Accepted };
+        let what = Answered::Grant(grant, 1 + self.random.below(2) as u32);
+        let life = self.server.life;
+        self.later(5, Event::Answered { life, host: liar, what, answer });
+    }
+}

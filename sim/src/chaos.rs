@@ -1,0 +1,119 @@
+//! What goes wrong, one thing after the other until the faults stop; and the operator, who is not a
+//! fault but comes as unexpectedly.
+
+use keeper::identity::{ClientId, LockId};
+use keeper::request::OperatorAction;
+
+use crate::driver::Input;
+use crate::queue::{Ms, SECOND};
+use crate::scenario::Kind;
+use crate::server::CommitFault;
+use crate::world::{Event, Phase, World};
+
+impl World {
+    pub fn cause_a_fault(&mut self) {
+        if self.phase != Phase::Faults {
+            return;
+        }
+        let host = self.random.index(self.hosts.len());
+        match self.random.below(100) {
+            0..=15 => self.crash_host(host),
+            16..=39 => self.cut_link(host),
+            40..=51 => self.crash_server(false),
+            52..=58 => self.crash_server(true),
+            59..=62 => {
+                if self.server.open {
+                    self.fault("server stop");
+                    self.stop_server();
+                }
+            }
+            63..=80 => {
+                let slow = self.random.between(500, 12 * SECOND);
+                let written = self.random.percent(50);
+                self.commit_fault = Some(match self.random.below(4) {
+                    0 => CommitFault::Slow(slow),
+                    1 => CommitFault::NotWritten,
+                    _ => CommitFault::Unknown { written },
+                });
+            }
+            81..=88 => self.container_trap(host),
+            89..=96 => self.operate(),
+            _ => self.heard(host),
+        }
+        let mean = self.scenario.fault_every;
+        let pause = self.random.between(mean / 4, mean * 2);
+        self.later(pause, Event::Fault);
+    }
+
+    fn cut_link(&mut self, host: usize) {
+        let link = &mut self.links[host];
+        if link.cut_to_host || link.cut_to_server {
+            return;
+        }
+        let which = self.random.below(3);
+        link.cut_to_server = which != 0;
+        link.cut_to_host = which != 1;
+        self.fault("link cut");
+        self.tell(|w| format!("{} is cut off ({})", w.hosts[host].name, ["from us", "to us", "both ways"][which as usize]));
+        let pause: Ms = self.random.between(SECOND, 100 * SECOND);
+        self.later(pause, Event::Mend { host });
+    }
+
+    pub fn mend_link(&mut self, host: usize) {
+        self.links[host].cut_to_host = false;
+        self.links[host].cut_to_server = false;
+        self.hosts[host].healthy_since = self.now;
+        self.tell(|w| format!("{} is connected again", w.hosts[host].name));
+    }
+
+    /// A sign of life that is not a request of ours: a file operation.
+    fn heard(&mut self, host: usize) {
+        if self.reachable(host) && self.server.open {
+            let address = self.hosts[host].address;
+            self.input(Input::Heard(address));
+        }
+    }
+
+    /// An operator does something to somebody.
+    fn operate(&mut self) {
+        if !self.server.open {
+            return;
+        }
+        let Some(driver) = &self.server.driver else { return };
+        let locks: Vec<LockId> = driver.keeper.locks(LockId(0)).map(|lock| lock.id).collect();
+        let clients: Vec<ClientId> =
+            driver.keeper.clients(ClientId(0)).map(|view| view.client.id).collect();
+        let fenced: Vec<ClientId> = driver
+            .keeper
+            .clients(ClientId(0))
+            .filter(|view| view.client.fenced)
+            .map(|view| view.client.id)
+            .collect();
+        if clients.is_empty() {
+            return;
+        }
+        let client = *self.random.pick(&clients);
+        let action = match self.random.below(8) {
+            0 if !locks.is_empty() => OperatorAction::Release(*self.random.pick(&locks)),
+            1 => OperatorAction::Fence(client),
+            2 | 3 if !fenced.is_empty() => OperatorAction::Unfence(*self.random.pick(&fenced)),
+            4 => OperatorAction::ConfirmReboot(client),
+            5 => OperatorAction::EndGrace,
+            6 => OperatorAction::Renotify(client),
+            _ => OperatorAction::Forget(client),
+        };
+        self.operator(action);
+    }
+
+    pub fn operator(&mut self, action: OperatorAction) {
+        if let Some(driver) = &mut self.server.driver {
+            let id = driver.new_id();
+            self.tally.reach("operator action");
+            self.input(Input::Operator(id, action));
+        }
+    }
+
+    pub fn is_lock_host(&self, host: usize) -> bool {
+        self.hosts[host].kind != Kind::Watcher
+    }
+}

@@ -1,0 +1,147 @@
+//! The store of the simulated server, behind the same trait as the real ones. It knows what is in
+//! the page cache and what is on the platter, fails when it is told to, and says after a power loss
+//! that its locks are only a roster, until the grace that follows has ended durably.
+
+use keeper::change::{Change, Exactness, Snapshot};
+use store::store::{cleared, may_clear};
+use store::{Committed, Durability, Store, StoreError, Token};
+
+use crate::random::Random;
+
+/// What the next commit meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    NotWritten,
+    /// The outcome is lost; `written` is the truth.
+    Unknown { written: bool },
+}
+
+#[derive(Debug)]
+pub struct Disk {
+    durability: Durability,
+    /// Survives a kill.
+    written: Snapshot,
+    written_token: Token,
+    /// Survives a power loss.
+    synced: Snapshot,
+    synced_token: Token,
+    /// Batches in `written` that are not in `synced`, oldest first.
+    unsynced: Vec<(Vec<Change>, Token)>,
+    inexact: bool,
+    pub next_fault: Option<Fault>,
+}
+
+impl Disk {
+    pub fn new(durability: Durability) -> Self {
+        Self {
+            durability,
+            written: Snapshot::default(),
+            written_token: Token(0),
+            synced: Snapshot::default(),
+            synced_token: Token(0),
+            unsynced: Vec::new(),
+            inexact: false,
+            next_fault: None,
+        }
+    }
+
+    /// What a commit that is `Done` has made durable.
+    pub fn written(&self) -> &Snapshot {
+        &self.written
+    }
+
+    pub fn written_token(&self) -> Token {
+        self.written_token
+    }
+
+    /// The background sync.
+    pub fn sync(&mut self) {
+        for (changes, token) in self.unsynced.drain(..) {
+            for change in changes {
+                self.synced.apply(change);
+            }
+            self.synced_token = token;
+        }
+    }
+
+    /// The power goes, or a background sync failed: of what was only written, the log keeps what it
+    /// happened to have reached the platter with, in order. Returns how many batches are lost.
+    pub fn lose_power(&mut self, random: &mut Random) -> usize {
+        let kept = random.index(self.unsynced.len() + 1);
+        let lost = self.unsynced.split_off(kept).len();
+        self.sync();
+        self.written = self.synced.clone();
+        self.written_token = self.synced_token;
+        if self.durability == Durability::Process && !self.written.stopped_cleanly {
+            self.inexact = true;
+        }
+        lost
+    }
+
+    fn write(&mut self, changes: &[Change], token: Token) {
+        for change in changes {
+            // Inexact is sticky: it ends with the grace of a start from a roster, or with a start
+            // that had nobody to wait for.
+            if matches!(change, Change::GraceEnded | Change::Started { grace: false, .. }) {
+                self.inexact = false;
+            }
+            self.written.apply(change.clone());
+        }
+        self.written_token = token;
+        self.unsynced.push((changes.to_vec(), token));
+        if self.durability.must_sync(changes) {
+            self.sync();
+        }
+    }
+}
+
+impl Store for Disk {
+    fn load(&mut self) -> Result<Snapshot, StoreError> {
+        let exactness = if self.inexact { Exactness::Roster } else { Exactness::Exact };
+        Ok(Snapshot { exactness, ..self.written.clone() })
+    }
+
+    fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+        match self.next_fault.take() {
+            None => {
+                self.write(changes, token);
+                Committed::Done
+            }
+            Some(Fault::NotWritten) => {
+                Committed::NotWritten(StoreError::Unwritable("simulated".to_owned()))
+            }
+            Some(Fault::Unknown { written }) => {
+                if written {
+                    self.write(changes, token);
+                }
+                Committed::Unknown(StoreError::Unwritable("simulated".to_owned()))
+            }
+        }
+    }
+
+    fn last_token(&mut self) -> Result<Token, StoreError> {
+        Ok(self.written_token)
+    }
+
+    fn clear(&mut self, force: bool) -> Result<(), StoreError> {
+        may_clear(&self.written, force)?;
+        self.written = cleared(&self.written);
+        self.synced = self.written.clone();
+        self.synced_token = self.written_token;
+        self.unsynced.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::conformance;
+
+    #[test]
+    fn the_simulated_disk_conforms() {
+        for durability in [Durability::Process, Durability::Power] {
+            conformance::check(|| Disk::new(durability), |disk| disk).unwrap();
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The lock client of a kernel, as Linux 6.1 has it: one call at a time for each process, sent again
+//! until answered; a blocked lock is asked for again and granted by callback; a refusal for grace is
+//! tried again after five seconds; a signal cancels and then unlocks.
+
+use std::rc::Rc;
+
+use keeper::identity::NoticeId;
+use keeper::range::Range;
+use keeper::request::{GrantAnswer, Mode};
+use keeper::step::{Cancelled, Grant, Outcome, Reply};
+
+use super::{Doing, Want};
+use crate::cells::{self, FILES, strength};
+use crate::packet::{Answer, Call, Request, ToHost, Truth};
+use crate::queue::{Ms, SECOND};
+use crate::scenario::Kind;
+use crate::world::{Event, World};
+
+impl World {
+    /// A process decides what to do next.
+    pub fn think(&mut self, process: usize) {
+        if !matches!(self.processes[process].doing, Doing::Idle) {
+            return;
+        }
+        let host = self.processes[process].host;
+        // The reclaimer keeps everybody else out while it works.
+        if self.hosts[host].reclaim.is_some() {
+            return self.rest(process, SECOND);
+        }
+        if self.winding_down() {
+            return self.finish(process);
+        }
+        let file = self.random.index(FILES);
+        let range = cells::draw_range(&mut self.random);
+        let mode = if self.random.percent(55) { Mode::Exclusive } else { Mode::Shared };
+        match self.random.below(20) {
+            0..=10 => {
+                let wait = self.random.percent(55);
+                self.lock(process, file, range, mode, wait);
+            }
+            11..=12 => {
+                self.processes[process].doing = Doing::Testing;
+                self.call(process, Call::Test { file, range, mode }, 0);
+            }
+            13 => self.unlock(process, file, Range::ALL),
+            _ => match self.something_held(process) {
+                Some((file, held)) => {
+                    let range = if self.random.percent(70) { held } else { range };
+                    self.unlock(process, file, range);
+                }
+                None => self.unlock(process, file, range),
+            },
+        }
+    }
+
+    /// Gives everything back, one file after the other.
+    fn finish(&mut self, process: usize) {
+        match (0..FILES).find(|file| self.processes[process].believes_anything(*file)) {
+            Some(file) => self.unlock(process, file, Range::ALL),
+            None => self.processes[process].doing = Doing::Finished,
+        }
+    }
+
+    fn something_held(&mut self, process: usize) -> Option<(usize, Range)> {
+        let held: Vec<(usize, Range)> = (0..FILES)
+            .flat_map(|file| {
+                let stretches = cells::stretches(&self.processes[process].belief[file]);
+                stretches.into_iter().map(move |(range, _)| (file, range))
+            })
+            .collect();
+        if held.is_empty() { None } else { Some(*self.random.pick(&held)) }
+    }
+
+    fn lock(&mut self, process: usize, file: usize, range: Range, mode: Mode, wait: bool) {
+        self.blocks += 1;
+        let generation = self.hosts[self.processes[process].host].generation;
+        let want = Want {
+            file,
+            range,
+            mode,
+            wait,
+            block: self.blocks,
+            generation,
+            blocked: false,
+            granted: None,
+        };
+        self.ask(process, want);
+    }
+
+    /// Sends a LOCK, for the first time or again with a new transaction id.
+    fn ask(&mut self, process: usize, want: Want) {
+        let host = &self.hosts[self.processes[process].host];
+        let want = Want { generation: host.generation, ..want };
+        let call = Call::Lock {
+            file: want.file,
+            range: want.range,
+            mode: want.mode,
+            wait: want.wait,
+            reclaim: false,
+            state: host.state,
+        };
+        self.processes[process].doing = Doing::Locking(want);
+        self.call(process, call, want.block);
+    }
+
+    /// The kernel forgets first and tells the server then.
+    fn unlock(&mut self, process: usize, file: usize, range: Range) {
+        self.processes[process].forget(file, range);
+        self.processes[process].doing = Doing::Unlocking;
+        self.call(process, Call::Unlock { file, range }, 0);
+    }
+
+    fn rest(&mut self, process: usize, pause: Ms) {
+        self.processes[process].doing = Doing::Idle;
+        let turn = self.processes[process].turn;
+        self.later(pause, Event::Think { process, turn });
+    }
+
+    fn rest_a_while(&mut self, process: usize) {
+        let pause = if self.winding_down() {
+            self.random.between(1, 200)
+        } else {
+            self.random.between(50, 12 * SECOND)
+        };
+        self.rest(process, pause);
+    }
+
+    fn call(&mut self, process: usize, call: Call, block: u64) {
+        let request = self.request_of(process, call, block);
+        self.processes[process].call = Some(request.clone());
+        self.post(request);
+    }
+
+    pub fn request_of(&mut self, process: usize, call: Call, block: u64) -> Rc<Request> {
+        let it = &mut self.processes[process];
+        it.turn += 1;
+        let host = &mut self.hosts[it.host];
+        host.xid = host.xid.wrapping_add(1);
+        let state_matters = matches!(call, Call::Lock { .. });
+        Rc::new(Request {
+            call,
+            xid: host.xid,
+            from: host.address,
+            name: host.name.clone(),
+            lane: host.lanes[it.lane],
+            number: it.number,
+            tag: it.tag.clone(),
+            form: host.kind.form(),
+            monitored: host.monitored,
+            stateless: state_matters && host.kind == Kind::Netboot,
+            truth: Truth {
+                host: it.host,
+                life: host.life,
+                process: Some(process),
+                block,
+                honest: true,
+            },
+        })
+    }
+
+    /// Sends a request, and again until it is answered.
+    pub fn post(&mut self, request: Rc<Request>) {
+        let patience = self.hosts[request.truth.host].kind.patience();
+        self.send_to_server(&request);
+        self.later(patience, Event::Retransmit { request });
+    }
+
+    pub fn retransmit(&mut self, request: Rc<Request>) {
+        let host = &self.hosts[request.truth.host];
+        let same = |other: &Rc<Request>| Rc::ptr_eq(other, &request);
+        let waited_for = request
+            .truth
+            .process
+            .is_some_and(|process| self.processes[process].call.as_ref().is_some_and(same));
+        let reclaimed = host
+            .reclaim
+            .as_ref()
+            .and_then(|reclaim| reclaim.current.as_ref())
+            .is_some_and(|(_, current)| same(current));
+        if host.up && host.life == request.truth.life && (waited_for || reclaimed) {
+            self.post(request);
+        }
+    }
+
+    pub fn deliver(&mut self, host: usize, life: u32, message: ToHost) {
+        if !self.hosts[host].up || self.hosts[host].life != life {
+            return;
+        }
+        match message {
+            ToHost::Answer { request, answer, decided } => {
+                self.take_answer(host, request, answer, decided);
+            }
+            ToHost::Grant { grant, block, decided } => {
+                let answer = self.answer_grant(host, &grant, block, decided);
+                self.send_grant_answer(host, grant.id, grant.attempt, answer);
+            }
+            ToHost::Notice { notice, attempt, state } => {
+                self.take_notice(host, state);
+                self.send_notice_answer(host, notice, attempt);
+            }
+        }
+    }
+
+    fn take_answer(&mut self, host: usize, request: Rc<Request>, answer: Answer, decided: u64) {
+        match request.call {
+            Call::Notify { .. } => return self.announced(host, &request),
+            Call::Lock { reclaim: true, .. } if request.truth.honest => {
+                return self.reclaimed(host, &request, &answer, decided);
+            }
+            _ => {}
+        }
+        let Some(process) = request.truth.process else { return };
+        let waits = self.processes[process].call.as_ref().is_some_and(|c| Rc::ptr_eq(c, &request));
+        if !waits {
+            return;
+        }
+        self.processes[process].call = None;
+        self.processes[process].turn += 1;
+        match (self.processes[process].doing, answer) {
+            (Doing::Locking(want), Answer::Keeper(Reply::Lock(outcome))) => {
+                self.lock_answered(process, want, outcome, decided);
+            }
+            (Doing::Cancelling(want), Answer::Keeper(Reply::Cancel(cancelled))) => {
+                // Some kernels unlock in any case.
+                if cancelled == Cancelled::TooLate || self.random.percent(50) {
+                    self.unlock(process, want.file, want.range);
+                } else {
+                    self.rest_a_while(process);
+                }
+            }
+            (Doing::Finished, _) => {}
+            _ => self.rest_a_while(process),
+        }
+    }
+
+    fn lock_answered(&mut self, process: usize, want: Want, outcome: Outcome, decided: u64) {
+        match outcome {
+            Outcome::Granted => self.locked(process, want, decided),
+            Outcome::Blocked => match want.granted {
+                Some(decided) => self.locked(process, want, decided),
+                None => {
+                    self.processes[process].doing = Doing::Locking(Want { blocked: true, ..want });
+                    let host = self.processes[process].host;
+                    let turn = self.processes[process].turn;
+                    let poll = self.hosts[host].kind.poll_every();
+                    self.later(poll, Event::Poll { process, turn });
+                    if self.random.percent(15) {
+                        let pause = self.random.between(100, 40 * SECOND);
+                        self.later(pause, Event::Signal { process, turn });
+                    }
+                }
+            },
+            Outcome::Grace => {
+                self.processes[process].doing = Doing::Locking(want);
+                let turn = self.processes[process].turn;
+                self.later(5 * SECOND, Event::Poll { process, turn });
+            }
+            Outcome::Denied | Outcome::Deadlock | Outcome::Refused(_) => {
+                self.rest_a_while(process);
+            }
+        }
+    }
+
+    fn locked(&mut self, process: usize, want: Want, decided: u64) {
+        let host = self.processes[process].host;
+        // The server restarted while the answer was under way: nobody reclaims this one for us.
+        if want.generation != self.hosts[host].generation {
+            return self.ask(process, want);
+        }
+        self.believe(process, want.file, want.range, strength(want.mode), decided);
+        self.rest_a_while(process);
+    }
+
+    /// Asks again for what is blocked, or was refused for grace.
+    pub fn poll(&mut self, process: usize) {
+        if let Doing::Locking(want) = self.processes[process].doing
+            && self.processes[process].call.is_none()
+        {
+            self.ask(process, want);
+        }
+    }
+
+    pub fn signal(&mut self, process: usize) {
+        let Doing::Locking(want) = self.processes[process].doing else { return };
+        if self.processes[process].call.is_some() || !want.blocked {
+            return;
+        }
+        self.processes[process].doing = Doing::Cancelling(want);
+        let Want { file, range, mode, block, .. } = want;
+        self.call(process, Call::Cancel { file, range, mode }, block);
+    }
+
+    fn answer_grant(
+        &mut self,
+        host: usize,
+        grant: &Rc<Grant>,
+        block: u64,
+        decided: u64,
+    ) -> GrantAnswer {
+        if self.random.per_mille(self.chaos_per_mille(20)) {
+            self.fault("garbled grant answer");
+            return GrantAnswer::Unclear;
+        }
+        let found = self.hosts[host].processes().find(|process| {
+            let it = &self.processes[*process];
+            let (Doing::Locking(want) | Doing::Cancelling(want)) = it.doing else { return false };
+            want.wait
+                && self.file_of(&grant.handle) == Some(want.file)
+                && want.range == grant.range
+                && it.number == grant.owner.number
+                && self.hosts[host].lanes[it.lane] == grant.lane()
+                && want.block == block
+        });
+        let Some(process) = found else { return GrantAnswer::Denied };
+        if let Doing::Locking(want) = self.processes[process].doing {
+            let want = Want { granted: Some(decided), ..want };
+            self.processes[process].doing = Doing::Locking(want);
+            if self.processes[process].call.is_none() {
+                self.processes[process].turn += 1;
+                self.locked(process, want, decided);
+            }
+        }
+        GrantAnswer::Accepted
+    }
+
+    fn send_notice_answer(&mut self, host: usize, notice: NoticeId, attempt: u32) {
+        self.send_small_answer(host, crate::driver::Answered::Notice(notice, attempt));
+    }
+}

@@ -1,0 +1,265 @@
+//! A host's boots and notices: `sm-notify` after a boot, the status monitor that hears the server's
+//! notices, and the reclaimer that acts on them. A failed reclaim is a silent give-up.
+
+use std::rc::Rc;
+
+use keeper::bytes::Name;
+use keeper::request::Mode;
+use keeper::step::{Outcome, Reply};
+
+use super::{Announcement, Held, Reclaim};
+use crate::cells::{self, CELLS, FILES, Strength};
+use crate::network::DELAY_MAX;
+use crate::packet::{Answer, Call, Request, Truth};
+use crate::queue::{MINUTE, Ms, SECOND};
+use crate::scenario::Kind;
+use crate::world::{Event, World};
+
+impl World {
+    pub fn crash_host(&mut self, host: usize) {
+        if !self.hosts[host].up {
+            return;
+        }
+        self.fault("host crash");
+        self.tell(|w| format!("{} crashes", w.hosts[host].name));
+        let it = &mut self.hosts[host];
+        it.up = false;
+        it.reclaim = None;
+        it.announcement = None;
+        let life = it.life;
+        for process in self.hosts[host].processes() {
+            self.processes[process].die();
+        }
+        let stays_dead = self.scenario.dead_for_good && host == 1 && self.now > 2 * MINUTE;
+        if stays_dead {
+            self.hosts[host].never_back = true;
+            self.tally.reach("host dead for good");
+            return;
+        }
+        let outage = DELAY_MAX + self.random.between(SECOND, 40 * SECOND);
+        self.later(outage, Event::Boot { host, life });
+    }
+
+    pub fn boot_host(&mut self, host: usize) {
+        let now = self.now;
+        let it = &mut self.hosts[host];
+        it.up = true;
+        it.life += 1;
+        it.server_state = 0;
+        it.generation = 0;
+        it.healthy_since = now;
+        it.xid = self.random.next() as u32;
+        if it.kind != Kind::Netboot {
+            it.state = it.state.wrapping_add(2);
+        }
+        let state = it.state;
+        self.tell(|w| format!("{} boots, now in state {state}", w.hosts[host].name));
+        for process in self.hosts[host].processes() {
+            let turn = self.processes[process].turn;
+            let pause = self.random.between(10, 20 * SECOND);
+            self.later(pause, Event::Think { process, turn });
+        }
+        if self.hosts[host].kind != Kind::Netboot {
+            // Sometimes the programs are faster than the notice.
+            let pause = if self.random.percent(60) { 5 } else { self.random.between(5, 30_000) };
+            self.announce(host, state, true, pause);
+            if self.random.percent(5) {
+                self.free_all_of(host);
+            }
+        }
+    }
+
+    /// Some clients also free everything at boot, before they lock.
+    fn free_all_of(&mut self, host: usize) {
+        let name = self.hosts[host].name.clone();
+        let address = self.hosts[host].address;
+        let request = self.loose_request(host, address, name.clone(), Call::FreeAll { name }, true);
+        self.send_to_server(&request);
+    }
+
+    pub fn announce(&mut self, host: usize, state: u32, honest: bool, pause: Ms) {
+        self.announcements += 1;
+        let id = self.announcements;
+        let announcement = Announcement { id, state, honest, started: self.now, pause: 2 * SECOND };
+        self.hosts[host].announcement = Some(announcement);
+        let life = self.hosts[host].life;
+        self.later(pause, Event::Announce { host, life, id });
+    }
+
+    /// One round of `sm-notify`: the full name and the short one.
+    pub fn announce_round(&mut self, host: usize, id: u64) {
+        let Some(mut announcement) = self.hosts[host].announcement else { return };
+        if announcement.id != id {
+            return;
+        }
+        if announcement.started + 15 * MINUTE < self.now {
+            self.hosts[host].announcement = None;
+            self.tally.reach("reboot notice never answered");
+            return;
+        }
+        let Announcement { state, honest, .. } = announcement;
+        let from = self.hosts[host].notice_address;
+        let full = self.hosts[host].name.clone();
+        let short = Name::from(&*self.hosts[host].short_name());
+        for name in [full, short] {
+            let request =
+                self.loose_request(host, from, name.clone(), Call::Notify { name, state }, honest);
+            self.send_to_server(&request);
+        }
+        let life = self.hosts[host].life;
+        self.later(announcement.pause, Event::Announce { host, life, id });
+        announcement.pause = (announcement.pause * 2).min(120 * SECOND);
+        self.hosts[host].announcement = Some(announcement);
+    }
+
+    /// It forgets the server at the first reply of any kind.
+    pub fn announced(&mut self, host: usize, request: &Request) {
+        if let Call::Notify { state, .. } = request.call
+            && self.hosts[host].announcement.is_some_and(|mine| mine.state == state)
+        {
+            self.hosts[host].announcement = None;
+        }
+    }
+
+    /// A request that no process waits for.
+    pub fn loose_request(
+        &mut self,
+        host: usize,
+        from: std::net::IpAddr,
+        name: Name,
+        call: Call,
+        honest: bool,
+    ) -> Rc<Request> {
+        let it = &mut self.hosts[host];
+        it.xid = it.xid.wrapping_add(1);
+        let lane = it.lanes[0];
+        let lane = keeper::identity::Lane::new(lane.ours(), keeper::identity::Transport::Udp, 4);
+        Rc::new(Request {
+            call,
+            xid: it.xid,
+            from,
+            name,
+            lane,
+            number: 0,
+            tag: keeper::bytes::OwnerTag::from(""),
+            form: it.kind.form(),
+            monitored: true,
+            stateless: false,
+            truth: Truth { host, life: it.life, process: None, block: 0, honest },
+        })
+    }
+
+    /// State moves without a reboot: some container's status monitor restarted on this kernel.
+    pub fn container_trap(&mut self, host: usize) {
+        if !self.hosts[host].up || matches!(self.hosts[host].kind, Kind::Netboot) {
+            return;
+        }
+        self.fault("state moved without a reboot");
+        self.hosts[host].state = self.hosts[host].state.wrapping_add(2);
+        let state = self.hosts[host].state;
+        self.tell(|w| format!("{} is in state {state} without a reboot", w.hosts[host].name));
+        if self.random.percent(60) {
+            self.tally.reach("false reboot");
+            self.announce(host, state, false, 10);
+        }
+    }
+
+    /// The status monitor hears the server's notice.
+    pub fn take_notice(&mut self, host: usize, state: u32) {
+        if self.hosts[host].deaf {
+            self.tally.reach("deaf holder");
+            return;
+        }
+        if self.hosts[host].server_state == state {
+            return;
+        }
+        self.hosts[host].server_state = state;
+        self.hosts[host].generation += 1;
+        self.tell(|w| format!("{} hears of server state {state}", w.hosts[host].name));
+        if self.hosts[host].reclaim.is_none() {
+            self.start_reclaim(host);
+        }
+    }
+
+    fn start_reclaim(&mut self, host: usize) {
+        let mut left = Vec::new();
+        for process in self.hosts[host].processes() {
+            for file in 0..FILES {
+                let it = &self.processes[process];
+                let mut held = it.belief[file];
+                for cell in 0..CELLS {
+                    if it.given_up[file][cell] {
+                        held[cell] = 0;
+                    }
+                }
+                for (range, strength) in cells::stretches(&held) {
+                    let mode = if strength == 1 { Mode::Shared } else { Mode::Exclusive };
+                    left.push(Held { process, file, range, mode });
+                }
+            }
+        }
+        left.reverse();
+        let generation = self.hosts[host].generation;
+        self.hosts[host].reclaim = Some(Reclaim { left, current: None, generation });
+        self.reclaim_next(host);
+    }
+
+    fn reclaim_next(&mut self, host: usize) {
+        let generation = self.hosts[host].generation;
+        let Some(reclaim) = &mut self.hosts[host].reclaim else { return };
+        if reclaim.generation != generation {
+            // The server restarted again.
+            return self.start_reclaim(host);
+        }
+        let Some(held) = reclaim.left.pop() else {
+            self.hosts[host].reclaim = None;
+            for process in self.hosts[host].processes() {
+                self.poll(process);
+            }
+            return;
+        };
+        let Held { process, file, range, mode } = held;
+        let call = Call::Lock { file, range, mode, wait: false, reclaim: true, state: 0 };
+        let turn = self.processes[process].turn;
+        let request = self.request_of(process, call, 0);
+        // A reclaim is the kernel's, not the process's: its timers go on.
+        self.processes[process].turn = turn;
+        if let Some(reclaim) = &mut self.hosts[host].reclaim {
+            reclaim.current = Some((held, request.clone()));
+        }
+        self.post(request);
+    }
+
+    pub fn reclaimed(&mut self, host: usize, request: &Rc<Request>, answer: &Answer, decided: u64) {
+        let Some(reclaim) = &mut self.hosts[host].reclaim else { return };
+        match &reclaim.current {
+            Some((_, current)) if Rc::ptr_eq(current, request) => {}
+            _ => return,
+        }
+        let Some((held, _)) = reclaim.current.take() else { return };
+        if *answer == Answer::Keeper(Reply::Lock(Outcome::Granted)) {
+            self.reclaim_held(held, decided);
+        } else {
+            self.tally.reach("silent give-up");
+            self.tell(|w| {
+                format!("{} gives up {:?} of file {} silently", w.who(held.process), held.range, held.file)
+            });
+            for cell in cells::cells(held.range) {
+                self.processes[held.process].given_up[held.file][cell] = true;
+            }
+            self.judge_lost_reclaim(held, answer);
+        }
+        self.reclaim_next(host);
+    }
+
+    /// A reclaim that was granted mends what had been taken away meanwhile.
+    fn reclaim_held(&mut self, held: Held, decided: u64) {
+        let strength: Strength = cells::strength(held.mode);
+        for cell in cells::cells(held.range) {
+            if self.processes[held.process].belief[held.file][cell] == strength {
+                let gone = self.model.released_at[held.process][held.file][cell] > decided;
+                self.processes[held.process].tainted[held.file][cell] = gone;
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Why a byte changed hands. The owner's own doing is found in the replies; everything else must be
+//! an event that names a rule, and the rule's conditions must be true.
+
+use std::rc::Rc;
+
+use keeper::Keeper;
+use keeper::event::{Event, Proof, Release};
+use keeper::identity::{ClientId, GrantId};
+use keeper::range::Range;
+use keeper::request::GrantAnswer;
+use keeper::step::{Message, Outcome, Reply, Step};
+use keeper::time::Time;
+
+use crate::cells::{self, CELLS, FILES, strength};
+use crate::driver::Input;
+use crate::model::{Cell, OpenGrant};
+use crate::packet::{Call, Request};
+use crate::world::World;
+
+/// Something an owner did, or had done to it by a callback, in one step.
+#[derive(Clone, Debug)]
+pub enum Doing {
+    /// Granted, by a reply or by a callback.
+    Set { life: u32, incarnation: Option<u32>, at_least: bool },
+    Clear,
+    /// A refused grant is undone, byte for byte.
+    Restore(Box<[Cell; CELLS]>),
+}
+
+#[derive(Clone, Debug)]
+pub struct Cause {
+    pub process: usize,
+    pub file: usize,
+    pub range: Range,
+    pub strength: u8,
+    pub doing: Doing,
+}
+
+impl World {
+    /// The whole judgement of one input, or of a batch of them.
+    pub fn judge(&mut self, keeper: &Keeper, inputs: &[Input], step: &Step, now: Time) {
+        self.model.serial += 1;
+        for input in inputs {
+            self.note_input(input);
+        }
+        if step.is_empty() {
+            self.model.grants.retain(|_, grant| !grant.doubtful || true);
+            return;
+        }
+        self.tell_step(step);
+        let seen = self.see_table(keeper);
+        let waiters = self.see_waiters(keeper);
+        let before = self.model.table.clone();
+        let causes = self.causes(keeper, inputs, step);
+        let alone = inputs.len() == 1;
+        for process in 0..self.processes.len() {
+            for file in 0..FILES {
+                if before[process][file] == [Cell::default(); CELLS]
+                    && seen[process][file] == [Cell::default(); CELLS]
+                    && !causes.iter().any(|c| c.process == process && c.file == file)
+                {
+                    continue;
+                }
+                for cell in 0..CELLS {
+                    let (old, new) = (before[process][file][cell], seen[process][file][cell]);
+                    let cell = (process, file, cell);
+                    self.judge_cell(cell, old, new, &causes, step, inputs, alone);
+                }
+            }
+        }
+        self.judge_waiters(&before, waiters, inputs, step);
+        self.note_events(step);
+        self.check_conflicts();
+        self.check_beliefs();
+        self.check_bounds(keeper, now);
+        self.judge_replies(keeper, &before, inputs, step, now);
+        self.close_grants(inputs, step);
+        self.judge_grantable(keeper);
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn judge_cell(
+        &mut self,
+        (process, file, cell): (usize, usize, usize),
+        old: Cell,
+        seen: Cell,
+        causes: &[Cause],
+        step: &Step,
+        inputs: &[Input],
+        alone: bool,
+    ) {
+        let same = old.strength == seen.strength && old.incarnation == seen.incarnation;
+        let mine: Vec<&Cause> = causes
+            .iter()
+            .filter(|c| c.process == process && c.file == file)
+            .filter(|c| cells::cells(c.range).contains(&cell))
+            .collect();
+        let mut new = Cell { life: old.life, unconfirmed: old.unconfirmed, ..seen };
+        let fits = |cause: &Cause| match &cause.doing {
+            Doing::Clear => seen.strength == 0,
+            Doing::Set { at_least: true, .. } => {
+                seen.strength >= cause.strength && seen.strength <= old.strength.max(cause.strength)
+            }
+            Doing::Set { .. } => seen.strength == cause.strength,
+            Doing::Restore(before) => before[cell].strength == seen.strength,
+        };
+        let cause = if alone { mine.last().copied() } else { None };
+        let cause = cause.or_else(|| mine.iter().rev().copied().find(|cause| fits(cause)));
+        match cause {
+            Some(cause) if fits(cause) => {
+                if let Doing::Set { life, .. } = cause.doing {
+                    new.life = life;
+                    new.unconfirmed = false;
+                }
+                if let Doing::Restore(before) = &cause.doing {
+                    new = before[cell];
+                }
+            }
+            Some(cause) if !self.may_be_released(process, step) => {
+                let (who, cause) = (self.who(process), cause.clone());
+                self.violate("I6", || {
+                    format!("{who}, byte {cell} of file {file}: {cause:?} left {seen:?}, was {old:?}")
+                });
+            }
+            _ if same => {}
+            _ if seen.strength == 0 || seen.strength < old.strength => {
+                self.judge_release((process, file, cell), old, step, inputs);
+                new.life = 0;
+            }
+            _ => {
+                let who = self.who(process);
+                self.violate("I6", || {
+                    format!("{who} got byte {cell} of file {file} for nothing: {seen:?}, was {old:?}")
+                });
+            }
+        }
+        if new.strength == 0 {
+            new = Cell::default();
+        }
+        self.model.table[process][file][cell] = new;
+    }
+
+    /// Whether some event of this step may have taken what a reply of it gave.
+    fn may_be_released(&mut self, process: usize, step: &Step) -> bool {
+        let host = self.processes[process].host;
+        step.events.iter().any(|event| match event {
+            Event::Rebooted { client, .. }
+            | Event::Released { client, .. }
+            | Event::Fenced { client, .. } => self.host_of(*client) == Some(host),
+            _ => false,
+        })
+    }
+
+    /// What the owners did, in the order of the answers.
+    fn causes(&mut self, keeper: &Keeper, inputs: &[Input], step: &Step) -> Vec<Cause> {
+        let mut causes = Vec::new();
+        for input in inputs {
+            if let Input::Granted(id, GrantAnswer::Accepted) = input
+                && let Some(grant) = self.model.grants.get(id).cloned()
+            {
+                causes.push(self.cause_of_grant(&grant, false));
+            }
+        }
+        for event in &step.events {
+            if let Event::GrantUndone { grant, .. } = event {
+                causes.extend(self.cause_of_undoing(*grant, inputs));
+            }
+        }
+        // A request of the owner closes an open callback, and what it left undecided is decided.
+        for message in &step.messages {
+            if let Message::Reply(id, Reply::Lock(_) | Reply::Unlock | Reply::Cancel(_)) = message
+                && let Some((request, _)) = self.model.asked.get(id)
+                && let (Some(process), Some((file, range))) = (request.truth.process, target(request))
+            {
+                let open: Vec<OpenGrant> = self
+                    .model
+                    .grants
+                    .values()
+                    .filter(|g| g.process == process && g.file == file && g.range.overlaps(range))
+                    .cloned()
+                    .collect();
+                for grant in open {
+                    causes.push(self.cause_of_grant(&grant, true));
+                }
+            }
+        }
+        for message in &step.messages {
+            match message {
+                Message::Reply(id, Reply::Lock(Outcome::Granted)) => {
+                    if let Some((request, _)) = self.model.asked.get(id).cloned() {
+                        causes.extend(self.cause_of_lock(&request));
+                    }
+                }
+                Message::Reply(id, Reply::Unlock) => {
+                    if let Some((request, _)) = self.model.asked.get(id)
+                        && let (Some(process), Some((file, range))) =
+                            (request.truth.process, target(request))
+                    {
+                        let doing = Doing::Clear;
+                        causes.push(Cause { process, file, range, strength: 0, doing });
+                    }
+                }
+                Message::Grant(grant) if !self.model.grants.contains_key(&grant.id) => {
+                    let process = self.process_of(keeper, &grant.owner);
+                    let (Some(process), Some(file)) = (process, self.file_of(&grant.handle)) else {
+                        self.violate("I6", || format!("a grant to nobody: {grant:?}"));
+                        continue;
+                    };
+                    let open = OpenGrant {
+                        process,
+                        file,
+                        range: grant.range,
+                        mode: grant.mode,
+                        before: self.model.table[process][file],
+                        unclear: false,
+                        doubtful: false,
+                    };
+                    self.judge_new_grant(&open);
+                    causes.push(self.cause_of_grant(&open, true));
+                    self.model.grants.insert(grant.id, open);
+                }
+                _ => {}
+            }
+        }
+        causes
+    }
+
+    fn cause_of_grant(&self, grant: &OpenGrant, at_least: bool) -> Cause {
+        let life = self.model.life_of_block(grant.process, grant.file, grant.range);
+        Cause {
+            process: grant.process,
+            file: grant.file,
+            range: grant.range,
+            strength: strength(grant.mode),
+            doing: Doing::Set { life, incarnation: None, at_least },
+        }
+    }
+
+    fn cause_of_lock(&mut self, request: &Rc<Request>) -> Option<Cause> {
+        let Call::Lock { file, range, mode, state, .. } = request.call else { return None };
+        let Some(process) = request.truth.process else {
+            self.violate("I6", || "a lock was granted to a forged request".to_owned());
+            return None;
+        };
+        let doing = Doing::Set {
+            life: request.truth.life,
+            incarnation: (state != 0).then_some(state),
+            at_least: false,
+        };
+        Some(Cause { process, file, range, strength: strength(mode), doing })
+    }
+
+    /// I6: a refused callback undoes that grant and nothing else; an answer to one that is closed,
+    /// or that may have been accepted before, undoes nothing (I9).
+    fn cause_of_undoing(&mut self, id: GrantId, inputs: &[Input]) -> Option<Cause> {
+        self.tally.reach("grant undone");
+        let refused =
+            inputs.iter().any(|i| matches!(i, Input::Granted(g, GrantAnswer::Denied) if *g == id));
+        let Some(grant) = self.model.grants.remove(&id) else {
+            self.violate("I6", || format!("{id:?} was closed, and yet it was undone"));
+            return None;
+        };
+        if !refused {
+            self.violate("I6", || format!("{id:?} was undone without a refusal"));
+        }
+        if grant.unclear {
+            self.violate("I9", || format!("{id:?} was undone, but may have been accepted before"));
+        }
+        Some(Cause {
+            process: grant.process,
+            file: grant.file,
+            range: grant.range,
+            strength: 0,
+            doing: Doing::Restore(Box::new(grant.before)),
+        })
+    }
+
+    /// A byte went that its owner did not give back: which rule?
+    fn judge_release(
+        &mut self,
+        (process, file, cell): (usize, usize, usize),
+        old: Cell,
+        step: &Step,
+        inputs: &[Input],
+    ) {
+        let host = self.processes[process].host;
+        let mut why = Err("no event says why".to_owned());
+        for event in &step.events {
+            let client = match event {
+                Event::Rebooted { client, .. }
+                | Event::Released { client, .. }
+                | Event::Fenced { client, .. } => *client,
+                _ => continue,
+            };
+            if self.host_of(client) != Some(host) {
+                continue;
+            }
+            match self.allowed(client, host, event, old, inputs) {
+                Ok(live) => {
+                    why = Ok(live);
+                    break;
+                }
+                Err(reason) => why = Err(reason),
+            }
+        }
+        self.model.released_at[process][file][cell] = self.model.serial;
+        let who = self.who(process);
+        let live = match why {
+            Ok(live) => live,
+            Err(reason) => {
+                return self.violate("I6", || {
+                    format!("{who} lost byte {cell} of file {file} ({old:?}): {reason}")
+                });
+            }
+        };
+        let it = &self.processes[process];
+        let relies = it.belief[file][cell] > 0 && !it.tainted[file][cell];
+        if relies && old.life == self.hosts[host].life {
+            if let Err(reason) = live {
+                self.violate("I1", || {
+                    format!("{who} is alive and lost byte {cell} of file {file}: {reason}")
+                });
+            }
+            self.processes[process].tainted[file][cell] = true;
+            self.tally.reach("live lock released by a rule");
+        } else if relies {
+            // A life before this one took it; this one relies on it all the same.
+            self.processes[process].tainted[file][cell] = true;
+        }
+    }
+
+    /// Whether a rule allows this release; and if so, whether it may hit a live holder.
+    fn allowed(
+        &mut self,
+        client: ClientId,
+        host: usize,
+        event: &Event,
+        old: Cell,
+        inputs: &[Input],
+    ) -> Result<Result<(), String>, String> {
+        let by_operator = inputs.iter().any(|input| matches!(input, Input::Operator(..)));
+        match event {
+            Event::Rebooted { to, proof, .. } => {
+                if old.incarnation == to.0 {
+                    return Err(format!("I7: news of state {} freed a lock of that state", to.0));
+                }
+                self.reboot_allowed(client, host, to.0, proof, by_operator)
+            }
+            Event::Released { why, .. } => match why {
+                Release::Operator(_) if by_operator => Ok(Ok(())),
+                Release::Operator(_) => Err("no operator was there".to_owned()),
+                Release::FreeAll => self.free_all_allowed(client, host),
+                Release::Unanswered => self.unanswered_allowed(client, old, inputs),
+                Release::Unreachable => self.unreachable_allowed(client, old),
+                Release::RosterEnd if !self.model.exact => Ok(Ok(())),
+                Release::RosterEnd => Err("the store was exact".to_owned()),
+            },
+            Event::Fenced { .. } if by_operator => Ok(Ok(())),
+            _ => Err("no operator was there".to_owned()),
+        }
+    }
+
+    fn reboot_allowed(
+        &mut self,
+        client: ClientId,
+        host: usize,
+        to: u32,
+        proof: &Proof,
+        by_operator: bool,
+    ) -> Result<Result<(), String>, String> {
+        match proof {
+            Proof::Operator(_) if by_operator => Ok(Ok(())),
+            Proof::Operator(_) => Err("no operator was there".to_owned()),
+            Proof::NothingHeld => Err("it held something".to_owned()),
+            Proof::Reset if self.was_reset(client) => {
+                Ok(Err("a reset of an old kernel took a live one's lock".to_owned()))
+            }
+            Proof::Reset => Err("no connection was reset".to_owned()),
+            Proof::Stateless if self.model.resets.contains(&client) => {
+                Ok(Err("a reset before its time took a live lock".to_owned()))
+            }
+            Proof::Stateless => Err("no connection was reset".to_owned()),
+            Proof::Notice => self.notice_allowed(client, host, to),
+        }
+    }
+}
+
+/// What a request is about.
+pub fn target(request: &Request) -> Option<(usize, Range)> {
+    match request.call {
+        Call::Lock { file, range, .. }
+        | Call::Test { file, range, .. }
+        | Call::Unlock { file, range }
+        | Call::Cancel { file, range, .. } => Some((file, range)),
+        _ => None,
+    }
+}

@@ -1,0 +1,288 @@
+//! What was claimed about hosts, what the probes said, and which release that allows (R6.1, R2.6,
+//! R4.5). The last word is whether it may hit a holder that lives: only if the world lied.
+
+use keeper::config::Unreachable;
+use keeper::event::{Doubt, Event, GraceEnd, Release};
+use keeper::identity::ClientId;
+use keeper::request::{GrantAnswer, NoticeResult, ProbeAnswer, Question};
+use keeper::step::{Message, Notice, Step};
+
+use crate::cells::{CELLS, FILES};
+use crate::driver::Input;
+use crate::model::{Cell, Claim};
+use crate::packet::Call;
+use crate::world::{Phase, World};
+
+impl World {
+    /// What an input says, for what is judged later.
+    pub fn note_input(&mut self, input: &Input) {
+        match input {
+            Input::Request(id, request) => {
+                self.model.asked.insert(*id, (request.clone(), self.now));
+                let mut claim = |name: &keeper::bytes::Name, state| {
+                    self.model.claims.push(Claim {
+                        source: request.from,
+                        name: name.clone(),
+                        state,
+                        honest: request.truth.honest,
+                    });
+                };
+                match &request.call {
+                    Call::Notify { name, state } => claim(name, Some(*state)),
+                    Call::FreeAll { name } => claim(name, None),
+                    Call::Lock { file, range, wait: true, .. } => {
+                        if let Some(process) = request.truth.process {
+                            let of = (request.truth.block, request.truth.life);
+                            self.model.note_block(process, *file, *range, of);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            Input::Granted(id, answer) => match self.model.grants.get_mut(id) {
+                Some(grant) => grant.unclear |= *answer == GrantAnswer::Unclear,
+                None if *answer != GrantAnswer::Unclear => self.tally.reach("late GRANTED answer"),
+                None => {}
+            },
+            Input::Noticed(notice, NoticeResult::Failed) => {
+                if let Some(driver) = &self.server.driver
+                    && let Some(view) = driver.keeper.notices().find(|view| view.id == *notice)
+                {
+                    self.model.failed_notices.insert(view.client);
+                }
+            }
+            Input::Probed(client, question, answer) => {
+                self.model.probes.insert((*client, *question), *answer);
+            }
+            Input::Reset(client) => {
+                self.model.resets.insert(*client);
+            }
+            _ => {}
+        }
+    }
+
+    /// What a step says, for what is judged later and for the tally.
+    pub fn note_events(&mut self, step: &Step) {
+        for event in &step.events {
+            match event {
+                Event::ReclaimRefused { .. } => self.tally.reach("reclaim refused"),
+                Event::Deadlock { .. } => self.tally.reach("deadlock"),
+                Event::PassedOver { .. } => self.tally.reach("dead waiter"),
+                Event::Suspect { .. } => self.tally.reach("suspect"),
+                Event::Ghost { .. } => self.tally.reach("ghost refused"),
+                Event::Crashed { .. } => self.tally.reach("host marked crashed"),
+                Event::RebootPending { why, .. } => {
+                    self.tally.reach("reboot notice pending");
+                    if *why == Doubt::Unproven {
+                        self.tally.reach("reboot notice unproven");
+                    }
+                }
+                Event::Released { why: Release::Unanswered, .. } => {
+                    self.tally.reach("releasable lock released");
+                }
+                Event::Released { why: Release::Unreachable, .. } => {
+                    self.tally.reach("unreachable host released");
+                }
+                Event::Refused { .. } => self.tally.reach("refused at a bound"),
+                Event::Rebooted { client, to, proof, .. } => {
+                    self.tally.reach(match proof {
+                        keeper::event::Proof::NothingHeld => "reboot accepted: nothing held",
+                        keeper::event::Proof::Reset => "reboot accepted: reset",
+                        keeper::event::Proof::Notice => "reboot accepted: notice",
+                        keeper::event::Proof::Stateless => "reboot accepted: stateless",
+                        keeper::event::Proof::Operator(_) => "reboot accepted: operator",
+                    });
+                    if let Some(host) = self.host_of(*client) {
+                        self.model.accepted.insert(host, to.0);
+                    }
+                    self.check_relayed(*client, step);
+                }
+                Event::GraceEnded { why } => self.grace_ended(why),
+                _ => {}
+            }
+        }
+    }
+
+    /// R1.6: whoever watches a host hears of its reboot.
+    fn check_relayed(&mut self, _client: ClientId, step: &Step) {
+        let relayed = step
+            .messages
+            .iter()
+            .filter(|message| matches!(message, Message::Notice(Notice { .. })))
+            .count();
+        if relayed > 0 {
+            self.tally.reach("reboot relayed to a watcher");
+        }
+    }
+
+    fn grace_ended(&mut self, why: &GraceEnd) {
+        self.model.grace_over = true;
+        match why {
+            GraceEnd::Complete => {
+                self.tally.reach("grace ended early");
+                let missing = (0..self.processes.len()).find(|process| {
+                    self.hosts[self.processes[*process].host].monitored
+                        && self.model.table[*process]
+                            .iter()
+                            .flatten()
+                            .any(|cell| cell.strength > 0 && cell.unconfirmed)
+                });
+                if let Some(process) = missing {
+                    let who = self.who(process);
+                    self.violate("I4", || format!("grace ended before {who} had reclaimed"));
+                }
+                if !self.model.exact {
+                    self.violate("I4", || "a roster grace ended early".to_owned());
+                }
+            }
+            GraceEnd::Deadline if self.now < self.model.deadline => {
+                self.violate("I4", || "grace ended before its deadline".to_owned());
+            }
+            GraceEnd::Deadline | GraceEnd::Operator(_) => {}
+        }
+        if self.model.recovering {
+            self.model.recovering = false;
+            self.taint_unbacked();
+        }
+    }
+
+    /// The end of a roster grace: what was not reclaimed is nobody's (I6).
+    pub fn taint_unbacked(&mut self) {
+        for process in 0..self.processes.len() {
+            for file in 0..FILES {
+                for cell in 0..CELLS {
+                    let it = &self.processes[process];
+                    let backed = self.model.table[process][file][cell].strength;
+                    if it.relies_on(file, cell) > backed && !it.tainted[file][cell] {
+                        self.model.released_at[process][file][cell] = self.model.serial;
+                        self.processes[process].tainted[file][cell] = true;
+                        self.tally.reach("live lock lost at the end of a roster grace");
+                        self.judge_calm_loss(process, "the roster's grace ended");
+                    }
+                }
+            }
+        }
+    }
+
+    /// After the faults stopped nobody loses anything any more.
+    pub fn judge_calm_loss(&mut self, process: usize, why: &str) {
+        let host = &self.hosts[self.processes[process].host];
+        let healthy = host.up && host.monitored && !host.deaf && self.phase >= Phase::Calm;
+        if healthy && self.model.calm_restart {
+            let who = self.who(process);
+            self.violate("liveness", || {
+                format!("{who} was healthy and lost a lock in a quiet restart: {why}")
+            });
+        }
+    }
+
+    pub fn was_reset(&self, client: ClientId) -> bool {
+        self.model.resets.contains(&client)
+            || self.model.probes.get(&(client, Question::SameKernel)) == Some(&ProbeAnswer::Gone)
+    }
+
+    /// R6.1: from the host's own address, and nothing shows that the old kernel lives.
+    pub fn notice_allowed(
+        &mut self,
+        client: ClientId,
+        host: usize,
+        to: u32,
+    ) -> Result<Result<(), String>, String> {
+        let address = self.hosts[host].address;
+        let own: Vec<bool> = self
+            .model
+            .claims
+            .iter()
+            .filter(|claim| claim.source == address && claim.state == Some(to))
+            .map(|claim| claim.honest)
+            .collect();
+        if own.is_empty() {
+            return Err(format!("no notice of state {to} came from its address"));
+        }
+        if self.model.probes.get(&(client, Question::SameKernel)) == Some(&ProbeAnswer::Alive) {
+            return Err("the old kernel had answered".to_owned());
+        }
+        if own.contains(&false) {
+            self.tally.reach("false notice accepted");
+            Ok(Ok(()))
+        } else {
+            Ok(Err("its own honest notice took it".to_owned()))
+        }
+    }
+
+    pub fn free_all_allowed(
+        &mut self,
+        client: ClientId,
+        host: usize,
+    ) -> Result<Result<(), String>, String> {
+        let address = self.hosts[host].address;
+        let name = self.hosts[host].name.clone();
+        let answer = self.model.probes.get(&(client, Question::SameKernel)).copied();
+        let claims = self.model.claims.iter().filter(|claim| claim.state.is_none());
+        let mut own = None;
+        let mut foreign = false;
+        for claim in claims {
+            if claim.source == address {
+                own = Some(own.unwrap_or(true) && claim.honest);
+            } else {
+                foreign |= claim.name.names_same_machine(&name);
+            }
+        }
+        match (own, answer) {
+            (_, Some(ProbeAnswer::Alive)) => Err("the old kernel had answered".to_owned()),
+            (Some(true), _) => Ok(Err("its own honest FREE_ALL took it".to_owned())),
+            (Some(false), _) => Ok(Ok(())),
+            (None, Some(ProbeAnswer::Gone)) if foreign => {
+                Ok(Err("a FREE_ALL from elsewhere took a live lock".to_owned()))
+            }
+            (None, _) => Err("no FREE_ALL came from its address".to_owned()),
+        }
+    }
+
+    /// R4.5: unconfirmed after the window, wanted, and its host fails a probe.
+    pub fn unanswered_allowed(
+        &mut self,
+        client: ClientId,
+        old: Cell,
+        inputs: &[Input],
+    ) -> Result<Result<(), String>, String> {
+        let answer = self.model.probes.get(&(client, Question::Reachable)).copied();
+        let just_probed = inputs.iter().any(|input| {
+            matches!(input, Input::Probed(probed, Question::Reachable, _) if *probed == client)
+        });
+        if !self.model.exact {
+            return Err("the store was a roster".to_owned());
+        }
+        if self.scenario.config.unreachable == Unreachable::Retain {
+            return Err("unreachable = retain".to_owned());
+        }
+        if !old.unconfirmed {
+            return Err("it was confirmed".to_owned());
+        }
+        if !self.model.grace_over {
+            return Err("grace is not over".to_owned());
+        }
+        if !just_probed || matches!(answer, None | Some(ProbeAnswer::Alive)) {
+            return Err("its host did not fail a probe".to_owned());
+        }
+        Ok(Ok(()))
+    }
+
+    /// R2.6, `immediate`.
+    pub fn unreachable_allowed(
+        &mut self,
+        client: ClientId,
+        old: Cell,
+    ) -> Result<Result<(), String>, String> {
+        if self.scenario.config.unreachable != Unreachable::Immediate {
+            return Err("unreachable is not immediate".to_owned());
+        }
+        if !old.unconfirmed {
+            return Err("it was confirmed".to_owned());
+        }
+        if !self.model.failed_notices.contains(&client) {
+            return Err("no notice to it had failed".to_owned());
+        }
+        Ok(Ok(()))
+    }
+}

@@ -1,0 +1,259 @@
+//! The keeper's table as its getters show it, byte by byte; what holds of it at any time (I1, I10);
+//! and what every process relies on (I1, second half).
+
+use std::time::Duration;
+
+use keeper::Keeper;
+use keeper::bytes::FileKey;
+use keeper::change::Lock;
+use keeper::identity::{ClientId, LockId, Owner};
+use keeper::range::Range;
+use keeper::time::Time;
+use keeper::view::LockState;
+
+use crate::cells::{self, CELLS, FILES, Strength, clash};
+use crate::driver::file_key;
+use crate::model::{Picture, Waiting, blank};
+use crate::world::World;
+
+impl World {
+    /// The host behind a row of the client tracker.
+    pub fn host_of(&mut self, client: ClientId) -> Option<usize> {
+        if let Some(known) = self.model.hosts.get(&client) {
+            return *known;
+        }
+        let row = match &self.server.driver {
+            Some(driver) => driver.keeper.client(client).map(|view| view.client.clone()),
+            None => self.disk.written().clients.get(&client).cloned(),
+        };
+        let row = row?;
+        let host = self
+            .hosts
+            .iter()
+            .position(|host| host.address == row.address && host.name == row.name);
+        self.model.hosts.insert(client, host);
+        host
+    }
+
+    /// The process behind an owner.
+    pub fn process_of(&mut self, keeper: &Keeper, owner: &Owner) -> Option<usize> {
+        if let Some(known) = self.model.owners.get(owner) {
+            return *known;
+        }
+        let row = keeper.client(owner.host).map(|view| view.client.clone())?;
+        let process = self.processes.iter().position(|process| {
+            let host = &self.hosts[process.host];
+            host.address == row.address
+                && host.name == row.name
+                && host.lanes[process.lane] == owner.lane
+                && process.number == owner.number
+                && process.tag == owner.tag
+        });
+        let host =
+            self.hosts.iter().position(|host| host.address == row.address && host.name == row.name);
+        self.model.hosts.insert(owner.host, host);
+        self.model.owners.insert(owner.clone(), process);
+        process
+    }
+
+    pub fn file_named(&self, key: &FileKey) -> Option<usize> {
+        (0..FILES).find(|file| file_key(*file) == *key)
+    }
+
+    /// Strength and incarnation of every byte, as the getters tell it.
+    pub fn see_table(&mut self, keeper: &Keeper) -> Picture {
+        let mut picture = blank(self.processes.len());
+        let mut count = 0;
+        for lock in keeper.locks(LockId(0)) {
+            if lock.state == LockState::Remembered {
+                continue;
+            }
+            count += 1;
+            let Some(file) = self.file_named(lock.file) else {
+                self.violate("I6", || format!("a lock on no file of ours: {lock:?}"));
+                continue;
+            };
+            let Some(process) = self.process_of(keeper, lock.owner) else {
+                self.violate("I6", || format!("a lock of nobody: {lock:?}"));
+                continue;
+            };
+            for cell in cells::cells(lock.range) {
+                let byte = &mut picture[process][file][cell];
+                if byte.strength > 0 {
+                    let who = self.who(process);
+                    self.violate("I1", || format!("{who} holds byte {cell} of file {file} twice"));
+                    break;
+                }
+                byte.strength = cells::strength(lock.mode);
+                byte.incarnation = lock.incarnation.0;
+            }
+        }
+        if count != keeper.counts().locks {
+            let counted = keeper.counts().locks;
+            self.violate("getters", || format!("{count} locks are shown, {counted} counted"));
+        }
+        picture
+    }
+
+    pub fn see_waiters(&mut self, keeper: &Keeper) -> Vec<Waiting> {
+        let mut waiters = Vec::new();
+        if keeper.counts().waiters == 0 {
+            return waiters;
+        }
+        for file in 0..FILES {
+            for waiter in keeper.waiters_on(&file_key(file)) {
+                let Some(process) = self.process_of(keeper, waiter.owner) else {
+                    self.violate("I6", || format!("nobody waits: {waiter:?}"));
+                    continue;
+                };
+                waiters.push(Waiting {
+                    process,
+                    file,
+                    range: waiter.range,
+                    mode: waiter.mode,
+                    passed_over: waiter.passed_over,
+                });
+            }
+        }
+        if waiters.len() != keeper.counts().waiters {
+            let (shown, counted) = (waiters.len(), keeper.counts().waiters);
+            self.violate("getters", || format!("{shown} waiters are shown, {counted} counted"));
+        }
+        waiters
+    }
+
+    /// I1: no two owners hold what cannot be held by two.
+    pub fn check_conflicts(&mut self) {
+        for file in 0..FILES {
+            for cell in 0..CELLS {
+                let mut first: Option<(usize, Strength)> = None;
+                for process in 0..self.processes.len() {
+                    let strength = self.model.table[process][file][cell].strength;
+                    match first {
+                        _ if strength == 0 => {}
+                        None => first = Some((process, strength)),
+                        Some((other, theirs)) if clash(strength, theirs) => {
+                            let (a, b) = (self.who(other), self.who(process));
+                            self.violate("I1", || {
+                                format!("{a} and {b} both hold byte {cell} of file {file}")
+                            });
+                            return;
+                        }
+                        Some(_) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// I1: what a live process relies on, the server knows, unless a rule took it away.
+    pub fn check_beliefs(&mut self) {
+        if self.model.recovering {
+            return;
+        }
+        for process in 0..self.processes.len() {
+            for file in 0..FILES {
+                for cell in 0..CELLS {
+                    let it = &self.processes[process];
+                    let relied = it.relies_on(file, cell);
+                    if relied > self.model.table[process][file][cell].strength
+                        && !it.tainted[file][cell]
+                    {
+                        let who = self.who(process);
+                        self.violate("I1", || {
+                            format!(
+                                "{who} relies on byte {cell} of file {file}, and the server has \
+                                 no record of that"
+                            )
+                        });
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A process comes to rely on something: nobody else may.
+    pub fn believe(
+        &mut self,
+        process: usize,
+        file: usize,
+        range: Range,
+        strength: Strength,
+        decided: u64,
+    ) {
+        let who = self.who(process);
+        self.tell(|_| {
+            let mode = cells::mode(strength);
+            format!("{who} now relies on {range:?} of file {file} ({mode:?})")
+        });
+        for cell in cells::cells(range) {
+            let gone = self.model.released_at[process][file][cell] > decided;
+            let it = &mut self.processes[process];
+            it.belief[file][cell] = strength;
+            it.given_up[file][cell] = false;
+            it.tainted[file][cell] = gone;
+            if gone {
+                continue;
+            }
+            for other in 0..self.processes.len() {
+                let it = &self.processes[other];
+                if other != process
+                    && clash(strength, it.relies_on(file, cell))
+                    && !it.tainted[file][cell]
+                {
+                    let theirs = self.who(other);
+                    self.violate("I1", || {
+                        format!("{who} and {theirs} both rely on byte {cell} of file {file}")
+                    });
+                    return;
+                }
+            }
+        }
+        self.check_beliefs();
+    }
+
+    /// I10, and that grace ends in time.
+    pub fn check_bounds(&mut self, keeper: &Keeper, now: Time) {
+        let counts = keeper.counts();
+        let limits = self.scenario.config.limits;
+        if counts.locks > limits.locks.max(self.model_recovered())
+            || counts.parked > limits.parked
+            || counts.clients > limits.clients
+        {
+            self.violate("I10", || format!("{counts:?} is more than {limits:?}"));
+        }
+        if let Some(grace) = keeper.grace()
+            && now.mono > grace.ends + Duration::from_secs(15)
+        {
+            self.violate("liveness", || format!("grace should have ended at {:?}", grace.ends));
+        }
+    }
+
+    /// A store may give back more than a bound that was lowered since; here bounds never change,
+    /// but an unlock may split a lock in two at the bound.
+    fn model_recovered(&self) -> usize {
+        self.scenario.config.limits.locks.saturating_add(self.processes.len())
+    }
+
+    /// The rows on the disk as bytes: only strength and incarnation are known of them.
+    pub fn picture_of<'a>(
+        &mut self,
+        keeper: &Keeper,
+        locks: impl Iterator<Item = &'a Lock>,
+    ) -> Picture {
+        let mut picture = blank(self.processes.len());
+        for lock in locks {
+            let (Some(file), Some(process)) =
+                (self.file_named(&lock.file), self.process_of(keeper, &lock.owner))
+            else {
+                continue;
+            };
+            for cell in cells::cells(lock.range) {
+                picture[process][file][cell].strength = cells::strength(lock.mode);
+                picture[process][file][cell].incarnation = lock.incarnation.0;
+            }
+        }
+        picture
+    }
+}

@@ -1,0 +1,188 @@
+//! What a patient observer with a pencil knows: who holds which byte, told byte by byte, who waits,
+//! what was asked, what the probes said. It learns from requests, replies and events; it shares no
+//! code with the keeper and decides nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use keeper::bytes::Name;
+use keeper::identity::{ClientId, Epoch, GrantId, Owner, RequestId};
+use keeper::range::Range;
+use keeper::request::{Mode, ProbeAnswer, Question};
+use keeper::step::Grant;
+
+use crate::cells::{CELLS, FILES, Strength};
+use crate::packet::Request;
+use crate::queue::Ms;
+
+/// One byte of one file in the hands of one owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    pub strength: Strength,
+    pub incarnation: u32,
+    /// The life of the host that took it: the truth.
+    pub life: u32,
+    /// Recovered, and not asked for since.
+    pub unconfirmed: bool,
+}
+
+pub type Picture = Vec<[[Cell; CELLS]; FILES]>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub process: usize,
+    pub file: usize,
+    pub range: Range,
+    pub mode: Mode,
+    pub passed_over: bool,
+}
+
+impl Waiting {
+    pub fn key(&self) -> Wait {
+        (self.process, self.file, self.range, self.mode)
+    }
+}
+
+/// One entry among the waiters.
+pub type Wait = (usize, usize, Range, Mode);
+
+#[derive(Clone, Debug)]
+pub struct OpenGrant {
+    pub process: usize,
+    pub file: usize,
+    pub range: Range,
+    pub mode: Mode,
+    /// What the owner had there before.
+    pub before: [Cell; CELLS],
+    /// An attempt went unanswered: the client may have accepted it.
+    pub unclear: bool,
+    /// The owner asked for something there and has no answer yet: open or not, both are right.
+    pub doubtful: bool,
+}
+
+/// A claim about a host as it came in, for what is judged later.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub source: IpAddr,
+    pub name: Name,
+    /// `None` for FREE_ALL.
+    pub state: Option<u32>,
+    pub honest: bool,
+}
+
+pub struct Model {
+    /// As it is once everything so far is committed.
+    pub table: Picture,
+    /// As it is on the disk.
+    pub durable: Picture,
+    /// The decision that last took a byte from its owner against its will.
+    pub released_at: Vec<[[u64; CELLS]; FILES]>,
+    pub waiters: Vec<Waiting>,
+    /// Since when a waiter could be granted.
+    pub grantable: BTreeMap<Wait, Ms>,
+    blocks: BTreeMap<(usize, usize, Range), (u64, u32)>,
+    pub grants: BTreeMap<GrantId, OpenGrant>,
+    pub asked: BTreeMap<RequestId, (Rc<Request>, Ms)>,
+    /// Counts decisions.
+    pub serial: u64,
+    pub epoch: Epoch,
+    pub exact: bool,
+    /// Between a start from a roster and the end of its grace nothing says who holds what.
+    pub recovering: bool,
+    pub grace_over: bool,
+    pub started: Ms,
+    /// When the grace of this epoch must have ended.
+    pub deadline: Ms,
+    /// Of this epoch.
+    pub probes: BTreeMap<(ClientId, Question), ProbeAnswer>,
+    pub resets: BTreeSet<ClientId>,
+    pub failed_notices: BTreeSet<ClientId>,
+    pub claims: Vec<Claim>,
+    /// The last reboot that was accepted of each host, by its state.
+    pub accepted: BTreeMap<usize, u32>,
+    /// Waits that a client gave up without a word: the protocol has no way to know.
+    pub abandoned: BTreeSet<(usize, usize)>,
+    pub calm_restart: bool,
+    pub owners: BTreeMap<Owner, Option<usize>>,
+    pub hosts: BTreeMap<ClientId, Option<usize>>,
+}
+
+impl Model {
+    pub fn new(processes: usize) -> Self {
+        Self {
+            table: blank(processes),
+            durable: blank(processes),
+            released_at: vec![[[0; CELLS]; FILES]; processes],
+            waiters: Vec::new(),
+            grantable: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            grants: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            serial: 0,
+            epoch: Epoch(0),
+            exact: true,
+            recovering: false,
+            grace_over: true,
+            started: 0,
+            deadline: 0,
+            probes: BTreeMap::new(),
+            resets: BTreeSet::new(),
+            failed_notices: BTreeSet::new(),
+            claims: Vec::new(),
+            accepted: BTreeMap::new(),
+            abandoned: BTreeSet::new(),
+            calm_restart: false,
+            owners: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+        }
+    }
+
+    /// What was in the server's memory is gone; what is on the disk is not.
+    pub fn server_died(&mut self) {
+        self.table = self.durable.clone();
+        self.waiters.clear();
+        self.grantable.clear();
+        self.blocks.clear();
+        self.grants.clear();
+        self.asked.clear();
+        self.probes.clear();
+        self.resets.clear();
+        self.failed_notices.clear();
+        self.claims.clear();
+    }
+
+    pub fn note_block(&mut self, process: usize, file: usize, range: Range, of: (u64, u32)) {
+        self.blocks.insert((process, file, range), of);
+    }
+
+    /// Which wait a grant ends, and in which life of its host that wait began.
+    pub fn block_of(&self, grant: &Grant) -> (u64, u32) {
+        let Some(open) = self.grants.get(&grant.id) else { return (0, 0) };
+        self.blocks.get(&(open.process, open.file, open.range)).copied().unwrap_or((0, 0))
+    }
+
+    pub fn life_of_block(&self, process: usize, file: usize, range: Range) -> u32 {
+        self.blocks.get(&(process, file, range)).map_or(0, |(_, life)| *life)
+    }
+
+    /// Lives that hold or await something, among these processes.
+    pub fn lives_of(&self, processes: std::ops::Range<usize>) -> BTreeSet<u32> {
+        let held = self.table[processes.clone()]
+            .iter()
+            .flatten()
+            .flatten()
+            .filter(|cell| cell.strength > 0)
+            .map(|cell| cell.life);
+        let waiting = self
+            .waiters
+            .iter()
+            .filter(|waiting| processes.contains(&waiting.process))
+            .map(|w| self.life_of_block(w.process, w.file, w.range));
+        held.chain(waiting).collect()
+    }
+}
+
+pub fn blank(processes: usize) -> Picture {
+    vec![[[Cell::default(); CELLS]; FILES]; processes]
+}

@@ -1,0 +1,172 @@
+//! What a seed decides before anything happens: who lives in this world, how the server is
+//! configured, and how bad the weather is.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use keeper::bytes::{Name, OwnerTag};
+use keeper::config::{Config, GraceMode, Limits, Unreachable};
+use keeper::identity::{Lane, Transport};
+use keeper::request::Form;
+use store::Durability;
+
+use crate::host::{Doing, Host, Process};
+use crate::queue::{MINUTE, Ms, SECOND};
+use crate::random::Random;
+
+/// What kind of client a host is; see protocol.md for where each habit was read or measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Linux,
+    /// Asynchronous forms over UDP; all processes share one owner tag.
+    MacOs,
+    /// No persistent state: the same incarnation after every boot, and no notice.
+    Netboot,
+    /// Tells lies between its honest requests.
+    Adversary,
+    /// Locks nothing; registers with SM_MON to hear of others.
+    Watcher,
+}
+
+pub struct Scenario {
+    pub config: Config,
+    pub durability: Durability,
+    /// Take a step after each input and check each answer on its own, or after a whole batch.
+    pub one_by_one: bool,
+    /// Chances in a thousand for each packet while the faults last.
+    pub lose: u64,
+    pub repeat: u64,
+    pub delay: u64,
+    /// Mean time between two faults.
+    pub fault_every: Ms,
+    /// When the faults stop.
+    pub calm_from: Ms,
+    /// Some worlds have a host that never comes back.
+    pub dead_for_good: bool,
+}
+
+pub const FORGED_NUMBER: u32 = 99;
+
+pub fn server_addresses() -> [IpAddr; 2] {
+    [IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2])]
+}
+
+impl Scenario {
+    pub fn draw(random: &mut Random) -> Self {
+        let limits = if random.percent(20) {
+            Limits {
+                clients: 5,
+                locks: 14,
+                locks_per_client: 7,
+                locks_per_file: 8,
+                waiters_per_file: 3,
+                parked: 3,
+            }
+        } else {
+            Limits { parked: 64, ..Limits::default() }
+        };
+        let config = Config {
+            window: Duration::from_millis(random.between(20, 90) * SECOND),
+            grace: if random.percent(50) { GraceMode::Strict } else { GraceMode::Instant },
+            unreachable: *random.pick(&[
+                Unreachable::OnDemand,
+                Unreachable::OnDemand,
+                Unreachable::Immediate,
+                Unreachable::Retain,
+            ]),
+            limits,
+            names: vec![Name::from("files.example.com"), Name::from("files")],
+            seed: random.next(),
+            ..Config::default()
+        };
+        let bad = random.percent(60);
+        Self {
+            config,
+            durability: if random.percent(60) { Durability::Process } else { Durability::Power },
+            one_by_one: random.percent(80),
+            lose: if bad { random.between(5, 60) } else { 0 },
+            repeat: if bad { random.between(5, 60) } else { 10 },
+            delay: if bad { random.between(5, 80) } else { 10 },
+            fault_every: random.between(4, 14) * SECOND,
+            calm_from: random.between(4, 9) * MINUTE,
+            dead_for_good: random.percent(10),
+        }
+    }
+
+    /// Two hosts always, then some of the odd ones.
+    pub fn draw_hosts(random: &mut Random) -> (Vec<Host>, Vec<Process>) {
+        let tcp = |ours: IpAddr| Lane::new(ours, Transport::Tcp, 4);
+        let udp = |ours: IpAddr| Lane::new(ours, Transport::Udp, 4);
+        let [first, second] = server_addresses();
+        let v4 = |last: u8| IpAddr::from([198, 51, 100, last]);
+        let v6: IpAddr = IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 5]);
+        let mut all = vec![
+            Host::new(Kind::Linux, "alice.example.com", v4(1), vec![tcp(first), tcp(second)]),
+            Host::new(Kind::Linux, "bob", v4(2), vec![tcp(first)]),
+        ];
+        if random.percent(60) {
+            // Two behind one address, and one name is the beginning of the other.
+            all.push(Host::new(Kind::Linux, "client1", v4(3), vec![tcp(first)]));
+            all.push(Host::new(Kind::Linux, "client10.example.com", v4(3), vec![tcp(second)]));
+        }
+        if random.percent(40) {
+            let mut dual = Host::new(Kind::Linux, "erin.example.com", v4(5), vec![tcp(first)]);
+            dual.notice_address = v6;
+            all.push(dual);
+        }
+        if random.percent(50) {
+            all.push(Host::new(Kind::MacOs, "frank.local", v4(6), vec![udp(first)]));
+        }
+        if random.percent(35) {
+            all.push(Host::new(Kind::Netboot, "node7", v4(7), vec![tcp(second)]));
+        }
+        all.push(Host::new(Kind::Watcher, "watcher", v4(90), vec![udp(first)]));
+        all.push(Host::new(Kind::Adversary, "mallory", v4(66), vec![tcp(first)]));
+        let mut processes = Vec::new();
+        for (index, host) in all.iter_mut().enumerate() {
+            host.xid = random.next() as u32;
+            host.state = 1 + 2 * random.below(50) as u32;
+            if random.percent(5) {
+                host.state = u32::MAX - 2 * random.below(2) as u32;
+            }
+            host.deaf = host.kind == Kind::Linux && random.percent(10);
+            host.monitored = !random.percent(5);
+            host.first_process = processes.len();
+            let each = if host.kind == Kind::Watcher { 0 } else { random.between(2, 3) as usize };
+            for lane in 0..host.lanes.len() {
+                for number in 0..each {
+                    let tag = match host.kind {
+                        Kind::MacOs => "macos lockd".to_owned(),
+                        _ => format!("{number}@{}", host.short_name()),
+                    };
+                    processes.push(Process::new(index, lane, number as u32, OwnerTag::from(&*tag)));
+                }
+            }
+            if host.kind == Kind::Adversary {
+                // The identity under which it claims what it never had.
+                let tag = OwnerTag::from("forged");
+                let mut forger = Process::new(index, 0, FORGED_NUMBER, tag);
+                forger.doing = Doing::Finished;
+                processes.push(forger);
+            }
+            host.last_process = processes.len();
+        }
+        (all, processes)
+    }
+}
+
+impl Kind {
+    pub fn form(self) -> Form {
+        if self == Kind::MacOs { Form::Message } else { Form::Call }
+    }
+
+    /// How long until an unanswered request is sent again.
+    pub fn patience(self) -> Ms {
+        if self == Kind::MacOs { 5 * SECOND } else { 10 * SECOND }
+    }
+
+    /// How often a blocked lock is asked for again.
+    pub fn poll_every(self) -> Ms {
+        if self == Kind::MacOs { 20 * SECOND } else { 30 * SECOND }
+    }
+}

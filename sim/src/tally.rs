@@ -1,0 +1,57 @@
+//! What was reached, how often: rare states are worth nothing if no seed gets there.
+
+use std::collections::BTreeMap;
+
+/// Must be reached by any thousand seeds.
+pub const RARE: [&str; 18] = [
+    "double restart in grace",
+    "reclaim refused",
+    "roster restore",
+    "kill inside a roster grace",
+    "deadlock",
+    "spoofed notice",
+    "false reboot",
+    "deaf holder",
+    "dead waiter",
+    "late GRANTED answer",
+    "lost COMMIT outcome",
+    "power loss",
+    "crash between write and reply",
+    "GRANTED overtakes BLOCKED",
+    "silent give-up",
+    "grant undone",
+    "releasable lock released",
+    "reboot notice pending",
+];
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    counts: BTreeMap<&'static str, u64>,
+}
+
+impl Tally {
+    pub fn reach(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    pub fn add(&mut self, other: &Tally) {
+        for (what, count) in &other.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+    }
+
+    pub fn count(&self, what: &str) -> u64 {
+        self.counts.get(what).copied().unwrap_or(0)
+    }
+
+    pub fn never_reached(&self) -> Vec<&'static str> {
+        RARE.into_iter().filter(|what| self.count(what) == 0).collect()
+    }
+
+    /// The rare states first, then whatever else was counted.
+    pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let rare = RARE.into_iter().map(|what| (what, self.count(what)));
+        let rest = self.counts.iter().filter(|(what, _)| !RARE.contains(what));
+        rare.chain(rest.map(|(what, count)| (*what, *count)))
+    }
+}
