@@ -85,7 +85,7 @@ impl World {
 
     /// Unlocks and cancels with everything of the victim but its address.
     fn forge_for_another(&mut self, liar: usize) {
-        let victim = self.random.index(self.processes.len());
+        let victim = self.random.index(self.hosts[liar].first_process);
         let (file, range) = (self.random.index(FILES), draw_range(&mut self.random));
         let call = match self.random.below(3) {
             0 => Call::Unlock { file, range },

@@ -6,7 +6,6 @@ use keeper::request::OperatorAction;
 
 use crate::driver::Input;
 use crate::queue::{Ms, SECOND};
-use crate::scenario::Kind;
 use crate::server::CommitFault;
 use crate::world::{Event, Phase, World};
 
@@ -111,9 +110,5 @@ impl World {
             self.tally.reach("operator action");
             self.input(Input::Operator(id, action));
         }
-    }
-
-    pub fn is_lock_host(&self, host: usize) -> bool {
-        self.hosts[host].kind != Kind::Watcher
     }
 }

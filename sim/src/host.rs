@@ -10,9 +10,10 @@ use std::rc::Rc;
 use keeper::bytes::{Name, OwnerTag};
 use keeper::identity::Lane;
 use keeper::range::Range;
-use keeper::request::Mode;
+use keeper::request::{GrantAnswer, Mode};
 
 use crate::cells::{self, CELLS, FILES, Strength};
+use crate::driver::Answered;
 use crate::packet::Request;
 use crate::queue::Ms;
 use crate::scenario::{FORGED_NUMBER, Kind};
@@ -43,6 +44,9 @@ pub struct Host {
     pub generation: u32,
     pub reclaim: Option<Reclaim>,
     pub announcement: Option<Announcement>,
+    /// Callbacks answered lately: a repeated packet gets the same answer. (A client without this
+    /// memory denies the copy of what it has just accepted; over UDP no server can tell.)
+    pub granted: Vec<(Answered, GrantAnswer)>,
     pub never_back: bool,
     /// When it last came up, or its link or its ears were last mended.
     pub healthy_since: Ms,
@@ -93,6 +97,7 @@ impl Host {
             generation: 0,
             reclaim: None,
             announcement: None,
+            granted: Vec::new(),
             never_back: false,
             healthy_since: 0,
         }

@@ -7,5 +7,3 @@ mod durable;
 mod liveness;
 mod replies;
 mod table;
-
-pub use cause::Cause;

@@ -1,1 +1,33 @@
-//! x
+//! A seeded world around the lock keeper. Simulated hosts lock, crash and lie; a simulated network
+//! loses, repeats and cuts; a simulated disk forgets what was not synced; and a naive model that
+//! shares no code with the keeper checks the invariants I1-I13 after every event. One seed is one
+//! run, on one thread, and replays exactly.
+
+#![forbid(unsafe_code)]
+
+mod adversary;
+mod cells;
+mod chaos;
+mod disk;
+mod driver;
+mod host;
+mod judge;
+mod model;
+mod narrate;
+mod network;
+mod packet;
+pub mod plant;
+mod probe;
+mod queue;
+mod random;
+mod replay;
+pub mod runner;
+mod scenario;
+mod server;
+mod story;
+pub mod tally;
+mod watcher;
+mod world;
+
+pub use story::Violation;
+pub use world::{Options, Outcome, run};

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use keeper::bytes::Name;
-use keeper::identity::{ClientId, Epoch, GrantId, Owner, RequestId};
+use keeper::identity::{ClientId, Epoch, GrantId, NoticeId, Owner, RequestId};
 use keeper::range::Range;
 use keeper::request::{Mode, ProbeAnswer, Question};
 use keeper::step::Grant;
@@ -44,6 +44,14 @@ impl Waiting {
     }
 }
 
+/// A wait as its host began it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Block {
+    pub id: u64,
+    pub life: u32,
+    pub state: u32,
+}
+
 /// One entry among the waiters.
 pub type Wait = (usize, usize, Range, Mode);
 
@@ -57,8 +65,6 @@ pub struct OpenGrant {
     pub before: [Cell; CELLS],
     /// An attempt went unanswered: the client may have accepted it.
     pub unclear: bool,
-    /// The owner asked for something there and has no answer yet: open or not, both are right.
-    pub doubtful: bool,
 }
 
 /// A claim about a host as it came in, for what is judged later.
@@ -81,16 +87,20 @@ pub struct Model {
     pub waiters: Vec<Waiting>,
     /// Since when a waiter could be granted.
     pub grantable: BTreeMap<Wait, Ms>,
-    blocks: BTreeMap<(usize, usize, Range), (u64, u32)>,
+    blocks: BTreeMap<(usize, usize, Range), Block>,
     pub grants: BTreeMap<GrantId, OpenGrant>,
     pub asked: BTreeMap<RequestId, (Rc<Request>, Ms)>,
     /// Counts decisions.
     pub serial: u64,
     pub epoch: Epoch,
+    /// The last one that was committed, and so may have been told.
+    pub epoch_told: Epoch,
     pub exact: bool,
     /// Between a start from a roster and the end of its grace nothing says who holds what.
     pub recovering: bool,
     pub grace_over: bool,
+    /// As it was before the step that is judged.
+    pub grace_was_over: bool,
     pub started: Ms,
     /// When the grace of this epoch must have ended.
     pub deadline: Ms,
@@ -98,9 +108,14 @@ pub struct Model {
     pub probes: BTreeMap<(ClientId, Question), ProbeAnswer>,
     pub resets: BTreeSet<ClientId>,
     pub failed_notices: BTreeSet<ClientId>,
+    pub notices: BTreeMap<NoticeId, ClientId>,
     pub claims: Vec<Claim>,
     /// The last reboot that was accepted of each host, by its state.
     pub accepted: BTreeMap<usize, u32>,
+    /// The state each host was last known to be in.
+    pub states: BTreeMap<usize, u32>,
+    /// When a state of a host was last accepted to be gone.
+    pub gone_states: BTreeMap<(usize, u32), Ms>,
     /// Waits that a client gave up without a word: the protocol has no way to know.
     pub abandoned: BTreeSet<(usize, usize)>,
     pub calm_restart: bool,
@@ -121,16 +136,21 @@ impl Model {
             asked: BTreeMap::new(),
             serial: 0,
             epoch: Epoch(0),
+            epoch_told: Epoch(0),
             exact: true,
             recovering: false,
             grace_over: true,
+            grace_was_over: true,
             started: 0,
             deadline: 0,
             probes: BTreeMap::new(),
             resets: BTreeSet::new(),
             failed_notices: BTreeSet::new(),
+            notices: BTreeMap::new(),
             claims: Vec::new(),
             accepted: BTreeMap::new(),
+            states: BTreeMap::new(),
+            gone_states: BTreeMap::new(),
             abandoned: BTreeSet::new(),
             calm_restart: false,
             owners: BTreeMap::new(),
@@ -149,21 +169,25 @@ impl Model {
         self.probes.clear();
         self.resets.clear();
         self.failed_notices.clear();
+        self.notices.clear();
         self.claims.clear();
+        self.gone_states.clear();
+        self.states.clear();
     }
 
-    pub fn note_block(&mut self, process: usize, file: usize, range: Range, of: (u64, u32)) {
-        self.blocks.insert((process, file, range), of);
+    pub fn note_block(&mut self, process: usize, file: usize, range: Range, block: Block) {
+        self.blocks.insert((process, file, range), block);
     }
 
     /// Which wait a grant ends, and in which life of its host that wait began.
     pub fn block_of(&self, grant: &Grant) -> (u64, u32) {
         let Some(open) = self.grants.get(&grant.id) else { return (0, 0) };
-        self.blocks.get(&(open.process, open.file, open.range)).copied().unwrap_or((0, 0))
+        let block = self.block(open.process, open.file, open.range);
+        (block.id, block.life)
     }
 
-    pub fn life_of_block(&self, process: usize, file: usize, range: Range) -> u32 {
-        self.blocks.get(&(process, file, range)).map_or(0, |(_, life)| *life)
+    pub fn block(&self, process: usize, file: usize, range: Range) -> Block {
+        self.blocks.get(&(process, file, range)).copied().unwrap_or_default()
     }
 
     /// Lives that hold or await something, among these processes.
@@ -178,7 +202,7 @@ impl Model {
             .waiters
             .iter()
             .filter(|waiting| processes.contains(&waiting.process))
-            .map(|w| self.life_of_block(w.process, w.file, w.range));
+            .map(|w| self.block(w.process, w.file, w.range).life);
         held.chain(waiting).collect()
     }
 }

@@ -19,3 +19,12 @@ impl Plant {
         ("epoch-not-advanced", Plant::EpochNotAdvanced),
     ];
 }
+
+/// By the name that `--plant` takes: one of ours, or one of the keeper's own.
+#[cfg(planted)]
+pub fn find(name: &str) -> Option<Plant> {
+    if let Some((_, plant)) = Plant::ALL.iter().find(|(known, _)| *known == name) {
+        return Some(*plant);
+    }
+    keeper::planted::plant(name).then_some(Plant::Nothing)
+}

@@ -336,6 +336,7 @@ impl World {
         };
         if !self.server.open && !batch.stops {
             self.server.open = true;
+            self.model.epoch_told = self.model.epoch;
         }
         self.send(batch.outgoing, Some((batch.token, &batch.changes)));
         self.committed(batch.stops);

@@ -1,5 +1,6 @@
 //! `cargo xtask`: how the project is tested and measured.
 
+mod planted;
 mod rings;
 mod shell;
 
@@ -7,9 +8,11 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
-  test [RING...]            everything CI runs, or only these rings: lints unit fuzz e2e
+  test [RING...]            everything CI runs, or only these rings: lints unit sim planted fuzz e2e
   e2e [--short] [STEP...]   the drill with real Linux kernels in virtual machines
   fuzz [--seconds N]        every fuzz target for N seconds (20)
+  sim [--seeds N] [--seed S]  the keeper in a simulated world; one seed is told as a story
+  planted [--all]           every planted bug must be caught; --all looks for a seed for each
   bench [--check] [...]     speed beside NFS-Ganesha's; --check asserts the bars";
 
 fn main() -> ExitCode {
@@ -23,6 +26,9 @@ fn main() -> ExitCode {
             Ok(seconds) => rings::fuzz(seconds),
             Err(_) => Err(anyhow::anyhow!("--seconds takes a number")),
         },
+        ["sim", rest @ ..] => rings::sim(rest),
+        ["planted"] => planted::check(false),
+        ["planted", "--all"] => planted::check(true),
         ["bench", rest @ ..] => rings::bench(rest),
         _ => {
             eprintln!("{USAGE}");

@@ -6,17 +6,22 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::planted;
 use crate::shell::{output, run, run_with};
 
 pub const FUZZ_SECONDS: u32 = 20;
+/// The full form is 20,000.
+const SIM_SEEDS: &str = "1500";
 const FUZZ_DIR: &str = "fuzz";
 const SERVER: &str = "target/release/lockkeeper";
 
 type Ring = (&'static str, fn() -> Result<()>);
 
-const RINGS: [Ring; 4] = [
+const RINGS: [Ring; 6] = [
     ("lints", lints),
     ("unit", unit),
+    ("sim", || sim(&["--seeds", SIM_SEEDS])),
+    ("planted", || planted::check(false)),
     ("fuzz", || fuzz(FUZZ_SECONDS)),
     ("e2e", || e2e(&["--short"])),
 ];
@@ -24,7 +29,7 @@ const RINGS: [Ring; 4] = [
 /// Runs the rings named, or all, and goes on after one that fails.
 fn run_rings(wanted: &[&str]) -> Result<Vec<(&'static str, Result<()>, f64)>> {
     if let Some(unknown) = wanted.iter().find(|name| !RINGS.iter().any(|ring| ring.0 == **name)) {
-        anyhow::bail!("no ring is called {unknown}; there are lints unit fuzz e2e");
+        anyhow::bail!("no ring is called {unknown}; there are lints unit sim planted fuzz e2e");
     }
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
     let chosen = RINGS.iter().filter(|ring| wanted.is_empty() || wanted.contains(&ring.0));
@@ -52,7 +57,7 @@ pub fn test(wanted: &[&str]) -> ExitCode {
     println!();
     for (name, done, seconds) in &results {
         println!(
-            "ring {name:<6} {} {seconds:.0} s",
+            "ring {name:<7} {} {seconds:.0} s",
             if done.is_ok() { "ok    " } else { "FAILED" }
         );
     }
@@ -91,6 +96,12 @@ pub fn fuzz(seconds: u32) -> Result<()> {
             .with_context(|| format!("fuzz target {target}"))?;
     }
     Ok(())
+}
+
+/// The keeper through crashes, losses and lies: one seed is one run.
+pub fn sim(arguments: &[&str]) -> Result<()> {
+    let simulator = ["run", "--release", "--package", "lockkeeper-sim", "--"];
+    run("cargo", &[&simulator[..], arguments].concat())
 }
 
 pub fn e2e(arguments: &[&str]) -> Result<()> {

@@ -105,6 +105,7 @@ pub struct Lock {
     pub since_ms: u64,
 }
 
+/// SHARE carries no state of its host, so news of any state frees it (I7).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     pub id: ShareId,
@@ -112,7 +113,6 @@ pub struct Share {
     pub owner: Arc<Owner>,
     pub access: Access,
     pub deny: Access,
-    pub incarnation: Incarnation,
     pub since_ms: u64,
 }
 

@@ -62,6 +62,11 @@ pub enum Suspicion {
 }
 
 impl Tracked {
+    /// What counts against its limit.
+    pub fn entries(&self) -> usize {
+        self.locks + self.shares + self.waiting
+    }
+
     pub fn has_nothing(&self) -> bool {
         self.locks == 0 && self.shares == 0 && self.waiting == 0
     }

@@ -12,7 +12,7 @@ use crate::clients::Tracked;
 use crate::config::{GraceMode, Unreachable};
 use crate::deadlock::Wish;
 use crate::event::{Event, GraceEnd, Release};
-use crate::identity::{Caller, ClientId};
+use crate::identity::{Caller, ClientId, Incarnation};
 use crate::keeper::Keeper;
 use crate::parking::Parked;
 use crate::planted::{self, Bug};
@@ -104,7 +104,9 @@ impl Keeper {
         }
         for share in saved.shares.into_values() {
             match self.clients.get(share.owner.host).map(|tracked| Arc::clone(&tracked.row)) {
-                Some(row) if row.reboot.is_none_or(|r| !r.ended(share.incarnation, share.id.0)) => {
+                Some(row)
+                    if row.reboot.is_none_or(|r| !r.ended(Incarnation::UNKNOWN, share.id.0)) =>
+                {
                     if exact {
                         self.recover_share(share);
                     } else {
@@ -221,8 +223,9 @@ impl Keeper {
         if let Some(file) = file
             && self.owner_holds(owner, file, request.range, request.mode)
         {
-            self.close_grants(owner, file, request.range, now);
+            let settled = self.settle_grants(owner, file, request.range);
             self.confirm_owned(owner, file, request.range, request.mode, now);
+            self.finish_and_wake(file, settled, request.range, now);
             self.reply_lock(&request, Outcome::Granted);
             return self.end_grace_if_complete(now);
         }

@@ -13,7 +13,7 @@ use crate::planted::{self, Bug};
 use crate::range::Range;
 use crate::request::{Form, GrantAnswer, Mode, ProbeAnswer, Question};
 use crate::step::{Grant, Message};
-use crate::table::{FileId, OwnerId, Terms};
+use crate::table::{FileId, Held, OwnerId, Terms};
 use crate::time::Time;
 use crate::timer::Timer;
 use crate::waiters::{Waiter, WaiterId};
@@ -215,9 +215,15 @@ impl Keeper {
         let Waiter { file, owner, range, mode, incarnation, monitored, handle, form, .. } = waiter;
         let terms = Terms { mode, incarnation, monitored, confirmed: true };
         let settled = self.settle_grants(owner, file, range);
-        let before = self.table.owned(owner, file, range);
-        let before =
-            before.filter_map(|held| Some((held.range.overlap(range)?, held.terms))).collect();
+        let own: Vec<Held> = self.table.owned(owner, file, range).collect();
+        let before = own.iter().filter_map(|held| {
+            // A stronger lock of an earlier incarnation may be a dead kernel's: it is no claim that
+            // this one could want back.
+            let stays = held.terms.incarnation == incarnation;
+            let kept = if stays { held.terms.mode } else { held.terms.mode.min(mode) };
+            Some((held.range.overlap(range)?, Terms { mode: kept, ..held.terms }))
+        });
+        let before = before.collect();
         let open = OpenGrant {
             owner,
             file,
@@ -230,24 +236,25 @@ impl Keeper {
             in_flight: true,
             maybe_taken: false,
         };
-        let mut rest = Some(range);
+        let (mut rest, mut weakened) = (Some(range), false);
         for (stronger, _) in open.before.iter().filter(|(_, held)| held.mode > mode) {
             if planted::has(Bug::WeakensTooEarly) {
                 break;
             }
             let Some((below, above)) = rest.map(|rest| rest.without(*stronger)) else { break };
             if let Some(below) = below {
-                self.grant_quietly(file, owner, below, terms, now);
+                weakened |= self.grant_quietly(file, owner, below, terms, now);
             }
             rest = above;
         }
         if let Some(rest) = rest {
-            self.grant_quietly(file, owner, rest, terms, now);
+            weakened |= self.grant_quietly(file, owner, rest, terms, now);
         }
         let grant = GrantId(self.ids.take());
         self.grants.insert(grant, open);
         self.send_grant(grant, now);
-        self.finish_settled(settled, range, now)
+        let more = self.finish_settled(settled, range, now);
+        if weakened { Some(more.map_or(range, |more| more.hull(range))) } else { more }
     }
 
     fn send_grant(&mut self, id: GrantId, now: Time) {
@@ -321,6 +328,18 @@ impl Keeper {
             settled.extend(self.close_grant(grant));
         }
         settled
+    }
+
+    pub(crate) fn finish_and_wake(
+        &mut self,
+        file: FileId,
+        settled: Vec<OpenGrant>,
+        range: Range,
+        now: Time,
+    ) {
+        if let Some(freed) = self.finish_settled(settled, range, now) {
+            self.wake(file, freed, now);
+        }
     }
 
     /// Weakens, outside `range`, what settled callbacks had left strong; says what that freed.

@@ -303,7 +303,9 @@ impl Keeper {
 
     /// Holds a request back until a question about a host is answered.
     pub(crate) fn ask(&mut self, host: ClientId, question: Question, parked: Parked, now: Time) {
-        if self.parking.len() >= self.config.limits.parked {
+        // Waiters have a bound of their own, and nobody would ask again on their behalf.
+        let bounded = !matches!(parked, Parked::Waiter(_));
+        if bounded && self.parking.len() >= self.config.limits.parked {
             return self.turn_away(parked);
         }
         self.parking.await_probe(host, question, parked);
@@ -326,14 +328,14 @@ impl Keeper {
         if answer == ProbeAnswer::Alive {
             self.hear_client(client, now);
         }
-        for parked in self.parking.take_probe(client, question) {
+        // One at a time: what is decided for one may withdraw another.
+        self.parking.answer(client, question);
+        while let Some(parked) = self.parking.pop_answered(client, question) {
             match parked {
                 Parked::Claim(claim) => self.judge_claim(client, claim, answer, now),
                 Parked::Waiter(waiter) => self.judge_waiter(waiter, answer, now),
-                Parked::Lock(request, mut asked) if question == Question::SameKernel => {
-                    asked.kernel = true;
-                    self.judge_incarnation(client, request.incarnation, answer, now);
-                    self.decide_lock(request, asked, now);
+                Parked::Lock(request, asked) if question == Question::SameKernel => {
+                    self.judge_incarnation(client, request, asked, answer, now);
                 }
                 Parked::Lock(request, mut asked) => {
                     self.judge_holder(client, &request, answer, now);
@@ -360,7 +362,6 @@ impl Keeper {
                 self.reply(request.id, Reply::Test(crate::step::Tested::Grace));
             }
             Parked::Claim(claim) => self.resolve(claim.request, false),
-            // It is asked again when it polls.
             Parked::Waiter(_) => {}
         }
     }
@@ -422,17 +423,7 @@ impl Keeper {
         weakened
     }
 
-    pub(crate) fn release(&mut self, file: FileId, owner: OwnerId, range: Range, now: Time) {
-        let len = self.table.owner_len(owner);
-        let freed = self.release_quietly(file, owner, range, now);
-        if planted::has(Bug::SplitWakesNobody) && self.table.owner_len(owner) >= len {
-            return;
-        }
-        if let Some(freed) = freed {
-            self.wake(file, freed, now);
-        }
-    }
-
+    /// Takes a range from an owner without waking anybody; says what became free.
     pub(crate) fn release_quietly(
         &mut self,
         file: FileId,

@@ -44,7 +44,9 @@ impl Keeper {
                 self.event(Event::Ghost { client: host, incarnation: request.incarnation });
                 return self.refuse_lock(&request, Some(host), Refusal::Ghost);
             }
-            if !asked.kernel && self.sees_reboot(host, &request, now) {
+            let known = self.clients.incarnation(host);
+            if asked.kernel != Some(known) && self.sees_reboot(host, &request, now) {
+                let asked = Asked { kernel: Some(known), ..asked };
                 return self.ask(host, Question::SameKernel, Parked::Lock(request, asked), now);
             }
         }
@@ -93,7 +95,9 @@ impl Keeper {
         self.reply(request.id, Reply::Test(tested));
     }
 
-    /// Always granted: what is not held is not held afterwards either.
+    /// Always granted: what is not held is not held afterwards either. Only who cuts its locks into
+    /// pieces far beyond every limit gets no answer, and asks again: any other refusal would make it
+    /// forget a lock that we hold.
     pub fn handle_unlock(&mut self, request: UnlockRequest, now: Time) {
         self.hear(&request.caller.host, now);
         let UnlockRequest { id, caller, owner, file, range } = request;
@@ -104,21 +108,48 @@ impl Keeper {
         if let (owner, Some(file)) = self.numbers(&caller, &owner, &file)
             && owner != NOBODY
         {
-            let given_up = self
-                .waiters
-                .of_owner(owner)
-                .filter(|(_, waiter)| waiter.file == file && range.covers(waiter.range));
-            let given_up: Vec<WaiterId> = given_up.map(|(id, _)| id).collect();
-            for waiter in given_up {
-                self.stop_waiting(waiter, now);
+            if self.splits(owner, file, range)
+                && let Err(why) = self.has_room_to_split(owner, file)
+            {
+                let client = self.clients.find_host(&caller.host);
+                self.event(Event::Refused { client, why });
+                return self.reply(id, Reply::Nothing);
             }
-            self.close_grants(owner, file, range, now);
-            let range = if planted::has(Bug::UnlockTakesAll) { Range::ALL } else { range };
-            self.release(file, owner, range, now);
+            self.give_up(owner, file, range, now);
             self.tidy(owner, file);
             self.end_grace_if_complete(now);
         }
         self.reply(id, Reply::Unlock);
+    }
+
+    /// An owner gives up a range and what it waits for in it. Nobody is woken before all of it is
+    /// gone: a callback must not leave for a lock that the same request takes back.
+    fn give_up(&mut self, owner: OwnerId, file: FileId, range: Range, now: Time) {
+        let of_owner = self.waiters.of_owner(owner);
+        let inside = of_owner.filter(|(_, w)| w.file == file && range.covers(w.range));
+        let waiting: Vec<WaiterId> = inside.map(|(id, _)| id).collect();
+        let mut freed: Option<Range> = None;
+        for id in waiting {
+            let part = self.forget_waiter(id, now).map(|waiter| waiter.range);
+            freed = hull(freed, part);
+        }
+        let settled = self.settle_grants(owner, file, range);
+        let taken = if planted::has(Bug::UnlockTakesAll) { Range::ALL } else { range };
+        let splits = self.splits(owner, file, taken);
+        let released = self.release_quietly(file, owner, taken, now);
+        if !(splits && planted::has(Bug::SplitWakesNobody)) {
+            freed = hull(freed, released);
+        }
+        freed = hull(freed, self.finish_settled(settled, range, now));
+        if let Some(freed) = freed {
+            self.wake(file, freed, now);
+        }
+    }
+
+    /// Whether an UNLOCK would cut one lock into two.
+    fn splits(&self, owner: OwnerId, file: FileId, range: Range) -> bool {
+        let mut owned = self.table.owned(owner, file, range);
+        owned.any(|held| matches!(held.range.without(range), (Some(_), Some(_))))
     }
 
     pub fn handle_cancel(&mut self, request: CancelRequest, now: Time) {
@@ -202,13 +233,11 @@ impl Keeper {
 
     /// The lock is free: it is this owner's, in this step.
     fn take(&mut self, request: LockRequest, wish: Wish, now: Time) {
-        let terms = Terms {
-            mode: request.mode,
-            incarnation: request.incarnation,
-            monitored: request.monitored,
-            confirmed: true,
-        };
-        if let Err(refusal) = self.has_room(&request.caller, wish, terms) {
+        let terms = terms(&request);
+        // A waiter has its room already.
+        if wish.place.is_none()
+            && let Err(refusal) = self.has_room(&request.caller, wish, terms)
+        {
             return self.refuse_lock(&request, None, refusal);
         }
         match self.admit(&request, now) {
@@ -221,9 +250,7 @@ impl Keeper {
                 }
                 let settled = self.settle_grants(owner, file, request.range);
                 self.grant(file, owner, request.range, terms, now);
-                if let Some(freed) = self.finish_settled(settled, request.range, now) {
-                    self.wake(file, freed, now);
-                }
+                self.finish_and_wake(file, settled, request.range, now);
                 self.tidy(owner, file);
                 self.end_grace_if_complete(now);
                 self.reply_lock(&request, Outcome::Granted);
@@ -246,6 +273,9 @@ impl Keeper {
             self.files.find(&request.file).map_or(0, |file| self.files.file(file).queue.len());
         if waiting >= self.config.limits.waiters_per_file {
             return self.refuse_lock(&request, None, Refusal::TooManyWaitersOnFile);
+        }
+        if let Err(refusal) = self.has_room(&request.caller, wish, terms(&request)) {
+            return self.refuse_lock(&request, None, refusal);
         }
         let (owner, file) = match self.admit(&request, now) {
             Ok(numbers) => numbers,
@@ -299,16 +329,36 @@ impl Keeper {
         }
         let limits = &self.config.limits;
         let of_host = self.clients.find_host(&caller.host).and_then(|host| self.clients.get(host));
-        let refusal = if self.table.len() + self.shares.len() >= limits.locks {
+        let refusal = if self.entries() >= limits.locks {
             Refusal::TooManyLocks
         } else if self.table.file_len(wish.file) >= limits.locks_per_file {
             Refusal::TooManyLocksOnFile
-        } else if of_host.is_some_and(|host| host.locks + host.shares >= limits.locks_per_client) {
+        } else if of_host.is_some_and(|host| host.entries() >= limits.locks_per_client) {
             Refusal::TooManyLocksOfHost
         } else {
             return Ok(());
         };
         if self.adds_entry(wish, terms) { Err(refusal) } else { Ok(()) }
+    }
+
+    /// Splitting is giving back, so it has twice the room.
+    fn has_room_to_split(&self, owner: OwnerId, file: FileId) -> Result<(), Refusal> {
+        let limits = &self.config.limits;
+        let host = self.clients.get(self.owners.host(owner));
+        if self.entries() >= limits.locks * 2 {
+            Err(Refusal::TooManyLocks)
+        } else if self.table.file_len(file) >= limits.locks_per_file * 2 {
+            Err(Refusal::TooManyLocksOnFile)
+        } else if host.is_some_and(|host| host.entries() >= limits.locks_per_client * 2) {
+            Err(Refusal::TooManyLocksOfHost)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Locks, shares, and waiters, which become locks.
+    pub(crate) fn entries(&self) -> usize {
+        self.table.len() + self.shares.len() + self.waiters.len()
     }
 
     /// Whether the owner would have more entries than before: what it has there may be merged with
@@ -397,6 +447,22 @@ impl Keeper {
         let client = client.or_else(|| self.clients.find_host(&request.caller.host));
         self.event(Event::Refused { client, why });
         self.reply_lock(request, Outcome::Refused(why));
+    }
+}
+
+fn terms(request: &LockRequest) -> Terms {
+    Terms {
+        mode: request.mode,
+        incarnation: request.incarnation,
+        monitored: request.monitored,
+        confirmed: true,
+    }
+}
+
+fn hull(a: Option<Range>, b: Option<Range>) -> Option<Range> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.hull(b)),
+        (a, b) => a.or(b),
     }
 }
 

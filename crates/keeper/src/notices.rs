@@ -40,7 +40,7 @@ struct Owed {
     answered: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     /// We restarted.
     Us,
@@ -49,7 +49,10 @@ enum Subject {
 }
 
 #[derive(Default)]
-pub struct Notices(BTreeMap<NoticeId, Owed>);
+pub struct Notices {
+    owed: BTreeMap<NoticeId, Owed>,
+    by_client: BTreeMap<(ClientId, Subject), NoticeId>,
+}
 
 impl Keeper {
     /// After a restart: everybody who was known before, all at once (R2.1).
@@ -71,13 +74,10 @@ impl Keeper {
         }
     }
 
-    /// Newer news replaces what the client has not been told yet.
+    /// Newer news replaces what the client has not been told yet, so that nobody can pile them up.
     fn owe(&mut self, client: ClientId, subject: Subject, state: u32, now: Time) {
-        let same = self.notices.0.iter();
-        let mut same = same.filter(|(_, owed)| owed.client == client && owed.subject == subject);
-        let replaced = (subject == Subject::Us).then(|| same.next().map(|(id, _)| *id)).flatten();
-        if let Some(id) = replaced {
-            self.forget_notice(id);
+        if let Some(id) = self.notices.by_client.get(&(client, subject)) {
+            self.forget_notice(*id);
         }
         let id = NoticeId(self.ids.take());
         let started = now.mono;
@@ -90,7 +90,8 @@ impl Keeper {
             in_flight: false,
             answered: false,
         };
-        self.notices.0.insert(id, owed);
+        self.notices.owed.insert(id, owed);
+        self.notices.by_client.insert((client, subject), id);
         self.send_notice(id, now);
     }
 
@@ -98,7 +99,7 @@ impl Keeper {
         if self.is_told(id) {
             return self.forget_notice(id);
         }
-        let Some(owed) = self.notices.0.get_mut(&id) else { return };
+        let Some(owed) = self.notices.owed.get_mut(&id) else { return };
         let client = owed.client;
         if now.mono.saturating_sub(owed.started) >= GIVE_UP {
             self.forget_notice(id);
@@ -124,7 +125,7 @@ impl Keeper {
     /// What became of a `Message::Notice`.
     pub fn handle_noticed(&mut self, notice: NoticeId, result: NoticeResult, now: Time) {
         let in_window = self.recovery.in_window;
-        let Some(owed) = self.notices.0.get_mut(&notice) else { return };
+        let Some(owed) = self.notices.owed.get_mut(&notice) else { return };
         if !std::mem::replace(&mut owed.in_flight, false) {
             return;
         }
@@ -163,7 +164,8 @@ impl Keeper {
         if self.is_told(notice) {
             self.forget_notice(notice);
         } else {
-            let last = self.notices.0.get(&notice).map_or(now.mono, |owed| owed.started + GIVE_UP);
+            let last =
+                self.notices.owed.get(&notice).map_or(now.mono, |owed| owed.started + GIVE_UP);
             self.timers.set(Timer::Notice(notice), (now.mono + next).min(last.max(now.mono)));
         }
     }
@@ -171,7 +173,7 @@ impl Keeper {
     /// Answered is not understood (R2.5): while the window lasts, a host is told again until it has
     /// reclaimed all that it held.
     fn is_told(&self, id: NoticeId) -> bool {
-        let Some(owed) = self.notices.0.get(&id) else { return true };
+        let Some(owed) = self.notices.owed.get(&id) else { return true };
         let Some(tracked) = self.clients.get(owed.client) else { return true };
         if !owed.answered {
             return planted::has(Bug::NoticesOnce) && owed.attempts > 0;
@@ -194,24 +196,27 @@ impl Keeper {
     }
 
     pub(crate) fn forget_notices(&mut self, client: ClientId) {
-        let ids = self.notices.0.iter().filter(|(_, owed)| owed.client == client);
-        let ids: Vec<NoticeId> = ids.map(|(id, _)| *id).collect();
-        for id in ids {
-            self.forget_notice(id);
+        for subject in [Subject::Us, Subject::Watched] {
+            if let Some(id) = self.notices.by_client.get(&(client, subject)) {
+                self.forget_notice(*id);
+            }
         }
     }
 
     fn forget_notice(&mut self, id: NoticeId) {
         self.timers.stop(Timer::Notice(id));
-        self.notices.0.remove(&id);
+        if let Some(owed) = self.notices.owed.remove(&id) {
+            self.notices.by_client.remove(&(owed.client, owed.subject));
+        }
     }
 
     pub(crate) fn owes(&self, client: ClientId) -> bool {
-        self.notices.0.values().any(|owed| owed.client == client)
+        let told = |subject| self.notices.by_client.contains_key(&(client, subject));
+        told(Subject::Us) || told(Subject::Watched)
     }
 
     pub fn notices(&self) -> impl Iterator<Item = NoticeView> {
-        self.notices.0.iter().map(|(id, owed)| NoticeView {
+        self.notices.owed.iter().map(|(id, owed)| NoticeView {
             id: *id,
             client: owed.client,
             attempts: owed.attempts,

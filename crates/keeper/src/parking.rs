@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::bytes::FileKey;
-use crate::identity::{Caller, ClientId, RequestId};
+use crate::identity::{Caller, ClientId, Incarnation, RequestId};
 use crate::planted::{self, Bug};
 use crate::range::Range;
 use crate::reboots::Claim;
@@ -26,8 +26,8 @@ pub enum Parked {
 
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// Whether the caller's old kernel lives.
-    pub kernel: bool,
+    /// Whether the caller's old kernel lives: that of which incarnation.
+    pub kernel: Option<Incarnation>,
     /// Hosts that hold what is wanted, are releasable, and answered.
     pub holders: Vec<ClientId>,
 }
@@ -79,7 +79,9 @@ impl Parked {
 #[derive(Default)]
 pub struct Parking {
     held_back: VecDeque<(Duration, Parked)>,
-    probes: BTreeMap<(ClientId, Question), Vec<Parked>>,
+    /// For answers that are still to come, and for those that are here.
+    probes: BTreeMap<(ClientId, Question), VecDeque<Parked>>,
+    answered: BTreeMap<(ClientId, Question), VecDeque<Parked>>,
     count: usize,
 }
 
@@ -107,24 +109,35 @@ impl Parking {
         self.held_back.pop_front().map(|(_, parked)| parked)
     }
 
-    /// Parks for the answer to a question; says whether the question is new.
-    pub fn await_probe(&mut self, host: ClientId, question: Question, parked: Parked) -> bool {
+    /// Parks for the answer to a question.
+    pub fn await_probe(&mut self, host: ClientId, question: Question, parked: Parked) {
         self.count += 1;
-        let waiting = self.probes.entry((host, question)).or_default();
-        waiting.push(parked);
-        waiting.len() == 1
+        self.probes.entry((host, question)).or_default().push_back(parked);
+    }
+
+    /// The answer is here: who has waited for it so far is apart from who comes now.
+    pub fn answer(&mut self, host: ClientId, question: Question) {
+        if let Some(parked) = self.probes.remove(&(host, question)) {
+            self.answered.entry((host, question)).or_default().extend(parked);
+        }
+    }
+
+    pub fn pop_answered(&mut self, host: ClientId, question: Question) -> Option<Parked> {
+        let waiting = self.answered.get_mut(&(host, question))?;
+        let parked = waiting.pop_front();
+        match parked {
+            Some(_) => self.count -= 1,
+            None => {
+                self.answered.remove(&(host, question));
+            }
+        }
+        parked
     }
 
     pub fn is_awaiting(&self, host: ClientId, question: Question, waiter: WaiterId) -> bool {
         self.probes.get(&(host, question)).is_some_and(|parked| {
             parked.iter().any(|parked| matches!(parked, Parked::Waiter(id) if *id == waiter))
         })
-    }
-
-    pub fn take_probe(&mut self, host: ClientId, question: Question) -> Vec<Parked> {
-        let parked = self.probes.remove(&(host, question)).unwrap_or_default();
-        self.count -= parked.len();
-        parked
     }
 
     /// Takes out the LOCKs that an owner no longer wants: of one range and mode (CANCEL), or all
@@ -155,10 +168,14 @@ impl Parking {
         };
         self.held_back.retain(|(_, parked)| keep(parked));
         // A question stays asked even when nobody waits for its answer any more.
-        for waiting in self.probes.values_mut() {
-            waiting.retain(&mut keep);
-        }
-        self.count = self.held_back.len() + self.probes.values().map(Vec::len).sum::<usize>();
+        let asking = self.probes.values_mut().chain(self.answered.values_mut());
+        let left: usize = asking
+            .map(|waiting| {
+                waiting.retain(&mut keep);
+                waiting.len()
+            })
+            .sum();
+        self.count = self.held_back.len() + left;
         out
     }
 }

@@ -12,7 +12,7 @@ use crate::clients::Suspicion;
 use crate::event::{Doubt, Event, Proof, Release};
 use crate::identity::{ClientId, Incarnation, LockId, RequestId};
 use crate::keeper::Keeper;
-use crate::parking::Parked;
+use crate::parking::{Asked, Parked};
 use crate::planted::{self, Bug};
 use crate::range::Range;
 use crate::request::{FreeAllRequest, LockRequest, ProbeAnswer, Question, RebootNotice};
@@ -33,6 +33,8 @@ pub struct Claim {
     pub name: Name,
     /// The state it is in now; `None` for FREE_ALL, which concerns everything before it.
     pub to: Option<Incarnation>,
+    /// What the host was known to be in when it was asked.
+    pub recorded: Incarnation,
     /// It came from the host's own address. Otherwise only a reset proves it.
     pub from_its_address: bool,
     /// Everything taken so far is below this.
@@ -82,8 +84,9 @@ impl Keeper {
         self.ballots.0.insert(request, Ballot { open: hosts.len(), believed: true });
         let arrived = self.ids.next();
         for host in hosts {
-            let claim =
-                Claim { request, source, name: name.clone(), to, from_its_address, arrived };
+            let recorded = self.clients.incarnation(host);
+            let name = name.clone();
+            let claim = Claim { request, source, name, to, recorded, from_its_address, arrived };
             self.weigh_for(host, claim, now);
         }
     }
@@ -122,18 +125,20 @@ impl Keeper {
             }
             return self.resolve(claim.request, true);
         }
+        let claim = Claim { recorded: tracked.row.incarnation, ..claim };
         self.ask(host, Question::SameKernel, Parked::Claim(claim), now);
     }
 
-    /// Whether a host has something of another incarnation than the one it is known to be in.
+    /// Whether a host has locks or waiters of another incarnation than the one it is known to be
+    /// in. Those that carry no state, and shares, which never do, say nothing.
     pub(crate) fn has_strangers(&self, host: ClientId) -> bool {
         let Some(tracked) = self.clients.get(host) else { return false };
         let current = tracked.row.incarnation;
-        let mut owners = tracked.owners.iter();
-        owners.any(|owner| {
-            self.table.of_owner(*owner).any(|held| held.terms.incarnation != current)
-                || self.waiters.of_owner(*owner).any(|(_, waiter)| waiter.incarnation != current)
-        }) || self.shares.of_host(host).any(|share| share.incarnation != current)
+        let is_strange = |other: Incarnation| other.is_known() && other != current;
+        tracked.owners.iter().any(|owner| {
+            self.table.of_owner(*owner).any(|held| is_strange(held.terms.incarnation))
+                || self.waiters.of_owner(*owner).any(|(_, waiter)| is_strange(waiter.incarnation))
+        })
     }
 
     /// R6.1 (c): what a probe said of a host that is claimed to have rebooted.
@@ -145,9 +150,10 @@ impl Keeper {
         now: Time,
     ) {
         let recorded = self.clients.incarnation(host);
-        // The same news under another name, or twice: one of them was enough.
-        if claim.to == Some(recorded) && !self.has_strangers(host) {
-            return self.resolve(claim.request, true);
+        // The answer was about another kernel than the one we know of now: look at it anew. The
+        // same news under another name ends there.
+        if claim.recorded != recorded {
+            return self.weigh_for(host, claim, now);
         }
         // Silence proves nothing for a stranger, nor for news that is older than what we know.
         let from_its_address = claim.from_its_address || planted::has(Bug::SilenceElsewhere);
@@ -239,7 +245,7 @@ impl Keeper {
         }
         let released = self.sweep(host, now, |incarnation, id| {
             let other = incarnation != to || planted::has(Bug::RebootFreesNew);
-            other && (id < arrived || incarnation.is_before(to))
+            other && (id < arrived || (incarnation.is_known() && incarnation.is_before(to)))
         });
         self.withdraw_parked(host, to);
         self.event(Event::Rebooted { client: host, to, proof, released });
@@ -283,7 +289,8 @@ impl Keeper {
                 given_up.extend(waiting.map(|(id, _)| id));
             }
         }
-        let shares = self.shares.of_host(host).filter(|share| gone(share.incarnation, share.id.0));
+        let shares =
+            self.shares.of_host(host).filter(|share| gone(Incarnation::UNKNOWN, share.id.0));
         let mut shares: Vec<_> = shares.map(|share| share.id).collect();
         if planted::has(Bug::SharesSurviveReboot) {
             shares.clear();
@@ -407,26 +414,29 @@ impl Keeper {
         false
     }
 
-    /// What a probe said of a host whose LOCK carried another state.
+    /// What a probe said of a host whose LOCK carried another state. If the host is known to be in
+    /// a third state by now, the answer was about another kernel: it is looked at anew.
     pub(crate) fn judge_incarnation(
         &mut self,
         host: ClientId,
-        is: Incarnation,
+        request: LockRequest,
+        asked: Asked,
         answer: ProbeAnswer,
         now: Time,
     ) {
-        let recorded = self.clients.incarnation(host);
-        if recorded == is {
-            return;
+        let (was, is) = (self.clients.incarnation(host), request.incarnation);
+        if asked.kernel == Some(was) && was != is {
+            if answer == ProbeAnswer::Gone || planted::has(Bug::StateAloneFrees) {
+                self.accept_reboot(host, is, self.ids.next(), Proof::Reset, now);
+            } else {
+                if let Some(tracked) = self.clients.get_mut(host) {
+                    tracked.suspect = Some(Suspicion::State);
+                }
+                self.record_incarnation(host, is);
+                self.event(Event::Suspect { client: host, was, is });
+            }
         }
-        if answer == ProbeAnswer::Gone || planted::has(Bug::StateAloneFrees) {
-            return self.accept_reboot(host, is, self.ids.next(), Proof::Reset, now);
-        }
-        if let Some(tracked) = self.clients.get_mut(host) {
-            tracked.suspect = Some(Suspicion::State);
-        }
-        self.record_incarnation(host, is);
-        self.event(Event::Suspect { client: host, was: recorded, is });
+        self.decide_lock(request, asked, now);
     }
 
     fn record_incarnation(&mut self, host: ClientId, is: Incarnation) {

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::bytes::{FileKey, OwnerTag};
 use crate::change::{Change, Exactness, Share};
 use crate::config::GraceMode;
 use crate::event::{Event, Release};
-use crate::identity::{ClientId, Incarnation, ShareId};
+use crate::identity::{Caller, ClientId, Incarnation, ShareId};
 use crate::keeper::Keeper;
 use crate::parking::{Asked, Parked};
 use crate::request::{Access, OwnerName, ProbeAnswer, Question, ShareRequest, UnshareRequest};
@@ -22,7 +23,6 @@ pub struct HeldShare {
     pub host: ClientId,
     pub access: Access,
     pub deny: Access,
-    pub incarnation: Incarnation,
     pub confirmed: bool,
     pub since_ms: u64,
 }
@@ -80,7 +80,7 @@ impl Keeper {
             !share.confirmed && self.may_release() && !asked.holders.contains(&share.host)
         };
         match conflicts.first() {
-            None => self.take_share(request, None, now),
+            None => self.take_share(request, now),
             Some(first) if conflicts.iter().all(releasable) => {
                 self.ask(first.host, Question::Reachable, Parked::Share(request, asked), now);
             }
@@ -91,11 +91,7 @@ impl Keeper {
     pub fn handle_unshare(&mut self, request: UnshareRequest, now: Time) {
         self.hear(&request.caller.host, now);
         let name = share_owner(&request.tag);
-        if let Some(owner) = self.owner(&request.caller, &name)
-            && let Some(id) = self.recovery.remembered.take_share(&owner, &request.file)
-        {
-            self.change(Change::ShareGone(id));
-        }
+        self.unshare_remembered(&request.caller, &request.tag, &request.file);
         if let (owner, Some(file)) = self.numbers(&request.caller, &name, &request.file)
             && let Some(share) = self.share_of(owner, file)
         {
@@ -103,6 +99,15 @@ impl Keeper {
             self.end_grace_if_complete(now);
         }
         self.reply(request.id, Reply::Unshare);
+    }
+
+    /// An owner gave up or took anew what a roster remembers of it.
+    fn unshare_remembered(&mut self, caller: &Caller, tag: &OwnerTag, file: &FileKey) {
+        if let Some(owner) = self.owner(caller, &share_owner(tag))
+            && let Some(id) = self.recovery.remembered.take_share(&owner, file)
+        {
+            self.change(Change::ShareGone(id));
+        }
     }
 
     fn grace_holds_back_share(&self, conflicts: &[HeldShare]) -> bool {
@@ -127,14 +132,13 @@ impl Keeper {
         others.filter(|share| share.conflicts(request.access, request.deny)).copied().collect()
     }
 
-    /// A share is of the incarnation that its host was last known to be in: SHARE carries no state.
-    fn take_share(&mut self, request: ShareRequest, recovered: Option<ShareId>, now: Time) {
+    fn take_share(&mut self, request: ShareRequest, now: Time) {
         let limits = &self.config.limits;
         let host = self.clients.find_host(&request.caller.host);
         let of_host = host.and_then(|host| self.clients.get(host));
-        let refusal = if self.table.len() + self.shares.len() >= limits.locks {
+        let refusal = if self.entries() >= limits.locks {
             Some(Refusal::TooManyLocks)
-        } else if of_host.is_some_and(|host| host.locks + host.shares >= limits.locks_per_client) {
+        } else if of_host.is_some_and(|host| host.entries() >= limits.locks_per_client) {
             Some(Refusal::TooManyLocksOfHost)
         } else {
             let file = self.files.find(&request.file).map(|file| self.files.file(file));
@@ -148,9 +152,7 @@ impl Keeper {
             Ok(host) => host,
             Err(refusal) => return self.refuse_share(&request, refusal),
         };
-        if let Some(id) = recovered {
-            self.change(Change::ShareGone(id));
-        }
+        self.unshare_remembered(&request.caller, &request.tag, &request.file);
         let owner = self.intern_owner(host, &request.caller, &share_owner(&request.tag));
         let file = self.files.intern(&request.file);
         if let Some(share) = self.share_of(owner, file) {
@@ -167,7 +169,6 @@ impl Keeper {
             host,
             access: request.access,
             deny: request.deny,
-            incarnation: self.clients.incarnation(host),
             confirmed: true,
             since_ms: now.wall_ms,
         });
@@ -192,10 +193,7 @@ impl Keeper {
         let known = host.is_some_and(|host| self.may_reclaim(host));
         let roster = self.exactness == Exactness::Roster;
         if known && roster && self.conflicting_shares(&request).is_empty() {
-            let owner = self.owner(&request.caller, &name);
-            let recovered =
-                owner.and_then(|owner| self.recovery.remembered.take_share(&owner, &request.file));
-            return self.take_share(request, recovered, now);
+            return self.take_share(request, now);
         }
         if let Some(client) = host {
             self.event(Event::ReclaimRefused { client });
@@ -223,7 +221,6 @@ impl Keeper {
             host: share.owner.host,
             access: share.access,
             deny: share.deny,
-            incarnation: share.incarnation,
             confirmed: false,
             since_ms: share.since_ms,
         };
@@ -256,7 +253,6 @@ impl Keeper {
             owner: self.owners.owner(share.owner).clone(),
             access: share.access,
             deny: share.deny,
-            incarnation: share.incarnation,
             since_ms: share.since_ms,
         }
     }
@@ -323,6 +319,6 @@ impl Keeper {
 }
 
 /// A share has no process number: its owner is the tag alone.
-fn share_owner(tag: &crate::bytes::OwnerTag) -> OwnerName {
+fn share_owner(tag: &OwnerTag) -> OwnerName {
     OwnerName { number: 0, tag: tag.clone() }
 }

@@ -9,6 +9,8 @@
 #[cfg(test)]
 mod model;
 mod node;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -73,6 +75,9 @@ pub struct Table {
     files: Vec<Tree>,
     owners: Vec<Tree>,
     ids: BTreeMap<LockId, u32>,
+    /// Locks that a search for conflicts has looked at.
+    #[cfg(test)]
+    looked_at: std::cell::Cell<usize>,
 }
 
 /// The locks of one file or of one owner.
@@ -97,8 +102,14 @@ struct Wish {
 impl Table {
     /// `seed` makes the shape of the table unknown to peers.
     pub fn new(seed: u64) -> Self {
-        let arena = Arena::new(seed);
-        Self { arena, files: Vec::new(), owners: Vec::new(), ids: BTreeMap::new() }
+        Self {
+            arena: Arena::new(seed),
+            files: Vec::new(),
+            owners: Vec::new(),
+            ids: BTreeMap::new(),
+            #[cfg(test)]
+            looked_at: Default::default(),
+        }
     }
 
     /// The lock that begins first of those of other owners that exclude this one.
@@ -224,7 +235,10 @@ impl Table {
         let owner = tree_mut(&mut self.owners, held.owner.0);
         owner.root = self.arena.remove::<InOwner>(owner.root, slot);
         owner.len -= 1;
-        self.remove_from_file(slot);
+        let file = tree_mut(&mut self.files, held.file.0);
+        file.root = self.arena.remove::<InFile>(file.root, slot);
+        file.len -= 1;
+        self.arena.drop(slot);
         Some(held)
     }
 
@@ -262,20 +276,42 @@ impl Table {
         gone: &mut dyn FnMut(&Held) -> bool,
         out: &mut Vec<Held>,
     ) {
-        let from = out.len();
-        let tree = tree_mut(&mut self.owners, owner.0);
-        tree.root = self.arena.retain::<InOwner>(tree.root, &mut |node| {
-            let goes = gone(&node.held);
-            if goes {
-                out.push(node.held);
-            }
-            !goes
-        });
-        tree.len -= (out.len() - from) as u32;
-        for held in &out[from..] {
-            if let Some(slot) = self.ids.remove(&held.id) {
-                self.remove_from_file(slot);
-            }
+        self.remove_all_owned(&[owner], gone, out);
+    }
+
+    /// Takes from all these owners the locks for which `gone` says so; they come out file by file
+    /// in the order in which they begin. Much faster than owner by owner when they have many.
+    pub fn remove_all_owned(
+        &mut self,
+        owners: &[OwnerId],
+        gone: &mut dyn FnMut(&Held) -> bool,
+        out: &mut Vec<Held>,
+    ) {
+        let start = out.len();
+        for owner in owners {
+            let before = out.len();
+            let tree = tree_mut(&mut self.owners, owner.0);
+            tree.root = self.arena.retain::<InOwner>(tree.root, &mut |node| {
+                let goes = gone(&node.held);
+                if goes {
+                    out.push(node.held);
+                }
+                !goes
+            });
+            tree.len -= (out.len() - before) as u32;
+        }
+        let lost = &mut out[start..];
+        if owners.len() > 1 {
+            lost.sort_unstable_by_key(|held| (held.file, held.range.first(), held.owner));
+        }
+        for lost in lost.chunk_by(|one, next| one.file == next.file) {
+            self.remove_from_file(lost);
+        }
+        // In the order in which they are kept, which is many times faster.
+        let mut ids: Vec<LockId> = lost.iter().map(|held| held.id).collect();
+        ids.sort_unstable();
+        for slot in ids.iter().filter_map(|id| self.ids.remove(id)) {
+            self.arena.drop(slot);
         }
     }
 
@@ -307,6 +343,8 @@ impl Table {
     ) -> ControlFlow<()> {
         let mut slot = root;
         while slot != NIL {
+            #[cfg(test)]
+            self.looked_at.set(self.looked_at.get() + 1);
             let node = self.arena.node(slot);
             let sum = match wish.mode {
                 Mode::Exclusive => node.any,
@@ -335,8 +373,10 @@ impl Table {
     /// the first on a later file.
     fn first_owned(&self, owner: OwnerId, file: FileId, offset: u64) -> u32 {
         // An owner's locks do not overlap: in order of their beginnings, they end in order, too.
-        let is_before = |node: &Node| (node.held.file, node.held.range.last()) < (file, offset);
-        self.arena.find::<InOwner>(self.owner(owner).root, is_before).after
+        let ends_before = |node: &Node| {
+            InOwner::at(node.held.file, node.held.range.last()) < InOwner::at(file, offset)
+        };
+        self.arena.find::<InOwner>(self.owner(owner).root, ends_before).after
     }
 
     /// The first of the owner's locks that `new` may touch, also by way of others on equal terms
@@ -391,12 +431,21 @@ impl Table {
         edit.gone.extend(self.remove(self.arena.node(slot).held.id));
     }
 
-    /// The last of what removes a lock: its slot is free afterwards.
-    fn remove_from_file(&mut self, slot: u32) {
-        let file = tree_mut(&mut self.files, self.arena.node(slot).held.file.0);
-        file.root = self.arena.remove::<InFile>(file.root, slot);
-        file.len -= 1;
-        self.arena.drop(slot);
+    /// Takes locks of one file, given in its order, out of its tree.
+    fn remove_from_file(&mut self, lost: &[Held]) {
+        let Some(file) = lost.first().map(|held| held.file) else { return };
+        let tree = tree_mut(&mut self.files, file.0);
+        if lost.len() * 8 < tree.len as usize {
+            for slot in lost.iter().filter_map(|held| self.ids.get(&held.id)) {
+                tree.root = self.arena.remove::<InFile>(tree.root, *slot);
+            }
+        } else {
+            let mut lost = lost.iter().peekable();
+            tree.root = self.arena.retain::<InFile>(tree.root, &mut |node| {
+                lost.next_if(|held| held.id == node.held.id).is_none()
+            });
+        }
+        tree.len -= lost.len() as u32;
     }
 }
 
@@ -406,199 +455,4 @@ fn tree_mut(trees: &mut Vec<Tree>, number: u32) -> &mut Tree {
         trees.resize(index + 1, Tree::EMPTY);
     }
     &mut trees[index]
-}
-
-#[cfg(test)]
-impl Table {
-    /// Panics if the trees are not what they should be.
-    pub fn check(&self) {
-        let (mut in_files, mut in_owners) = (0, 0);
-        for (number, tree) in self.files.iter().enumerate() {
-            let file = FileId(number as u32);
-            let slots = self.arena.check::<InFile>(tree.root);
-            assert!(slots.iter().all(|&slot| self.arena.node(slot).held.file == file));
-            assert_eq!(slots.len(), self.file_len(file));
-            in_files += slots.len();
-        }
-        for (number, tree) in self.owners.iter().enumerate() {
-            let owner = OwnerId(number as u32);
-            let slots = self.arena.check::<InOwner>(tree.root);
-            assert!(slots.iter().all(|&slot| self.arena.node(slot).held.owner == owner));
-            assert_eq!(slots.len(), self.owner_len(owner));
-            in_owners += slots.len();
-        }
-        assert_eq!((in_files, in_owners), (self.len(), self.len()));
-        assert_eq!(self.arena.len(), self.len());
-        for (&id, &slot) in &self.ids {
-            assert_eq!(self.arena.node(slot).held.id, id);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FILE: FileId = FileId(0);
-    const ALICE: OwnerId = OwnerId(0);
-    const BOB: OwnerId = OwnerId(1);
-    const CAROL: OwnerId = OwnerId(2);
-
-    struct Bench {
-        table: Table,
-        last_id: u64,
-        edit: Edit,
-    }
-
-    impl Bench {
-        fn new() -> Self {
-            Self { table: Table::new(1), last_id: 0, edit: Edit::default() }
-        }
-
-        fn lock(&mut self, owner: OwnerId, first: u64, last: u64, mode: Mode) {
-            self.lock_on(owner, first, last, terms(mode));
-        }
-
-        fn lock_on(&mut self, owner: OwnerId, first: u64, last: u64, terms: Terms) {
-            let id = &mut self.last_id;
-            let mut next_id = || {
-                *id += 1;
-                LockId(*id)
-            };
-            let (range, edit) = (range(first, last), &mut self.edit);
-            edit.clear();
-            self.table.grant(FILE, owner, range, terms, 100 - first, &mut next_id, edit);
-            self.table.check();
-        }
-
-        fn unlock(&mut self, owner: OwnerId, first: u64, last: u64) {
-            let id = &mut self.last_id;
-            let mut next_id = || {
-                *id += 1;
-                LockId(*id)
-            };
-            self.edit.clear();
-            self.table.release(FILE, owner, range(first, last), &mut next_id, &mut self.edit);
-            self.table.check();
-        }
-
-        /// As (id, first, last), `x` being exclusive.
-        fn locks(&self) -> Vec<(u64, u64, u64, char)> {
-            self.table.of_file(FILE).map(brief).collect()
-        }
-    }
-
-    fn brief(held: Held) -> (u64, u64, u64, char) {
-        let mode = if held.terms.mode == Mode::Exclusive { 'x' } else { 's' };
-        (held.id.0, held.range.first(), held.range.last(), mode)
-    }
-
-    fn range(first: u64, last: u64) -> Range {
-        Range::between(first, last).unwrap()
-    }
-
-    fn terms(mode: Mode) -> Terms {
-        Terms { mode, incarnation: Incarnation(3), monitored: true, confirmed: true }
-    }
-
-    use Mode::{Exclusive, Shared};
-
-    #[test]
-    fn touching_locks_of_one_owner_become_one_as_old_as_the_oldest() {
-        let mut bench = Bench::new();
-        bench.lock(ALICE, 10, 19, Exclusive);
-        bench.lock(ALICE, 0, 9, Exclusive);
-        assert_eq!(bench.locks(), [(2, 0, 19, 'x')]);
-        assert_eq!(bench.edit.gone.len(), 1);
-        assert_eq!(bench.table.get(LockId(2)).unwrap().since_ms, 90);
-        bench.lock(ALICE, 40, 49, Exclusive);
-        bench.lock(ALICE, 15, 44, Exclusive);
-        assert_eq!(bench.locks(), [(4, 0, 49, 'x')]);
-    }
-
-    #[test]
-    fn a_lock_that_is_held_already_changes_nothing() {
-        let mut bench = Bench::new();
-        bench.lock(ALICE, 0, 9, Exclusive);
-        bench.lock(ALICE, 3, 5, Exclusive);
-        assert!(bench.edit.is_empty());
-        assert_eq!(bench.locks(), [(1, 0, 9, 'x')]);
-    }
-
-    #[test]
-    fn another_mode_cuts_what_was_there() {
-        let mut bench = Bench::new();
-        bench.lock(ALICE, 0, 9, Exclusive);
-        bench.lock(ALICE, 3, 5, Shared);
-        assert_eq!(bench.locks(), [(2, 0, 2, 'x'), (3, 3, 5, 's'), (4, 6, 9, 'x')]);
-        assert!(bench.table.of_file(FILE).all(|held| held.since_ms == 97 || held.since_ms == 100));
-        bench.lock(ALICE, 0, u64::MAX, Shared);
-        assert_eq!(bench.locks(), [(5, 0, u64::MAX, 's')]);
-        assert_eq!(bench.edit.gone.len(), 3);
-    }
-
-    #[test]
-    fn locks_on_other_terms_stay_apart() {
-        let mut bench = Bench::new();
-        bench.lock(ALICE, 0, 4, Exclusive);
-        bench.lock_on(ALICE, 5, 9, Terms { confirmed: false, ..terms(Exclusive) });
-        bench.lock_on(ALICE, 10, 14, Terms { monitored: false, ..terms(Exclusive) });
-        bench.lock_on(ALICE, 15, 19, Terms { incarnation: Incarnation(5), ..terms(Exclusive) });
-        assert_eq!(bench.table.len(), 4);
-        assert!(bench.edit.gone.is_empty());
-    }
-
-    #[test]
-    fn locks_that_became_equal_are_joined_by_a_lock_that_touches_one_of_them() {
-        let mut bench = Bench::new();
-        let unconfirmed = Terms { confirmed: false, ..terms(Exclusive) };
-        bench.lock_on(ALICE, 0, 4, unconfirmed);
-        bench.lock(ALICE, 5, 9, Exclusive);
-        bench.table.confirm(LockId(1));
-        bench.lock(ALICE, 5, 9, Exclusive);
-        assert!(bench.edit.is_empty());
-        bench.lock(ALICE, 10, 11, Exclusive);
-        assert_eq!(bench.locks(), [(3, 0, 11, 'x')]);
-    }
-
-    #[test]
-    fn an_unlock_in_the_middle_leaves_both_sides() {
-        let mut bench = Bench::new();
-        bench.lock(ALICE, 0, u64::MAX, Shared);
-        bench.unlock(ALICE, 5, 9);
-        assert_eq!(bench.locks(), [(2, 0, 4, 's'), (3, 10, u64::MAX, 's')]);
-        bench.unlock(BOB, 0, u64::MAX);
-        assert!(bench.edit.is_empty());
-        bench.unlock(ALICE, 3, u64::MAX);
-        assert_eq!(bench.locks(), [(4, 0, 2, 's')]);
-    }
-
-    #[test]
-    fn the_first_lock_in_the_way_is_found() {
-        let mut bench = Bench::new();
-        bench.lock(ALICE, 0, 9, Shared);
-        bench.lock(BOB, 5, 14, Shared);
-        bench.lock(CAROL, 20, 29, Exclusive);
-        let conflict = |owner, first, last, mode| {
-            bench.table.conflict(FILE, owner, range(first, last), mode).map(brief)
-        };
-        assert_eq!(conflict(CAROL, 7, 7, Shared), None);
-        assert_eq!(conflict(CAROL, 7, 7, Exclusive), Some((1, 0, 9, 's')));
-        assert_eq!(conflict(ALICE, 7, 7, Exclusive), Some((2, 5, 14, 's')));
-        assert_eq!(conflict(ALICE, 0, 30, Shared), Some((3, 20, 29, 'x')));
-        assert_eq!(conflict(CAROL, 15, 30, Exclusive), None);
-        assert_eq!(conflict(BOB, 15, 19, Exclusive), None);
-    }
-
-    #[test]
-    fn a_restored_lock_is_refused_where_its_owner_has_one() {
-        let mut bench = Bench::new();
-        bench.lock(ALICE, 0, 9, Exclusive);
-        let held = bench.table.get(LockId(1)).unwrap();
-        assert!(!bench.table.insert(Held { id: LockId(7), ..held }));
-        assert!(!bench.table.insert(Held { range: range(10, 11), ..held }));
-        assert!(bench.table.insert(Held { id: LockId(7), range: range(10, 11), ..held }));
-        assert_eq!(bench.locks(), [(1, 0, 9, 'x'), (7, 10, 11, 'x')]);
-        bench.table.check();
-    }
 }

@@ -17,6 +17,10 @@ pub struct Links {
 
 impl Links {
     pub const NONE: Links = Links { left: NIL, right: NIL };
+
+    fn towards(self, left: bool) -> u32 {
+        if left { self.left } else { self.right }
+    }
 }
 
 /// What a node knows about all nodes of its subtree together.
@@ -36,8 +40,8 @@ pub trait Order {
 
     fn links(node: &Self::Node) -> &Links;
     fn links_mut(node: &mut Self::Node) -> &mut Links;
-    /// No two nodes of one tree are equal in its order.
-    fn precedes(one: &Self::Node, other: &Self::Node) -> bool;
+    /// What nodes are ordered by; no two nodes of one tree have the same.
+    fn key(node: &Self::Node) -> u128;
 
     /// The sum of this node alone.
     fn own(node: &Self::Node) -> Self::Sum;
@@ -52,6 +56,8 @@ pub struct Arena<N> {
     nodes: Vec<N>,
     free: Vec<u32>,
     seed: u64,
+    /// The way from the root down to a node that is removed; empty in between.
+    path: Vec<u32>,
 }
 
 /// Where a search ended: the last node that is before the place, and the first that is not.
@@ -63,7 +69,7 @@ pub struct Place {
 
 impl<N> Arena<N> {
     pub fn new(seed: u64) -> Self {
-        Self { nodes: Vec::new(), free: Vec::new(), seed }
+        Self { nodes: Vec::new(), free: Vec::new(), seed, path: Vec::new() }
     }
 
     /// Takes a node in; it is in no tree yet.
@@ -103,33 +109,41 @@ impl<N> Arena<N> {
 
     /// Puts a node into a tree and returns the new root.
     pub fn insert<O: Order<Node = N>>(&mut self, root: u32, slot: u32) -> u32 {
-        let own = O::own(self.node(slot));
+        let node = self.node(slot);
+        let (own, key, height) = (O::own(node), O::key(node), self.height(slot));
         let (mut parent, mut is_left, mut below) = (NIL, false, root);
-        while below != NIL && self.is_above(below, slot) {
-            is_left = O::precedes(self.node(slot), self.node(below));
+        while below != NIL && self.height(below) > height {
             parent = below;
             let node = self.node_mut(below);
             O::set_sum(node, O::sum(node).and(own));
-            below = if is_left { O::links(node).left } else { O::links(node).right };
+            is_left = key < O::key(node);
+            below = O::links(node).towards(is_left);
         }
-        let (left, right) = self.split::<O>(below, slot);
+        let (left, right) = self.split::<O>(below, key);
         *O::links_mut(self.node_mut(slot)) = Links { left, right };
         self.sum_up::<O>(slot);
-        if parent == NIL {
-            return slot;
-        }
-        let links = O::links_mut(self.node_mut(parent));
-        if is_left {
-            links.left = slot;
-        } else {
-            links.right = slot;
-        }
-        root
+        self.hang::<O>(parent, is_left, slot, root)
     }
 
     /// Takes a node out of a tree that it is in, and returns the new root.
     pub fn remove<O: Order<Node = N>>(&mut self, root: u32, slot: u32) -> u32 {
-        self.remove_below::<O>(root, slot).0
+        let key = O::key(self.node(slot));
+        let (mut is_left, mut below) = (false, root);
+        while below != NIL && below != slot {
+            self.path.push(below);
+            let node = self.node(below);
+            is_left = key < O::key(node);
+            below = O::links(node).towards(is_left);
+        }
+        let Links { left, right } = *O::links(self.node(slot));
+        let joined = self.join::<O>(left, right);
+        let parent = self.path.last().copied().unwrap_or(NIL);
+        let root = self.hang::<O>(parent, is_left, joined, root);
+        while let Some(above) = self.path.pop()
+            && self.sum_up::<O>(above)
+        {}
+        self.path.clear();
+        root
     }
 
     /// Takes every node out that `keep` does not want, asking in order, and returns the new root.
@@ -173,12 +187,12 @@ impl<N> Arena<N> {
 
     /// The node before this one in the order.
     pub fn previous<O: Order<Node = N>>(&self, root: u32, slot: u32) -> u32 {
-        self.find::<O>(root, |node| O::precedes(node, self.node(slot))).before
+        self.find::<O>(root, |node| O::key(node) < O::key(self.node(slot))).before
     }
 
     /// The node after this one in the order.
     pub fn next<O: Order<Node = N>>(&self, root: u32, slot: u32) -> u32 {
-        self.find::<O>(root, |node| !O::precedes(self.node(slot), node)).after
+        self.find::<O>(root, |node| O::key(node) <= O::key(self.node(slot))).after
     }
 
     /// From this node on, in order. Searches anew for each, so that it needs no memory.
@@ -194,43 +208,38 @@ impl<N> Arena<N> {
         self.walk::<O>(root, self.find::<O>(root, |_| false).after)
     }
 
-    /// The new root, and whether sums above it may have to change.
-    fn remove_below<O: Order<Node = N>>(&mut self, root: u32, slot: u32) -> (u32, bool) {
-        if root == slot {
-            let Links { left, right } = *O::links(self.node(slot));
-            return (self.join::<O>(left, right), true);
+    /// Makes a node its parent's child, or the new root; returns the root.
+    fn hang<O: Order<Node = N>>(
+        &mut self,
+        parent: u32,
+        is_left: bool,
+        child: u32,
+        root: u32,
+    ) -> u32 {
+        if parent == NIL {
+            return child;
         }
-        if root == NIL {
-            return (NIL, false);
-        }
-        let changed = if O::precedes(self.node(slot), self.node(root)) {
-            let (left, changed) = self.remove_below::<O>(self.left::<O>(root), slot);
-            O::links_mut(self.node_mut(root)).left = left;
-            changed
-        } else {
-            let (right, changed) = self.remove_below::<O>(self.right::<O>(root), slot);
-            O::links_mut(self.node_mut(root)).right = right;
-            changed
-        };
-        (root, changed && self.sum_up::<O>(root))
+        let links = O::links_mut(self.node_mut(parent));
+        *(if is_left { &mut links.left } else { &mut links.right }) = child;
+        root
     }
 
-    /// The nodes before the one at `slot`, which is not in the tree, and those after it.
-    fn split<O: Order<Node = N>>(&mut self, root: u32, slot: u32) -> (u32, u32) {
+    /// The nodes before `key`, which no node has, and those after it.
+    fn split<O: Order<Node = N>>(&mut self, root: u32, key: u128) -> (u32, u32) {
         if root == NIL {
             return (NIL, NIL);
         }
-        if O::precedes(self.node(root), self.node(slot)) {
-            let (left, right) = self.split::<O>(self.right::<O>(root), slot);
-            O::links_mut(self.node_mut(root)).right = left;
-            self.sum_up::<O>(root);
-            (root, right)
+        let is_left = O::key(self.node(root)) < key;
+        let middle = O::links(self.node(root)).towards(!is_left);
+        let (left, right) = self.split::<O>(middle, key);
+        let links = O::links_mut(self.node_mut(root));
+        if is_left {
+            links.right = left;
         } else {
-            let (left, right) = self.split::<O>(self.left::<O>(root), slot);
-            O::links_mut(self.node_mut(root)).left = right;
-            self.sum_up::<O>(root);
-            (left, root)
+            links.left = right;
         }
+        self.sum_up::<O>(root);
+        if is_left { (root, right) } else { (left, root) }
     }
 
     /// One tree of two, all of `left` being before all of `right`.
@@ -241,7 +250,7 @@ impl<N> Arena<N> {
         if right == NIL {
             return left;
         }
-        if self.is_above(left, right) {
+        if self.height(left) > self.height(right) {
             let joined = self.join::<O>(self.right::<O>(left), right);
             O::links_mut(self.node_mut(left)).right = joined;
             self.sum_up::<O>(left);
@@ -271,13 +280,9 @@ impl<N> Arena<N> {
         changed
     }
 
-    /// Which of two nodes is nearer to the root. It looks like chance and so keeps trees balanced
-    /// in any order of inserts, but depends on nothing that a peer can choose or know.
-    fn is_above(&self, one: u32, other: u32) -> bool {
-        self.height(one) > self.height(other)
-    }
-
-    /// Scrambles a slot's number (the finisher of SplitMix64): no two slots have the same.
+    /// Of two nodes, the one with the greater height is nearer to the root. It looks like chance
+    /// and so keeps trees balanced in any order of inserts, but depends on nothing that a peer can
+    /// choose or know. It is the finisher of SplitMix64, so no two slots have the same.
     fn height(&self, slot: u32) -> u64 {
         let mut mixed = u64::from(slot) ^ self.seed;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -301,14 +306,14 @@ impl<N> Arena<N> {
         let Links { left, right } = *O::links(self.node(root));
         let mut sum = O::own(self.node(root));
         for child in [left, right].into_iter().filter(|&child| child != NIL) {
-            assert!(self.is_above(root, child), "{child} is above {root}");
+            assert!(self.height(root) > self.height(child), "{child} is above {root}");
             sum = sum.and(O::sum(self.node(child)));
         }
         assert!(O::sum(self.node(root)) == sum, "the sum of {root} is wrong");
         let mut slots = self.check::<O>(left);
         slots.push(root);
         slots.extend(self.check::<O>(right));
-        let in_order = |pair: &[u32]| O::precedes(self.node(pair[0]), self.node(pair[1]));
+        let in_order = |pair: &[u32]| O::key(self.node(pair[0])) < O::key(self.node(pair[1]));
         assert!(slots.windows(2).all(in_order), "not in order below {root}");
         slots
     }
@@ -346,8 +351,8 @@ mod tests {
             &mut node.links
         }
 
-        fn precedes(one: &Number, other: &Number) -> bool {
-            one.value < other.value
+        fn key(node: &Number) -> u128 {
+            u128::from(node.value)
         }
 
         fn own(node: &Number) -> u64 {

@@ -202,7 +202,7 @@ fn address(host: u64) -> IpAddr {
 }
 
 fn client(id: u64) -> Change {
-    let registrant = (id % 2 == 0).then(|| Registrant {
+    let registrant = (id.is_multiple_of(2)).then(|| Registrant {
         callback: Callback {
             name: Name::from("watcher"),
             program: 100_021,
@@ -218,13 +218,13 @@ fn client(id: u64) -> Change {
         address: address(id),
         name: Name::from("alice.example.com"),
         incarnation: Incarnation(u32::MAX),
-        reboot: (id % 3 == 0).then_some(Reboot {
+        reboot: (id.is_multiple_of(3)).then_some(Reboot {
             from: Incarnation(1),
             to: Incarnation(u32::MAX),
             before: LockId(id),
         }),
-        monitored: id % 5 != 0,
-        fenced: id % 4 == 0,
+        monitored: !id.is_multiple_of(5),
+        fenced: id.is_multiple_of(4),
         used: vec![address(200), "2001:db8::1".parse().unwrap_or(address(201))],
         registered_at_ms: u64::MAX,
         epoch: Epoch(3),
@@ -242,15 +242,15 @@ fn owner(host: u64) -> Arc<Owner> {
 }
 
 fn lock(id: u64, host: u64) -> Change {
-    let range = Range::between(id, if id % 2 == 0 { u64::MAX } else { id + 9 });
+    let range = Range::between(id, if id.is_multiple_of(2) { u64::MAX } else { id + 9 });
     Change::Lock(Lock {
         id: LockId(id),
         file: FileKey::new(&id.to_be_bytes()),
         owner: owner(host),
         range: range.unwrap_or(Range::ALL),
-        mode: if id % 3 == 0 { Mode::Shared } else { Mode::Exclusive },
+        mode: if id.is_multiple_of(3) { Mode::Shared } else { Mode::Exclusive },
         incarnation: Incarnation(id as u32),
-        monitored: id % 7 != 0,
+        monitored: !id.is_multiple_of(7),
         since_ms: id,
     })
 }
@@ -260,9 +260,8 @@ fn share(id: u64, host: u64) -> Change {
         id: ShareId(id),
         file: FileKey::new(b""),
         owner: owner(host),
-        access: Access { read: true, write: id % 2 == 0 },
+        access: Access { read: true, write: id.is_multiple_of(2) },
         deny: Access { read: false, write: true },
-        incarnation: Incarnation::UNKNOWN,
         since_ms: 0,
     })
 }

@@ -11,6 +11,7 @@ use keeper::step::{Cancelled, Grant, Outcome, Reply};
 
 use super::{Doing, Want};
 use crate::cells::{self, FILES, strength};
+use crate::driver::Answered;
 use crate::packet::{Answer, Call, Request, ToHost, Truth};
 use crate::queue::{Ms, SECOND};
 use crate::scenario::Kind;
@@ -191,7 +192,16 @@ impl World {
                 self.take_answer(host, request, answer, decided);
             }
             ToHost::Grant { grant, block, decided } => {
-                let answer = self.answer_grant(host, &grant, block, decided);
+                let what = Answered::Grant(grant.id, grant.attempt);
+                let known = self.hosts[host].granted.iter().find(|(known, _)| *known == what);
+                let answer = match known {
+                    Some((_, answer)) => *answer,
+                    None => self.answer_grant(host, &grant, block, decided),
+                };
+                self.hosts[host].granted.push((what, answer));
+                if self.hosts[host].granted.len() > 20 {
+                    self.hosts[host].granted.remove(0);
+                }
                 self.send_grant_answer(host, grant.id, grant.attempt, answer);
             }
             ToHost::Notice { notice, attempt, state } => {
@@ -228,6 +238,7 @@ impl World {
                     self.rest_a_while(process);
                 }
             }
+            (Doing::Locking(want), Answer::NoLocks) => self.abandon(process, want),
             (Doing::Finished, _) => {}
             _ => self.rest_a_while(process),
         }
@@ -256,9 +267,16 @@ impl World {
                 self.later(5 * SECOND, Event::Poll { process, turn });
             }
             Outcome::Denied | Outcome::Deadlock | Outcome::Refused(_) => {
-                self.rest_a_while(process);
+                self.abandon(process, want);
             }
         }
+    }
+
+    /// The program gets an error and the server gets no word: a wait may be left behind, or a lock
+    /// whose answer died in a crash.
+    fn abandon(&mut self, process: usize, want: Want) {
+        self.model.abandoned.insert((process, want.file));
+        self.rest_a_while(process);
     }
 
     fn locked(&mut self, process: usize, want: Want, decided: u64) {
@@ -315,6 +333,9 @@ impl World {
         if let Doing::Locking(want) = self.processes[process].doing {
             let want = Want { granted: Some(decided), ..want };
             self.processes[process].doing = Doing::Locking(want);
+            if !want.blocked {
+                self.tally.reach("GRANTED overtakes BLOCKED");
+            }
             if self.processes[process].call.is_none() {
                 self.processes[process].turn += 1;
                 self.locked(process, want, decided);

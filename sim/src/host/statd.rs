@@ -26,6 +26,7 @@ impl World {
         it.up = false;
         it.reclaim = None;
         it.announcement = None;
+        it.granted.clear();
         let life = it.life;
         for process in self.hosts[host].processes() {
             self.processes[process].die();

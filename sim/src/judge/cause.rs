@@ -21,7 +21,7 @@ use crate::world::World;
 #[derive(Clone, Debug)]
 pub enum Doing {
     /// Granted, by a reply or by a callback.
-    Set { life: u32, incarnation: Option<u32>, at_least: bool },
+    Set { life: u32, at_least: bool },
     Clear,
     /// A refused grant is undone, byte for byte.
     Restore(Box<[Cell; CELLS]>),
@@ -44,13 +44,14 @@ impl World {
             self.note_input(input);
         }
         if step.is_empty() {
-            self.model.grants.retain(|_, grant| !grant.doubtful || true);
             return;
         }
         self.tell_step(step);
         let seen = self.see_table(keeper);
         let waiters = self.see_waiters(keeper);
         let before = self.model.table.clone();
+        self.model.grace_was_over = self.model.grace_over;
+        self.note_notices(step);
         let causes = self.causes(keeper, inputs, step);
         let alone = inputs.len() == 1;
         for process in 0..self.processes.len() {
@@ -76,6 +77,16 @@ impl World {
         self.judge_replies(keeper, &before, inputs, step, now);
         self.close_grants(inputs, step);
         self.judge_grantable(keeper);
+        self.note_states(keeper);
+    }
+
+    /// The states that hosts are recorded in, for what the next step changes about them.
+    pub fn note_states(&mut self, keeper: &Keeper) {
+        for view in keeper.clients(ClientId(0)) {
+            if let Some(Some(host)) = self.model.hosts.get(&view.client.id) {
+                self.model.states.insert(*host, view.client.incarnation.0);
+            }
+        }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -213,9 +224,8 @@ impl World {
                         mode: grant.mode,
                         before: self.model.table[process][file],
                         unclear: false,
-                        doubtful: false,
                     };
-                    self.judge_new_grant(&open);
+                    self.judge_new_grant(keeper, &open, grant.owner.host);
                     causes.push(self.cause_of_grant(&open, true));
                     self.model.grants.insert(grant.id, open);
                 }
@@ -226,27 +236,23 @@ impl World {
     }
 
     fn cause_of_grant(&self, grant: &OpenGrant, at_least: bool) -> Cause {
-        let life = self.model.life_of_block(grant.process, grant.file, grant.range);
+        let life = self.model.block(grant.process, grant.file, grant.range).life;
         Cause {
             process: grant.process,
             file: grant.file,
             range: grant.range,
             strength: strength(grant.mode),
-            doing: Doing::Set { life, incarnation: None, at_least },
+            doing: Doing::Set { life, at_least },
         }
     }
 
     fn cause_of_lock(&mut self, request: &Rc<Request>) -> Option<Cause> {
-        let Call::Lock { file, range, mode, state, .. } = request.call else { return None };
+        let Call::Lock { file, range, mode, .. } = request.call else { return None };
         let Some(process) = request.truth.process else {
             self.violate("I6", || "a lock was granted to a forged request".to_owned());
             return None;
         };
-        let doing = Doing::Set {
-            life: request.truth.life,
-            incarnation: (state != 0).then_some(state),
-            at_least: false,
-        };
+        let doing = Doing::Set { life: request.truth.life, at_least: false };
         Some(Cause { process, file, range, strength: strength(mode), doing })
     }
 
@@ -341,7 +347,8 @@ impl World {
         let by_operator = inputs.iter().any(|input| matches!(input, Input::Operator(..)));
         match event {
             Event::Rebooted { to, proof, .. } => {
-                if old.incarnation == to.0 {
+                let blind = matches!(proof, Proof::Stateless | Proof::Operator(_));
+                if old.incarnation == to.0 && !blind {
                     return Err(format!("I7: news of state {} freed a lock of that state", to.0));
                 }
                 self.reboot_allowed(client, host, to.0, proof, by_operator)

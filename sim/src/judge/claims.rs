@@ -9,7 +9,7 @@ use keeper::step::{Message, Notice, Step};
 
 use crate::cells::{CELLS, FILES};
 use crate::driver::Input;
-use crate::model::{Cell, Claim};
+use crate::model::{Block, Cell, Claim};
 use crate::packet::Call;
 use crate::world::{Phase, World};
 
@@ -30,10 +30,11 @@ impl World {
                 match &request.call {
                     Call::Notify { name, state } => claim(name, Some(*state)),
                     Call::FreeAll { name } => claim(name, None),
-                    Call::Lock { file, range, wait: true, .. } => {
+                    Call::Lock { file, range, wait: true, state, .. } => {
                         if let Some(process) = request.truth.process {
-                            let of = (request.truth.block, request.truth.life);
-                            self.model.note_block(process, *file, *range, of);
+                            let (id, life) = (request.truth.block, request.truth.life);
+                            let block = Block { id, life, state: *state };
+                            self.model.note_block(process, *file, *range, block);
                         }
                     }
                     _ => {}
@@ -45,10 +46,8 @@ impl World {
                 None => {}
             },
             Input::Noticed(notice, NoticeResult::Failed) => {
-                if let Some(driver) = &self.server.driver
-                    && let Some(view) = driver.keeper.notices().find(|view| view.id == *notice)
-                {
-                    self.model.failed_notices.insert(view.client);
+                if let Some(client) = self.model.notices.get(notice) {
+                    self.model.failed_notices.insert(*client);
                 }
             }
             Input::Probed(client, question, answer) => {
@@ -58,6 +57,14 @@ impl World {
                 self.model.resets.insert(*client);
             }
             _ => {}
+        }
+    }
+
+    pub fn note_notices(&mut self, step: &Step) {
+        for message in &step.messages {
+            if let Message::Notice(notice) = message {
+                self.model.notices.insert(notice.id, notice.client);
+            }
         }
     }
 
@@ -94,6 +101,12 @@ impl World {
                     });
                     if let Some(host) = self.host_of(*client) {
                         self.model.accepted.insert(host, to.0);
+                        if let Some(was) = self.model.states.get(&host).copied()
+                            && *proof != keeper::event::Proof::NothingHeld
+                        {
+                            self.model.gone_states.insert((host, was), self.now);
+                        }
+                        self.model.gone_states.remove(&(host, to.0));
                     }
                     self.check_relayed(*client, step);
                 }

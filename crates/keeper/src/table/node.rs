@@ -1,7 +1,7 @@
 //! A lock in the table: what it is, its place among those of its file and those of its owner, and
 //! what it knows about the locks below it in its file's tree.
 
-use super::{Held, OwnerId};
+use super::{FileId, Held, OwnerId};
 use crate::request::Mode;
 use crate::tree::{Links, Order, Sum};
 
@@ -79,9 +79,8 @@ impl Order for InFile {
         &mut node.in_file
     }
 
-    fn precedes(one: &Node, other: &Node) -> bool {
-        let key = |node: &Node| (node.held.range.first(), node.held.owner);
-        key(one) < key(other)
+    fn key(node: &Node) -> u128 {
+        u128::from(node.held.range.first()) << 32 | u128::from(node.held.owner.0)
     }
 
     fn own(node: &Node) -> (Extent, Extent) {
@@ -104,6 +103,12 @@ impl Order for InFile {
 /// An owner's locks: by file, then by where they begin.
 pub struct InOwner;
 
+impl InOwner {
+    pub fn at(file: FileId, offset: u64) -> u128 {
+        u128::from(file.0) << 64 | u128::from(offset)
+    }
+}
+
 impl Order for InOwner {
     type Node = Node;
     type Sum = ();
@@ -116,9 +121,8 @@ impl Order for InOwner {
         &mut node.in_owner
     }
 
-    fn precedes(one: &Node, other: &Node) -> bool {
-        let key = |node: &Node| (node.held.file, node.held.range.first());
-        key(one) < key(other)
+    fn key(node: &Node) -> u128 {
+        InOwner::at(node.held.file, node.held.range.first())
     }
 
     fn own(_: &Node) {}

@@ -1,0 +1,144 @@
+//! Parts that need a process of their own: to be counted by valgrind, or to have no memory but
+//! what is measured. The parent runs this program again with `--part`.
+
+use std::fs;
+use std::hint::black_box;
+use std::process::{Command, ExitCode};
+
+use crate::world::{Host, World};
+use crate::{FILES, MANY};
+
+/// Instructions for one of each.
+pub struct Cost {
+    pub pair: f64,
+    pub test: f64,
+}
+
+/// So many of each are counted.
+const COUNTED: u32 = 2_000;
+/// Owners and hosts of the locks that are there.
+const OWNERS: u32 = 100;
+const HOSTS: u32 = 10;
+
+const FLAG: &str = "--part";
+
+pub fn asked(arguments: &[String]) -> Option<(&str, &[String])> {
+    match arguments {
+        [flag, part, rest @ ..] if flag == FLAG => Some((part, rest)),
+        _ => None,
+    }
+}
+
+pub fn run(part: &str, rest: &[String]) -> ExitCode {
+    let number = rest.first().and_then(|number| number.parse().ok()).unwrap_or(0);
+    match part {
+        "pairs" => count(number, counted_pairs),
+        "tests" => count(number, counted_tests),
+        "one-file" => fill(|world, lock| {
+            world.lock(Host(lock % HOSTS), lock % OWNERS, 0, scattered(lock));
+        }),
+        "many-files" => fill(|world, lock| {
+            world.lock(Host(lock % HOSTS), lock % OWNERS, lock % 10_000, u64::from(lock / 10_000));
+        }),
+        "many-owners" => fill(|world, lock| {
+            world.lock(Host(lock % HOSTS), lock % 10_000, lock / 100 % 10_000, scattered(lock));
+        }),
+        _ => return ExitCode::from(2),
+    }
+    ExitCode::SUCCESS
+}
+
+/// Neither in order nor in step with anything.
+fn scattered(lock: u32) -> u64 {
+    u64::from(lock) * 7_919 % u64::from(MANY)
+}
+
+/// A file with so many locks, or 1,000 files with one each, and then what is counted.
+fn count(locks: u32, counted: fn(&mut World, u32)) {
+    let mut world = World::new();
+    world.prepare(HOSTS, OWNERS, FILES);
+    let (files, locks) = if locks == 0 { (FILES, FILES) } else { (1, locks) };
+    for lock in 0..locks {
+        let record = 2 * (u64::from(lock) * 7_919 % u64::from(locks));
+        world.lock(Host(lock % HOSTS), lock % OWNERS, lock % files, record);
+    }
+    counted(&mut world, locks);
+}
+
+/// Somewhere between the locks that are there.
+fn free_record(turn: u32, locks: u32) -> u64 {
+    2 * (u64::from(turn) * 104_729 % u64::from(locks)) + 1
+}
+
+#[inline(never)]
+fn counted_pairs(world: &mut World, locks: u32) {
+    let files = if locks == FILES { FILES } else { 1 };
+    for turn in 0..COUNTED {
+        let (host, owner, file) = (Host(turn % HOSTS), turn % OWNERS, turn % files);
+        let record = free_record(turn, locks);
+        world.lock(host, owner, file, record);
+        world.unlock(host, owner, file, record);
+    }
+    black_box(world);
+}
+
+#[inline(never)]
+fn counted_tests(world: &mut World, locks: u32) {
+    for turn in 0..COUNTED {
+        world.test(Host(turn % HOSTS), turn % OWNERS, 0, free_record(turn, locks));
+    }
+    black_box(world);
+}
+
+/// What a process has after 1,000,000 locks, less what it had before, for each lock.
+fn fill(lock: fn(&mut World, u32)) {
+    let mut world = World::new();
+    world.prepare(HOSTS, 10_000, 10_000);
+    let before = resident_bytes();
+    for number in 0..MANY {
+        lock(&mut world, number);
+    }
+    let bytes = resident_bytes().saturating_sub(before);
+    println!("{}", bytes as f64 / world.locks() as f64);
+}
+
+/// Pages in memory times their size.
+fn resident_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or(0) * 1024
+}
+
+pub fn memory_of(part: &str) -> Result<f64, String> {
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new(this).args([FLAG, part]).output();
+    let output = output.map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.trim().parse().map_err(|_| format!("{part}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// With so many locks on one file; 0 is 1,000 files with one each.
+pub fn instructions_of(locks: u32) -> Result<Cost, String> {
+    Ok(Cost {
+        pair: callgrind("pairs", "counted_pairs", locks)? / f64::from(COUNTED),
+        test: callgrind("tests", "counted_tests", locks)? / f64::from(COUNTED),
+    })
+}
+
+fn callgrind(part: &str, function: &str, locks: u32) -> Result<f64, String> {
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(format!("--toggle-collect=*{function}*"))
+        .arg(this)
+        .args([FLAG, part, &locks.to_string()])
+        .output()
+        .map_err(|error| format!("valgrind (package `valgrind`) must be there: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let collected = text.lines().find_map(|line| line.split_once("Collected :"));
+    let count = collected.and_then(|(_, count)| count.trim().parse::<f64>().ok());
+    match count {
+        Some(count) if output.status.success() && count > 0.0 => Ok(count),
+        _ => Err(format!("valgrind counted nothing:\n{text}")),
+    }
+}

@@ -1,0 +1,158 @@
+//! `cargo bench -p lockkeeper-keeper`: how fast and how small the keeper is, each figure beside its
+//! bar. `-- --check` ends with 1 if a bar is missed; `--instructions` takes only what does not
+//! depend on the machine, which is what CI can judge.
+//!
+//! Seconds are the best of some runs: other work on the machine can only make them worse.
+//! Instructions are counted by valgrind, and memory is what a process of its own has; for both,
+//! this program runs itself again.
+
+// A bench has a clock, and reads what the system says of its process.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::disallowed_macros)]
+
+mod child;
+mod report;
+mod world;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use report::{Bar, Figure};
+use world::{Host, World};
+
+const PAIRS_PER_SECOND_MIN: f64 = 1_000_000.0;
+const RELEASE_SECONDS_MAX: f64 = 1.0;
+const BYTES_PER_LOCK_MAX: f64 = 200.0;
+/// With 1,000,000 locks on a file, in costs with 1,000.
+const GROWTH_MAX: f64 = 3.0;
+/// What the hot path costs, and 15 % more. Lower them when it becomes cheaper.
+const PAIR_INSTRUCTIONS_MAX: f64 = 8_000.0;
+const TEST_INSTRUCTIONS_MAX: f64 = 2_000.0;
+
+const FILES: u32 = 1_000;
+const MANY: u32 = 1_000_000;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((part, rest)) = child::asked(&arguments) {
+        return child::run(part, rest);
+    }
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let figures = instructions().and_then(|mut figures| {
+        if !has("--instructions") {
+            figures.extend([pairs(Files::Idle), pairs(Files::Busy), release()]);
+            figures.extend(memory()?);
+        }
+        Ok(figures)
+    });
+    match figures {
+        Ok(figures) => {
+            let all_reached = report::print(&figures);
+            if has("--check") && !all_reached { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether something else is locked in the files all the time.
+#[derive(Clone, Copy, PartialEq)]
+enum Files {
+    Idle,
+    Busy,
+}
+
+/// Uncontended locks and unlocks of 100 owners on 10 hosts.
+fn pairs(files: Files) -> Figure {
+    const ROUNDS: u32 = 200;
+    let mut world = World::new();
+    if files == Files::Busy {
+        for file in 0..FILES {
+            world.lock(Host(file % 10), file % 100, file, 10);
+        }
+    }
+    let best = best_of(5, || {
+        let start = Instant::now();
+        for round in 0..ROUNDS {
+            for file in 0..FILES {
+                let owner = (file + round) % 100;
+                world.lock(Host(owner % 10), owner, file, 0);
+                world.unlock(Host(owner % 10), owner, file, 0);
+            }
+        }
+        start.elapsed().as_secs_f64()
+    });
+    let name = match files {
+        Files::Idle => "lock+unlock pairs a second, 1,000 files",
+        Files::Busy => "the same, another lock on each file",
+    };
+    Figure::new(name, f64::from(ROUNDS * FILES) / best, Bar::Min(PAIRS_PER_SECOND_MIN))
+}
+
+/// A host with 1,000,000 locks over 10,000 files reboots while 10,000 others wait for one each.
+fn release() -> Figure {
+    const LOCKED: u32 = 10_000;
+    let best = best_of(3, || {
+        let mut world = World::new();
+        let dead = Host(0);
+        for lock in 0..MANY {
+            world.lock(dead, lock % 100, lock % LOCKED, u64::from(lock / LOCKED));
+        }
+        for file in 0..LOCKED {
+            world.wait(Host(1 + file % 100), file, file, u64::from(file % 100));
+        }
+        let start = Instant::now();
+        let (freed, granted) = world.reboot(dead);
+        let seconds = start.elapsed().as_secs_f64();
+        assert_eq!((freed, granted), (MANY as usize, LOCKED as usize));
+        seconds
+    });
+    let name = "seconds to free 1,000,000 locks of a host, 10,000 waiting";
+    Figure::new(name, best, Bar::Max(RELEASE_SECONDS_MAX))
+}
+
+fn memory() -> Result<[Figure; 3], String> {
+    let bytes = |name, part: &str| {
+        let bytes = child::memory_of(part)?;
+        Ok::<_, String>(Figure::new(name, bytes, Bar::Max(BYTES_PER_LOCK_MAX)))
+    };
+    Ok([
+        bytes("bytes for each of 1,000,000 locks on one file", "one-file")?,
+        bytes("bytes for each of 1,000,000 locks over 10,000 files", "many-files")?,
+        bytes("bytes for each of 1,000,000 locks of 10,000 owners", "many-owners")?,
+    ])
+}
+
+/// One file with few and with many locks: what a pair costs there, and a search that fails.
+fn instructions() -> Result<Vec<Figure>, String> {
+    let few = child::instructions_of(FILES)?;
+    let many = child::instructions_of(MANY)?;
+    let spread = child::instructions_of(0)?;
+    Ok(vec![
+        Figure::new(
+            "instructions for a lock+unlock pair, 1,000 files",
+            spread.pair,
+            Bar::Max(PAIR_INSTRUCTIONS_MAX),
+        ),
+        Figure::new(
+            "instructions for a test, 1,000 files",
+            spread.test,
+            Bar::Max(TEST_INSTRUCTIONS_MAX),
+        ),
+        Figure::new(
+            "lock+unlock with 1,000,000 locks on the file, in costs with 1,000",
+            many.pair / few.pair,
+            Bar::Max(GROWTH_MAX),
+        ),
+        Figure::new(
+            "conflict search with 1,000,000 locks on the file, in costs with 1,000",
+            many.test / few.test,
+            Bar::Max(GROWTH_MAX),
+        ),
+    ])
+}
+
+fn best_of(runs: u32, mut run: impl FnMut() -> f64) -> f64 {
+    (0..runs).map(|_| run()).fold(f64::INFINITY, f64::min)
+}

@@ -1,0 +1,323 @@
+//! A keeper, a store that is a bag of changes, and what was seen so far.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use lockkeeper_keeper::Keeper;
+use lockkeeper_keeper::bytes::{FileKey, Handle, Name, OwnerTag};
+use lockkeeper_keeper::change::{Change, Exactness, Snapshot};
+use lockkeeper_keeper::config::Config;
+use lockkeeper_keeper::identity::{
+    Caller, ClientId, Epoch, GrantId, HostKey, Incarnation, Lane, LockId, NoticeId, RequestId,
+    Transport,
+};
+use lockkeeper_keeper::request::*;
+use lockkeeper_keeper::step::{Message, Step};
+use lockkeeper_keeper::time::Time;
+
+use super::input::{Input, Which, Who};
+
+pub struct Run {
+    keeper: Keeper,
+    config: Config,
+    durable: Snapshot,
+    /// The store began as a roster, and that grace has not ended durably.
+    inexact: bool,
+    now: Time,
+    requests: u64,
+    unanswered: BTreeSet<RequestId>,
+    grants: Vec<u64>,
+    notices: Vec<u64>,
+    locks: Vec<u64>,
+    clients: Vec<u64>,
+    probes: Vec<(u64, Question)>,
+}
+
+impl Run {
+    pub fn new(config: Config) -> Self {
+        let now = Time { mono: Duration::ZERO, wall_ms: 1_800_000_000_000 };
+        let keeper = Keeper::restore(Snapshot::default(), Epoch(1), config.clone(), now);
+        let mut run = Self {
+            keeper,
+            config,
+            durable: Snapshot::default(),
+            inexact: false,
+            now,
+            requests: 0,
+            unanswered: BTreeSet::new(),
+            grants: Vec::new(),
+            notices: Vec::new(),
+            locks: Vec::new(),
+            clients: Vec::new(),
+            probes: Vec::new(),
+        };
+        run.commit();
+        run
+    }
+
+    pub fn play(&mut self, input: Input) {
+        self.requests += 1;
+        let (id, now) = (RequestId(self.requests), self.now);
+        let keeper = &mut self.keeper;
+        let is_request = match input {
+            Input::Lock { who, file, range, mode, state, terms } => {
+                let request = LockRequest {
+                    id,
+                    caller: caller(who),
+                    owner: owner(who),
+                    file: self::file(file),
+                    handle: Handle::new(&[file, who.tag]),
+                    range,
+                    mode,
+                    wait: terms.wait,
+                    reclaim: terms.reclaim,
+                    monitored: terms.monitored,
+                    incarnation: Incarnation(if terms.reclaim { 0 } else { state }),
+                    form: if terms.message { Form::Message } else { Form::Call },
+                    stateless: terms.stateless,
+                };
+                keeper.handle_lock(request, now);
+                true
+            }
+            Input::Test { who, file, range, mode } => {
+                let (caller, owner, file) = (caller(who), owner(who), self::file(file));
+                keeper.handle_test(TestRequest { id, caller, owner, file, range, mode }, now);
+                true
+            }
+            Input::Unlock { who, file, range } => {
+                let (caller, owner, file) = (caller(who), owner(who), self::file(file));
+                keeper.handle_unlock(UnlockRequest { id, caller, owner, file, range }, now);
+                true
+            }
+            Input::Cancel { who, file, range, mode } => {
+                let (caller, owner, file) = (caller(who), owner(who), self::file(file));
+                keeper.handle_cancel(CancelRequest { id, caller, owner, file, range, mode }, now);
+                true
+            }
+            Input::Share { who, file, access, deny, reclaim } => {
+                let (caller, tag, file) = (caller(who), owner(who).tag, self::file(file));
+                let request = ShareRequest { id, caller, tag, file, access, deny, reclaim };
+                keeper.handle_share(request, now);
+                true
+            }
+            Input::Unshare { who, file } => {
+                let (caller, tag, file) = (caller(who), owner(who).tag, self::file(file));
+                keeper.handle_unshare(UnshareRequest { id, caller, tag, file }, now);
+                true
+            }
+            Input::Reboot { source, name, state } => {
+                let (source, name) = (address(source), self::name(name));
+                let incarnation = Incarnation(state);
+                keeper.handle_reboot(RebootNotice { id, source, name, incarnation }, now);
+                true
+            }
+            Input::FreeAll { source, name } => {
+                let (source, name) = (address(source), self::name(name));
+                keeper.handle_free_all(FreeAllRequest { id, source, name }, now);
+                true
+            }
+            Input::Monitor { source, watched } => {
+                let (callback, watched) = (callback(source), name(watched));
+                let (source, private) = (address(source), [7; 16]);
+                let request = MonitorRequest { id, source, callback, watched, private };
+                keeper.handle_monitor(request, now);
+                true
+            }
+            Input::Unmonitor { source, watched } => {
+                let (callback, watched) = (callback(source), watched.map(name));
+                let source = address(source);
+                keeper.handle_unmonitor(UnmonitorRequest { id, source, callback, watched }, now);
+                true
+            }
+            Input::Operator { action, which } => {
+                let client = ClientId(seen(&self.clients, which));
+                let action = match action {
+                    0 => OperatorAction::Release(LockId(seen(&self.locks, which))),
+                    1 => OperatorAction::Fence(client),
+                    2 => OperatorAction::Unfence(client),
+                    3 => OperatorAction::ConfirmReboot(client),
+                    4 => OperatorAction::EndGrace,
+                    5 => OperatorAction::Renotify(client),
+                    _ => OperatorAction::Forget(client),
+                };
+                keeper.handle_operator(OperatorRequest { id, by: name(0), action }, now);
+                true
+            }
+            other => {
+                self.play_other(other);
+                false
+            }
+        };
+        if is_request {
+            self.unanswered.insert(id);
+        }
+    }
+
+    fn play_other(&mut self, input: Input) {
+        let now = self.now;
+        match input {
+            Input::Granted { grant, answer } => {
+                self.keeper.handle_granted(GrantId(seen(&self.grants, grant)), answer, now);
+            }
+            Input::Noticed { notice, result } => {
+                self.keeper.handle_noticed(NoticeId(seen(&self.notices, notice)), result, now);
+            }
+            Input::Probed { probe: Which::Seen(at), answer } if at < self.probes.len() => {
+                let (client, question) = self.probes.remove(self.probes.len() - 1 - at);
+                self.keeper.handle_probed(ClientId(client), question, answer, now);
+            }
+            Input::Probed { .. } => {}
+            Input::Volunteered { client, question, answer } => {
+                let client = ClientId(seen(&self.clients, client));
+                self.keeper.handle_probed(client, question, answer, now);
+            }
+            Input::Reset { client } => {
+                self.keeper.handle_reset(ClientId(seen(&self.clients, client)), now);
+            }
+            Input::Heard { source } => self.keeper.handle_heard(address(source), now),
+            Input::Stop => self.keeper.handle_stop(now),
+            Input::Wait { milliseconds, wall_jump } => self.wait(milliseconds, wall_jump),
+            Input::Restart { roster, lose } => self.restart(roster, lose),
+            Input::Poll => self.commit(),
+            _ => unreachable!("requests are played above"),
+        }
+    }
+
+    fn wait(&mut self, milliseconds: u64, wall_jump: i64) {
+        let until = self.now.mono + Duration::from_millis(milliseconds);
+        let wall_ms = self.now.wall_ms.saturating_add_signed(wall_jump) + milliseconds;
+        for _ in 0..10_000 {
+            match self.keeper.poll_timeout() {
+                Some(due) if due <= until => {
+                    self.now.mono = self.now.mono.max(due);
+                    self.keeper.handle_timeout(self.now);
+                    self.commit();
+                }
+                _ => {
+                    self.now = Time { mono: until, wall_ms };
+                    // One call too many does no harm.
+                    return self.keeper.handle_timeout(self.now);
+                }
+            }
+        }
+        panic!("time does not pass");
+    }
+
+    fn restart(&mut self, roster: bool, lose: bool) {
+        if !lose {
+            self.commit();
+        }
+        self.inexact |= roster;
+        let mut saved = self.durable.clone();
+        saved.exactness = if self.inexact { Exactness::Roster } else { Exactness::Exact };
+        let epoch = Epoch::after(saved.epoch, None, 0);
+        self.now.mono = Duration::ZERO;
+        self.keeper = Keeper::restore(saved, epoch, self.config.clone(), self.now);
+        self.unanswered.clear();
+        self.probes.clear();
+        self.commit();
+    }
+
+    /// Takes the step, commits it, and compares the store with what the keeper believes.
+    fn commit(&mut self) {
+        if let Some(step) = self.keeper.poll_step() {
+            self.see(step);
+        }
+        assert!(self.keeper.poll_step().is_none(), "one call takes everything");
+        let mut believed = self.keeper.snapshot();
+        // How far a store can be trusted is its own verdict, not a change.
+        believed.exactness = self.durable.exactness;
+        assert_eq!(self.durable, believed, "the store (left), the keeper (right)");
+        let counts = self.keeper.counts();
+        assert_eq!(counts.clients, believed.clients.len());
+        assert_eq!(counts.locks, self.keeper.locks(LockId(0)).count());
+        assert_eq!(counts.waiters, self.keeper.waiters().count());
+        self.no_two_conflict();
+    }
+
+    fn see(&mut self, step: Step) {
+        for change in step.changes {
+            match &change {
+                Change::Lock(lock) => self.locks.push(lock.id.0),
+                Change::Client(client) => self.clients.push(client.id.0),
+                Change::GraceEnded => self.inexact = false,
+                _ => {}
+            }
+            self.durable.apply(change);
+        }
+        for message in step.messages {
+            match message {
+                Message::Reply(request, _) => {
+                    assert!(self.unanswered.remove(&request), "one reply for each request");
+                }
+                Message::Grant(grant) => self.grants.push(grant.id.0),
+                Message::Notice(notice) => self.notices.push(notice.id.0),
+                Message::Probe(client, question) => self.probes.push((client.0, question)),
+            }
+        }
+    }
+
+    /// I1.
+    fn no_two_conflict(&self) {
+        let locks: Vec<_> = self.keeper.locks(LockId(0)).collect();
+        for (at, one) in locks.iter().enumerate() {
+            for other in &locks[at + 1..] {
+                let meet = one.file == other.file && one.range.overlaps(other.range);
+                let conflict = meet && one.mode.conflicts(other.mode) && one.owner != other.owner;
+                assert!(!conflict, "{one:?} and {other:?}");
+                assert!(!meet || one.owner != other.owner, "twice: {one:?} and {other:?}");
+            }
+        }
+    }
+}
+
+/// The latest of those that were seen, counted backwards, or any number.
+fn seen(ids: &[u64], which: Which) -> u64 {
+    match which {
+        Which::Seen(back) => ids.iter().rev().nth(back).copied().unwrap_or(0),
+        Which::Any(id) => id,
+    }
+}
+
+fn caller(who: Who) -> Caller {
+    let lanes = [("10.0.0.100", Transport::Tcp), ("fd00::100", Transport::Udp)];
+    let (ours, transport) = lanes[usize::from(who.lane)];
+    let host = HostKey::new(address(who.host), name(who.host));
+    Caller { host, lane: Lane::new(ours.parse().unwrap(), transport, 4) }
+}
+
+fn owner(who: Who) -> OwnerName {
+    OwnerName { number: who.number, tag: OwnerTag::new(&[0xff, who.tag]) }
+}
+
+fn file(file: u8) -> FileKey {
+    FileKey::new(&[file])
+}
+
+/// Two hosts share an address, one is written as a mapped one, one is nobody's address.
+fn address(host: u8) -> IpAddr {
+    let addresses =
+        ["10.0.0.1", "10.0.0.2", "10.0.0.2", "::ffff:10.0.0.3", "fd00::4", "255.255.255.255"];
+    addresses[usize::from(host)].parse().unwrap()
+}
+
+/// Names as peers send them: short, full, empty, prefixes of one another, and bytes.
+fn name(name: u8) -> Name {
+    let long = [0xfe; 1024];
+    let names: [&[u8]; 8] = [
+        b"client1",
+        b"client10",
+        b"CLIENT1.lan",
+        b"",
+        b"a:b/../\x1b[31m\n",
+        &long,
+        b"client1.lan",
+        b"10.0.0.2",
+    ];
+    Name::new(names[usize::from(name)])
+}
+
+fn callback(source: u8) -> Callback {
+    Callback { name: name(source), program: 100_021, version: 3, procedure: 16 }
+}

@@ -1,0 +1,31 @@
+//! Stories: text files that tell what real peers do, what the keeper makes of it, and why. A
+//! command, `----`, the outcome. They double as documentation, so read them as such.
+//!
+//! `REWRITE=1` writes the outcomes anew, to be reviewed as a diff; `STORY=part-of-a-name` runs only
+//! those. The sentences that a story can use are in `story/language.rs`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+
+mod story;
+
+#[test]
+fn every_story_comes_out_as_it_is_told() {
+    let wanted = std::env::var("STORY").unwrap_or_default();
+    let rewrite = std::env::var_os("REWRITE").is_some();
+    let mut stories = story::all();
+    stories.retain(|story| story.name.contains(&wanted));
+    assert!(!stories.is_empty(), "no story is called like {wanted:?}");
+
+    let mut failures = String::new();
+    for story in stories {
+        match story.tell() {
+            Ok(told) if told == story.text => {}
+            Ok(told) if rewrite => std::fs::write(&story.path, told).unwrap(),
+            Ok(told) => {
+                let difference = story::difference(&story.text, &told);
+                failures += &format!("\n{}\n{difference}", story.name);
+            }
+            Err(trouble) => failures += &format!("\n{}: {trouble}\n", story.name),
+        }
+    }
+    assert!(failures.is_empty(), "{failures}\n(REWRITE=1 writes the outcomes anew)");
+}

@@ -1,0 +1,529 @@
+//! The sentences of a story. One sentence is one command; all of them are here.
+//!
+//! ```text
+//! alice(7) locks a.db [0..9] exclusive          LOCK by process 7 of alice; `[0..]` is to the end
+//! alice(7) reclaims a.db [0..9] exclusive       LOCK with reclaim, which carries no state
+//! alice(7) unlocks a.db [0..9]
+//! alice(7) cancels a.db [0..9] exclusive
+//! alice(7) tests a.db [0..9] exclusive
+//!     , waits    , unmonitored (NM_LOCK)    , as a message (GRANTED_MSG is wanted)    , stateless
+//!     , with state 5    , handle x    , over udp    , nlm 3    , by 10.0.0.101    , tag "x"
+//! alice shares a.db for read denying write      SHARE; read, write, both, nothing
+//! alice reclaims a.db for read denying write
+//! alice unshares a.db
+//! alice accepts | denies | ignores | misses grant 1      the answer to a callback; ignored: none
+//!     came in time; missed: it certainly never left
+//! alice notifies: alice.lan is in state 5       SM_NOTIFY; the source may be a bare address
+//! alice sends FREE_ALL [as bob]
+//! alice watches bob                             SM_MON
+//! alice stops watching bob | everybody          SM_UNMON, SM_UNMON_ALL
+//! probe: alice's kernel is alive | gone | silent     does the kernel that took the locks live?
+//! probe: alice is alive | gone | silent              does anybody answer there?
+//! alice's old connection is reset               seen without asking
+//! alice reads a file                            any sign of life that is no lock request
+//! the operator releases lock 1 | fences alice | unfences alice | confirms the reboot of alice
+//!     | ends grace | notifies alice again | forgets alice
+//! 10 s pass                                     s, min, h
+//! the clock jumps ahead | back 1 h              the wall clock
+//! the server starts [as roster] [with ...]      also: crashes, stops, crashes and restarts
+//!     grace instant, unreachable retain, window 60 s, at most 2 locks | locks per file
+//!     | locks per host | waiters per file | clients | parked, known as "x", 10.0.0.100 is "x"
+//! who holds a.db?   who waits for a.db?   who shares a.db?   what is known of alice?
+//! is it grace?   which notices are owed?
+//! alice is at 10.0.0.1 [called "x"]   alice is now in state 5   alice answers notices | no notices
+//! alice cannot be reached                       our own network does not lead there
+//! ```
+//! A sentence that ends with `, and the server crashes before the commit` loses its step.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use lockkeeper_keeper::config::{GraceMode, Unreachable};
+use lockkeeper_keeper::identity::{Lane, Transport};
+use lockkeeper_keeper::range::Range;
+use lockkeeper_keeper::request::{
+    Access, Form, GrantAnswer, Mode, NoticeResult, ProbeAnswer, Question,
+};
+
+pub enum Command {
+    Lock { who: Who, file: String, range: Range, mode: Mode, terms: Terms },
+    Unlock { who: Who, file: String, range: Range },
+    Cancel { who: Who, file: String, range: Range, mode: Mode },
+    Test { who: Who, file: String, range: Range, mode: Mode },
+    Share { who: Who, file: String, access: Access, deny: Access, reclaim: bool },
+    Unshare { who: Who, file: String },
+    AnswerGrant { grant: u64, answer: GrantAnswer },
+    Notify { source: Source, name: Vec<u8>, state: u32 },
+    FreeAll { source: Source, name: Option<Vec<u8>> },
+    Watch { by: String, watched: String },
+    StopWatching { by: String, watched: Option<String> },
+    Probed { host: String, question: Question, answer: ProbeAnswer },
+    Reset { host: String },
+    Heard { host: String },
+    Operator(Wish),
+    Pass(Duration),
+    ClockJumps { back: bool, by: Duration },
+    Start { crash: bool, roster: bool, settings: Vec<Setting> },
+    Crash,
+    Stop,
+    Show(Show),
+    IsAt { peer: String, address: IpAddr, called: Option<Vec<u8>> },
+    IsInState { peer: String, state: u32 },
+    AnswersNotices { peer: String, result: NoticeResult },
+}
+
+/// Who on which host, and the way it came.
+pub struct Who {
+    pub peer: String,
+    pub number: u32,
+    pub tag: Option<String>,
+    pub lane: Lane,
+}
+
+pub enum Source {
+    Peer(String),
+    Address(IpAddr),
+}
+
+/// What else a LOCK says.
+pub struct Terms {
+    pub wait: bool,
+    pub reclaim: bool,
+    pub monitored: bool,
+    pub form: Form,
+    pub stateless: bool,
+    pub state: Option<u32>,
+    pub handle: Option<String>,
+}
+
+pub enum Wish {
+    Release(u64),
+    Fence(String),
+    Unfence(String),
+    ConfirmReboot(String),
+    EndGrace,
+    Renotify(String),
+    Forget(String),
+}
+
+pub enum Setting {
+    Grace(GraceMode),
+    Unreachable(Unreachable),
+    Window(Duration),
+    AtMost(usize, String),
+    KnownAs(Vec<u8>),
+    ReverseName(IpAddr, Vec<u8>),
+}
+
+pub enum Show {
+    Holders(String),
+    Waiters(String),
+    Shares(String),
+    Host(String),
+    Grace,
+    Notices,
+}
+
+/// The address of ours that peers use when a story says nothing else.
+pub const OURS: &str = "10.0.0.100";
+
+type Parsed<T> = Result<T, String>;
+
+pub fn parse(line: &str) -> Parsed<Command> {
+    let mut words = Words::new(line)?;
+    let command = sentence(&mut words)?;
+    words.end()?;
+    Ok(command)
+}
+
+fn sentence(words: &mut Words) -> Parsed<Command> {
+    let subject = words.next()?;
+    match subject.as_str() {
+        "probe" => return probe(words),
+        "who" | "what" | "is" | "which" => return question(&subject, words).map(Command::Show),
+        "the" => return institution(words),
+        _ => {}
+    }
+    if let Ok(count) = subject.parse::<u64>() {
+        let unit = words.next()?;
+        words.eat("pass").or_else(|_| words.eat("passes"))?;
+        return Ok(Command::Pass(duration(count, &unit)?));
+    }
+    if let Some((peer, process)) = subject.split_once('(') {
+        let number = process.trim_end_matches(')').parse().map_err(|_| "a process is a number")?;
+        return process_sentence(Who { peer: peer.into(), number, tag: None, lane: lane() }, words);
+    }
+    if let Some(host) = subject.strip_suffix("'s") {
+        words.eat_all("old connection is reset")?;
+        return Ok(Command::Reset { host: host.into() });
+    }
+    host_sentence(subject, words)
+}
+
+fn process_sentence(mut who: Who, words: &mut Words) -> Parsed<Command> {
+    let verb = words.next()?;
+    let file = words.next()?;
+    let range = range(&words.next()?)?;
+    let needs_mode = verb != "unlocks";
+    let mode = if needs_mode { mode(&words.next()?)? } else { Mode::Exclusive };
+    let terms = clauses(&mut who, verb == "reclaims", words)?;
+    match verb.as_str() {
+        "locks" | "reclaims" => Ok(Command::Lock { who, file, range, mode, terms }),
+        "unlocks" => Ok(Command::Unlock { who, file, range }),
+        "cancels" => Ok(Command::Cancel { who, file, range, mode }),
+        "tests" => Ok(Command::Test { who, file, range, mode }),
+        other => Err(format!("a process does not do {other:?}")),
+    }
+}
+
+fn host_sentence(peer: String, words: &mut Words) -> Parsed<Command> {
+    let who = |peer| Who { peer, number: 0, tag: None, lane: lane() };
+    match words.next()?.as_str() {
+        verb @ ("shares" | "reclaims") => {
+            let file = words.next()?;
+            words.eat("for")?;
+            let access = access(&words.next()?)?;
+            words.eat("denying")?;
+            let deny = self::access(&words.next()?)?;
+            let (mut who, reclaim) = (who(peer), verb == "reclaims");
+            clauses(&mut who, false, words)?;
+            Ok(Command::Share { who, file, access, deny, reclaim })
+        }
+        "unshares" => {
+            let (mut who, file) = (who(peer), words.next()?);
+            clauses(&mut who, false, words)?;
+            Ok(Command::Unshare { who, file })
+        }
+        verb @ ("accepts" | "denies" | "ignores" | "misses") => {
+            words.eat("grant")?;
+            let answer = match verb {
+                "accepts" => GrantAnswer::Accepted,
+                "denies" => GrantAnswer::Denied,
+                "misses" => GrantAnswer::Unsent,
+                _ => GrantAnswer::Unclear,
+            };
+            Ok(Command::AnswerGrant { grant: words.number()?, answer })
+        }
+        "notifies" => {
+            words.eat(":")?;
+            let name = bytes(&words.next()?);
+            words.eat_all("is in state")?;
+            Ok(Command::Notify { source: source(peer), name, state: words.number()? as u32 })
+        }
+        "sends" => {
+            words.eat("FREE_ALL")?;
+            let name = if words.eat("as").is_ok() { Some(bytes(&words.next()?)) } else { None };
+            Ok(Command::FreeAll { source: source(peer), name })
+        }
+        "watches" => Ok(Command::Watch { by: peer, watched: words.next()? }),
+        "stops" => {
+            words.eat("watching")?;
+            let watched = Some(words.next()?).filter(|watched| watched != "everybody");
+            Ok(Command::StopWatching { by: peer, watched })
+        }
+        "reads" => words.eat_all("a file").map(|()| Command::Heard { host: peer }),
+        "answers" => {
+            let answered = words.eat("no").is_err();
+            words.eat("notices")?;
+            let result = if answered { NoticeResult::Answered } else { NoticeResult::Failed };
+            Ok(Command::AnswersNotices { peer, result })
+        }
+        "cannot" => {
+            words.eat_all("be reached")?;
+            Ok(Command::AnswersNotices { peer, result: NoticeResult::Unsent })
+        }
+        "is" if words.eat("at").is_ok() => {
+            let address = words.next()?.parse().map_err(|_| "an address follows \"at\"")?;
+            let called =
+                if words.eat("called").is_ok() { Some(bytes(&words.next()?)) } else { None };
+            Ok(Command::IsAt { peer, address, called })
+        }
+        "is" => {
+            words.eat_all("now in state")?;
+            Ok(Command::IsInState { peer, state: words.number()? as u32 })
+        }
+        other => Err(format!("a host does not do {other:?}")),
+    }
+}
+
+/// What follows a request after commas.
+fn clauses(who: &mut Who, reclaim: bool, words: &mut Words) -> Parsed<Terms> {
+    let mut terms = Terms {
+        wait: false,
+        reclaim,
+        monitored: true,
+        form: Form::Call,
+        stateless: false,
+        state: reclaim.then_some(0),
+        handle: None,
+    };
+    let (mut ours, mut transport, mut version) =
+        (who.lane.ours(), who.lane.transport(), who.lane.version());
+    while words.eat(",").is_ok() {
+        match words.next()?.as_str() {
+            "waits" => terms.wait = true,
+            "unmonitored" => terms.monitored = false,
+            "stateless" => terms.stateless = true,
+            "as" => words.eat_all("a message").map(|()| terms.form = Form::Message)?,
+            "with" => {
+                words.eat("state").and_then(|()| Ok(terms.state = Some(words.number()? as u32)))?
+            }
+            "handle" => terms.handle = Some(words.next()?),
+            "over" => words.eat("udp").map(|()| transport = Transport::Udp)?,
+            "nlm" => version = words.number()? as u8,
+            "by" => ours = words.next()?.parse().map_err(|_| "an address follows \"by\"")?,
+            "tag" => who.tag = Some(words.next()?.trim_matches('"').into()),
+            other => return Err(format!("no clause begins with {other:?}")),
+        }
+    }
+    who.lane = Lane::new(ours, transport, version);
+    Ok(terms)
+}
+
+fn probe(words: &mut Words) -> Parsed<Command> {
+    words.eat(":")?;
+    let host = words.next()?;
+    let (host, question) = match host.strip_suffix("'s") {
+        Some(host) => words.eat("kernel").map(|()| (host.to_owned(), Question::SameKernel))?,
+        None => (host, Question::Reachable),
+    };
+    words.eat("is")?;
+    let answer = match words.next()?.as_str() {
+        "alive" => ProbeAnswer::Alive,
+        "gone" => ProbeAnswer::Gone,
+        "silent" => ProbeAnswer::Silent,
+        other => return Err(format!("a probe does not find {other:?}")),
+    };
+    Ok(Command::Probed { host, question, answer })
+}
+
+fn question(first: &str, words: &mut Words) -> Parsed<Show> {
+    let show = match (first, words.next()?.as_str()) {
+        ("who", "holds") => Show::Holders(words.next()?),
+        ("who", "shares") => Show::Shares(words.next()?),
+        ("who", "waits") => words.eat("for").and_then(|()| words.next()).map(Show::Waiters)?,
+        ("what", "is") => words.eat_all("known of").and_then(|()| words.next()).map(Show::Host)?,
+        ("is", "it") => words.eat("grace").map(|()| Show::Grace)?,
+        ("which", "notices") => words.eat_all("are owed").map(|()| Show::Notices)?,
+        _ => return Err("such a question is not known".into()),
+    };
+    words.eat("?")?;
+    Ok(show)
+}
+
+/// The server, the operator, the clock.
+fn institution(words: &mut Words) -> Parsed<Command> {
+    match (words.next()?.as_str(), words.next()?.as_str()) {
+        ("server", "stops") => Ok(Command::Stop),
+        ("server", "starts") => start(false, words),
+        ("server", "crashes") if words.eat("and").is_ok() => {
+            words.eat("restarts")?;
+            start(true, words)
+        }
+        ("server", "crashes") => Ok(Command::Crash),
+        ("operator", verb) => wish(verb, words).map(Command::Operator),
+        ("clock", "jumps") => {
+            let back = words.next()? == "back";
+            let count = words.number()?;
+            Ok(Command::ClockJumps { back, by: duration(count, &words.next()?)? })
+        }
+        (who, verb) => Err(format!("the {who} does not do {verb:?}")),
+    }
+}
+
+fn wish(verb: &str, words: &mut Words) -> Parsed<Wish> {
+    Ok(match verb {
+        "releases" => words.eat("lock").and_then(|()| words.number()).map(Wish::Release)?,
+        "fences" => Wish::Fence(words.next()?),
+        "unfences" => Wish::Unfence(words.next()?),
+        "forgets" => Wish::Forget(words.next()?),
+        "ends" => words.eat("grace").map(|()| Wish::EndGrace)?,
+        "confirms" => {
+            words.eat_all("the reboot of").and_then(|()| words.next()).map(Wish::ConfirmReboot)?
+        }
+        "notifies" => {
+            let host = words.next()?;
+            words.eat("again").map(|()| Wish::Renotify(host))?
+        }
+        other => return Err(format!("an operator does not do {other:?}")),
+    })
+}
+
+fn start(crash: bool, words: &mut Words) -> Parsed<Command> {
+    let roster = words.eat_all("as roster").is_ok();
+    let mut settings = Vec::new();
+    if words.eat("with").is_ok() {
+        settings.push(setting(words)?);
+        while words.eat(",").is_ok() {
+            settings.push(setting(words)?);
+        }
+    }
+    Ok(Command::Start { crash, roster, settings })
+}
+
+fn setting(words: &mut Words) -> Parsed<Setting> {
+    match words.next()?.as_str() {
+        "grace" => match words.next()?.as_str() {
+            "strict" => Ok(Setting::Grace(GraceMode::Strict)),
+            "instant" => Ok(Setting::Grace(GraceMode::Instant)),
+            other => Err(format!("grace is not {other:?}")),
+        },
+        "unreachable" => match words.next()?.as_str() {
+            "on-demand" => Ok(Setting::Unreachable(Unreachable::OnDemand)),
+            "immediate" => Ok(Setting::Unreachable(Unreachable::Immediate)),
+            "retain" => Ok(Setting::Unreachable(Unreachable::Retain)),
+            other => Err(format!("unreachable is not {other:?}")),
+        },
+        "window" => {
+            let count = words.number()?;
+            Ok(Setting::Window(duration(count, &words.next()?)?))
+        }
+        "at" => {
+            words.eat("most")?;
+            let count = words.number()? as usize;
+            let mut what = words.next()?;
+            if words.eat("per").is_ok() {
+                what = format!("{what} per {}", words.next()?);
+            }
+            Ok(Setting::AtMost(count, what))
+        }
+        "known" => words.eat("as").and_then(|()| Ok(Setting::KnownAs(bytes(&words.next()?)))),
+        address => {
+            let address = address.parse().map_err(|_| format!("{address:?} is no setting"))?;
+            words.eat("is")?;
+            Ok(Setting::ReverseName(address, bytes(&words.next()?)))
+        }
+    }
+}
+
+fn source(word: String) -> Source {
+    word.parse().map_or(Source::Peer(word), Source::Address)
+}
+
+fn lane() -> Lane {
+    Lane::new(OURS.parse().unwrap(), Transport::Tcp, 4)
+}
+
+fn mode(word: &str) -> Parsed<Mode> {
+    match word {
+        "shared" => Ok(Mode::Shared),
+        "exclusive" => Ok(Mode::Exclusive),
+        other => Err(format!("a lock is not {other:?}")),
+    }
+}
+
+fn access(word: &str) -> Parsed<Access> {
+    match word {
+        "nothing" => Ok(Access { read: false, write: false }),
+        "read" => Ok(Access { read: true, write: false }),
+        "write" => Ok(Access { read: false, write: true }),
+        "both" => Ok(Access { read: true, write: true }),
+        other => Err(format!("access is not {other:?}")),
+    }
+}
+
+fn range(word: &str) -> Parsed<Range> {
+    let inner = word.strip_prefix('[').and_then(|word| word.strip_suffix(']'));
+    let (first, last) =
+        inner.and_then(|inner| inner.split_once("..")).ok_or("a range is [0..9]")?;
+    let last = if last.is_empty() { Ok(u64::MAX) } else { last.parse() };
+    match (first.parse(), last) {
+        (Ok(first), Ok(last)) => {
+            Range::between(first, last).ok_or("it ends before it begins".into())
+        }
+        _ => Err(format!("{word:?} is no range")),
+    }
+}
+
+fn duration(count: u64, unit: &str) -> Parsed<Duration> {
+    match unit {
+        "ms" => Ok(Duration::from_millis(count)),
+        "s" => Ok(Duration::from_secs(count)),
+        "min" => Ok(Duration::from_secs(count * 60)),
+        "h" => Ok(Duration::from_secs(count * 3600)),
+        other => Err(format!("{other:?} is no unit of time")),
+    }
+}
+
+/// A name, bare or in quotes; `\xNN` and `\n` in quotes are bytes.
+fn bytes(word: &str) -> Vec<u8> {
+    let Some(quoted) = word.strip_prefix('"').and_then(|word| word.strip_suffix('"')) else {
+        return word.as_bytes().to_vec();
+    };
+    let mut name = Vec::new();
+    let mut rest = quoted.bytes();
+    while let Some(byte) = rest.next() {
+        name.push(match byte {
+            b'\\' => match rest.next() {
+                Some(b'x') => {
+                    let digits = [rest.next().unwrap(), rest.next().unwrap()];
+                    u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
+                }
+                Some(b'n') => b'\n',
+                other => other.unwrap(),
+            },
+            plain => plain,
+        });
+    }
+    name
+}
+
+/// The words of a sentence; commas, colons and question marks at the end of a word are words.
+struct Words {
+    left: std::vec::IntoIter<String>,
+}
+
+impl Words {
+    fn new(line: &str) -> Parsed<Self> {
+        let mut words = Vec::new();
+        let mut rest = line.trim();
+        while !rest.is_empty() {
+            let end = match rest.strip_prefix('"') {
+                Some(quoted) => 2 + quoted.find('"').ok_or("a quote does not end")?,
+                None => rest.find(char::is_whitespace).unwrap_or(rest.len()),
+            };
+            let (word, after) = rest.split_at(end);
+            let word_bare =
+                if word.starts_with('"') { word } else { word.trim_end_matches([',', '?', ':']) };
+            words.push(word_bare.to_owned());
+            words.extend(word[word_bare.len()..].chars().map(String::from));
+            rest = after.trim_start();
+            if let Some(after) = rest.strip_prefix(',') {
+                words.push(",".to_owned());
+                rest = after.trim_start();
+            }
+        }
+        Ok(Self { left: words.into_iter() })
+    }
+
+    fn next(&mut self) -> Parsed<String> {
+        self.left.next().ok_or("the sentence ends too soon".into())
+    }
+
+    fn number(&mut self) -> Parsed<u64> {
+        let word = self.next()?;
+        word.parse().map_err(|_| format!("{word:?} is no number"))
+    }
+
+    /// Takes this word if it is the next one.
+    fn eat(&mut self, word: &str) -> Parsed<()> {
+        match self.left.as_slice().first() {
+            Some(next) if next == word => {
+                self.left.next();
+                Ok(())
+            }
+            next => Err(format!("{word:?} is expected, not {next:?}")),
+        }
+    }
+
+    fn eat_all(&mut self, words: &str) -> Parsed<()> {
+        words.split(' ').try_for_each(|word| self.eat(word))
+    }
+
+    fn end(&self) -> Parsed<()> {
+        match self.left.as_slice().first() {
+            None => Ok(()),
+            Some(word) => Err(format!("{word:?} is one word too many")),
+        }
+    }
+}

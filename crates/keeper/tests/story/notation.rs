@@ -1,0 +1,430 @@
+//! How a step is written down: first what becomes durable (`write`, `erase`), then what people
+//! hear (`event`), then what leaves (`reply`, `send`, `probe`), which is the order in which the
+//! driver does it. Ids are shown by short names, given in the order in which they appear.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lockkeeper_keeper::bytes::Name;
+use lockkeeper_keeper::change::{Change, Client, Lock, Share};
+use lockkeeper_keeper::event::{Doubt, Event, GraceEnd, Proof, Release};
+use lockkeeper_keeper::identity::{
+    ClientId, Epoch, HostKey, Incarnation, Owner, RequestId, Transport,
+};
+use lockkeeper_keeper::request::{Access, Form, Mode, Question};
+use lockkeeper_keeper::step::{
+    Cancelled, Grant, Message, Notice, NoticeTarget, OperatorError, Outcome, Refusal, Reply, Step,
+    Tested,
+};
+
+use super::language::OURS;
+
+/// Short names for everything that has an id.
+#[derive(Clone, Default)]
+pub struct Names {
+    pub peers: BTreeMap<HostKey, String>,
+    pub clients: BTreeMap<ClientId, String>,
+    pub locks: Numbers,
+    pub shares: Numbers,
+    pub grants: Numbers,
+    pub epoch: Epoch,
+    /// The sentences that still have no reply.
+    pub open: BTreeMap<RequestId, String>,
+}
+
+/// Numbers from 1, in the order in which ids appear.
+#[derive(Clone, Default)]
+pub struct Numbers(Vec<u64>);
+
+impl Numbers {
+    fn of(&mut self, id: u64) -> usize {
+        let known = self.0.iter().position(|known| *known == id);
+        known.map_or_else(
+            || {
+                self.0.push(id);
+                self.0.len()
+            },
+            |at| at + 1,
+        )
+    }
+
+    /// The id behind a number.
+    pub fn id(&self, number: u64) -> Result<u64, String> {
+        let id = self.0.get((number as usize).wrapping_sub(1));
+        id.copied().ok_or(format!("there is no number {number} yet"))
+    }
+}
+
+impl Names {
+    /// `asked` is the one request that a bare `reply` answers.
+    pub fn step(&mut self, step: &Step, asked: Option<RequestId>) -> Vec<String> {
+        let mut lines = Vec::new();
+        for change in &step.changes {
+            lines.extend(self.change(change));
+        }
+        let sent = step.events.iter().filter(|event| matches!(event, Event::NoticeSent { .. }));
+        let notices = step.messages.iter().filter(|message| matches!(message, Message::Notice(_)));
+        assert_eq!(sent.count(), notices.count(), "an event for each notice: {step:?}");
+        for event in &step.events {
+            lines.extend(self.event(event).map(|event| format!("event  {event}")));
+        }
+        for message in &step.messages {
+            lines.push(self.message(message, asked));
+        }
+        lines
+    }
+
+    fn change(&mut self, change: &Change) -> Option<String> {
+        Some(match change {
+            Change::Started { epoch, grace } => {
+                self.epoch = *epoch;
+                format!("write  epoch {}{}", epoch.0, if *grace { ", in grace" } else { "" })
+            }
+            Change::GraceEnded => "write  grace is over".into(),
+            Change::Stopped => "write  stopped cleanly".into(),
+            Change::IdsBelow(_) => return None,
+            Change::Client(client) => {
+                self.learn(client);
+                format!("write  {}", self.client_row(client))
+            }
+            Change::ClientGone(id) => format!("erase  {}", self.client(*id)),
+            Change::Lock(lock) => format!("write  {}", self.lock_row(lock)),
+            Change::LockGone(id) => format!("erase  lock {}", self.locks.of(id.0)),
+            Change::Share(share) => format!("write  {}", self.share_row(share)),
+            Change::ShareGone(id) => format!("erase  share {}", self.shares.of(id.0)),
+        })
+    }
+
+    /// Remembers what a client is called here.
+    pub fn learn(&mut self, client: &Client) {
+        let called = match &client.registrant {
+            None => self.peer(&client.key()),
+            Some(registrant) => {
+                format!("{}'s watch on {}", self.peer(&client.key()), registrant.watched)
+            }
+        };
+        self.clients.insert(client.id, called);
+    }
+
+    fn peer(&self, key: &HostKey) -> String {
+        self.peers.get(key).cloned().unwrap_or(format!("{:?} at {}", key.name(), key.address()))
+    }
+
+    pub fn client(&self, id: ClientId) -> String {
+        self.clients.get(&id).cloned().unwrap_or(format!("client {}", id.0))
+    }
+
+    fn client_row(&self, client: &Client) -> String {
+        let mut row = format!("host {}: ", self.client(client.id));
+        if client.registrant.is_some() {
+            return self.client(client.id);
+        }
+        row += &state(client.incarnation);
+        if let Some(reboot) = client.reboot {
+            row += &format!(", rebooted from {}", reboot.from.0);
+        }
+        row += if client.monitored { ", monitored" } else { ", not monitored" };
+        if client.fenced {
+            row += ", fenced";
+        }
+        let used: Vec<_> = client.used.iter().map(ToString::to_string).collect();
+        if used != [OURS] {
+            row += &format!(", uses {}", used.join(" and "));
+        }
+        if client.epoch != self.epoch {
+            row += &format!(", since epoch {}", client.epoch.0);
+        }
+        row
+    }
+
+    pub fn owner(&self, owner: &Owner) -> String {
+        let host = self.client(owner.host);
+        let mut who = match owner.number {
+            0 if owner.tag.bytes() == host.as_bytes() => return host,
+            number => format!("{host}({number}"),
+        };
+        if owner.tag.bytes() != format!("{}@{host}", owner.number).as_bytes() {
+            who += &format!(", tag {:?}", owner.tag);
+        }
+        if owner.lane.transport() == Transport::Udp {
+            who += ", over udp";
+        }
+        if owner.lane.version() != 4 {
+            who += &format!(", nlm {}", owner.lane.version());
+        }
+        if owner.lane.ours().to_string() != OURS {
+            who += &format!(", by {}", owner.lane.ours());
+        }
+        who + ")"
+    }
+
+    fn lock_row(&mut self, lock: &Lock) -> String {
+        let owner = self.owner(&lock.owner);
+        let number = self.locks.of(lock.id.0);
+        let unmonitored = if lock.monitored { "" } else { ", unmonitored" };
+        format!(
+            "lock {number}: {owner} {} {:?} {}, {}{unmonitored}",
+            lock.file,
+            lock.range,
+            mode(lock.mode),
+            state(lock.incarnation)
+        )
+    }
+
+    fn share_row(&mut self, share: &Share) -> String {
+        let owner = self.owner(&share.owner);
+        let number = self.shares.of(share.id.0);
+        format!(
+            "share {number}: {owner} {} for {} denying {}",
+            share.file,
+            access(share.access),
+            access(share.deny)
+        )
+    }
+
+    pub fn lock_number(&mut self, id: u64) -> usize {
+        self.locks.of(id)
+    }
+
+    fn message(&mut self, message: &Message, asked: Option<RequestId>) -> String {
+        match message {
+            Message::Reply(request, reply) => {
+                let sentence = self.open.remove(request);
+                let sentence = sentence.expect("one reply for each request, and no other");
+                let whose = if asked == Some(*request) {
+                    String::new()
+                } else {
+                    format!(", to: {sentence}")
+                };
+                format!("reply  {}{whose}", reply_text(reply))
+            }
+            Message::Grant(grant) => format!("send   {}", self.grant(grant)),
+            Message::Notice(notice) => format!("send   {}", self.notice(notice)),
+            Message::Probe(client, Question::SameKernel) => {
+                format!("probe  {}'s kernel", self.client(*client))
+            }
+            Message::Probe(client, Question::Reachable) => {
+                format!("probe  {}", self.client(*client))
+            }
+        }
+    }
+
+    fn grant(&mut self, grant: &Grant) -> String {
+        let number = self.grants.of(grant.id.0);
+        let mut text = format!(
+            "grant {number} to {} from {}: {} {} {:?} {}",
+            grant.to,
+            grant.lane().ours(),
+            self.owner(&grant.owner),
+            grant.handle,
+            grant.range,
+            mode(grant.mode)
+        );
+        let host = self.client(grant.owner.host);
+        if self.peers.iter().any(|(key, peer)| *peer == host && key.name() != &grant.name) {
+            text += &format!(", called {:?}", grant.name);
+        }
+        if grant.form == Form::Message {
+            text += ", as a message";
+        }
+        text + &attempt(grant.attempt)
+    }
+
+    fn notice(&self, notice: &Notice) -> String {
+        let whom = self.client(notice.client);
+        let state = notice.state;
+        let what = match &notice.target {
+            NoticeTarget::Host(bodies) => {
+                let bodies: Vec<_> =
+                    bodies.iter().map(|(ours, name)| format!("{name} from {ours}")).collect();
+                format!("notice to {whom}: state {state}, as {}", bodies.join(", "))
+            }
+            NoticeTarget::Registrant { callback, watched, private } => format!(
+                "callback for {whom}: {watched} is in state {state}, program {}/{}/{}, private {:02x}",
+                callback.program, callback.version, callback.procedure, private[0]
+            ),
+        };
+        what + &attempt(notice.attempt)
+    }
+
+    fn event(&self, event: &Event) -> Option<String> {
+        let name = |client: &ClientId| self.client(*client);
+        Some(match event {
+            Event::Started { epoch, clients, locks, exact } => format!(
+                "started: epoch {}, {clients} clients, {locks} locks, {}",
+                epoch.0,
+                if *exact { "exact" } else { "roster" }
+            ),
+            Event::GraceStarted { hosts } => format!("grace began, {hosts} hosts are missing"),
+            Event::GraceEnded { why } => match why {
+                GraceEnd::Complete => "grace ended: everything is back".into(),
+                GraceEnd::Deadline => "grace ended: the window is over".into(),
+                GraceEnd::Operator(by) => format!("grace ended by {by}"),
+            },
+            Event::Stopped => "stopped".into(),
+            Event::Registered { client } => format!("{} is registered", name(client)),
+            Event::Unregistered { client } => format!("{} is unregistered", name(client)),
+            Event::Rebooted { client, to, proof, released } => format!(
+                "{} rebooted to {}, {}; {released} released",
+                name(client),
+                state(*to),
+                match proof {
+                    Proof::NothingHeld => "it held nothing".into(),
+                    Proof::Reset => "its old connection was reset".into(),
+                    Proof::Notice => "as its address says and nothing denies".into(),
+                    Proof::Stateless => "as it keeps no state".into(),
+                    Proof::Operator(by) => format!("says {by}"),
+                }
+            ),
+            Event::RebootPending { client, to, why } => {
+                format!("{}'s reboot to {} is pending: {}", name(client), state(*to), doubt(*why))
+            }
+            Event::NoticeUnknown { source, name } => {
+                format!("a notice from {source} names {name:?}, who is unknown")
+            }
+            Event::Suspect { client, was, is } => {
+                format!(
+                    "{} is suspect: it was in {}, now {}",
+                    name(client),
+                    state(*was),
+                    state(*is)
+                )
+            }
+            Event::Crashed { client } => format!("{} was not heard of in the window", name(client)),
+            Event::Released { client, count, why } => format!(
+                "{count} of {} released: {}",
+                name(client),
+                match why {
+                    Release::FreeAll => "it asked for that".into(),
+                    Release::Unanswered => "not reclaimed, wanted, and it does not answer".into(),
+                    Release::Unreachable => "it cannot be reached".into(),
+                    Release::RosterEnd => "not reclaimed from the roster".into(),
+                    Release::Operator(by) => format!("by {by}"),
+                }
+            ),
+            Event::Ghost { client, incarnation } => {
+                format!("a ghost of {} in {}", name(client), state(*incarnation))
+            }
+            Event::ReclaimRefused { client } => format!("a reclaim of {} is refused", name(client)),
+            Event::Deadlock { client } => format!("{} would close a circle", name(client)),
+            Event::GrantUndone { client, .. } => {
+                format!("{} does not want its grant", name(client))
+            }
+            Event::PassedOver { client } => format!("{} is passed over", name(client)),
+            Event::NoticeSent { .. } => return None,
+            Event::NoticeAnswered { client, .. } => format!("{} answered the notice", name(client)),
+            Event::NoticeFailed { client, .. } => format!("{} did not answer", name(client)),
+            Event::NoticeGivenUp { client, .. } => {
+                format!("{} is not notified any more", name(client))
+            }
+            Event::Refused { client, why } => match client {
+                Some(client) => format!("{} is refused: {}", name(client), refusal(*why)),
+                None => format!("a stranger is refused: {}", refusal(*why)),
+            },
+            Event::Fenced { client, by } => format!("{} is fenced by {by}", name(client)),
+            Event::Unfenced { client, by } => format!("{} is unfenced by {by}", name(client)),
+        })
+    }
+}
+
+fn reply_text(reply: &Reply) -> String {
+    match reply {
+        Reply::Lock(outcome) | Reply::Share(outcome) => match outcome {
+            Outcome::Granted => "granted".into(),
+            Outcome::Denied => "denied".into(),
+            Outcome::Blocked => "blocked".into(),
+            Outcome::Grace => "grace".into(),
+            Outcome::Deadlock => "deadlock".into(),
+            Outcome::Refused(why) => format!("refused: {}", refusal(*why)),
+        },
+        Reply::Unlock => "unlocked".into(),
+        Reply::Unshare => "unshared".into(),
+        Reply::Cancel(Cancelled::Done) => "cancelled".into(),
+        Reply::Cancel(Cancelled::TooLate) => "too late to cancel".into(),
+        Reply::Test(Tested::Free) => "free".into(),
+        Reply::Test(Tested::Grace) => "grace".into(),
+        Reply::Test(Tested::Held(holder)) => format!(
+            "held {:?} {} by {:?}, number {}",
+            holder.range,
+            mode(holder.mode),
+            holder.owner.tag,
+            holder.owner.number
+        ),
+        Reply::Heard => "heard".into(),
+        Reply::Nothing => "silence".into(),
+        Reply::Monitor(Ok(())) => "monitored".into(),
+        Reply::Monitor(Err(why)) => format!("refused: {}", refusal(*why)),
+        Reply::Unmonitor => "not monitored any more".into(),
+        Reply::Operator(Ok(done)) => format!("done, {} released", done.released),
+        Reply::Operator(Err(why)) => match why {
+            OperatorError::NoSuchLock => "no such lock".into(),
+            OperatorError::NoSuchClient => "no such client".into(),
+            OperatorError::Busy => "it is busy".into(),
+            OperatorError::NotInGrace => "it is not grace".into(),
+        },
+    }
+}
+
+fn refusal(why: Refusal) -> &'static str {
+    match why {
+        Refusal::TooManyLocks => "too many locks",
+        Refusal::TooManyLocksOnFile => "too many locks on the file",
+        Refusal::TooManyLocksOfHost => "too many locks of the host",
+        Refusal::TooManyWaitersOnFile => "too many waiters on the file",
+        Refusal::TooManyClients => "too many clients",
+        Refusal::TooManyParked => "too many requests held back",
+        Refusal::Fenced => "fenced",
+        Refusal::Withdrawn => "withdrawn",
+        Refusal::Ghost => "that kernel is gone",
+    }
+}
+
+pub fn doubt(why: Doubt) -> &'static str {
+    match why {
+        Doubt::Alive => "the old kernel lives",
+        Doubt::Unproven => "nothing proves it",
+    }
+}
+
+pub fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Shared => "shared",
+        Mode::Exclusive => "exclusive",
+    }
+}
+
+pub fn access(access: Access) -> &'static str {
+    match (access.read, access.write) {
+        (false, false) => "nothing",
+        (true, false) => "read",
+        (false, true) => "write",
+        (true, true) => "both",
+    }
+}
+
+pub fn state(incarnation: Incarnation) -> String {
+    if incarnation.is_known() { format!("state {}", incarnation.0) } else { "no state".into() }
+}
+
+fn attempt(attempt: u32) -> String {
+    if attempt > 1 { format!(", attempt {attempt}") } else { String::new() }
+}
+
+/// `90 s`, `15 min`, `24 h`, `1.5 s`.
+pub fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    if time.subsec_nanos() > 0 {
+        format!("{} s", time.as_secs_f64())
+    } else if seconds >= 7200 && seconds.is_multiple_of(3600) {
+        format!("{} h", seconds / 3600)
+    } else if seconds > 120 && seconds.is_multiple_of(60) {
+        format!("{} min", seconds / 60)
+    } else {
+        format!("{seconds} s")
+    }
+}
+
+/// Names in questions and answers are the story's, not the wire's.
+pub fn quoted(name: &Name) -> String {
+    format!("{name:?}")
+}

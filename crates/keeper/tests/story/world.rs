@@ -1,0 +1,566 @@
+//! The world of a story: a keeper, the store under it, the peers around it and two clocks.
+//!
+//! The store is only a bag of changes. After each command it must hold what the keeper believes
+//! to be durable, and no two owners may hold what conflicts (I1).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use lockkeeper_keeper::Keeper;
+use lockkeeper_keeper::bytes::{FileKey, Handle, Name, OwnerTag};
+use lockkeeper_keeper::change::{Change, Exactness, Protocol, Snapshot};
+use lockkeeper_keeper::config::Config;
+use lockkeeper_keeper::identity::{
+    Caller, ClientId, Epoch, GrantId, HostKey, Incarnation, LockId, RequestId,
+};
+use lockkeeper_keeper::request::*;
+use lockkeeper_keeper::step::{Message, Step};
+use lockkeeper_keeper::time::Time;
+use lockkeeper_keeper::view::{LockState, LockView};
+
+use super::language::{Command, Setting, Show, Source, Who, Wish, parse};
+use super::notation::{Names, access, doubt, mode, quoted, span, state};
+
+/// Peers that need no introduction, each with the address that its place gives it.
+const CAST: [&str; 6] = ["alice", "bob", "carol", "dave", "erin", "frank"];
+const LOST: &str = ", and the server crashes before the commit";
+
+struct Peer {
+    key: HostKey,
+    /// What its LOCKs carry.
+    state: u32,
+    /// What becomes of notices that are sent to it.
+    notices: NoticeResult,
+}
+
+pub struct World {
+    keeper: Option<Keeper>,
+    durable: Snapshot,
+    /// The store started as a roster, and that grace has not ended durably.
+    inexact: bool,
+    config: Config,
+    names: Names,
+    peers: BTreeMap<String, Peer>,
+    now: Time,
+    requests: u64,
+    fresh: bool,
+}
+
+type Played<T> = Result<T, String>;
+
+impl World {
+    pub fn new() -> Self {
+        let mut world = Self {
+            keeper: None,
+            durable: Snapshot::default(),
+            inexact: false,
+            config: Config::default(),
+            names: Names::default(),
+            peers: BTreeMap::new(),
+            now: Time { mono: Duration::ZERO, wall_ms: 1_800_000_000_000 },
+            requests: 0,
+            fresh: true,
+        };
+        for (at, peer) in CAST.iter().enumerate() {
+            world.introduce(peer, IpAddr::from([10, 0, 0, at as u8 + 1]), peer.as_bytes());
+        }
+        world
+    }
+
+    fn introduce(&mut self, peer: &str, address: IpAddr, name: &[u8]) {
+        let key = HostKey::new(address, Name::new(name));
+        self.names.peers.retain(|_, known| known != peer);
+        self.names.peers.insert(key.clone(), peer.to_owned());
+        let peer_now = Peer { key, state: 3, notices: NoticeResult::Answered };
+        self.peers.insert(peer.to_owned(), peer_now);
+    }
+
+    /// Plays the commands of one block; its outcome, line by line.
+    pub fn play(&mut self, sentences: &[&str]) -> Played<Vec<String>> {
+        let lost = sentences.last().is_some_and(|last| last.ends_with(LOST));
+        let mut lines = Vec::new();
+        let mut asked = Vec::new();
+        for sentence in sentences {
+            let sentence = sentence.strip_suffix(LOST).unwrap_or(sentence);
+            let trouble = |trouble| format!("{sentence:?}: {trouble}");
+            let command = parse(sentence).map_err(trouble)?;
+            if std::mem::take(&mut self.fresh) && !matches!(command, Command::Start { .. }) {
+                self.start(false);
+                self.settle(None);
+            }
+            asked.extend(self.hand_in(command, sentence, &mut lines).map_err(trouble)?);
+        }
+        // With several requests each reply says which one it answers.
+        let asked = asked.first().copied().filter(|_| asked.len() == 1);
+        if lost {
+            let names = self.names.clone();
+            let step = self.keeper().poll_step().unwrap_or_default();
+            lines.extend(self.names.step(&step, asked).iter().map(|line| format!("lost   {line}")));
+            self.names = names;
+            self.crash();
+        } else if self.keeper.is_some() {
+            lines.extend(self.settle(asked));
+            self.check();
+        }
+        if lines.is_empty() {
+            lines.push("nothing".into());
+        }
+        Ok(lines)
+    }
+
+    fn keeper(&mut self) -> &mut Keeper {
+        self.keeper.as_mut().expect("the server runs")
+    }
+
+    /// Commits and sends until there is nothing to be done at this moment.
+    fn settle(&mut self, asked: Option<RequestId>) -> Vec<String> {
+        let mut lines = Vec::new();
+        for _ in 0..1000 {
+            if let Some(step) = self.keeper().poll_step() {
+                lines.extend(self.names.step(&step, asked));
+                self.carry_out(step);
+            } else if self.keeper().poll_timeout().is_some_and(|due| due <= self.now.mono) {
+                let now = self.now;
+                self.keeper().handle_timeout(now);
+            } else {
+                return lines;
+            }
+        }
+        panic!("the keeper does not come to rest");
+    }
+
+    fn carry_out(&mut self, step: Step) {
+        for change in step.changes {
+            self.inexact &= change != Change::GraceEnded;
+            self.durable.apply(change);
+        }
+        let now = self.now;
+        for message in step.messages {
+            if let Message::Notice(notice) = message {
+                let mut peers = self.peers.values();
+                let peer = peers.find(|peer| peer.key.address() == notice.to);
+                let result = peer.map_or(NoticeResult::Failed, |peer| peer.notices);
+                self.keeper().handle_noticed(notice.id, result, now);
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        let snapshot = self.keeper().snapshot();
+        let mut durable = self.durable.clone();
+        durable.exactness = snapshot.exactness;
+        assert_eq!(
+            durable, snapshot,
+            "the changes say one thing (left), the keeper another (right)"
+        );
+        let locks: Vec<LockView> = self.keeper().locks(LockId(0)).collect();
+        for (at, one) in locks.iter().enumerate() {
+            for other in locks[at + 1..].iter().filter(|other| other.file == one.file) {
+                let conflict = one.range.overlaps(other.range) && one.mode.conflicts(other.mode);
+                assert!(!conflict || one.owner == other.owner, "I1: {one:?} and {other:?}");
+            }
+        }
+    }
+
+    fn crash(&mut self) {
+        self.keeper = None;
+        self.names.open.clear();
+    }
+
+    fn start(&mut self, roster: bool) {
+        self.inexact |= roster;
+        let mut saved = self.durable.clone();
+        saved.exactness = if self.inexact { Exactness::Roster } else { Exactness::Exact };
+        let epoch = Epoch::after(saved.epoch, None, 0);
+        self.now.mono = Duration::ZERO;
+        self.keeper = Some(Keeper::restore(saved, epoch, self.config.clone(), self.now));
+    }
+
+    fn pass(&mut self, span_of_time: Duration, lines: &mut Vec<String>) {
+        lines.extend(self.settle(None));
+        let begin = self.now;
+        let until = begin.mono + span_of_time;
+        for _ in 0..100_000 {
+            let due = self.keeper().poll_timeout().filter(|due| *due <= until);
+            let gone = due.unwrap_or(until).max(self.now.mono) - begin.mono;
+            self.now.mono = begin.mono + gone;
+            self.now.wall_ms = begin.wall_ms + gone.as_millis() as u64;
+            if due.is_none() {
+                return;
+            }
+            let happened = self.settle(None);
+            if !happened.is_empty() {
+                lines.push(format!("after {}:", span(gone)));
+                lines.extend(happened);
+            }
+        }
+        panic!("the keeper does not let time pass");
+    }
+
+    /// Hands one command in; for a request, the number of it.
+    fn hand_in(
+        &mut self,
+        command: Command,
+        sentence: &str,
+        lines: &mut Vec<String>,
+    ) -> Played<Option<RequestId>> {
+        self.requests += 1;
+        let id = RequestId(self.requests);
+        if self.hand_in_request(&command, id)? {
+            self.names.open.insert(id, sentence.to_owned());
+            return Ok(Some(id));
+        }
+        let now = self.now;
+        match command {
+            Command::AnswerGrant { grant, answer } => {
+                let grant = GrantId(self.names.grants.id(grant)?);
+                self.keeper().handle_granted(grant, answer, now);
+            }
+            Command::Probed { host, question, answer } => {
+                let client = self.client(&host)?;
+                self.keeper().handle_probed(client, question, answer, now);
+            }
+            Command::Reset { host } => {
+                let client = self.client(&host)?;
+                self.keeper().handle_reset(client, now);
+            }
+            Command::Heard { host } => {
+                let address = self.peer(&host)?.key.address();
+                self.keeper().handle_heard(address, now);
+            }
+            Command::Pass(time) => self.pass(time, lines),
+            Command::ClockJumps { back, by } => {
+                let by = by.as_millis() as u64;
+                let wall = self.now.wall_ms;
+                self.now.wall_ms = if back { wall.saturating_sub(by) } else { wall + by };
+            }
+            Command::Start { crash, roster, settings } => {
+                if crash {
+                    self.keeper();
+                    self.crash();
+                }
+                assert!(self.keeper.is_none(), "the server runs already");
+                settings.into_iter().try_for_each(|setting| self.set(setting))?;
+                self.start(roster);
+            }
+            Command::Crash => self.crash(),
+            Command::Stop => {
+                self.keeper().handle_stop(now);
+                lines.extend(self.settle(None));
+                self.check();
+                self.crash();
+            }
+            Command::Show(show) => self.show(show, lines)?,
+            Command::IsAt { peer, address, called } => {
+                let called = called.unwrap_or(peer.clone().into_bytes());
+                self.introduce(&peer, address, &called);
+            }
+            Command::IsInState { peer, state } => self.peer_mut(&peer)?.state = state,
+            Command::AnswersNotices { peer, result } => self.peer_mut(&peer)?.notices = result,
+            _ => unreachable!("requests are handed in above"),
+        }
+        Ok(None)
+    }
+
+    /// Hands in what gets a reply; false if the command is not of that kind.
+    fn hand_in_request(&mut self, command: &Command, id: RequestId) -> Played<bool> {
+        let now = self.now;
+        match command {
+            Command::Lock { who, file, range, mode, terms } => {
+                let state = terms.state.unwrap_or(self.peer(&who.peer)?.state);
+                let handle = terms.handle.as_ref().unwrap_or(file);
+                let (caller, owner) = (self.caller(who)?, owner(who));
+                let request = LockRequest {
+                    id,
+                    caller,
+                    owner,
+                    file: FileKey::from(file.as_str()),
+                    handle: Handle::from(handle.as_str()),
+                    range: *range,
+                    mode: *mode,
+                    wait: terms.wait,
+                    reclaim: terms.reclaim,
+                    monitored: terms.monitored,
+                    incarnation: Incarnation(state),
+                    form: terms.form,
+                    stateless: terms.stateless,
+                };
+                self.keeper().handle_lock(request, now);
+            }
+            Command::Unlock { who, file, range } => {
+                let (caller, owner) = (self.caller(who)?, owner(who));
+                let file = FileKey::from(file.as_str());
+                let request = UnlockRequest { id, caller, owner, file, range: *range };
+                self.keeper().handle_unlock(request, now);
+            }
+            Command::Cancel { who, file, range, mode } => {
+                let (caller, owner) = (self.caller(who)?, owner(who));
+                let file = FileKey::from(file.as_str());
+                let request = CancelRequest { id, caller, owner, file, range: *range, mode: *mode };
+                self.keeper().handle_cancel(request, now);
+            }
+            Command::Test { who, file, range, mode } => {
+                let (caller, owner) = (self.caller(who)?, owner(who));
+                let file = FileKey::from(file.as_str());
+                let request = TestRequest { id, caller, owner, file, range: *range, mode: *mode };
+                self.keeper().handle_test(request, now);
+            }
+            Command::Share { who, file, access, deny, reclaim } => {
+                let (caller, tag) = (self.caller(who)?, share_tag(who));
+                let (file, access, deny) = (FileKey::from(file.as_str()), *access, *deny);
+                let request =
+                    ShareRequest { id, caller, tag, file, access, deny, reclaim: *reclaim };
+                self.keeper().handle_share(request, now);
+            }
+            Command::Unshare { who, file } => {
+                let (caller, tag) = (self.caller(who)?, share_tag(who));
+                let request =
+                    UnshareRequest { id, caller, tag, file: FileKey::from(file.as_str()) };
+                self.keeper().handle_unshare(request, now);
+            }
+            Command::Notify { source, name, state } => {
+                let (source, name) = (self.source(source)?, Name::new(name));
+                let notice = RebootNotice { id, source, name, incarnation: Incarnation(*state) };
+                self.keeper().handle_reboot(notice, now);
+            }
+            Command::FreeAll { source, name } => {
+                let own = match source {
+                    Source::Peer(peer) => self.peer(peer)?.key.name().clone(),
+                    Source::Address(address) => Name::from(address.to_string().as_str()),
+                };
+                let name = name.as_ref().map_or(own, |name| Name::new(name));
+                let request = FreeAllRequest { id, source: self.source(source)?, name };
+                self.keeper().handle_free_all(request, now);
+            }
+            Command::Watch { by, watched } => {
+                let (source, callback) = self.watcher(by)?;
+                let (watched, private) = (Name::from(watched.as_str()), [7; 16]);
+                let request = MonitorRequest { id, source, callback, watched, private };
+                self.keeper().handle_monitor(request, now);
+            }
+            Command::StopWatching { by, watched } => {
+                let (source, callback) = self.watcher(by)?;
+                let watched = watched.as_ref().map(|watched| Name::from(watched.as_str()));
+                let request = UnmonitorRequest { id, source, callback, watched };
+                self.keeper().handle_unmonitor(request, now);
+            }
+            Command::Operator(wish) => {
+                let action = self.action(wish)?;
+                let request = OperatorRequest { id, by: Name::from("the operator"), action };
+                self.keeper().handle_operator(request, now);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn action(&mut self, wish: &Wish) -> Played<OperatorAction> {
+        Ok(match wish {
+            Wish::Release(lock) => OperatorAction::Release(LockId(self.names.locks.id(*lock)?)),
+            Wish::Fence(host) => OperatorAction::Fence(self.client(host)?),
+            Wish::Unfence(host) => OperatorAction::Unfence(self.client(host)?),
+            Wish::ConfirmReboot(host) => OperatorAction::ConfirmReboot(self.client(host)?),
+            Wish::EndGrace => OperatorAction::EndGrace,
+            Wish::Renotify(host) => OperatorAction::Renotify(self.client(host)?),
+            Wish::Forget(host) => OperatorAction::Forget(self.client(host)?),
+        })
+    }
+
+    fn peer(&self, peer: &str) -> Played<&Peer> {
+        self.peers.get(peer).ok_or(format!("who is {peer}?"))
+    }
+
+    fn peer_mut(&mut self, peer: &str) -> Played<&mut Peer> {
+        self.peers.get_mut(peer).ok_or(format!("who is {peer}?"))
+    }
+
+    fn client(&mut self, peer: &str) -> Played<ClientId> {
+        let key = self.peer(peer)?.key.clone();
+        let host = self.keeper().host(&key).map(|client| client.id);
+        host.ok_or(format!("the keeper does not know {peer}"))
+    }
+
+    fn caller(&self, who: &Who) -> Played<Caller> {
+        Ok(Caller { host: self.peer(&who.peer)?.key.clone(), lane: who.lane })
+    }
+
+    fn source(&self, source: &Source) -> Played<IpAddr> {
+        match source {
+            Source::Peer(peer) => Ok(self.peer(peer)?.key.address()),
+            Source::Address(address) => Ok(*address),
+        }
+    }
+
+    fn watcher(&self, peer: &str) -> Played<(IpAddr, Callback)> {
+        let key = &self.peer(peer)?.key;
+        let name = key.name().clone();
+        Ok((key.address(), Callback { name, program: 100_021, version: 3, procedure: 16 }))
+    }
+
+    fn set(&mut self, setting: Setting) -> Played<()> {
+        let limits = &mut self.config.limits;
+        match setting {
+            Setting::Grace(grace) => self.config.grace = grace,
+            Setting::Unreachable(unreachable) => self.config.unreachable = unreachable,
+            Setting::Window(window) => {
+                self.config.windows.insert(Protocol::Nlm, window);
+            }
+            Setting::AtMost(count, what) => match what.as_str() {
+                "locks" => limits.locks = count,
+                "locks per file" => limits.locks_per_file = count,
+                "locks per host" => limits.locks_per_client = count,
+                "waiters per file" => limits.waiters_per_file = count,
+                "clients" => limits.clients = count,
+                "parked" => limits.parked = count,
+                other => return Err(format!("{other:?} has no limit")),
+            },
+            Setting::KnownAs(name) => self.config.names.push(Name::new(&name)),
+            Setting::ReverseName(address, name) => {
+                self.config.reverse_names.insert(address, Name::new(&name));
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, show: Show, lines: &mut Vec<String>) -> Played<()> {
+        let before = lines.len();
+        let none = match show {
+            Show::Host(_) => "nothing",
+            Show::Grace => "no",
+            Show::Notices => "none",
+            Show::Holders(_) | Show::Waiters(_) | Show::Shares(_) => "nobody",
+        };
+        match show {
+            Show::Holders(file) => self.show_holders(&FileKey::from(file.as_str()), lines),
+            Show::Waiters(file) => self.show_waiters(&FileKey::from(file.as_str()), lines),
+            Show::Shares(file) => {
+                let names = &self.names;
+                let keeper = self.keeper.as_ref().expect("the server runs");
+                lines.extend(keeper.shares_on(&FileKey::from(file.as_str())).map(|share| {
+                    format!(
+                        "{} for {} denying {}{}",
+                        names.owner(share.owner),
+                        access(share.access),
+                        access(share.deny),
+                        if share.confirmed { "" } else { ", unconfirmed" }
+                    )
+                }));
+            }
+            Show::Host(peer) => self.show_host(&peer, lines)?,
+            Show::Grace => {
+                let now = self.now.mono;
+                lines.extend(self.keeper().grace().map(|grace| {
+                    format!(
+                        "yes, {:?}, for {}, {} missing, {} held back",
+                        grace.exactness,
+                        span(grace.ends - now),
+                        grace.missing,
+                        grace.parked
+                    )
+                    .to_lowercase()
+                }));
+            }
+            Show::Notices => {
+                let (names, now) = (&self.names, self.now.mono);
+                let keeper = self.keeper.as_ref().expect("the server runs");
+                lines.extend(keeper.notices().map(|notice| {
+                    format!(
+                        "{}: {} sent{}{}",
+                        names.client(notice.client),
+                        notice.attempts,
+                        if notice.answered { ", answered" } else { "" },
+                        notice
+                            .next
+                            .map_or("".into(), |next| format!(", next in {}", span(next - now)))
+                    )
+                }));
+            }
+        }
+        if lines.len() == before {
+            lines.push(none.into());
+        }
+        Ok(())
+    }
+
+    fn show_holders(&mut self, file: &FileKey, lines: &mut Vec<String>) {
+        let names = &mut self.names;
+        let keeper = self.keeper.as_ref().expect("the server runs");
+        for lock in keeper.locks_on(file) {
+            let number = names.lock_number(lock.id.0);
+            let standing = match lock.state {
+                LockState::Held => "",
+                LockState::Unconfirmed => ", unconfirmed",
+                LockState::Releasable => ", releasable",
+                LockState::Suspect => ", suspect",
+                LockState::Remembered => ", remembered",
+            };
+            let (owner, how) = (names.owner(lock.owner), mode(lock.mode));
+            lines.push(format!("lock {number}: {owner} {:?} {how}{standing}", lock.range));
+        }
+        for lock in keeper.remembered(LockId(0)).filter(|lock| lock.file == *file) {
+            let number = names.lock_number(lock.id.0);
+            let (owner, how) = (names.owner(&lock.owner), mode(lock.mode));
+            lines.push(format!("lock {number}: {owner} {:?} {how}, only remembered", lock.range));
+        }
+    }
+
+    fn show_waiters(&mut self, file: &FileKey, lines: &mut Vec<String>) {
+        let names = &mut self.names;
+        let keeper = self.keeper.as_ref().expect("the server runs");
+        for waiter in keeper.waiters_on(file) {
+            let blocked_by = waiter.blocked_by.map_or("".into(), |lock| {
+                format!(", blocked by lock {}", names.lock_number(lock.0))
+            });
+            lines.push(format!(
+                "{} {:?} {}{blocked_by}{}",
+                names.owner(waiter.owner),
+                waiter.range,
+                mode(waiter.mode),
+                if waiter.passed_over { ", passed over" } else { "" }
+            ));
+        }
+    }
+
+    fn show_host(&mut self, peer: &str, lines: &mut Vec<String>) -> Played<()> {
+        let key = self.peer(peer)?.key.clone();
+        let keeper = self.keeper.as_ref().expect("the server runs");
+        let Some(id) = keeper.host(&key).map(|client| client.id) else { return Ok(()) };
+        let host = keeper.client(id).ok_or("a host is a client")?;
+        let mut line = format!(
+            "{}, {} locks, {} shares, {} waiting, {} unconfirmed",
+            state(host.client.incarnation),
+            host.locks,
+            host.shares,
+            host.waiting,
+            host.unconfirmed
+        );
+        let marks = [
+            (host.suspect, ", suspect"),
+            (host.crashed, ", not heard of"),
+            (host.client.fenced, ", fenced"),
+        ];
+        line.extend(marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark));
+        lines.push(line);
+        if let Some(pending) = host.pending {
+            lines.push(format!(
+                "pending: {} from {}, state {}, repeated {} times: {}",
+                quoted(&pending.name),
+                pending.source,
+                pending.incarnation.0,
+                pending.repeats,
+                doubt(pending.why)
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn owner(who: &Who) -> OwnerName {
+    let tag = who.tag.clone().unwrap_or(format!("{}@{}", who.number, who.peer));
+    OwnerName { number: who.number, tag: OwnerTag::from(tag.as_str()) }
+}
+
+fn share_tag(who: &Who) -> OwnerTag {
+    OwnerTag::from(who.tag.as_deref().unwrap_or(&who.peer))
+}

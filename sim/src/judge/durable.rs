@@ -1,0 +1,273 @@
+//! Durable before told (I2), the epoch first (I3), and a start that takes up exactly what the disk
+//! gave back (I4).
+
+use std::rc::Rc;
+
+use keeper::Keeper;
+use keeper::change::{Change, Exactness, Snapshot};
+use keeper::config::GraceMode;
+use keeper::identity::{ClientId, Epoch};
+use keeper::step::{Grant, Outcome, Reply, Step};
+use store::Token;
+
+use super::cause::target;
+use crate::cells::{self, CELLS, strength};
+use crate::driver::file_key;
+use crate::model::{Cell, blank};
+use crate::packet::{Call, Request};
+use crate::queue::Ms;
+use crate::world::World;
+
+impl World {
+    pub fn judge_start(&mut self, keeper: &Keeper, saved: &Snapshot, epoch: Epoch, step: &Step) {
+        self.model.serial += 1;
+        if epoch <= self.model.epoch_told || keeper.epoch() != epoch || keeper.nsm_state() % 2 == 0 {
+            let last = self.model.epoch_told;
+            self.violate("I3", || format!("{epoch:?} comes after {last:?}"));
+        }
+        let started = step.changes.iter().any(
+            |change| matches!(change, Change::Started { epoch: written, .. } if *written == epoch),
+        );
+        if !started {
+            self.violate("I3", || "the first step does not write the new epoch".to_owned());
+        }
+        let window = self.scenario.config.window.as_millis() as Ms;
+        self.model.epoch = epoch;
+        self.model.exact = saved.exactness == Exactness::Exact;
+        self.model.started = self.now;
+        self.model.deadline = self.now + window;
+        self.model.grace_over = keeper.grace().is_none();
+        if !self.model.exact {
+            self.tally.reach("roster restore");
+        }
+        self.note_notices(step);
+        self.take_up(keeper, saved);
+        self.check_notices_owed(keeper, saved);
+        self.check_grace_wanted(keeper, saved);
+        self.note_states(keeper);
+        self.check_conflicts();
+        self.check_beliefs();
+    }
+
+    fn take_up(&mut self, keeper: &Keeper, saved: &Snapshot) {
+        let seen = self.see_table(keeper);
+        if !self.model.exact {
+            self.model.table = blank(self.processes.len());
+            self.model.recovering = keeper.grace().is_some();
+            if seen.iter().flatten().flatten().any(|cell| cell.strength > 0) {
+                self.violate("I4", || "a roster's records deny somebody something".to_owned());
+            }
+            if !self.model.recovering {
+                self.taint_unbacked();
+            }
+            return;
+        }
+        self.model.recovering = false;
+        let written = self.picture_of(keeper, saved.locks.values());
+        if written != seen {
+            self.violate("I4", || "the table after the start is not what the disk has".to_owned());
+        }
+        for (process, files) in seen.iter().enumerate() {
+            for (file, bytes) in files.iter().enumerate() {
+                for (cell, byte) in bytes.iter().enumerate() {
+                    let known = &mut self.model.table[process][file][cell];
+                    if known.strength != byte.strength {
+                        // Not in the picture of the last batch that was written.
+                        *known = Cell { life: 0, ..*byte };
+                    }
+                    known.unconfirmed = byte.strength > 0;
+                }
+            }
+        }
+    }
+
+    /// R2.1: everybody who registered is told.
+    fn check_notices_owed(&mut self, keeper: &Keeper, saved: &Snapshot) {
+        for client in saved.clients.values() {
+            let owed = client.monitored || client.registrant.is_some();
+            if owed && !keeper.notices().any(|notice| notice.client == client.id) {
+                let name = client.name.clone();
+                return self.violate("R2.1", || format!("{name} is not told of the restart"));
+            }
+        }
+    }
+
+    fn check_grace_wanted(&mut self, keeper: &Keeper, saved: &Snapshot) {
+        let wanted = if self.model.exact {
+            saved.locks.values().any(|lock| lock.monitored) || !saved.shares.is_empty()
+        } else {
+            saved.clients.values().any(|client| client.monitored && client.registrant.is_none())
+        };
+        if wanted != keeper.grace().is_some() {
+            self.violate("R4.3", || format!("grace is wanted: {wanted}, and the keeper thinks not so"));
+        }
+    }
+
+    /// The disk has what the table has.
+    pub fn check_disk(&mut self) {
+        if self.model.recovering {
+            return;
+        }
+        let Some(driver) = self.server.driver.take() else { return };
+        let locks: Vec<_> = self.disk.written().locks.values().cloned().collect();
+        let written = self.picture_of(&driver.keeper, locks.iter());
+        self.server.driver = Some(driver);
+        for process in 0..self.processes.len() {
+            for file in 0..cells::FILES {
+                for cell in 0..CELLS {
+                    let (disk, table) =
+                        (written[process][file][cell], self.model.table[process][file][cell]);
+                    if disk.strength != table.strength {
+                        let who = self.who(process);
+                        return self.violate("I2", || {
+                            format!(
+                                "{who}, byte {cell} of file {file}: {} in the table, {} on the disk",
+                                table.strength, disk.strength
+                            )
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Applying all changes gives the keeper's durable state back.
+    pub fn check_snapshot(&mut self) {
+        if self.model.serial % 3 != 0 {
+            return;
+        }
+        let Some(driver) = &self.server.driver else { return };
+        if driver.committing.is_some() {
+            return;
+        }
+        let kept = Snapshot { exactness: Exactness::Exact, ..driver.keeper.snapshot() };
+        if kept != *self.disk.written() {
+            let written = self.disk.written().clone();
+            self.violate("snapshot", || format!("the keeper says\n{kept:?}\nthe disk has\n{written:?}"));
+        }
+    }
+
+    pub fn check_clean_stop(&mut self) {
+        if !self.disk.written().stopped_cleanly {
+            self.violate("R4.6", || "a clean stop left no marker".to_owned());
+        }
+    }
+
+    fn row(&self, request: &Request) -> Option<ClientId> {
+        let clients = &self.disk.written().clients;
+        clients
+            .values()
+            .find(|client| {
+                client.registrant.is_none()
+                    && client.address == request.from
+                    && client.name == request.name
+            })
+            .map(|client| client.id)
+    }
+
+    /// I2, for each reply as it leaves.
+    pub fn check_durable(
+        &mut self,
+        request: &Rc<Request>,
+        reply: &Reply,
+        committed: Option<(Token, &[Change])>,
+    ) {
+        if let Some((token, _)) = committed
+            && self.disk.written_token() != token
+        {
+            return self.violate("I2", || format!("{reply:?} leaves before its commit"));
+        }
+        let changes = committed.map_or(&[][..], |(_, changes)| changes);
+        let Some((file, range)) = target(request) else { return };
+        match (reply, &request.call) {
+            (Reply::Lock(Outcome::Granted), Call::Lock { mode, .. }) => {
+                self.check_registered(request);
+                let gone = changes.iter().any(|change| matches!(change, Change::LockGone(_)));
+                let missing = self.missing_on_disk(request, file, range, strength(*mode), changes);
+                if missing && !(gone && changes.len() > 2) {
+                    self.violate("I2", || format!("granted, and not on the disk: {request:?}"));
+                }
+            }
+            (Reply::Lock(Outcome::Blocked), _) => self.check_registered(request),
+            (Reply::Unlock, _) => {
+                let Some(client) = self.row(request) else { return };
+                let key = file_key(file);
+                let left = self.disk.written().locks.values().find(|lock| {
+                    lock.owner.host == client
+                        && lock.owner.lane == request.lane
+                        && lock.owner.number == request.number
+                        && lock.owner.tag == request.tag
+                        && lock.file == key
+                        && lock.range.overlaps(range)
+                });
+                let left = left.filter(|lock| {
+                    let fresh = |change: &Change| matches!(change, Change::Lock(l) if l.id == lock.id);
+                    !self.model.recovering && !changes.iter().any(fresh)
+                });
+                if let Some(lock) = left {
+                    let id = lock.id;
+                    self.violate("I2", || format!("unlocked, and {id:?} is still on the disk"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// R1.5: registered in the same commit, with the address that it used.
+    fn check_registered(&mut self, request: &Rc<Request>) {
+        let row = self.row(request).and_then(|id| self.disk.written().clients.get(&id)).cloned();
+        let fine = row.as_ref().is_some_and(|row| {
+            (row.monitored || !request.monitored) && row.used.contains(&request.lane.ours())
+        });
+        if !fine {
+            self.violate("I2", || format!("told before it was registered ({row:?}): {request:?}"));
+        }
+        if self.disk.written().epoch != self.model.epoch {
+            self.violate("I3", || "told before the epoch was written".to_owned());
+        }
+    }
+
+    fn missing_on_disk(
+        &self,
+        request: &Request,
+        file: usize,
+        range: keeper::range::Range,
+        strength: u8,
+        changes: &[Change],
+    ) -> bool {
+        let Some(client) = self.row(request) else { return true };
+        let mut held = [0u8; CELLS];
+        let key = file_key(file);
+        let fresh = changes.iter().filter_map(|change| match change {
+            Change::Lock(lock) => Some(lock),
+            _ => None,
+        });
+        for lock in self.disk.written().locks.values().chain(fresh) {
+            if lock.owner.host == client
+                && lock.owner.lane == request.lane
+                && lock.owner.number == request.number
+                && lock.owner.tag == request.tag
+                && lock.file == key
+            {
+                for cell in cells::cells(lock.range) {
+                    held[cell] = held[cell].max(cells::strength(lock.mode));
+                }
+            }
+        }
+        cells::cells(range).any(|cell| held[cell] < strength)
+    }
+
+    /// I2 and I9 for each callback as it leaves, also a repeated one.
+    pub fn check_grant_durable(&mut self, grant: &Grant) {
+        let Some(open) = self.model.grants.get(&grant.id) else { return };
+        let durable = &self.model.durable[open.process][open.file];
+        if cells::cells(open.range).any(|cell| durable[cell].strength < strength(open.mode)) {
+            let id = grant.id;
+            self.violate("I9", || format!("{id:?} is announced, and not on the disk"));
+        }
+    }
+
+    pub fn strict(&self) -> bool {
+        self.scenario.config.grace == GraceMode::Strict || !self.model.exact
+    }
+}

@@ -1,0 +1,330 @@
+//! Waiters: who comes, goes, and in which order; and what must be true when the faults have stopped
+//! and everybody has given back what it held.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keeper::Keeper;
+use keeper::event::Event;
+use keeper::identity::{ClientId, HostKey, LockId};
+use keeper::request::OperatorAction;
+use keeper::step::{Message, Outcome, Reply, Step};
+use keeper::time::Time;
+
+use super::cause::target;
+use crate::driver::Input;
+use crate::host::Doing;
+use crate::model::{OpenGrant, Picture, Wait, Waiting};
+use crate::packet::Call;
+use crate::queue::{HOUR, Ms, SECOND};
+use crate::world::{Event as Next, Phase, World};
+
+/// A waiter may be probed (30 s) before it gets what is free.
+const GRANT_MAX: Ms = 50 * SECOND;
+
+impl World {
+    pub fn judge_timer(&mut self, keeper: &Keeper, now: Time) {
+        if keeper.poll_timeout().is_some_and(|at| at <= now.mono) {
+            self.violate("liveness", || "a timer that has fired wants to fire again at once".to_owned());
+        }
+    }
+
+    /// Nobody comes, goes or changes places among the waiters without a cause.
+    pub fn judge_waiters(
+        &mut self,
+        _before: &Picture,
+        seen: Vec<Waiting>,
+        _inputs: &[Input],
+        step: &Step,
+    ) {
+        let old = std::mem::replace(&mut self.model.waiters, seen);
+        if old == self.model.waiters && step.messages.is_empty() {
+            return;
+        }
+        let (blocked, over) = self.waits_answered(step);
+        let swept = self.hosts_swept(step);
+        let now_waiting: BTreeSet<Wait> = self.model.waiters.iter().map(Waiting::key).collect();
+        let had: BTreeSet<Wait> = old.iter().map(Waiting::key).collect();
+        for wait in now_waiting.difference(&had) {
+            if !blocked.contains(wait) {
+                let who = self.who(wait.0);
+                self.violate("R3.3", || format!("{who} waits, and was not told: {wait:?}"));
+            }
+        }
+        for wait in had.difference(&now_waiting) {
+            let host = self.processes[wait.0].host;
+            if !over.iter().any(|done| done(wait)) && !swept.contains(&host) {
+                let who = self.who(wait.0);
+                self.violate("R3.3", || format!("{who} waits no more, and nobody knows why: {wait:?}"));
+            }
+        }
+        drop(over);
+        self.judge_order(&old, step);
+    }
+
+    /// Waits that were answered Blocked, and what ends a wait.
+    #[allow(clippy::type_complexity)]
+    fn waits_answered(&self, step: &Step) -> (BTreeSet<Wait>, Vec<Box<dyn Fn(&Wait) -> bool>>) {
+        let mut blocked = BTreeSet::new();
+        let mut over: Vec<Box<dyn Fn(&Wait) -> bool>> = Vec::new();
+        for message in &step.messages {
+            match message {
+                Message::Reply(id, reply) => {
+                    let Some((request, _)) = self.model.asked.get(id) else { continue };
+                    let (Some(process), Some((file, range))) =
+                        (request.truth.process, target(request))
+                    else {
+                        continue;
+                    };
+                    match (&request.call, reply) {
+                        (Call::Lock { mode, .. }, Reply::Lock(Outcome::Blocked)) => {
+                            blocked.insert((process, file, range, *mode));
+                        }
+                        (Call::Lock { mode, .. } | Call::Cancel { mode, .. }, _) => {
+                            let key = (process, file, range, *mode);
+                            over.push(Box::new(move |wait| *wait == key));
+                        }
+                        (Call::Unlock { .. }, _) => over.push(Box::new(move |wait| {
+                            wait.0 == process && wait.1 == file && range.covers(wait.2)
+                        })),
+                        _ => {}
+                    }
+                }
+                Message::Grant(grant) => {
+                    if let Some(open) = self.model.grants.get(&grant.id) {
+                        let key = (open.process, open.file, open.range, open.mode);
+                        over.push(Box::new(move |wait| *wait == key));
+                    }
+                }
+                _ => {}
+            }
+        }
+        (blocked, over)
+    }
+
+    /// Hosts that lost everything of an older life in this step.
+    fn hosts_swept(&mut self, step: &Step) -> BTreeSet<usize> {
+        step.events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Rebooted { client, .. }
+                | Event::Released { client, .. }
+                | Event::Fenced { client, .. } => Some(*client),
+                _ => None,
+            })
+            .filter_map(|client| self.host_of(client))
+            .collect()
+    }
+
+    /// First come, first served: places are kept, and who is granted has not overtaken anybody.
+    fn judge_order(&mut self, old: &[Waiting], step: &Step) {
+        let places: BTreeMap<Wait, usize> =
+            self.model.waiters.iter().enumerate().map(|(place, w)| (w.key(), place)).collect();
+        let kept: Vec<usize> = old.iter().filter_map(|w| places.get(&w.key()).copied()).collect();
+        if kept.windows(2).any(|pair| pair[0] > pair[1]) {
+            self.violate("R3.3", || "waiters changed their places".to_owned());
+        }
+        for message in &step.messages {
+            let Message::Grant(grant) = message else { continue };
+            let Some(open) = self.model.grants.get(&grant.id).cloned() else { continue };
+            let key = (open.process, open.file, open.range, open.mode);
+            let Some(place) = old.iter().position(|w| w.key() == key) else { continue };
+            let overtaken = old[..place].iter().find(|earlier| {
+                earlier.file == open.file
+                    && earlier.process != open.process
+                    && !earlier.passed_over
+                    && earlier.range.overlaps(open.range)
+                    && earlier.mode.conflicts(open.mode)
+                    && places
+                        .get(&earlier.key())
+                        .is_some_and(|place| !self.model.waiters[*place].passed_over)
+            });
+            if let Some(earlier) = overtaken {
+                let (a, b) = (self.who(open.process), self.who(earlier.process));
+                self.violate("R3.3", || format!("{a} overtook {b}"));
+            }
+        }
+    }
+
+    /// I7: the incarnation of a waiter is looked at again when it is granted.
+    pub fn judge_new_grant(&mut self, keeper: &Keeper, grant: &OpenGrant, client: ClientId) {
+        let key = (grant.process, grant.file, grant.range, grant.mode);
+        if !self.model.waiters.iter().any(|waiting| waiting.key() == key) {
+            let who = self.who(grant.process);
+            self.violate("R3.3", || format!("{who} is granted what it did not wait for: {key:?}"));
+        }
+        let state = self.model.block(grant.process, grant.file, grant.range).state;
+        let recorded = keeper.client(client).map_or(0, |view| view.client.incarnation.0);
+        if state != 0 && recorded != 0 && state != recorded {
+            let who = self.who(grant.process);
+            self.violate("I7", || {
+                format!("{who} waited in state {state}, its host is in {recorded}: granted {key:?}")
+            });
+        }
+    }
+
+    /// Callbacks that a request of the owner, an answer or a release has closed.
+    pub fn close_grants(&mut self, inputs: &[Input], step: &Step) {
+        use keeper::request::GrantAnswer;
+        if self.model.grants.is_empty() {
+            return;
+        }
+        for input in inputs {
+            match input {
+                Input::Granted(id, GrantAnswer::Accepted | GrantAnswer::Denied) => {
+                    self.model.grants.remove(id);
+                }
+                Input::Request(_, request) => {
+                    let (Some(process), Some((file, range))) =
+                        (request.truth.process, target(request))
+                    else {
+                        continue;
+                    };
+                    if matches!(request.call, Call::Test { .. }) {
+                        continue;
+                    }
+                    let fresh = |id: &keeper::identity::GrantId| {
+                        step.messages
+                            .iter()
+                            .any(|m| matches!(m, Message::Grant(g) if g.id == *id && g.attempt <= 1))
+                    };
+                    self.model.grants.retain(|id, grant| {
+                        grant.process != process
+                            || grant.file != file
+                            || !grant.range.overlaps(range)
+                            || fresh(id)
+                    });
+                }
+                _ => {}
+            }
+        }
+        let swept = self.hosts_swept(step);
+        if !swept.is_empty() {
+            let table = &self.model.table;
+            let processes = &self.processes;
+            self.model.grants.retain(|_, grant| {
+                !swept.contains(&processes[grant.process].host)
+                    || crate::cells::cells(grant.range).all(|cell| {
+                        table[grant.process][grant.file][cell].strength
+                            >= crate::cells::strength(grant.mode)
+                    })
+            });
+        }
+    }
+
+    /// A freed range reaches its first waiter.
+    pub fn judge_grantable(&mut self, keeper: &Keeper) {
+        if self.model.waiters.is_empty() || (keeper.grace().is_some() && self.strict()) {
+            self.model.grantable.clear();
+            return;
+        }
+        let free: Vec<Wait> = self
+            .model
+            .waiters
+            .iter()
+            .enumerate()
+            .filter(|(place, w)| {
+                !w.passed_over && self.blockers(w.process, w.file, w.range, w.mode, *place).is_empty()
+            })
+            .map(|(_, w)| w.key())
+            .collect();
+        let now = self.now;
+        self.model.grantable.retain(|wait, _| free.contains(wait));
+        for wait in free {
+            let since = *self.model.grantable.entry(wait).or_insert(now);
+            if since + GRANT_MAX < now {
+                let who = self.who(wait.0);
+                self.violate("liveness", || format!("{who} waits for what is free: {wait:?}"));
+            }
+        }
+    }
+
+    /// Every lock that is left has a holder who relies on it, or a reason that no server can see
+    /// through. The operator then frees the latter.
+    pub fn clean_up(&mut self) {
+        let Some(driver) = self.server.driver.take() else {
+            return self.violate("liveness", || "the server is not up".to_owned());
+        };
+        let mut left = Vec::new();
+        for lock in driver.keeper.locks(LockId(0)) {
+            let (Some(process), Some(file)) =
+                (self.process_of(&driver.keeper, lock.owner), self.file_named(lock.file))
+            else {
+                continue;
+            };
+            let host = self.processes[process].host;
+            let cell = crate::cells::cells(lock.range).next().unwrap_or(0);
+            let life = self.model.table[process][file][cell].life;
+            let relies = crate::cells::cells(lock.range)
+                .any(|cell| self.processes[process].belief[file][cell] > 0);
+            let busy = !matches!(self.processes[process].doing, Doing::Finished | Doing::Idle);
+            if relies || busy {
+                continue;
+            }
+            left.push(lock.id);
+            let other_life = life != self.hosts[host].life;
+            let verified = self.model.accepted.get(&host) == Some(&self.hosts[host].state);
+            let same_state = lock.incarnation.0 == self.hosts[host].state;
+            let forged = self.processes[process].number == crate::scenario::FORGED_NUMBER;
+            let explained = forged
+                || self.model.abandoned.contains(&(process, file))
+                || (other_life && (!verified || same_state || self.hosts[host].never_back));
+            if !explained {
+                let who = self.who(process);
+                let (range, id) = (lock.range, lock.id);
+                self.violate("liveness", || {
+                    format!("{who} relies on nothing, and {id:?} {range:?} of file {file} is left (life {life})")
+                });
+            }
+            self.tally.reach("lock left for an operator");
+        }
+        self.server.driver = Some(driver);
+        for id in left {
+            self.operator(OperatorAction::Release(id));
+        }
+    }
+
+    pub fn verdict(&mut self) {
+        let Some(driver) = &self.server.driver else {
+            return self.violate("liveness", || "the server is not up".to_owned());
+        };
+        let counts = driver.keeper.counts();
+        let in_grace = driver.keeper.grace().is_some();
+        let notices = driver.keeper.notices().filter(|n| n.next.is_some()).count();
+        let unanswered = driver.asked.len();
+        for process in 0..self.processes.len() {
+            let it = &self.processes[process];
+            if self.hosts[it.host].up && !matches!(it.doing, Doing::Finished) {
+                let (who, doing) = (self.who(process), it.doing);
+                self.violate("liveness", || format!("{who} is not done: {doing:?}"));
+            }
+        }
+        if counts.locks + counts.shares + counts.waiters + counts.parked + counts.open_grants > 0 {
+            self.violate("liveness", || format!("everybody is done, and there is {counts:?}"));
+        }
+        if in_grace {
+            self.violate("liveness", || "grace never ended".to_owned());
+        }
+        if notices > 0 {
+            self.violate("liveness", || format!("{notices} notices are still owed"));
+        }
+        if unanswered > 0 {
+            self.violate("liveness", || format!("{unanswered} requests were never answered"));
+        }
+        self.later(26 * HOUR, Next::Idle);
+    }
+
+    /// After a day without a lock nobody is registered any more (R1.5).
+    pub fn idle_verdict(&mut self) {
+        self.phase = Phase::Over;
+        let Some(driver) = &self.server.driver else { return };
+        let idle = driver
+            .keeper
+            .clients(ClientId(0))
+            .find(|view| view.client.registrant.is_none() && !view.client.fenced)
+            .map(|view| view.client.clone());
+        if let Some(client) = idle {
+            let row = driver.keeper.host(&HostKey::new(client.address, client.name.clone())).cloned();
+            self.violate("R1.5", || format!("still registered after a day: {row:?}"));
+        }
+    }
+}

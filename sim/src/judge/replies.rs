@@ -1,0 +1,387 @@
+//! Whether each answer is the right one, where an observer can know that: a denial needs somebody in
+//! the way, a deadlock needs a circle, a reclaim needs a record.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use keeper::Keeper;
+use keeper::identity::HostKey;
+use keeper::range::Range;
+use keeper::request::Mode;
+use keeper::step::{Cancelled, Message, Outcome, Refusal, Reply, Step, Tested};
+use keeper::time::Time;
+
+use crate::cells::{self, clash, strength};
+use crate::driver::Input;
+use crate::host::Held;
+use crate::model::Picture;
+use crate::packet::{Answer, Call, Request};
+use crate::queue::{MINUTE, Ms};
+use crate::world::World;
+
+/// How long a packet of a dead kernel may be on its way, generously.
+const HAUNTED: Ms = 2 * MINUTE + 1000;
+
+impl World {
+    pub fn judge_replies(
+        &mut self,
+        keeper: &Keeper,
+        before: &Picture,
+        inputs: &[Input],
+        step: &Step,
+        _now: Time,
+    ) {
+        for message in &step.messages {
+            let Message::Reply(id, reply) = message else { continue };
+            if matches!(reply, Reply::Operator(_)) {
+                continue;
+            }
+            let Some((request, _)) = self.model.asked.remove(id) else {
+                self.violate("I8", || format!("{id:?} is answered twice, or was never asked: {reply:?}"));
+                continue;
+            };
+            let alone = matches!(inputs, [Input::Request(only, _)] if only == id);
+            self.judge_reply(keeper, before, &request, reply, alone);
+        }
+    }
+
+    fn judge_reply(
+        &mut self,
+        keeper: &Keeper,
+        before: &Picture,
+        request: &Rc<Request>,
+        reply: &Reply,
+        alone: bool,
+    ) {
+        match (&request.call, reply) {
+            (Call::Lock { reclaim: true, .. }, Reply::Lock(outcome)) => {
+                self.judge_reclaim(keeper, before, request, *outcome);
+            }
+            (Call::Lock { .. }, Reply::Lock(outcome)) => {
+                self.judge_lock(keeper, before, request, *outcome, alone);
+            }
+            (Call::Test { file, range, mode }, Reply::Test(tested)) => {
+                self.judge_test(request, *file, *range, *mode, tested);
+            }
+            (Call::Cancel { file, range, mode }, Reply::Cancel(cancelled)) => {
+                self.judge_cancel(request, *file, *range, *mode, *cancelled);
+            }
+            (Call::Unlock { .. }, Reply::Unlock)
+            | (Call::Share { .. }, Reply::Share(_))
+            | (Call::Unshare { .. }, Reply::Unshare)
+            | (Call::FreeAll { .. }, Reply::Heard | Reply::Nothing)
+            | (Call::Notify { .. }, Reply::Heard | Reply::Nothing)
+            | (Call::Monitor { .. }, Reply::Monitor(_))
+            | (Call::Unmonitor { .. }, Reply::Unmonitor) => {}
+            _ => self.violate("reply", || format!("{reply:?} is no answer to {request:?}")),
+        }
+    }
+
+    fn judge_lock(
+        &mut self,
+        keeper: &Keeper,
+        before: &Picture,
+        request: &Rc<Request>,
+        outcome: Outcome,
+        alone: bool,
+    ) {
+        let Call::Lock { file, range, mode, wait, .. } = request.call else { return };
+        let Some(process) = request.truth.process else { return };
+        let in_grace = !self.model.grace_over;
+        let had_some = cells::cells(range).any(|cell| before[process][file][cell].strength > 0);
+        let in_the_way = self.someone_holds(before, process, file, range, mode)
+            || self.someone_holds(&self.model.table, process, file, range, mode);
+        match outcome {
+            Outcome::Granted | Outcome::Blocked | Outcome::Denied | Outcome::Deadlock
+                if in_grace && self.strict() && !(had_some && self.model.exact) =>
+            {
+                self.violate("I5", || format!("{outcome:?} in grace, to a new lock: {request:?}"));
+            }
+            Outcome::Granted | Outcome::Grace if outcome == Outcome::Grace || !in_grace => {
+                if outcome == Outcome::Grace && !in_grace && self.model.grace_was_over {
+                    self.violate("reply", || format!("refused for grace, and there is none: {request:?}"));
+                }
+            }
+            Outcome::Denied if wait => {
+                self.violate("reply", || format!("who waits is never denied: {request:?}"));
+            }
+            Outcome::Denied if !in_the_way => {
+                self.violate("reply", || format!("denied, and nobody is in the way: {request:?}"));
+            }
+            Outcome::Blocked => {
+                if !wait {
+                    self.violate("reply", || format!("blocked, and does not wait: {request:?}"));
+                }
+                let queued = self.model.waiters.iter().any(|other| {
+                    other.process != process
+                        && other.file == file
+                        && other.range.overlaps(range)
+                        && mode.conflicts(other.mode)
+                });
+                if !in_the_way && !queued {
+                    self.violate("reply", || format!("blocked by nobody: {request:?}"));
+                }
+                if !self.model.waiters.iter().any(|w| w.key() == (process, file, range, mode)) {
+                    self.violate("reply", || format!("blocked, and does not wait: {request:?}"));
+                }
+                if alone && self.closes_a_circle(process, file, range, mode) {
+                    self.violate("R3.4", || format!("waits in a circle: {request:?}"));
+                }
+            }
+            Outcome::Deadlock if !self.closes_a_circle(process, file, range, mode) => {
+                self.violate("R3.4", || format!("a deadlock without a circle: {request:?}"));
+            }
+            Outcome::Refused(refusal) => self.judge_refusal(keeper, request, refusal),
+            _ => {}
+        }
+    }
+
+    fn judge_refusal(&mut self, keeper: &Keeper, request: &Rc<Request>, refusal: Refusal) {
+        let limits = self.scenario.config.limits;
+        let counts = keeper.counts();
+        let row = keeper.host(&HostKey::new(request.from, request.name.clone()));
+        let right = match refusal {
+            Refusal::Fenced => row.is_some_and(|row| row.fenced),
+            Refusal::TooManyLocks => counts.locks + 3 > limits.locks,
+            Refusal::TooManyLocksOnFile => limits.locks_per_file < 100,
+            Refusal::TooManyLocksOfHost => limits.locks_per_client < 100,
+            Refusal::TooManyWaitersOnFile => limits.waiters_per_file < 100,
+            Refusal::TooManyClients => limits.clients < 100,
+            Refusal::TooManyParked => limits.parked < 100,
+            Refusal::Withdrawn => true,
+            Refusal::Ghost => {
+                let Call::Lock { state, .. } = request.call else { return };
+                let gone = self.model.gone_states.get(&(request.truth.host, state));
+                gone.is_some_and(|at| at + HAUNTED >= self.now)
+            }
+        };
+        if !right {
+            let row = row.cloned();
+            self.violate("I10", || format!("{refusal:?} for no reason ({row:?}): {request:?}"));
+        }
+        let host = &self.hosts[request.truth.host];
+        if refusal == Refusal::Ghost && host.up && host.life == request.truth.life {
+            if let Call::Lock { state, .. } = request.call
+                && state == host.state
+            {
+                // The state was announced falsely, by a container or a forger, and then moved on.
+                self.tally.reach("ghost refused to a live host");
+            }
+        }
+    }
+
+    fn judge_reclaim(
+        &mut self,
+        keeper: &Keeper,
+        before: &Picture,
+        request: &Rc<Request>,
+        outcome: Outcome,
+    ) {
+        let Call::Lock { file, range, mode, .. } = request.call else { return };
+        let Some(process) = request.truth.process else { return };
+        let wanted = strength(mode);
+        let covered =
+            cells::cells(range).all(|cell| before[process][file][cell].strength >= wanted);
+        let in_grace = !self.model.grace_over;
+        let row = keeper.host(&HostKey::new(request.from, request.name.clone()));
+        let known = row.is_some_and(|row| row.epoch < self.model.epoch && row.monitored);
+        match outcome {
+            Outcome::Granted => {
+                let roster = !self.model.exact && in_grace;
+                if !covered && !roster {
+                    self.violate("I5", || format!("reclaimed what was never recorded: {request:?}"));
+                }
+                if !covered && !known {
+                    self.violate("I5", || format!("reclaimed by a newcomer: {request:?}"));
+                }
+                if roster {
+                    self.judge_roster_claim(process, file, range, mode, request.truth.honest);
+                }
+            }
+            Outcome::Denied | Outcome::Grace if covered && self.model.exact => {
+                self.violate("R3.6", || format!("a recorded lock cannot be reclaimed: {request:?}"));
+            }
+            Outcome::Denied if !self.model.exact && known => {
+                if !self.someone_holds(&self.model.table, process, file, range, mode) && in_grace {
+                    self.violate("R3.6", || format!("nobody is in the way of {request:?}"));
+                }
+            }
+            Outcome::Denied | Outcome::Grace => {}
+            Outcome::Refused(refusal) => self.judge_refusal(keeper, request, refusal),
+            Outcome::Blocked | Outcome::Deadlock => {
+                self.violate("reply", || format!("{outcome:?} to a reclaim: {request:?}"));
+            }
+        }
+    }
+
+    /// In a roster's grace the first claim wins. Who loses to a liar, or to somebody whose lock had
+    /// been taken away by a rule and who does not know it, loses by that rule.
+    fn judge_roster_claim(
+        &mut self,
+        process: usize,
+        file: usize,
+        range: Range,
+        mode: Mode,
+        honest: bool,
+    ) {
+        for cell in cells::cells(range) {
+            let claimant = &self.processes[process];
+            let entitled = honest
+                && !claimant.tainted[file][cell]
+                && claimant.belief[file][cell] >= strength(mode);
+            for other in 0..self.processes.len() {
+                let it = &self.processes[other];
+                if other == process
+                    || it.tainted[file][cell]
+                    || !clash(strength(mode), it.relies_on(file, cell))
+                {
+                    continue;
+                }
+                if entitled {
+                    let (a, b) = (self.who(process), self.who(other));
+                    return self.violate("I4", || {
+                        format!("{a} reclaimed byte {cell} of file {file}, which is {b}'s")
+                    });
+                }
+                self.processes[other].tainted[file][cell] = true;
+                self.model.released_at[other][file][cell] = self.model.serial;
+                self.tally.reach("lost to a false claim in a roster grace");
+            }
+        }
+    }
+
+    /// The client's end of a reclaim that was refused.
+    pub fn judge_lost_reclaim(&mut self, held: Held, answer: &Answer) {
+        let it = &self.processes[held.process];
+        if cells::cells(held.range).any(|cell| !it.tainted[held.file][cell]) {
+            let why = format!("the reclaim was answered {answer:?}");
+            self.judge_calm_loss(held.process, &why);
+        }
+    }
+
+    fn judge_test(
+        &mut self,
+        request: &Rc<Request>,
+        file: usize,
+        range: Range,
+        mode: Mode,
+        tested: &Tested,
+    ) {
+        let Some(process) = request.truth.process else { return };
+        let in_grace = !self.model.grace_over;
+        let in_the_way = self.someone_holds(&self.model.table, process, file, range, mode);
+        match tested {
+            Tested::Grace if !in_grace && self.model.grace_was_over => {
+                self.violate("reply", || format!("refused for grace, and there is none: {request:?}"));
+            }
+            Tested::Free | Tested::Held(_) if in_grace && self.strict() => {
+                self.violate("R4.2", || format!("{tested:?} in grace: {request:?}"));
+            }
+            Tested::Free if in_the_way => {
+                self.violate("reply", || format!("free, and somebody is in the way: {request:?}"));
+            }
+            Tested::Held(holder) => {
+                let found = (0..self.processes.len()).any(|other| {
+                    let it = &self.processes[other];
+                    other != process
+                        && it.number == holder.owner.number
+                        && it.tag == holder.owner.tag
+                        && holder.range.overlaps(range)
+                        && mode.conflicts(holder.mode)
+                        && cells::cells(holder.range).all(|cell| {
+                            self.model.table[other][file][cell].strength == strength(holder.mode)
+                        })
+                });
+                if !found {
+                    self.violate("reply", || format!("{holder:?} holds nothing: {request:?}"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn judge_cancel(
+        &mut self,
+        request: &Rc<Request>,
+        file: usize,
+        range: Range,
+        mode: Mode,
+        cancelled: Cancelled,
+    ) {
+        let Some(process) = request.truth.process else { return };
+        if self.model.waiters.iter().any(|w| w.key() == (process, file, range, mode)) {
+            self.violate("R3.3", || format!("cancelled, and still waits: {request:?}"));
+        }
+        let held = cells::cells(range)
+            .all(|cell| self.model.table[process][file][cell].strength >= strength(mode));
+        if held != (cancelled == Cancelled::TooLate) {
+            self.violate("R3.3", || format!("{cancelled:?}, and held: {held}: {request:?}"));
+        }
+    }
+
+    pub fn someone_holds(
+        &self,
+        picture: &Picture,
+        process: usize,
+        file: usize,
+        range: Range,
+        mode: Mode,
+    ) -> bool {
+        picture.iter().enumerate().any(|(other, files)| {
+            other != process
+                && cells::cells(range).any(|cell| clash(strength(mode), files[file][cell].strength))
+        })
+    }
+
+    /// Whether whoever is in the way waits, over some steps, for this process itself.
+    fn closes_a_circle(&self, process: usize, file: usize, range: Range, mode: Mode) -> bool {
+        let place = self
+            .model
+            .waiters
+            .iter()
+            .position(|w| w.key() == (process, file, range, mode))
+            .unwrap_or(self.model.waiters.len());
+        let mut seen = BTreeSet::new();
+        let mut next = self.blockers(process, file, range, mode, place);
+        while let Some(blocker) = next.pop() {
+            if blocker == process {
+                return true;
+            }
+            if !seen.insert(blocker) {
+                continue;
+            }
+            for (place, waiting) in self.model.waiters.iter().enumerate() {
+                if waiting.process == blocker {
+                    let (file, range, mode) = (waiting.file, waiting.range, waiting.mode);
+                    next.extend(self.blockers(blocker, file, range, mode, place));
+                }
+            }
+        }
+        false
+    }
+
+    /// Who holds something in the way, or waits for it in an earlier place.
+    pub fn blockers(
+        &self,
+        process: usize,
+        file: usize,
+        range: Range,
+        mode: Mode,
+        place: usize,
+    ) -> Vec<usize> {
+        let holders = (0..self.processes.len()).filter(|other| {
+            *other != process
+                && cells::cells(range).any(|cell| {
+                    clash(strength(mode), self.model.table[*other][file][cell].strength)
+                })
+        });
+        let earlier = self.model.waiters.iter().take(place).filter(|other| {
+            other.process != process
+                && other.file == file
+                && !other.passed_over
+                && other.range.overlaps(range)
+                && mode.conflicts(other.mode)
+        });
+        holders.chain(earlier.map(|other| other.process)).collect()
+    }
+}
