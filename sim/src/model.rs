@@ -74,7 +74,8 @@ pub struct Claim {
     pub name: Name,
     /// `None` for FREE_ALL.
     pub state: Option<u32>,
-    pub honest: bool,
+    /// The host that truly says so, if somebody does.
+    pub speaker: Option<usize>,
 }
 
 pub struct Model {
@@ -88,6 +89,8 @@ pub struct Model {
     /// Since when a waiter could be granted.
     pub grantable: BTreeMap<Wait, Ms>,
     blocks: BTreeMap<(usize, usize, Range), Block>,
+    /// Waits that began in the step that is judged.
+    pub just_blocked: BTreeSet<Wait>,
     pub grants: BTreeMap<GrantId, OpenGrant>,
     pub asked: BTreeMap<RequestId, (Rc<Request>, Ms)>,
     /// Counts decisions.
@@ -132,6 +135,7 @@ impl Model {
             waiters: Vec::new(),
             grantable: BTreeMap::new(),
             blocks: BTreeMap::new(),
+            just_blocked: BTreeSet::new(),
             grants: BTreeMap::new(),
             asked: BTreeMap::new(),
             serial: 0,

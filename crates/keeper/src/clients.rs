@@ -187,6 +187,10 @@ impl Clients {
             .map(|tracked| tracked.row.id)
     }
 
+    pub fn longest_silent_registrant(&self) -> Option<ClientId> {
+        self.registrants().min_by_key(|tracked| tracked.last_seen).map(|tracked| tracked.row.id)
+    }
+
     /// What the host was last known to be in.
     pub fn incarnation(&self, id: ClientId) -> Incarnation {
         self.get(id).map_or(Incarnation::UNKNOWN, |tracked| tracked.row.incarnation)

@@ -3,16 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bytes::FileKey;
-use crate::change::{Change, Exactness, Snapshot};
+use crate::change::{Change, Exactness, Lock, Snapshot};
 use crate::clients::Tracked;
 use crate::config::{GraceMode, Unreachable};
 use crate::deadlock::Wish;
 use crate::event::{Event, GraceEnd, Release};
-use crate::identity::{Caller, ClientId, Incarnation};
+use crate::identity::{Caller, ClientId, Incarnation, LockId};
 use crate::keeper::Keeper;
 use crate::parking::Parked;
 use crate::planted::{self, Bug};
@@ -78,61 +77,60 @@ impl Recovery {
 impl Keeper {
     /// The first step of an epoch.
     pub(crate) fn recover(&mut self, saved: Snapshot, now: Time) {
-        let (clients, locks) = (saved.clients.len() as u64, saved.locks.len() as u64);
         if planted::has(Bug::RosterTrusted) {
             self.exactness = Exactness::Exact;
         }
-        let exact = self.exactness == Exactness::Exact;
+        let (clients, locks) = (saved.clients.len() as u64, saved.locks.len() as u64);
         for row in saved.clients.into_values() {
             self.clients.insert(row, now.mono);
         }
-        if clients > 0 {
-            self.timers.set(Timer::Idle, now.mono);
-        }
         for lock in saved.locks.into_values() {
-            match self.clients.get(lock.owner.host).map(|tracked| Arc::clone(&tracked.row)) {
-                // A clean-up that was cut short is finished now (R5.5).
-                Some(row) if row.reboot.is_none_or(|r| !r.ended(lock.incarnation, lock.id.0)) => {
-                    if exact {
-                        self.recover_lock(lock);
-                    } else {
-                        self.recovery.remembered.insert(lock);
-                    }
-                }
-                _ => self.change(Change::LockGone(lock.id)),
+            if self.is_over(lock.owner.host, lock.incarnation, lock.id.0) {
+                self.change(Change::LockGone(lock.id));
+            } else if self.exactness == Exactness::Roster {
+                self.recovery.remembered.insert(lock);
+            } else {
+                self.recover_lock(lock, now);
             }
         }
         for share in saved.shares.into_values() {
-            match self.clients.get(share.owner.host).map(|tracked| Arc::clone(&tracked.row)) {
-                Some(row)
-                    if row.reboot.is_none_or(|r| !r.ended(Incarnation::UNKNOWN, share.id.0)) =>
-                {
-                    if exact {
-                        self.recover_share(share);
-                    } else {
-                        self.recovery.remembered.shares.insert(share.id, share);
-                    }
-                }
-                _ => self.change(Change::ShareGone(share.id)),
+            if self.is_over(share.owner.host, Incarnation::UNKNOWN, share.id.0) {
+                self.change(Change::ShareGone(share.id));
+            } else if self.exactness == Exactness::Roster {
+                self.recovery.remembered.shares.insert(share.id, share);
+            } else {
+                self.recover_share(share);
             }
         }
-        let monitored = self.clients.hosts().filter(|tracked| tracked.row.monitored).count();
-        self.recovery.in_grace = if exact { self.recovery.missing > 0 } else { monitored > 0 };
-        self.recovery.in_grace |= planted::has(Bug::GraceOnFreshStart);
-        let grace = self.recovery.in_grace;
+        self.begin(clients, locks, now);
+    }
+
+    /// Whether a record has nobody, or was ended by a reboot whose clean-up was cut short (R5.5).
+    fn is_over(&self, host: ClientId, incarnation: Incarnation, id: u64) -> bool {
+        let row = self.clients.get(host).map(|tracked| &tracked.row);
+        row.is_none_or(|row| row.reboot.is_some_and(|reboot| reboot.ended(incarnation, id)))
+    }
+
+    fn begin(&mut self, clients: u64, locks: u64, now: Time) {
+        let exact = self.exactness == Exactness::Exact;
+        let expected = self
+            .clients
+            .hosts()
+            .filter(|tracked| if exact { tracked.missing > 0 } else { tracked.row.monitored });
+        let hosts = expected.count() as u64;
+        let grace = hosts > 0 || planted::has(Bug::GraceOnFreshStart);
+        self.recovery.in_grace = grace;
         self.change(Change::Started { epoch: self.epoch, grace });
         self.event(Event::Started { epoch: self.epoch, clients, locks, exact });
         if grace {
-            let hosts = if exact {
-                self.clients.hosts().filter(|tracked| tracked.missing > 0).count()
-            } else {
-                monitored
-            };
-            self.event(Event::GraceStarted { hosts: hosts as u64 });
-        } else if !self.recovery.remembered.is_empty() {
+            self.event(Event::GraceStarted { hosts });
+        } else {
             self.forget_remembered();
         }
         self.timers.set(Timer::Window, self.recovery.ends);
+        if clients > 0 {
+            self.timers.set(Timer::Idle, now.mono);
+        }
         self.owe_restart_notices(now);
         if planted::has(Bug::RosterEmptied) {
             let all: Vec<ClientId> = self.clients.iter().map(|tracked| tracked.row.id).collect();
@@ -140,7 +138,7 @@ impl Keeper {
         }
     }
 
-    fn recover_lock(&mut self, lock: crate::change::Lock) {
+    fn recover_lock(&mut self, lock: Lock, now: Time) {
         let held = Held {
             id: lock.id,
             file: self.files.intern(&lock.file),
@@ -154,10 +152,26 @@ impl Keeper {
             },
             since_ms: lock.since_ms,
         };
-        if self.table.insert(held) {
-            self.count_in(&held);
-        } else {
-            self.change(Change::LockGone(lock.id));
+        let Held { file, owner, range, terms, .. } = held;
+        let contradicts = self.table.conflict(file, owner, range, terms.mode).is_some();
+        if contradicts || !self.table.insert(held) {
+            return self.distrust(lock, now);
+        }
+        self.count_in(&held);
+    }
+
+    /// Records that contradict each other cannot all be true, whatever the store says of itself:
+    /// they are a roster.
+    fn distrust(&mut self, lock: Lock, now: Time) {
+        self.exactness = Exactness::Roster;
+        self.recovery.remembered.insert(lock);
+        let held: Vec<Held> = self.table.after(LockId(0)).collect();
+        for held in held {
+            let row = self.row_of(&held);
+            self.recovery.remembered.insert(row);
+            self.table.remove(held.id);
+            self.count_out(&held, now);
+            self.tidy(held.owner, held.file);
         }
     }
 
@@ -370,7 +384,7 @@ impl Keeper {
         self.recovery.in_window = false;
         self.mark_crashed();
         if planted::has(Bug::WindowDropsLocks) {
-            let lost: Vec<Held> = self.table.after(crate::identity::LockId(0)).collect();
+            let lost: Vec<Held> = self.table.after(LockId(0)).collect();
             for held in lost.into_iter().filter(|held| !held.terms.confirmed) {
                 let host = self.owners.host(held.owner);
                 self.drop_locks(host, vec![held], Release::Unanswered, now);
@@ -426,7 +440,7 @@ impl Keeper {
     pub(crate) fn judge_holder(
         &mut self,
         holder: ClientId,
-        request: &LockRequest,
+        wish: Wish,
         answer: ProbeAnswer,
         now: Time,
     ) {
@@ -434,12 +448,9 @@ impl Keeper {
         if alive || !self.may_release() {
             return;
         }
-        let (owner, Some(file)) = self.numbers(&request.caller, &request.owner, &request.file)
-        else {
-            return;
-        };
+        let Wish { owner, file, range, mode, .. } = wish;
         let mut lost = Vec::new();
-        self.table.conflicts(file, owner, request.range, request.mode, &mut |held| {
+        self.table.conflicts(file, owner, range, mode, &mut |held| {
             if !held.terms.confirmed && self.owners.host(held.owner) == holder {
                 lost.push(*held);
             }

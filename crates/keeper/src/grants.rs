@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::bytes::Handle;
+use crate::deadlock::Wish;
 use crate::event::Event;
-use crate::identity::GrantId;
+use crate::identity::{ClientId, GrantId};
 use crate::keeper::Keeper;
-use crate::parking::Parked;
+use crate::locking::Obstacle;
+use crate::parking::{Asked, Parked};
 use crate::planted::{self, Bug};
 use crate::range::Range;
 use crate::request::{Form, GrantAnswer, Mode, ProbeAnswer, Question};
@@ -135,10 +137,9 @@ impl Keeper {
             if passed_over || !range.overlaps(freed) {
                 continue;
             }
-            let must_wait = self.table.conflict(file, owner, range, mode).is_some()
-                || self.is_behind(file, at - 1, owner, range, mode);
-            if !must_wait {
-                match self.turn_of(id, now) {
+            let wish = Wish { owner, file, range, mode, place: Some(id) };
+            match self.obstacle(wish, true, &Asked::default()) {
+                None => match self.turn_of(id, now) {
                     Turn::Taken => {
                         at -= 1;
                         if let Some(more) = self.grant_waiter(id, now) {
@@ -151,20 +152,23 @@ impl Keeper {
                         continue;
                     }
                     Turn::Asked => {}
-                }
+                },
+                Some(Obstacle::Releasable(holder)) => self.ask_for_waiter(holder, id, now),
+                Some(Obstacle::Firm) => {}
             }
-            // Nobody further back can get past an exclusive claim on all of it.
-            if mode == Mode::Exclusive && range.covers(freed) {
+            // Nobody further back can get past an exclusive claim on all of it, unless it is the
+            // same owner's.
+            let others = self.waiters.of_owner(owner).any(|(other, _)| other != id);
+            if mode == Mode::Exclusive && range.covers(freed) && !others {
                 break;
             }
         }
     }
 
-    fn is_behind(&self, file: FileId, at: usize, owner: OwnerId, range: Range, mode: Mode) -> bool {
-        let earlier = self.files.file(file).queue.iter().take(at);
-        earlier
-            .filter_map(|id| self.waiters.get(*id))
-            .any(|waiter| waiter.conflicts(owner, range, mode))
+    fn ask_for_waiter(&mut self, host: ClientId, waiter: WaiterId, now: Time) {
+        if !self.parking.is_awaiting(host, Question::Reachable, waiter) {
+            self.ask(host, Question::Reachable, Parked::Waiter(waiter), now);
+        }
     }
 
     /// Whether a waiter whose turn has come is there to take it. If that is not known, it is asked;
@@ -182,9 +186,7 @@ impl Keeper {
         if now.mono.saturating_sub(waiter.polled) <= FRESH {
             return Turn::Taken;
         }
-        if !self.parking.is_awaiting(host, Question::Reachable, id) {
-            self.ask(host, Question::Reachable, Parked::Waiter(id), now);
-        }
+        self.ask_for_waiter(host, id, now);
         Turn::Asked
     }
 
@@ -196,10 +198,21 @@ impl Keeper {
         }
     }
 
-    /// What a probe said of the host of a waiter whose turn it is.
-    pub(crate) fn judge_waiter(&mut self, id: WaiterId, answer: ProbeAnswer, now: Time) {
+    /// What a probe said on behalf of a waiter: of its own host, whose turn it is, or of one that
+    /// holds what it wants and has not reclaimed it.
+    pub(crate) fn judge_waiter(
+        &mut self,
+        asked: ClientId,
+        id: WaiterId,
+        answer: ProbeAnswer,
+        now: Time,
+    ) {
         let Some(waiter) = self.waiters.get_mut(id) else { return };
-        let (file, range) = (waiter.file, waiter.range);
+        let Waiter { file, owner, range, mode, .. } = *waiter;
+        if self.owners.host(owner) != asked {
+            let wish = Wish { owner, file, range, mode, place: Some(id) };
+            return self.judge_holder(asked, wish, answer, now);
+        }
         match answer {
             ProbeAnswer::Alive => waiter.polled = now.mono,
             _ if planted::has(Bug::DeadWaiterBlocks) => return,
@@ -372,6 +385,16 @@ impl Keeper {
         if let Some(waiter) = self.forget_waiter(id, now) {
             self.wake(waiter.file, waiter.range, now);
         }
+    }
+
+    pub(crate) fn line_up(&mut self, waiter: Waiter) {
+        let id = WaiterId(self.ids.take());
+        self.owners.add_use(waiter.owner);
+        self.files.file_mut(waiter.file).queue.push(id);
+        if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
+            tracked.waiting += 1;
+        }
+        self.waiters.insert(id, waiter);
     }
 
     pub(crate) fn forget_waiter(&mut self, id: WaiterId, now: Time) -> Option<Waiter> {

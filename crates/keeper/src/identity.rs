@@ -54,8 +54,8 @@ impl Epoch {
     /// The epoch after all that are known: the stored one, the copy in the state directory, and
     /// the minutes since 2020, so that a restored backup never repeats one.
     pub fn after(stored: Epoch, copy: Option<Epoch>, minutes_since_2020: u64) -> Epoch {
-        let after_copy = copy.map_or(0, |copy| copy.0 + 1);
-        Epoch((stored.0 + 1).max(after_copy).max(minutes_since_2020))
+        let after_copy = copy.map_or(0, |copy| copy.0.saturating_add(1));
+        Epoch(stored.0.saturating_add(1).max(after_copy).max(minutes_since_2020))
     }
 
     /// As NSM shows it: odd while we are up (I3).

@@ -1,6 +1,7 @@
 //! Numbers that are never given twice, not even after a crash: a block of them is marked as used,
 //! durably, before the first of it is given.
 
+use crate::change::Snapshot;
 use crate::planted::{self, Bug};
 
 const BLOCK: u64 = 1 << 20;
@@ -12,9 +13,16 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// `below` is what the store says: none below it will be given again.
-    pub fn from(below: u64) -> Self {
-        Self { next: below.max(1), below, told: below }
+    /// None below what the store says will be given again, nor any that it still knows.
+    pub fn after(saved: &Snapshot) -> Self {
+        let known = [
+            saved.clients.last_key_value().map(|(id, _)| id.0),
+            saved.locks.last_key_value().map(|(id, _)| id.0),
+            saved.shares.last_key_value().map(|(id, _)| id.0),
+        ];
+        let largest = known.into_iter().flatten().max().unwrap_or(0);
+        let below = saved.ids_below;
+        Self { next: below.max(largest.saturating_add(1)), below, told: below }
     }
 
     pub fn take(&mut self) -> u64 {
@@ -51,11 +59,11 @@ mod tests {
 
     #[test]
     fn ids_are_not_given_again_after_a_restart() {
-        let mut ids = Ids::from(0);
+        let mut ids = Ids::after(&Snapshot::default());
         assert_eq!((ids.take(), ids.take()), (1, 2));
         let below = ids.grown().unwrap();
         assert_eq!(ids.grown(), None);
-        let mut after = Ids::from(below);
+        let mut after = Ids::after(&Snapshot { ids_below: below, ..Snapshot::default() });
         assert!(after.take() > 2);
         assert!(after.grown().unwrap() > below);
     }

@@ -68,7 +68,7 @@ impl Keeper {
             exactness: saved.exactness,
             started: now,
             stopped: false,
-            ids: Ids::from(saved.ids_below),
+            ids: Ids::after(&saved),
             clients: Clients::new(seed),
             owners: Owners::new(seed),
             files: Files::new(seed),
@@ -219,7 +219,7 @@ impl Keeper {
             }
             return Ok(id);
         }
-        self.make_room()?;
+        self.make_room(Protocol::Nlm)?;
         let row = Client {
             id: ClientId(self.ids.take()),
             protocol: Protocol::Nlm,
@@ -253,15 +253,19 @@ impl Keeper {
     }
 
     /// Room for one more client (R1.3): who holds something, or may come to reclaim it, stays.
-    pub(crate) fn make_room(&mut self) -> Result<(), Refusal> {
+    pub(crate) fn make_room(&mut self, protocol: Protocol) -> Result<(), Refusal> {
         if self.clients.len() < self.config.limits.clients {
             return Ok(());
         }
-        if self.recovery.in_grace {
-            return Err(Refusal::TooManyClients);
+        let mut leaves = None;
+        if !self.recovery.in_grace {
+            leaves = self.clients.longest_idle();
         }
-        let idle = self.clients.longest_idle().ok_or(Refusal::TooManyClients)?;
-        self.unregister(idle);
+        // A host that locks matters more than somebody who only wants to be told.
+        if leaves.is_none() && protocol == Protocol::Nlm {
+            leaves = self.clients.longest_silent_registrant();
+        }
+        self.unregister(leaves.ok_or(Refusal::TooManyClients)?);
         Ok(())
     }
 
@@ -333,12 +337,12 @@ impl Keeper {
         while let Some(parked) = self.parking.pop_answered(client, question) {
             match parked {
                 Parked::Claim(claim) => self.judge_claim(client, claim, answer, now),
-                Parked::Waiter(waiter) => self.judge_waiter(waiter, answer, now),
+                Parked::Waiter(waiter) => self.judge_waiter(client, waiter, answer, now),
                 Parked::Lock(request, asked) if question == Question::SameKernel => {
                     self.judge_incarnation(client, request, asked, answer, now);
                 }
                 Parked::Lock(request, mut asked) => {
-                    self.judge_holder(client, &request, answer, now);
+                    self.judge_holder(client, self.wish(&request), answer, now);
                     asked.holders.push(client);
                     self.decide_lock(request, asked, now);
                 }

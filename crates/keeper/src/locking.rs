@@ -21,7 +21,7 @@ use crate::waiters::{Waiter, WaiterId};
 const NOBODY: OwnerId = OwnerId(u32::MAX);
 
 /// What is in the way of a lock.
-enum Obstacle {
+pub(crate) enum Obstacle {
     /// A lock that stays, or an earlier waiter.
     Firm,
     /// Only locks that may be given to somebody else if this host fails a probe (R4.5).
@@ -174,7 +174,7 @@ impl Keeper {
     }
 
     /// What is in the way: a held lock, or, for who is ready to wait, an earlier waiter too.
-    fn obstacle(&self, wish: Wish, queues: bool, asked: &Asked) -> Option<Obstacle> {
+    pub(crate) fn obstacle(&self, wish: Wish, queues: bool, asked: &Asked) -> Option<Obstacle> {
         let Wish { owner, file, range, mode, place } = wish;
         let releasable = self.recovery.unconfirmed > 0 && self.may_release();
         if planted::has(Bug::UpgradeIgnoresReaders)
@@ -261,49 +261,52 @@ impl Keeper {
 
     /// Gets in line, or keeps its place there.
     fn wait(&mut self, request: LockRequest, wish: Wish, now: Time) {
-        if let Some(waiter) = wish.place.and_then(|place| self.waiters.get_mut(place)) {
-            waiter.incarnation = request.incarnation;
-            waiter.handle = request.handle.clone();
-            waiter.form = request.form;
-            waiter.polled = now.mono;
-            waiter.passed_over = false;
-            return self.reply_lock(&request, Outcome::Blocked);
-        }
-        let waiting =
-            self.files.find(&request.file).map_or(0, |file| self.files.file(file).queue.len());
-        if waiting >= self.config.limits.waiters_per_file {
-            return self.refuse_lock(&request, None, Refusal::TooManyWaitersOnFile);
-        }
-        if let Err(refusal) = self.has_room(&request.caller, wish, terms(&request)) {
+        if wish.place.is_none()
+            && let Err(refusal) = self.has_room_to_wait(&request, wish)
+        {
             return self.refuse_lock(&request, None, refusal);
         }
         let (owner, file) = match self.admit(&request, now) {
             Ok(numbers) => numbers,
             Err(refusal) => return self.refuse_lock(&request, None, refusal),
         };
-        let id = WaiterId(self.ids.take());
-        self.owners.add_use(owner);
-        self.files.file_mut(file).queue.push(id);
-        if let Some(tracked) = self.clients.get_mut(self.owners.host(owner)) {
-            tracked.waiting += 1;
-        }
-        self.waiters.insert(
-            id,
-            Waiter {
+        let LockRequest { range, mode, incarnation, form, .. } = request;
+        if let Some(waiter) = wish.place.and_then(|place| self.waiters.get_mut(place)) {
+            waiter.incarnation = incarnation;
+            waiter.monitored |= request.monitored;
+            waiter.handle = request.handle.clone();
+            waiter.form = form;
+            waiter.polled = now.mono;
+            waiter.passed_over = false;
+        } else {
+            self.line_up(Waiter {
                 file,
                 owner,
-                range: request.range,
-                mode: request.mode,
-                incarnation: request.incarnation,
+                range,
+                mode,
+                incarnation,
                 monitored: request.monitored,
                 handle: request.handle.clone(),
-                form: request.form,
+                form,
                 since_ms: now.wall_ms,
                 polled: now.mono,
                 passed_over: false,
-            },
-        );
+            });
+        }
         self.reply_lock(&request, Outcome::Blocked);
+        // Only others that wait are in the way: look at them again, in case their turn was missed.
+        if self.table.conflict(file, owner, range, mode).is_none() {
+            self.wake(file, range, now);
+        }
+    }
+
+    fn has_room_to_wait(&self, request: &LockRequest, wish: Wish) -> Result<(), Refusal> {
+        let file = self.files.find(&request.file).map(|file| self.files.file(file));
+        let waiting = file.map_or(0, |file| file.queue.len());
+        if waiting >= self.config.limits.waiters_per_file {
+            return Err(Refusal::TooManyWaitersOnFile);
+        }
+        self.has_room(&request.caller, wish, terms(request))
     }
 
     /// Registers the host if it is new (R1.5), and gives owner and file their numbers.
@@ -398,7 +401,7 @@ impl Keeper {
         false
     }
 
-    fn wish(&self, request: &LockRequest) -> Wish {
+    pub(crate) fn wish(&self, request: &LockRequest) -> Wish {
         let LockRequest { range, mode, .. } = *request;
         let (owner, file) = self.numbers(&request.caller, &request.owner, &request.file);
         let place = file.and_then(|file| self.place(owner, file, range, mode));

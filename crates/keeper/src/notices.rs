@@ -11,6 +11,7 @@ use crate::bytes::Name;
 use crate::change::{Client, Exactness};
 use crate::config::Unreachable;
 use crate::event::Event;
+use crate::grace::Recovery;
 use crate::identity::{ClientId, Incarnation, NoticeId};
 use crate::keeper::Keeper;
 use crate::planted::{self, Bug};
@@ -52,6 +53,14 @@ enum Subject {
 pub struct Notices {
     owed: BTreeMap<NoticeId, Owed>,
     by_client: BTreeMap<(ClientId, Subject), NoticeId>,
+}
+
+impl Recovery {
+    /// When to give up telling somebody. Not while we wait for what it would reclaim.
+    fn last_notice(&self, started: Duration) -> Duration {
+        let last = started + GIVE_UP;
+        if self.in_window { last.max(self.ends) } else { last }
+    }
 }
 
 impl Keeper {
@@ -101,7 +110,7 @@ impl Keeper {
         }
         let Some(owed) = self.notices.owed.get_mut(&id) else { return };
         let client = owed.client;
-        if now.mono.saturating_sub(owed.started) >= GIVE_UP {
+        if now.mono >= self.recovery.last_notice(owed.started) {
             self.forget_notice(id);
             return self.event(Event::NoticeGivenUp { notice: id, client });
         }

@@ -26,7 +26,7 @@ impl Keeper {
             });
             return self.reply(id, Reply::Monitor(Ok(())));
         }
-        if let Err(why) = self.make_room() {
+        if let Err(why) = self.make_room(Protocol::Nsm) {
             self.event(Event::Refused { client: None, why });
             return self.reply(id, Reply::Monitor(Err(why)));
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use keeper::Keeper;
 use keeper::event::{Event, Proof, Release};
-use keeper::identity::{ClientId, GrantId};
+use keeper::identity::{ClientId, GrantId, RequestId};
 use keeper::range::Range;
 use keeper::request::GrantAnswer;
 use keeper::step::{Message, Outcome, Reply, Step};
@@ -13,7 +13,7 @@ use keeper::time::Time;
 
 use crate::cells::{self, CELLS, FILES, strength};
 use crate::driver::Input;
-use crate::model::{Cell, OpenGrant};
+use crate::model::{Block, Cell, OpenGrant};
 use crate::packet::{Call, Request};
 use crate::world::World;
 
@@ -133,6 +133,11 @@ impl World {
                     format!("{who}, byte {cell} of file {file}: {cause:?} left {seen:?}, was {old:?}")
                 });
             }
+            Some(_) if seen.strength == 0 => {
+                // Granted and taken away again in one step: the answer is old before it leaves.
+                self.judge_release((process, file, cell), old, step, inputs);
+                self.model.released_at[process][file][cell] = self.model.serial + 1;
+            }
             _ if same => {}
             _ if seen.strength == 0 || seen.strength < old.strength => {
                 self.judge_release((process, file, cell), old, step, inputs);
@@ -195,8 +200,10 @@ impl World {
                 }
             }
         }
+        self.model.just_blocked.clear();
         for message in &step.messages {
             match message {
+                Message::Reply(id, Reply::Lock(Outcome::Blocked)) => self.note_blocked(*id),
                 Message::Reply(id, Reply::Lock(Outcome::Granted)) => {
                     if let Some((request, _)) = self.model.asked.get(id).cloned() {
                         causes.extend(self.cause_of_lock(&request));
@@ -233,6 +240,16 @@ impl World {
             }
         }
         causes
+    }
+
+    fn note_blocked(&mut self, id: RequestId) {
+        let Some((request, _)) = self.model.asked.get(&id).cloned() else { return };
+        let Call::Lock { file, range, mode, state, .. } = request.call else { return };
+        if let Some(process) = request.truth.process {
+            let block = Block { id: request.truth.block, life: request.truth.life, state };
+            self.model.note_block(process, file, range, block);
+            self.model.just_blocked.insert((process, file, range, mode));
+        }
     }
 
     fn cause_of_grant(&self, grant: &OpenGrant, at_least: bool) -> Cause {

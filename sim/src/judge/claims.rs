@@ -9,7 +9,7 @@ use keeper::step::{Message, Notice, Step};
 
 use crate::cells::{CELLS, FILES};
 use crate::driver::Input;
-use crate::model::{Block, Cell, Claim};
+use crate::model::{Cell, Claim};
 use crate::packet::Call;
 use crate::world::{Phase, World};
 
@@ -24,19 +24,12 @@ impl World {
                         source: request.from,
                         name: name.clone(),
                         state,
-                        honest: request.truth.honest,
+                        speaker: request.truth.honest.then_some(request.truth.host),
                     });
                 };
                 match &request.call {
                     Call::Notify { name, state } => claim(name, Some(*state)),
                     Call::FreeAll { name } => claim(name, None),
-                    Call::Lock { file, range, wait: true, state, .. } => {
-                        if let Some(process) = request.truth.process {
-                            let (id, life) = (request.truth.block, request.truth.life);
-                            let block = Block { id, life, state: *state };
-                            self.model.note_block(process, *file, *range, block);
-                        }
-                    }
                     _ => {}
                 }
             }
@@ -207,7 +200,7 @@ impl World {
             .claims
             .iter()
             .filter(|claim| claim.source == address && claim.state == Some(to))
-            .map(|claim| claim.honest)
+            .map(|claim| claim.speaker == Some(host))
             .collect();
         if own.is_empty() {
             return Err(format!("no notice of state {to} came from its address"));
@@ -236,7 +229,7 @@ impl World {
         let mut foreign = false;
         for claim in claims {
             if claim.source == address {
-                own = Some(own.unwrap_or(true) && claim.honest);
+                own = Some(own.unwrap_or(true) && claim.speaker == Some(host));
             } else {
                 foreign |= claim.name.names_same_machine(&name);
             }

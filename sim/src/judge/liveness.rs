@@ -148,7 +148,8 @@ impl World {
     /// I7: the incarnation of a waiter is looked at again when it is granted.
     pub fn judge_new_grant(&mut self, keeper: &Keeper, grant: &OpenGrant, client: ClientId) {
         let key = (grant.process, grant.file, grant.range, grant.mode);
-        if !self.model.waiters.iter().any(|waiting| waiting.key() == key) {
+        let waited = self.model.waiters.iter().any(|waiting| waiting.key() == key);
+        if !waited && !self.model.just_blocked.contains(&key) {
             let who = self.who(grant.process);
             self.violate("R3.3", || format!("{who} is granted what it did not wait for: {key:?}"));
         }
@@ -266,8 +267,9 @@ impl World {
             let same_state = lock.incarnation.0 == self.hosts[host].state;
             let forged = self.processes[process].number == crate::scenario::FORGED_NUMBER;
             let explained = forged
+                || self.hosts[host].never_back
                 || self.model.abandoned.contains(&(process, file))
-                || (other_life && (!verified || same_state || self.hosts[host].never_back));
+                || (other_life && (!verified || same_state));
             if !explained {
                 let who = self.who(process);
                 let (range, id) = (lock.range, lock.id);

@@ -12,7 +12,7 @@
 //! alice reclaims a.db for read denying write
 //! alice unshares a.db
 //! alice accepts | denies | ignores | misses grant 1      the answer to a callback; ignored: none
-//!     came in time; missed: it certainly never left
+//!     came in time; missed: it certainly never left. `alice ignores grants`: from now on
 //! alice notifies: alice.lan is in state 5       SM_NOTIFY; the source may be a bare address
 //! alice sends FREE_ALL [as bob]
 //! alice watches bob                             SM_MON
@@ -70,6 +70,7 @@ pub enum Command {
     IsAt { peer: String, address: IpAddr, called: Option<Vec<u8>> },
     IsInState { peer: String, state: u32 },
     AnswersNotices { peer: String, result: NoticeResult },
+    IgnoresGrants { peer: String },
 }
 
 /// Who on which host, and the way it came.
@@ -194,6 +195,7 @@ fn host_sentence(peer: String, words: &mut Words) -> Parsed<Command> {
             clauses(&mut who, false, words)?;
             Ok(Command::Unshare { who, file })
         }
+        "ignores" if words.eat("grants").is_ok() => Ok(Command::IgnoresGrants { peer }),
         verb @ ("accepts" | "denies" | "ignores" | "misses") => {
             words.eat("grant")?;
             let answer = match verb {

@@ -32,6 +32,8 @@ struct Peer {
     state: u32,
     /// What becomes of notices that are sent to it.
     notices: NoticeResult,
+    /// No callback to it is answered in time.
+    ignores_grants: bool,
 }
 
 pub struct World {
@@ -72,8 +74,9 @@ impl World {
         let key = HostKey::new(address, Name::new(name));
         self.names.peers.retain(|_, known| known != peer);
         self.names.peers.insert(key.clone(), peer.to_owned());
-        let peer_now = Peer { key, state: 3, notices: NoticeResult::Answered };
-        self.peers.insert(peer.to_owned(), peer_now);
+        let notices = NoticeResult::Answered;
+        let introduced = Peer { key, state: 3, notices, ignores_grants: false };
+        self.peers.insert(peer.to_owned(), introduced);
     }
 
     /// Plays the commands of one block; its outcome, line by line.
@@ -137,11 +140,18 @@ impl World {
         }
         let now = self.now;
         for message in step.messages {
-            if let Message::Notice(notice) = message {
-                let mut peers = self.peers.values();
-                let peer = peers.find(|peer| peer.key.address() == notice.to);
-                let result = peer.map_or(NoticeResult::Failed, |peer| peer.notices);
-                self.keeper().handle_noticed(notice.id, result, now);
+            match message {
+                Message::Notice(notice) => {
+                    let peer = self.peer_at(notice.to);
+                    let result = peer.map_or(NoticeResult::Failed, |peer| peer.notices);
+                    self.keeper().handle_noticed(notice.id, result, now);
+                }
+                Message::Grant(grant)
+                    if self.peer_at(grant.to).is_some_and(|p| p.ignores_grants) =>
+                {
+                    self.keeper().handle_granted(grant.id, GrantAnswer::Unclear, now);
+                }
+                _ => {}
             }
         }
     }
@@ -257,6 +267,7 @@ impl World {
                 self.introduce(&peer, address, &called);
             }
             Command::IsInState { peer, state } => self.peer_mut(&peer)?.state = state,
+            Command::IgnoresGrants { peer } => self.peer_mut(&peer)?.ignores_grants = true,
             Command::AnswersNotices { peer, result } => self.peer_mut(&peer)?.notices = result,
             _ => unreachable!("requests are handed in above"),
         }
@@ -369,6 +380,10 @@ impl World {
 
     fn peer(&self, peer: &str) -> Played<&Peer> {
         self.peers.get(peer).ok_or(format!("who is {peer}?"))
+    }
+
+    fn peer_at(&self, address: IpAddr) -> Option<&Peer> {
+        self.peers.values().find(|peer| peer.key.address() == address)
     }
 
     fn peer_mut(&mut self, peer: &str) -> Played<&mut Peer> {
