@@ -105,7 +105,6 @@ pub struct Lock {
     pub since_ms: u64,
 }
 
-/// SHARE carries no state of its host, so news of any state frees it (I7).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     pub id: ShareId,
@@ -113,6 +112,8 @@ pub struct Share {
     pub owner: Arc<Owner>,
     pub access: Access,
     pub deny: Access,
+    /// SHARE carries no state: the one that its host was known to be in.
+    pub incarnation: Incarnation,
     pub since_ms: u64,
 }
 

@@ -37,6 +37,8 @@ pub struct Tracked {
     pub unconfirmed: usize,
     /// Those of them that grace waits for.
     pub missing: usize,
+    /// How many locks and waiters it has of each incarnation that they carry.
+    taken_as: BTreeMap<Incarnation, usize>,
     /// Owners of this host that have a number.
     pub owners: BTreeSet<OwnerId>,
     /// Since when it has nothing.
@@ -62,6 +64,27 @@ pub enum Suspicion {
 }
 
 impl Tracked {
+    pub fn count_taken(&mut self, incarnation: Incarnation) {
+        if incarnation.is_known() {
+            *self.taken_as.entry(incarnation).or_default() += 1;
+        }
+    }
+
+    pub fn count_given_back(&mut self, incarnation: Incarnation) {
+        if let Some(count) = self.taken_as.get_mut(&incarnation) {
+            *count -= 1;
+            if *count == 0 {
+                self.taken_as.remove(&incarnation);
+            }
+        }
+    }
+
+    /// Whether it has locks or waiters of another incarnation than the one it is known to be in.
+    /// Those that carry no state, and shares, which never do, say nothing.
+    pub fn has_strangers(&self) -> bool {
+        self.taken_as.keys().any(|taken| *taken != self.row.incarnation)
+    }
+
     /// What counts against its limit.
     pub fn entries(&self) -> usize {
         self.locks + self.shares + self.waiting
@@ -102,6 +125,7 @@ impl Clients {
             waiting: 0,
             unconfirmed: 0,
             missing: 0,
+            taken_as: BTreeMap::new(),
             owners: BTreeSet::new(),
             idle_since: now,
             suspect: None,

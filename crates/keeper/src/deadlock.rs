@@ -11,7 +11,7 @@ use crate::request::Mode;
 use crate::table::{FileId, OwnerId, Table};
 use crate::waiters::{Waiter, WaiterId, Waiters};
 
-/// How many blockers one search looks at. A circle longer than that is not found: its members wait
+/// How many locks and waiters one search looks at. A circle longer than that is not found: its members wait
 /// until one of them gives up.
 const LOOKS_MAX: u32 = 100_000;
 
@@ -50,7 +50,7 @@ impl<'a> Search<'a> {
         if self.is_blocked_by(wish, goal) {
             return true;
         }
-        while let Some(owner) = self.open.pop() {
+        while let Some(owner) = self.open.pop().filter(|_| self.looks > 0) {
             let waiters = self.waiters;
             for (id, waiter) in waiters.of_owner(owner) {
                 let Waiter { file, range, mode, .. } = *waiter;
@@ -67,21 +67,24 @@ impl<'a> Search<'a> {
         let Wish { owner, file, range, mode, place } = wish;
         let (table, files, waiters) = (self.table, self.files, self.waiters);
         let mut found = false;
-        let mut look = |blocker: OwnerId| {
-            found |= blocker == goal;
+        let mut look = |blocker: Option<OwnerId>| {
+            found |= blocker == Some(goal);
             if found || self.looks == 0 {
                 return ControlFlow::Break(());
             }
             self.looks -= 1;
-            if self.seen.insert(blocker) {
+            if let Some(blocker) = blocker
+                && self.seen.insert(blocker)
+            {
                 self.open.push(blocker);
             }
             ControlFlow::Continue(())
         };
-        table.conflicts(file, owner, range, mode, &mut |held| look(held.owner));
+        table.conflicts(file, owner, range, mode, &mut |held| look(Some(held.owner)));
         let earlier = files.file(file).queue.iter().take_while(|id| Some(**id) != place);
         for waiter in earlier.filter_map(|id| waiters.get(*id)) {
-            if waiter.conflicts(owner, range, mode) && look(waiter.owner).is_break() {
+            let in_the_way = waiter.conflicts(owner, range, mode).then_some(waiter.owner);
+            if look(in_the_way).is_break() {
                 break;
             }
         }

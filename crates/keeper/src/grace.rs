@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::bytes::FileKey;
-use crate::change::{Change, Exactness, Lock, Snapshot};
+use crate::change::{Change, Exactness, Lock, Protocol, Snapshot};
 use crate::clients::Tracked;
 use crate::config::{GraceMode, Unreachable};
 use crate::deadlock::Wish;
@@ -94,7 +94,7 @@ impl Keeper {
             }
         }
         for share in saved.shares.into_values() {
-            if self.is_over(share.owner.host, Incarnation::UNKNOWN, share.id.0) {
+            if self.is_over(share.owner.host, share.incarnation, share.id.0) {
                 self.change(Change::ShareGone(share.id));
             } else if self.exactness == Exactness::Roster {
                 self.recovery.remembered.shares.insert(share.id, share);
@@ -237,6 +237,11 @@ impl Keeper {
         if let Some(file) = file
             && self.owner_holds(owner, file, request.range, request.mode)
         {
+            if self.splits(owner, file, request.range)
+                && let Err(why) = self.has_room_to_split(owner, file)
+            {
+                return self.refuse_lock(&request, host, why);
+            }
             let settled = self.settle_grants(owner, file, request.range);
             self.confirm_owned(owner, file, request.range, request.mode, now);
             self.finish_and_wake(file, settled, request.range, now);
@@ -286,6 +291,10 @@ impl Keeper {
         self.confirm_unchanged(owner, file, range, mode);
         let own: Vec<Held> = self.table.owned(owner, file, range).collect();
         for held in own {
+            // What the owner took anew since then is not weakened by a late reclaim.
+            if held.terms.confirmed && held.terms.mode > mode {
+                continue;
+            }
             if let Some(part) = held.range.overlap(range) {
                 let terms = Terms { mode, confirmed: true, ..held.terms };
                 self.grant(file, owner, part, terms, now);
@@ -381,7 +390,9 @@ impl Keeper {
 
     /// The recovery window is over.
     pub(crate) fn end_window(&mut self, now: Time) {
-        self.recovery.in_window = false;
+        // If nobody was heard, it is our network that is down (R2.6): nobody could have come, and
+        // a new window begins with the first who does.
+        self.recovery.in_window = !self.recovery.heard;
         self.mark_crashed();
         if planted::has(Bug::WindowDropsLocks) {
             let lost: Vec<Held> = self.table.after(LockId(0)).collect();
@@ -462,9 +473,14 @@ impl Keeper {
     /// Somebody is there: our network works. That settles what `unreachable = "immediate"` was
     /// waiting for.
     pub(crate) fn hear_anybody(&mut self, now: Time) {
-        if std::mem::replace(&mut self.recovery.heard, true)
-            || self.config.unreachable != Unreachable::Immediate
-        {
+        if std::mem::replace(&mut self.recovery.heard, true) {
+            return;
+        }
+        if now.mono >= self.recovery.ends && self.recovery.in_window {
+            self.recovery.ends = now.mono + self.config.window(Protocol::Nlm);
+            self.timers.set(Timer::Window, self.recovery.ends);
+        }
+        if self.config.unreachable != Unreachable::Immediate {
             return;
         }
         let unreached = self.clients.hosts().filter(|tracked| tracked.unreached);

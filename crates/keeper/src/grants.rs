@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::bytes::Handle;
 use crate::deadlock::Wish;
 use crate::event::Event;
-use crate::identity::{ClientId, GrantId};
+use crate::identity::{ClientId, GrantId, Incarnation};
 use crate::keeper::Keeper;
 use crate::locking::Obstacle;
 use crate::parking::{Asked, Parked};
@@ -15,7 +15,7 @@ use crate::planted::{self, Bug};
 use crate::range::Range;
 use crate::request::{Form, GrantAnswer, Mode, ProbeAnswer, Question};
 use crate::step::{Grant, Message};
-use crate::table::{FileId, Held, OwnerId, Terms};
+use crate::table::{FileId, OwnerId, Terms};
 use crate::time::Time;
 use crate::timer::Timer;
 use crate::waiters::{Waiter, WaiterId};
@@ -158,7 +158,7 @@ impl Keeper {
             }
             // Nobody further back can get past an exclusive claim on all of it, unless it is the
             // same owner's.
-            let others = self.waiters.of_owner(owner).any(|(other, _)| other != id);
+            let others = self.waiters.of_owner_on(owner, file).any(|(other, _)| other != id);
             if mode == Mode::Exclusive && range.covers(freed) && !others {
                 break;
             }
@@ -166,7 +166,7 @@ impl Keeper {
     }
 
     fn ask_for_waiter(&mut self, host: ClientId, waiter: WaiterId, now: Time) {
-        if !self.parking.is_awaiting(host, Question::Reachable, waiter) {
+        if !self.parking.is_asking(host, waiter) {
             self.ask(host, Question::Reachable, Parked::Waiter(waiter), now);
         }
     }
@@ -204,19 +204,19 @@ impl Keeper {
         &mut self,
         asked: ClientId,
         id: WaiterId,
-        answer: ProbeAnswer,
+        answer: Option<ProbeAnswer>,
         now: Time,
     ) {
         let Some(waiter) = self.waiters.get_mut(id) else { return };
         let Waiter { file, owner, range, mode, .. } = *waiter;
         if self.owners.host(owner) != asked {
             let wish = Wish { owner, file, range, mode, place: Some(id) };
-            return self.judge_holder(asked, wish, answer, now);
+            return self.judge_holder(asked, wish, answer.unwrap_or(ProbeAnswer::Alive), now);
         }
         match answer {
-            ProbeAnswer::Alive => waiter.polled = now.mono,
+            Some(ProbeAnswer::Alive) => waiter.polled = now.mono,
             _ if planted::has(Bug::DeadWaiterBlocks) => return,
-            ProbeAnswer::Gone | ProbeAnswer::Silent => self.pass_over(id),
+            _ => self.pass_over(id),
         }
         self.wake(file, range, now);
     }
@@ -228,15 +228,9 @@ impl Keeper {
         let Waiter { file, owner, range, mode, incarnation, monitored, handle, form, .. } = waiter;
         let terms = Terms { mode, incarnation, monitored, confirmed: true };
         let settled = self.settle_grants(owner, file, range);
-        let own: Vec<Held> = self.table.owned(owner, file, range).collect();
-        let before = own.iter().filter_map(|held| {
-            // A stronger lock of an earlier incarnation may be a dead kernel's: it is no claim that
-            // this one could want back.
-            let stays = held.terms.incarnation == incarnation;
-            let kept = if stays { held.terms.mode } else { held.terms.mode.min(mode) };
-            Some((held.range.overlap(range)?, Terms { mode: kept, ..held.terms }))
-        });
-        let before = before.collect();
+        let before = self.table.owned(owner, file, range);
+        let before =
+            before.filter_map(|held| Some((held.range.overlap(range)?, held.terms))).collect();
         let open = OpenGrant {
             owner,
             file,
@@ -249,25 +243,24 @@ impl Keeper {
             in_flight: true,
             maybe_taken: false,
         };
-        let (mut rest, mut weakened) = (Some(range), false);
+        let mut rest = Some(range);
         for (stronger, _) in open.before.iter().filter(|(_, held)| held.mode > mode) {
             if planted::has(Bug::WeakensTooEarly) {
                 break;
             }
             let Some((below, above)) = rest.map(|rest| rest.without(*stronger)) else { break };
             if let Some(below) = below {
-                weakened |= self.grant_quietly(file, owner, below, terms, now);
+                self.grant_quietly(file, owner, below, terms, now);
             }
             rest = above;
         }
         if let Some(rest) = rest {
-            weakened |= self.grant_quietly(file, owner, rest, terms, now);
+            self.grant_quietly(file, owner, rest, terms, now);
         }
         let grant = GrantId(self.ids.take());
         self.grants.insert(grant, open);
         self.send_grant(grant, now);
-        let more = self.finish_settled(settled, range, now);
-        if weakened { Some(more.map_or(range, |more| more.hull(range))) } else { more }
+        self.finish_settled(settled, range, now)
     }
 
     fn send_grant(&mut self, id: GrantId, now: Time) {
@@ -291,6 +284,24 @@ impl Keeper {
         // In case the answer itself gets lost on its way to us.
         self.timers.set(Timer::Grant(id), now.mono + RETRY_MAX);
         self.step.messages.push(Message::Grant(grant));
+    }
+
+    /// A host is found to have rebooted to `to`: what a callback to that incarnation had left in
+    /// the hands of an earlier one is now the callback's.
+    pub(crate) fn inherit_grants(&mut self, host: ClientId, to: Incarnation, now: Time) {
+        let owners = &self.owners;
+        let of_host =
+            self.grants.open.iter_mut().filter(|(_, open)| {
+                owners.host(open.owner) == host && open.terms.incarnation == to
+            });
+        let mut inherited = Vec::new();
+        for (_, open) in of_host {
+            let old = open.before.extract_if(.., |(_, terms)| terms.incarnation != to);
+            inherited.extend(old.map(|(range, _)| (open.file, open.owner, range, open.terms)));
+        }
+        for (file, owner, range, terms) in inherited {
+            self.grant(file, owner, range, terms, now);
+        }
     }
 
     /// The owner knows that the lock is its own: what it had before is history.
@@ -393,6 +404,7 @@ impl Keeper {
         self.files.file_mut(waiter.file).queue.push(id);
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
             tracked.waiting += 1;
+            tracked.count_taken(waiter.incarnation);
         }
         self.waiters.insert(id, waiter);
     }
@@ -403,6 +415,7 @@ impl Keeper {
         self.owners.end_use(waiter.owner);
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
             tracked.waiting -= 1;
+            tracked.count_given_back(waiter.incarnation);
             tracked.idle_since = now.mono;
         }
         Some(waiter)

@@ -117,14 +117,10 @@ impl Keeper {
                 Timer::Idle => self.unregister_idle(now),
                 Timer::Grant(grant) => self.resend_grant(grant, now),
                 Timer::Notice(notice) => self.send_notice(notice, now),
-                // Nobody could say: the safe answer is that it lives.
-                Timer::Probe(host, question) => {
-                    let answer = match planted::has(Bug::SilentProbeKills) {
-                        true => ProbeAnswer::Gone,
-                        false => ProbeAnswer::Alive,
-                    };
-                    self.handle_probed(host, question, answer, now);
+                Timer::Probe(host, question) if planted::has(Bug::SilentProbeKills) => {
+                    self.use_answer(host, question, Some(ProbeAnswer::Gone), now);
                 }
+                Timer::Probe(host, question) => self.use_answer(host, question, None, now),
             }
         }
     }
@@ -328,26 +324,48 @@ impl Keeper {
         answer: ProbeAnswer,
         now: Time,
     ) {
-        self.timers.stop(Timer::Probe(client, question));
+        let asked = self.timers.due(Timer::Probe(client, question));
+        let asked = asked.map(|due| due.saturating_sub(PROBE_MAX));
+        let seen = self.clients.get(client).and_then(|tracked| tracked.last_seen);
+        let spoke = question == Question::Reachable && asked.is_some() && seen >= asked;
+        let answer = match answer {
+            // It did not answer us, and yet it reads and writes.
+            ProbeAnswer::Silent if spoke => ProbeAnswer::Alive,
+            answer => answer,
+        };
         if answer == ProbeAnswer::Alive {
             self.hear_client(client, now);
         }
-        // One at a time: what is decided for one may withdraw another.
+        self.use_answer(client, question, Some(answer), now);
+    }
+
+    /// Goes on with what was waiting for an answer; `None` if nobody could say. Then the safe side
+    /// is that whoever holds something lives, and that whoever waits is not there.
+    fn use_answer(
+        &mut self,
+        client: ClientId,
+        question: Question,
+        answer: Option<ProbeAnswer>,
+        now: Time,
+    ) {
+        self.timers.stop(Timer::Probe(client, question));
         self.parking.answer(client, question);
+        let lives = answer.unwrap_or(ProbeAnswer::Alive);
+        // One at a time: what is decided for one may withdraw another.
         while let Some(parked) = self.parking.pop_answered(client, question) {
             match parked {
-                Parked::Claim(claim) => self.judge_claim(client, claim, answer, now),
+                Parked::Claim(claim) => self.judge_claim(client, claim, lives, now),
                 Parked::Waiter(waiter) => self.judge_waiter(client, waiter, answer, now),
                 Parked::Lock(request, asked) if question == Question::SameKernel => {
-                    self.judge_incarnation(client, request, asked, answer, now);
+                    self.judge_incarnation(client, request, asked, lives, now);
                 }
                 Parked::Lock(request, mut asked) => {
-                    self.judge_holder(client, self.wish(&request), answer, now);
+                    self.judge_holder(client, self.wish(&request), lives, now);
                     asked.holders.push(client);
                     self.decide_lock(request, asked, now);
                 }
                 Parked::Share(request, mut asked) => {
-                    self.judge_sharer(client, &request, answer, now);
+                    self.judge_sharer(client, &request, lives, now);
                     asked.holders.push(client);
                     self.decide_share(request, asked, now);
                 }
@@ -478,6 +496,7 @@ impl Keeper {
         let host = self.owners.host(held.owner);
         if let Some(tracked) = self.clients.get_mut(host) {
             tracked.locks += 1;
+            tracked.count_taken(held.terms.incarnation);
             if !held.terms.confirmed {
                 self.recovery.count_unconfirmed(tracked, held.terms.monitored);
             }
@@ -488,6 +507,7 @@ impl Keeper {
         let host = self.owners.host(held.owner);
         if let Some(tracked) = self.clients.get_mut(host) {
             tracked.locks -= 1;
+            tracked.count_given_back(held.terms.incarnation);
             tracked.idle_since = now.mono;
             if !held.terms.confirmed {
                 self.recovery.count_confirmed(tracked, held.terms.monitored);

@@ -35,6 +35,7 @@ mod reboots;
 mod registrants;
 mod remembered;
 mod shares;
+mod sweep;
 mod table;
 mod timer;
 mod tree;

@@ -54,6 +54,7 @@ impl Keeper {
             return self.reclaim_lock(request, host, now);
         }
         let wish = self.wish(&request);
+        self.refresh_waiter(wish.place, &request, now);
         if self.grace_holds_back(wish, true) {
             return self.hold_back(Parked::Lock(request, asked), now);
         }
@@ -125,8 +126,8 @@ impl Keeper {
     /// An owner gives up a range and what it waits for in it. Nobody is woken before all of it is
     /// gone: a callback must not leave for a lock that the same request takes back.
     fn give_up(&mut self, owner: OwnerId, file: FileId, range: Range, now: Time) {
-        let of_owner = self.waiters.of_owner(owner);
-        let inside = of_owner.filter(|(_, w)| w.file == file && range.covers(w.range));
+        let of_owner = self.waiters.of_owner_on(owner, file);
+        let inside = of_owner.filter(|(_, waiter)| range.covers(waiter.range));
         let waiting: Vec<WaiterId> = inside.map(|(id, _)| id).collect();
         let mut freed: Option<Range> = None;
         for id in waiting {
@@ -147,7 +148,7 @@ impl Keeper {
     }
 
     /// Whether an UNLOCK would cut one lock into two.
-    fn splits(&self, owner: OwnerId, file: FileId, range: Range) -> bool {
+    pub(crate) fn splits(&self, owner: OwnerId, file: FileId, range: Range) -> bool {
         let mut owned = self.table.owned(owner, file, range);
         owned.any(|held| matches!(held.range.without(range), (Some(_), Some(_))))
     }
@@ -271,14 +272,7 @@ impl Keeper {
             Err(refusal) => return self.refuse_lock(&request, None, refusal),
         };
         let LockRequest { range, mode, incarnation, form, .. } = request;
-        if let Some(waiter) = wish.place.and_then(|place| self.waiters.get_mut(place)) {
-            waiter.incarnation = incarnation;
-            waiter.monitored |= request.monitored;
-            waiter.handle = request.handle.clone();
-            waiter.form = form;
-            waiter.polled = now.mono;
-            waiter.passed_over = false;
-        } else {
+        if wish.place.is_none() {
             self.line_up(Waiter {
                 file,
                 owner,
@@ -298,6 +292,21 @@ impl Keeper {
         if self.table.conflict(file, owner, range, mode).is_none() {
             self.wake(file, range, now);
         }
+    }
+
+    /// A waiter that asks again shows that it is there, and what it is now.
+    fn refresh_waiter(&mut self, place: Option<WaiterId>, request: &LockRequest, now: Time) {
+        let Some(waiter) = place.and_then(|place| self.waiters.get_mut(place)) else { return };
+        if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
+            tracked.count_given_back(waiter.incarnation);
+            tracked.count_taken(request.incarnation);
+        }
+        waiter.incarnation = request.incarnation;
+        waiter.monitored |= request.monitored;
+        waiter.handle = request.handle.clone();
+        waiter.form = request.form;
+        waiter.polled = now.mono;
+        waiter.passed_over = false;
     }
 
     fn has_room_to_wait(&self, request: &LockRequest, wish: Wish) -> Result<(), Refusal> {
@@ -345,14 +354,16 @@ impl Keeper {
     }
 
     /// Splitting is giving back, so it has twice the room.
-    fn has_room_to_split(&self, owner: OwnerId, file: FileId) -> Result<(), Refusal> {
+    pub(crate) fn has_room_to_split(&self, owner: OwnerId, file: FileId) -> Result<(), Refusal> {
         let limits = &self.config.limits;
         let host = self.clients.get(self.owners.host(owner));
-        if self.entries() >= limits.locks * 2 {
+        if self.entries() >= limits.locks.saturating_mul(2) {
             Err(Refusal::TooManyLocks)
-        } else if self.table.file_len(file) >= limits.locks_per_file * 2 {
+        } else if self.table.file_len(file) >= limits.locks_per_file.saturating_mul(2) {
             Err(Refusal::TooManyLocksOnFile)
-        } else if host.is_some_and(|host| host.entries() >= limits.locks_per_client * 2) {
+        } else if host
+            .is_some_and(|host| host.entries() >= limits.locks_per_client.saturating_mul(2))
+        {
             Err(Refusal::TooManyLocksOfHost)
         } else {
             Ok(())
@@ -410,10 +421,8 @@ impl Keeper {
 
     /// The entry of a request that waits already.
     fn place(&self, owner: OwnerId, file: FileId, range: Range, mode: Mode) -> Option<WaiterId> {
-        let mut waiting = self.waiters.of_owner(owner);
-        let same = waiting.find(|(_, waiter)| {
-            waiter.file == file && waiter.range == range && waiter.mode == mode
-        });
+        let mut waiting = self.waiters.of_owner_on(owner, file);
+        let same = waiting.find(|(_, waiter)| waiter.range == range && waiter.mode == mode);
         same.map(|(id, _)| id)
     }
 

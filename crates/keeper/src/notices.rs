@@ -135,7 +135,9 @@ impl Keeper {
     pub fn handle_noticed(&mut self, notice: NoticeId, result: NoticeResult, now: Time) {
         let in_window = self.recovery.in_window;
         let Some(owed) = self.notices.owed.get_mut(&notice) else { return };
-        if !std::mem::replace(&mut owed.in_flight, false) {
+        // A second report of one attempt says nothing new, except that somebody is there.
+        let reported = !std::mem::replace(&mut owed.in_flight, false);
+        if reported && result != NoticeResult::Answered {
             return;
         }
         let client = owed.client;

@@ -8,6 +8,7 @@ use crate::parking::Parked;
 use crate::planted::{self, Bug};
 use crate::request::{OperatorAction, OperatorRequest};
 use crate::step::{OperatorDone, OperatorError, Outcome, Refusal, Reply};
+use crate::sweep::Ended;
 use crate::time::Time;
 
 impl Keeper {
@@ -49,7 +50,7 @@ impl Keeper {
             self.step.changes.pop();
         }
         self.event(Event::Fenced { client, by: by.clone() });
-        let released = self.sweep(client, now, |_, _| true);
+        let released = self.sweep(client, Ended::Everything, now);
         if released > 0 {
             let why = Release::Operator(by);
             self.event(Event::Released { client, count: released, why });
@@ -94,7 +95,7 @@ impl Keeper {
             }
             None => {
                 let to = self.clients.incarnation(client);
-                let released = self.sweep(client, now, |_, _| true);
+                let released = self.sweep(client, Ended::Everything, now);
                 self.event(Event::Rebooted { client, to, proof: Proof::Operator(by), released });
                 self.end_grace_if_complete(now);
             }

@@ -1,7 +1,7 @@
 //! Requests that are held back: for the end of grace (R4.2), or for what a probe will say (R6.1,
 //! R6.2, R4.5). Bounded (I10); a caller that gives up takes its request out again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::bytes::FileKey;
@@ -82,6 +82,9 @@ pub struct Parking {
     /// For answers that are still to come, and for those that are here.
     probes: BTreeMap<(ClientId, Question), VecDeque<Parked>>,
     answered: BTreeMap<(ClientId, Question), VecDeque<Parked>>,
+    /// Waiters on whose behalf a host is being asked. They have a bound of their own.
+    asking: BTreeSet<(ClientId, WaiterId)>,
+    /// All the others.
     count: usize,
 }
 
@@ -111,8 +114,16 @@ impl Parking {
 
     /// Parks for the answer to a question.
     pub fn await_probe(&mut self, host: ClientId, question: Question, parked: Parked) {
-        self.count += 1;
+        if let Parked::Waiter(waiter) = parked {
+            self.asking.insert((host, waiter));
+        } else {
+            self.count += 1;
+        }
         self.probes.entry((host, question)).or_default().push_back(parked);
+    }
+
+    pub fn is_asking(&self, host: ClientId, waiter: WaiterId) -> bool {
+        self.asking.contains(&(host, waiter))
     }
 
     /// The answer is here: who has waited for it so far is apart from who comes now.
@@ -126,18 +137,15 @@ impl Parking {
         let waiting = self.answered.get_mut(&(host, question))?;
         let parked = waiting.pop_front();
         match parked {
+            Some(Parked::Waiter(waiter)) => {
+                self.asking.remove(&(host, waiter));
+            }
             Some(_) => self.count -= 1,
             None => {
                 self.answered.remove(&(host, question));
             }
         }
         parked
-    }
-
-    pub fn is_awaiting(&self, host: ClientId, question: Question, waiter: WaiterId) -> bool {
-        self.probes.get(&(host, question)).is_some_and(|parked| {
-            parked.iter().any(|parked| matches!(parked, Parked::Waiter(id) if *id == waiter))
-        })
     }
 
     /// Takes out the LOCKs that an owner no longer wants: of one range and mode (CANCEL), or all
@@ -168,14 +176,10 @@ impl Parking {
         };
         self.held_back.retain(|(_, parked)| keep(parked));
         // A question stays asked even when nobody waits for its answer any more.
-        let asking = self.probes.values_mut().chain(self.answered.values_mut());
-        let left: usize = asking
-            .map(|waiting| {
-                waiting.retain(&mut keep);
-                waiting.len()
-            })
-            .sum();
-        self.count = self.held_back.len() + left;
+        for waiting in self.probes.values_mut().chain(self.answered.values_mut()) {
+            waiting.retain(&mut keep);
+        }
+        self.count -= out.len();
         out
     }
 }

@@ -168,11 +168,11 @@ impl Keeper {
         }
     }
 
-    fn view_client<'a>(&'a self, tracked: &'a Tracked) -> ClientView<'a> {
+    fn view_client<'a>(&self, tracked: &'a Tracked) -> ClientView<'a> {
         let suspect = match tracked.suspect {
             None => false,
             Some(Suspicion::Reset) => !tracked.has_nothing(),
-            Some(Suspicion::State) => self.has_strangers(tracked.row.id),
+            Some(Suspicion::State) => tracked.has_strangers(),
         };
         ClientView {
             client: &tracked.row,

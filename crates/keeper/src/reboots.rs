@@ -2,25 +2,23 @@
 //! R6.2). A lock taken from a host that lives is silent corruption; a lock kept for a dead host is
 //! only a nuisance. So a claim needs the right source, news, and no sign of life.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::bytes::Name;
-use crate::change::{Change, Client, Reboot};
+use crate::change::{Client, Reboot};
 use crate::clients::Suspicion;
 use crate::event::{Doubt, Event, Proof, Release};
 use crate::identity::{ClientId, Incarnation, LockId, RequestId};
 use crate::keeper::Keeper;
 use crate::parking::{Asked, Parked};
 use crate::planted::{self, Bug};
-use crate::range::Range;
 use crate::request::{FreeAllRequest, LockRequest, ProbeAnswer, Question, RebootNotice};
 use crate::step::{Outcome, Refusal, Reply};
-use crate::table::{FileId, Held, OwnerId};
+use crate::sweep::Ended;
 use crate::time::Time;
 use crate::view::PendingReboot;
-use crate::waiters::WaiterId;
 
 /// How long a packet of a dead kernel may still be on its way.
 const HAUNTED: Duration = Duration::from_secs(120);
@@ -116,7 +114,7 @@ impl Keeper {
             return self.resolve(claim.request, true);
         };
         // A repeat changes nothing, unless something of another incarnation is still here.
-        if claim.to == Some(tracked.row.incarnation) && !self.has_strangers(host) {
+        if claim.to == Some(tracked.row.incarnation) && !tracked.has_strangers() {
             return self.resolve(claim.request, true);
         }
         if tracked.has_nothing() {
@@ -127,18 +125,6 @@ impl Keeper {
         }
         let claim = Claim { recorded: tracked.row.incarnation, ..claim };
         self.ask(host, Question::SameKernel, Parked::Claim(claim), now);
-    }
-
-    /// Whether a host has locks or waiters of another incarnation than the one it is known to be
-    /// in. Those that carry no state, and shares, which never do, say nothing.
-    pub(crate) fn has_strangers(&self, host: ClientId) -> bool {
-        let Some(tracked) = self.clients.get(host) else { return false };
-        let current = tracked.row.incarnation;
-        let is_strange = |other: Incarnation| other.is_known() && other != current;
-        tracked.owners.iter().any(|owner| {
-            self.table.of_owner(*owner).any(|held| is_strange(held.terms.incarnation))
-                || self.waiters.of_owner(*owner).any(|(_, waiter)| is_strange(waiter.incarnation))
-        })
     }
 
     /// R6.1 (c): what a probe said of a host that is claimed to have rebooted.
@@ -183,7 +169,8 @@ impl Keeper {
             Some(to) => self.accept_reboot(host, to, claim.arrived, proof, now),
             None => {
                 let spared = planted::has(Bug::FreeAllDoesNothing);
-                let count = self.sweep(host, now, |_, id| id < claim.arrived && !spared);
+                let ended = Ended::Before(if spared { 0 } else { claim.arrived });
+                let count = self.sweep(host, ended, now);
                 let why = Release::FreeAll;
                 self.event(Event::Released { client: host, count, why });
                 self.end_grace_if_complete(now);
@@ -243,10 +230,8 @@ impl Keeper {
                 tracked.haunted = Some((from, now.mono + HAUNTED));
             }
         }
-        let released = self.sweep(host, now, |incarnation, id| {
-            let other = incarnation != to || planted::has(Bug::RebootFreesNew);
-            other && (id < arrived || (incarnation.is_known() && incarnation.is_before(to)))
-        });
+        self.inherit_grants(host, to, now);
+        let released = self.sweep(host, Ended::Reboot { to, arrived }, now);
         self.withdraw_parked(host, to);
         self.event(Event::Rebooted { client: host, to, proof, released });
         self.relay_reboot(host, to, now);
@@ -266,115 +251,6 @@ impl Keeper {
         for request in withdrawn {
             self.reply(request, Reply::Lock(Outcome::Refused(Refusal::Withdrawn)));
         }
-    }
-
-    /// Takes from a host all locks, shares and waiters that `gone` says, by incarnation and id, and
-    /// gives what becomes free to who waits for it.
-    pub(crate) fn sweep(
-        &mut self,
-        host: ClientId,
-        now: Time,
-        gone: impl Fn(Incarnation, u64) -> bool,
-    ) -> u64 {
-        let Some(tracked) = self.clients.get(host) else { return 0 };
-        let owners: Vec<OwnerId> = tracked.owners.iter().copied().collect();
-        let mut lost: Vec<Held> = Vec::new();
-        let mut given_up: Vec<WaiterId> = Vec::new();
-        for owner in &owners {
-            let mut ends = |held: &Held| gone(held.terms.incarnation, held.id.0);
-            self.table.remove_owned(*owner, &mut ends, &mut lost);
-            let waiting = self.waiters.of_owner(*owner);
-            let waiting = waiting.filter(|(id, waiter)| gone(waiter.incarnation, id.0));
-            if !planted::has(Bug::WaitersSurviveReboot) {
-                given_up.extend(waiting.map(|(id, _)| id));
-            }
-        }
-        let shares =
-            self.shares.of_host(host).filter(|share| gone(Incarnation::UNKNOWN, share.id.0));
-        let mut shares: Vec<_> = shares.map(|share| share.id).collect();
-        if planted::has(Bug::SharesSurviveReboot) {
-            shares.clear();
-        }
-        let mut woken: Vec<(FileId, Range)> = Vec::new();
-        for waiter in given_up {
-            if let Some(waiter) = self.forget_waiter(waiter, now) {
-                woken.push((waiter.file, waiter.range));
-            }
-        }
-        let count = (lost.len() + shares.len()) as u64;
-        self.write_off(&lost, now);
-        woken.extend(lost.iter().map(|held| (held.file, held.range)));
-        let mut files = self.wake_all(woken, now);
-        for share in shares {
-            files.extend(self.remove_share(share, now).map(|share| share.file));
-        }
-        // Only now: until here, something of the host may still have needed its number.
-        for owner in owners {
-            self.tidy_owner(owner);
-        }
-        for file in files {
-            if self.table.file_len(file) == 0 {
-                self.files.forget_unused(file);
-            }
-        }
-        count + self.sweep_remembered(host)
-    }
-
-    fn sweep_remembered(&mut self, host: ClientId) -> u64 {
-        if self.recovery.remembered.is_empty() {
-            return 0;
-        }
-        let (locks, shares) = self.recovery.remembered.take_host(host);
-        let count = (locks.len() + shares.len()) as u64;
-        for id in locks {
-            self.change(Change::LockGone(id));
-        }
-        for id in shares {
-            self.change(Change::ShareGone(id));
-        }
-        count
-    }
-
-    /// Takes single locks from a host.
-    pub(crate) fn drop_locks(&mut self, host: ClientId, lost: Vec<Held>, why: Release, now: Time) {
-        if lost.is_empty() {
-            return;
-        }
-        for held in &lost {
-            self.table.remove(held.id);
-        }
-        self.write_off(&lost, now);
-        self.event(Event::Released { client: host, count: lost.len() as u64, why });
-        self.wake_all(lost.iter().map(|held| (held.file, held.range)).collect(), now);
-        for held in &lost {
-            self.tidy(held.owner, held.file);
-        }
-    }
-
-    /// Writes down locks that are out of the table already.
-    fn write_off(&mut self, lost: &[Held], now: Time) {
-        self.step.changes.reserve(lost.len());
-        for held in lost {
-            self.change(Change::LockGone(held.id));
-            self.count_out(held, now);
-            self.forget_grants(held.owner, held.file, held.range);
-        }
-    }
-
-    /// Wakes each file once, with the whole of what became free on it.
-    fn wake_all(&mut self, mut freed: Vec<(FileId, Range)>, now: Time) -> BTreeSet<FileId> {
-        freed.sort_unstable();
-        let mut files = BTreeSet::new();
-        for part in freed.chunk_by(|a, b| a.0 == b.0) {
-            let hull = part.iter().map(|(_, range)| *range).reduce(Range::hull);
-            if let (Some((file, _)), Some(hull)) = (part.first(), hull) {
-                files.insert(*file);
-                if !planted::has(Bug::ReleaseWakesNobody) {
-                    self.wake(*file, hull, now);
-                }
-            }
-        }
-        files
     }
 
     /// A late packet of a kernel that is known to be gone. Only for a while: a state can come back
@@ -402,7 +278,7 @@ impl Keeper {
         }
         if was_reset && !nothing && !request.reclaim {
             if request.stateless {
-                let released = self.sweep(host, now, |_, id| id < next);
+                let released = self.sweep(host, Ended::Before(next), now);
                 let (client, proof) = (host, Proof::Stateless);
                 self.event(Event::Rebooted { client, to: recorded, proof, released });
                 self.end_grace_if_complete(now);
@@ -444,6 +320,10 @@ impl Keeper {
             row.incarnation = is;
             row.reboot = None;
         });
+        // News that was not believed is overtaken.
+        if let Some(tracked) = self.clients.get_mut(host) {
+            tracked.pending = None;
+        }
     }
 
     /// An old connection of this host was reset, without our having asked (R6.2).

@@ -19,6 +19,9 @@ impl Keeper {
         let key = (source, callback.clone(), watched.clone());
         if let Some(known) = self.clients.find_registrant(&key) {
             self.hear_client(known, now);
+            if self.private(known) == Some(private) {
+                return self.reply(id, Reply::Monitor(Ok(())));
+            }
             self.update_client(known, |row| {
                 if let Some(registrant) = &mut row.registrant {
                     registrant.private = private;
@@ -55,6 +58,11 @@ impl Keeper {
             self.unregister(client);
         }
         self.reply(request.id, Reply::Unmonitor);
+    }
+
+    fn private(&self, client: ClientId) -> Option<[u8; 16]> {
+        let registrant = self.clients.get(client)?.row.registrant.as_ref()?;
+        Some(registrant.private)
     }
 
     /// One registration, or all of one registrant.

@@ -23,6 +23,7 @@ pub struct HeldShare {
     pub host: ClientId,
     pub access: Access,
     pub deny: Access,
+    pub incarnation: Incarnation,
     pub confirmed: bool,
     pub since_ms: u64,
 }
@@ -133,19 +134,7 @@ impl Keeper {
     }
 
     fn take_share(&mut self, request: ShareRequest, now: Time) {
-        let limits = &self.config.limits;
-        let host = self.clients.find_host(&request.caller.host);
-        let of_host = host.and_then(|host| self.clients.get(host));
-        let refusal = if self.entries() >= limits.locks {
-            Some(Refusal::TooManyLocks)
-        } else if of_host.is_some_and(|host| host.entries() >= limits.locks_per_client) {
-            Some(Refusal::TooManyLocksOfHost)
-        } else {
-            let file = self.files.find(&request.file).map(|file| self.files.file(file));
-            let full = file.is_some_and(|file| file.shares.len() >= limits.locks_per_file);
-            full.then_some(Refusal::TooManyLocksOnFile)
-        };
-        if let Some(refusal) = refusal {
+        if let Err(refusal) = self.has_room_to_share(&request) {
             return self.refuse_share(&request, refusal);
         }
         let host = match self.register(&request.caller, true, Incarnation::UNKNOWN, now) {
@@ -169,11 +158,33 @@ impl Keeper {
             host,
             access: request.access,
             deny: request.deny,
+            incarnation: self.clients.incarnation(host),
             confirmed: true,
             since_ms: now.wall_ms,
         });
         self.reply(request.id, Reply::Share(Outcome::Granted));
         self.end_grace_if_complete(now);
+    }
+
+    /// Whether another share fits; one that replaces another needs no room.
+    fn has_room_to_share(&self, request: &ShareRequest) -> Result<(), Refusal> {
+        let name = share_owner(&request.tag);
+        let (owner, file) = self.numbers(&request.caller, &name, &request.file);
+        let limits = &self.config.limits;
+        let host = self.clients.find_host(&request.caller.host);
+        let of_host = host.and_then(|host| self.clients.get(host));
+        let on_file = file.map_or(0, |file| self.files.file(file).shares.len());
+        if file.is_some_and(|file| self.share_of(owner, file).is_some()) {
+            Ok(())
+        } else if self.entries() >= limits.locks {
+            Err(Refusal::TooManyLocks)
+        } else if of_host.is_some_and(|host| host.entries() >= limits.locks_per_client) {
+            Err(Refusal::TooManyLocksOfHost)
+        } else if on_file >= limits.locks_per_file {
+            Err(Refusal::TooManyLocksOnFile)
+        } else {
+            Ok(())
+        }
     }
 
     fn reclaim_share(&mut self, request: ShareRequest, host: Option<ClientId>, now: Time) {
@@ -221,6 +232,7 @@ impl Keeper {
             host: share.owner.host,
             access: share.access,
             deny: share.deny,
+            incarnation: share.incarnation,
             confirmed: false,
             since_ms: share.since_ms,
         };
@@ -253,6 +265,7 @@ impl Keeper {
             owner: self.owners.owner(share.owner).clone(),
             access: share.access,
             deny: share.deny,
+            incarnation: share.incarnation,
             since_ms: share.since_ms,
         }
     }

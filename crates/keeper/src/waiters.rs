@@ -43,18 +43,18 @@ impl Waiter {
 #[derive(Default)]
 pub struct Waiters {
     rows: BTreeMap<WaiterId, Waiter>,
-    by_owner: BTreeSet<(OwnerId, WaiterId)>,
+    by_owner: BTreeSet<(OwnerId, FileId, WaiterId)>,
 }
 
 impl Waiters {
     pub fn insert(&mut self, id: WaiterId, waiter: Waiter) {
-        self.by_owner.insert((waiter.owner, id));
+        self.by_owner.insert((waiter.owner, waiter.file, id));
         self.rows.insert(id, waiter);
     }
 
     pub fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.rows.remove(&id)?;
-        self.by_owner.remove(&(waiter.owner, id));
+        self.by_owner.remove(&(waiter.owner, waiter.file, id));
         Some(waiter)
     }
 
@@ -67,8 +67,25 @@ impl Waiters {
     }
 
     pub fn of_owner(&self, owner: OwnerId) -> impl Iterator<Item = (WaiterId, &Waiter)> {
-        let bounds = (owner, WaiterId(0))..=(owner, WaiterId(u64::MAX));
-        self.by_owner.range(bounds).filter_map(|&(_, id)| Some((id, self.rows.get(&id)?)))
+        self.between((owner, FileId(0)), (owner, FileId(u32::MAX)))
+    }
+
+    pub fn of_owner_on(
+        &self,
+        owner: OwnerId,
+        file: FileId,
+    ) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+        self.between((owner, file), (owner, file))
+    }
+
+    fn between(
+        &self,
+        first: (OwnerId, FileId),
+        last: (OwnerId, FileId),
+    ) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+        let first = (first.0, first.1, WaiterId(0));
+        let last = (last.0, last.1, WaiterId(u64::MAX));
+        self.by_owner.range(first..=last).filter_map(|&(_, _, id)| Some((id, self.rows.get(&id)?)))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (WaiterId, &Waiter)> {

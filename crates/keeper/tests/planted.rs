@@ -5,7 +5,9 @@
 //! target directory of its own.
 #![cfg(planted)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may do I/O")]
 
+#[allow(dead_code, reason = "only `stories` writes and compares")]
 mod story;
 
 use lockkeeper_keeper::planted::{Bug, plant};

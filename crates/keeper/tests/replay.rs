@@ -4,6 +4,7 @@
 //!
 //! `PROPTEST_CASES=10000` makes more runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may do I/O")]
 
 mod chaos;
 

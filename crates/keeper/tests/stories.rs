@@ -4,6 +4,7 @@
 //! `REWRITE=1` writes the outcomes anew, to be reviewed as a diff; `STORY=part-of-a-name` runs only
 //! those. The sentences that a story can use are in `story/language.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may do I/O")]
 
 mod story;
 

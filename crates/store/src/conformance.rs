@@ -262,6 +262,7 @@ fn share(id: u64, host: u64) -> Change {
         owner: owner(host),
         access: Access { read: true, write: id.is_multiple_of(2) },
         deny: Access { read: false, write: true },
+        incarnation: Incarnation::UNKNOWN,
         since_ms: 0,
     })
 }

@@ -91,7 +91,8 @@ impl World {
     /// Sends a LOCK, for the first time or again with a new transaction id.
     fn ask(&mut self, process: usize, want: Want) {
         let host = &self.hosts[self.processes[process].host];
-        let want = Want { generation: host.generation, ..want };
+        // What a callback said before a restart of the server is forgotten with it.
+        let want = Want { generation: host.generation, granted: None, ..want };
         let call = Call::Lock {
             file: want.file,
             range: want.range,
@@ -224,6 +225,12 @@ impl World {
         if !waits {
             return;
         }
+        // The kernel's own list of locks is the reclaimer's while it works.
+        if self.hosts[host].reclaim.is_some() {
+            let life = self.hosts[host].life;
+            let message = ToHost::Answer { request, answer, decided };
+            return self.later(100, Event::ToHost { host, life, message });
+        }
         self.processes[process].call = None;
         self.processes[process].turn += 1;
         match (self.processes[process].doing, answer) {
@@ -336,7 +343,8 @@ impl World {
             if !want.blocked {
                 self.tally.reach("GRANTED overtakes BLOCKED");
             }
-            if self.processes[process].call.is_none() {
+            // While the reclaimer works the process sleeps on; it asks again afterwards.
+            if self.processes[process].call.is_none() && self.hosts[host].reclaim.is_none() {
                 self.processes[process].turn += 1;
                 self.locked(process, want, decided);
             }

@@ -74,8 +74,8 @@ impl World {
         self.check_conflicts();
         self.check_beliefs();
         self.check_bounds(keeper, now);
-        self.judge_replies(keeper, &before, inputs, step, now);
         self.close_grants(inputs, step);
+        self.judge_replies(keeper, &before, inputs, step, now);
         self.judge_grantable(keeper);
         self.note_states(keeper);
     }

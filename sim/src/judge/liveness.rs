@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keeper::Keeper;
 use keeper::event::Event;
-use keeper::identity::{ClientId, HostKey, LockId};
+use keeper::identity::{ClientId, GrantId, HostKey, LockId};
 use keeper::request::OperatorAction;
 use keeper::step::{Message, Outcome, Reply, Step};
 use keeper::time::Time;
@@ -58,6 +58,13 @@ impl World {
             }
         }
         drop(over);
+        // Who was swept away and asked again in the same step has lost its place.
+        let mut old = old;
+        let one_by_one = self.scenario.one_by_one;
+        old.retain(|w| {
+            !swept.contains(&self.processes[w.process].host)
+                && (one_by_one || !blocked.contains(&w.key()))
+        });
         self.judge_order(&old, step);
     }
 
@@ -170,33 +177,31 @@ impl World {
             return;
         }
         for input in inputs {
-            match input {
-                Input::Granted(id, GrantAnswer::Accepted | GrantAnswer::Denied) => {
-                    self.model.grants.remove(id);
-                }
-                Input::Request(_, request) => {
-                    let (Some(process), Some((file, range))) =
-                        (request.truth.process, target(request))
-                    else {
-                        continue;
-                    };
-                    if matches!(request.call, Call::Test { .. }) {
-                        continue;
-                    }
-                    let fresh = |id: &keeper::identity::GrantId| {
-                        step.messages
-                            .iter()
-                            .any(|m| matches!(m, Message::Grant(g) if g.id == *id && g.attempt <= 1))
-                    };
-                    self.model.grants.retain(|id, grant| {
-                        grant.process != process
-                            || grant.file != file
-                            || !grant.range.overlaps(range)
-                            || fresh(id)
-                    });
-                }
-                _ => {}
+            if let Input::Granted(id, GrantAnswer::Accepted | GrantAnswer::Denied) = input {
+                self.model.grants.remove(id);
             }
+        }
+        for message in &step.messages {
+            let Message::Reply(id, Reply::Lock(_) | Reply::Unlock | Reply::Cancel(_)) = message
+            else {
+                continue;
+            };
+            let Some((request, _)) = self.model.asked.get(id).cloned() else { continue };
+            let (Some(process), Some((file, range))) = (request.truth.process, target(&request))
+            else {
+                continue;
+            };
+            let fresh = |id: &GrantId| {
+                step.messages
+                    .iter()
+                    .any(|m| matches!(m, Message::Grant(g) if g.id == *id && g.attempt <= 1))
+            };
+            self.model.grants.retain(|id, grant| {
+                grant.process != process
+                    || grant.file != file
+                    || !grant.range.overlaps(range)
+                    || fresh(id)
+            });
         }
         let swept = self.hosts_swept(step);
         if !swept.is_empty() {

@@ -38,7 +38,8 @@ impl World {
     ) {
         // With several decisions in one step nobody outside can say what each of them saw.
         let replies = step.messages.iter().filter(|m| matches!(m, Message::Reply(..))).count();
-        let simple = replies == 1 && !step.events.iter().any(takes_away);
+        let quiet = !step.messages.iter().any(|m| matches!(m, Message::Grant(_)));
+        let simple = replies == 1 && quiet && !step.events.iter().any(takes_away);
         for message in &step.messages {
             let Message::Reply(id, reply) = message else { continue };
             if matches!(reply, Reply::Operator(_)) {

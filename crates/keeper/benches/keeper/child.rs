@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::hint::black_box;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use crate::world::{Host, World};
@@ -32,8 +33,7 @@ pub fn asked(arguments: &[String]) -> Option<(&str, &[String])> {
 pub fn run(part: &str, rest: &[String]) -> ExitCode {
     let number = rest.first().and_then(|number| number.parse().ok()).unwrap_or(0);
     match part {
-        "pairs" => count(number, counted_pairs),
-        "tests" => count(number, counted_tests),
+        "count" => count(number),
         "one-file" => fill(|world, lock| {
             world.lock(Host(lock % HOSTS), lock % OWNERS, 0, scattered(lock));
         }),
@@ -54,7 +54,7 @@ fn scattered(lock: u32) -> u64 {
 }
 
 /// A file with so many locks, or 1,000 files with one each, and then what is counted.
-fn count(locks: u32, counted: fn(&mut World, u32)) {
+fn count(locks: u32) {
     let mut world = World::new();
     world.prepare(HOSTS, OWNERS, FILES);
     let (files, locks) = if locks == 0 { (FILES, FILES) } else { (1, locks) };
@@ -62,7 +62,8 @@ fn count(locks: u32, counted: fn(&mut World, u32)) {
         let record = 2 * (u64::from(lock) * 7_919 % u64::from(locks));
         world.lock(Host(lock % HOSTS), lock % OWNERS, lock % files, record);
     }
-    counted(&mut world, locks);
+    counted_pairs(&mut world, files, locks);
+    counted_tests(&mut world, files, locks);
 }
 
 /// Somewhere between the locks that are there.
@@ -71,8 +72,7 @@ fn free_record(turn: u32, locks: u32) -> u64 {
 }
 
 #[inline(never)]
-fn counted_pairs(world: &mut World, locks: u32) {
-    let files = if locks == FILES { FILES } else { 1 };
+fn counted_pairs(world: &mut World, files: u32, locks: u32) {
     for turn in 0..COUNTED {
         let (host, owner, file) = (Host(turn % HOSTS), turn % OWNERS, turn % files);
         let record = free_record(turn, locks);
@@ -83,9 +83,10 @@ fn counted_pairs(world: &mut World, locks: u32) {
 }
 
 #[inline(never)]
-fn counted_tests(world: &mut World, locks: u32) {
+fn counted_tests(world: &mut World, files: u32, locks: u32) {
     for turn in 0..COUNTED {
-        world.test(Host(turn % HOSTS), turn % OWNERS, 0, free_record(turn, locks));
+        let (host, owner, file) = (Host(turn % HOSTS), turn % OWNERS, turn % files);
+        world.test(host, owner, file, free_record(turn, locks));
     }
     black_box(world);
 }
@@ -119,26 +120,44 @@ pub fn memory_of(part: &str) -> Result<f64, String> {
 
 /// With so many locks on one file; 0 is 1,000 files with one each.
 pub fn instructions_of(locks: u32) -> Result<Cost, String> {
-    Ok(Cost {
-        pair: callgrind("pairs", "counted_pairs", locks)? / f64::from(COUNTED),
-        test: callgrind("tests", "counted_tests", locks)? / f64::from(COUNTED),
-    })
+    let folder = std::env::temp_dir().join(format!("keeper-bench-{}", std::process::id()));
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let cost = callgrind(&folder, locks);
+    // Left behind, it is only rubbish.
+    let _ = fs::remove_dir_all(&folder);
+    cost
 }
 
-fn callgrind(part: &str, function: &str, locks: u32) -> Result<f64, String> {
+/// Valgrind counts from the beginning to the end of each of the two functions, and writes a file
+/// after each.
+fn callgrind(folder: &Path, locks: u32) -> Result<Cost, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(format!("--toggle-collect=*{function}*"))
+    let counts = folder.join("counts");
+    let functions = ["counted_pairs", "counted_tests"];
+    let mut valgrind = Command::new("valgrind");
+    valgrind.arg("--tool=callgrind");
+    valgrind.arg(format!("--callgrind-out-file={}", counts.display()));
+    for function in functions {
+        valgrind.arg(format!("--toggle-collect=*{function}*"));
+        valgrind.arg(format!("--dump-after=*{function}*"));
+    }
+    let output = valgrind
         .arg(this)
-        .args([FLAG, part, &locks.to_string()])
+        .args([FLAG, "count", &locks.to_string()])
         .output()
         .map_err(|error| format!("valgrind (package `valgrind`) must be there: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    let collected = text.lines().find_map(|line| line.split_once("Collected :"));
-    let count = collected.and_then(|(_, count)| count.trim().parse::<f64>().ok());
-    match count {
-        Some(count) if output.status.success() && count > 0.0 => Ok(count),
-        _ => Err(format!("valgrind counted nothing:\n{text}")),
+    let count = |number: u32| {
+        let file = fs::read_to_string(counts.with_extension(number.to_string())).ok()?;
+        let total = file.lines().find_map(|line| line.strip_prefix("totals:"))?;
+        total.trim().parse::<f64>().ok().filter(|count| *count > 0.0)
+    };
+    match (output.status.success(), count(1), count(2)) {
+        (true, Some(pairs), Some(tests)) => {
+            Ok(Cost { pair: pairs / f64::from(COUNTED), test: tests / f64::from(COUNTED) })
+        }
+        _ => {
+            let told = String::from_utf8_lossy(&output.stderr);
+            Err(format!("valgrind counted nothing:\n{told}"))
+        }
     }
 }

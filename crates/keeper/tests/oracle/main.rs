@@ -7,6 +7,7 @@
 //! for more, `LOCKKEEPER_ORACLE_SEED=n` for others. A run that fails is cut down to the operations
 //! that matter.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may do I/O")]
 
 mod byte_map;
 mod keeper;

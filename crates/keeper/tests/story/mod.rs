@@ -6,6 +6,8 @@
 
 mod language;
 mod notation;
+mod questions;
+mod words;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

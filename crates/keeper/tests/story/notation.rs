@@ -175,10 +175,11 @@ impl Names {
         let owner = self.owner(&share.owner);
         let number = self.shares.of(share.id.0);
         format!(
-            "share {number}: {owner} {} for {} denying {}",
+            "share {number}: {owner} {} for {} denying {}, {}",
             share.file,
             access(share.access),
-            access(share.deny)
+            access(share.deny),
+            state(share.incarnation)
         )
     }
 

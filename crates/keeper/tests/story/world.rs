@@ -17,17 +17,17 @@ use lockkeeper_keeper::identity::{
 use lockkeeper_keeper::request::*;
 use lockkeeper_keeper::step::{Message, Step};
 use lockkeeper_keeper::time::Time;
-use lockkeeper_keeper::view::{LockState, LockView};
+use lockkeeper_keeper::view::LockView;
 
-use super::language::{Command, Setting, Show, Source, Who, Wish, parse};
-use super::notation::{Names, access, doubt, mode, quoted, span, state};
+use super::language::{Command, Setting, Source, Who, Wish, parse};
+use super::notation::{Names, span};
 
 /// Peers that need no introduction, each with the address that its place gives it.
 const CAST: [&str; 6] = ["alice", "bob", "carol", "dave", "erin", "frank"];
 const LOST: &str = ", and the server crashes before the commit";
 
-struct Peer {
-    key: HostKey,
+pub(super) struct Peer {
+    pub(super) key: HostKey,
     /// What its LOCKs carry.
     state: u32,
     /// What becomes of notices that are sent to it.
@@ -37,19 +37,19 @@ struct Peer {
 }
 
 pub struct World {
-    keeper: Option<Keeper>,
+    pub(super) keeper: Option<Keeper>,
     durable: Snapshot,
     /// The store started as a roster, and that grace has not ended durably.
     inexact: bool,
     config: Config,
-    names: Names,
+    pub(super) names: Names,
     peers: BTreeMap<String, Peer>,
-    now: Time,
+    pub(super) now: Time,
     requests: u64,
     fresh: bool,
 }
 
-type Played<T> = Result<T, String>;
+pub type Played<T> = Result<T, String>;
 
 impl World {
     pub fn new() -> Self {
@@ -112,7 +112,7 @@ impl World {
         Ok(lines)
     }
 
-    fn keeper(&mut self) -> &mut Keeper {
+    pub(super) fn keeper(&mut self) -> &mut Keeper {
         self.keeper.as_mut().expect("the server runs")
     }
 
@@ -378,7 +378,7 @@ impl World {
         })
     }
 
-    fn peer(&self, peer: &str) -> Played<&Peer> {
+    pub(super) fn peer(&self, peer: &str) -> Played<&Peer> {
         self.peers.get(peer).ok_or(format!("who is {peer}?"))
     }
 
@@ -434,138 +434,6 @@ impl World {
             Setting::ReverseName(address, name) => {
                 self.config.reverse_names.insert(address, Name::new(&name));
             }
-        }
-        Ok(())
-    }
-
-    fn show(&mut self, show: Show, lines: &mut Vec<String>) -> Played<()> {
-        let before = lines.len();
-        let none = match show {
-            Show::Host(_) => "nothing",
-            Show::Grace => "no",
-            Show::Notices => "none",
-            Show::Holders(_) | Show::Waiters(_) | Show::Shares(_) => "nobody",
-        };
-        match show {
-            Show::Holders(file) => self.show_holders(&FileKey::from(file.as_str()), lines),
-            Show::Waiters(file) => self.show_waiters(&FileKey::from(file.as_str()), lines),
-            Show::Shares(file) => {
-                let names = &self.names;
-                let keeper = self.keeper.as_ref().expect("the server runs");
-                lines.extend(keeper.shares_on(&FileKey::from(file.as_str())).map(|share| {
-                    format!(
-                        "{} for {} denying {}{}",
-                        names.owner(share.owner),
-                        access(share.access),
-                        access(share.deny),
-                        if share.confirmed { "" } else { ", unconfirmed" }
-                    )
-                }));
-            }
-            Show::Host(peer) => self.show_host(&peer, lines)?,
-            Show::Grace => {
-                let now = self.now.mono;
-                lines.extend(self.keeper().grace().map(|grace| {
-                    format!(
-                        "yes, {:?}, for {}, {} missing, {} held back",
-                        grace.exactness,
-                        span(grace.ends - now),
-                        grace.missing,
-                        grace.parked
-                    )
-                    .to_lowercase()
-                }));
-            }
-            Show::Notices => {
-                let (names, now) = (&self.names, self.now.mono);
-                let keeper = self.keeper.as_ref().expect("the server runs");
-                lines.extend(keeper.notices().map(|notice| {
-                    format!(
-                        "{}: {} sent{}{}",
-                        names.client(notice.client),
-                        notice.attempts,
-                        if notice.answered { ", answered" } else { "" },
-                        notice
-                            .next
-                            .map_or("".into(), |next| format!(", next in {}", span(next - now)))
-                    )
-                }));
-            }
-        }
-        if lines.len() == before {
-            lines.push(none.into());
-        }
-        Ok(())
-    }
-
-    fn show_holders(&mut self, file: &FileKey, lines: &mut Vec<String>) {
-        let names = &mut self.names;
-        let keeper = self.keeper.as_ref().expect("the server runs");
-        for lock in keeper.locks_on(file) {
-            let number = names.lock_number(lock.id.0);
-            let standing = match lock.state {
-                LockState::Held => "",
-                LockState::Unconfirmed => ", unconfirmed",
-                LockState::Releasable => ", releasable",
-                LockState::Suspect => ", suspect",
-                LockState::Remembered => ", remembered",
-            };
-            let (owner, how) = (names.owner(lock.owner), mode(lock.mode));
-            lines.push(format!("lock {number}: {owner} {:?} {how}{standing}", lock.range));
-        }
-        for lock in keeper.remembered(LockId(0)).filter(|lock| lock.file == *file) {
-            let number = names.lock_number(lock.id.0);
-            let (owner, how) = (names.owner(&lock.owner), mode(lock.mode));
-            lines.push(format!("lock {number}: {owner} {:?} {how}, only remembered", lock.range));
-        }
-    }
-
-    fn show_waiters(&mut self, file: &FileKey, lines: &mut Vec<String>) {
-        let names = &mut self.names;
-        let keeper = self.keeper.as_ref().expect("the server runs");
-        for waiter in keeper.waiters_on(file) {
-            let blocked_by = waiter.blocked_by.map_or("".into(), |lock| {
-                format!(", blocked by lock {}", names.lock_number(lock.0))
-            });
-            lines.push(format!(
-                "{} {:?} {}{blocked_by}{}",
-                names.owner(waiter.owner),
-                waiter.range,
-                mode(waiter.mode),
-                if waiter.passed_over { ", passed over" } else { "" }
-            ));
-        }
-    }
-
-    fn show_host(&mut self, peer: &str, lines: &mut Vec<String>) -> Played<()> {
-        let key = self.peer(peer)?.key.clone();
-        let keeper = self.keeper.as_ref().expect("the server runs");
-        let Some(id) = keeper.host(&key).map(|client| client.id) else { return Ok(()) };
-        let host = keeper.client(id).ok_or("a host is a client")?;
-        let mut line = format!(
-            "{}, {} locks, {} shares, {} waiting, {} unconfirmed",
-            state(host.client.incarnation),
-            host.locks,
-            host.shares,
-            host.waiting,
-            host.unconfirmed
-        );
-        let marks = [
-            (host.suspect, ", suspect"),
-            (host.crashed, ", not heard of"),
-            (host.client.fenced, ", fenced"),
-        ];
-        line.extend(marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark));
-        lines.push(line);
-        if let Some(pending) = host.pending {
-            lines.push(format!(
-                "pending: {} from {}, state {}, repeated {} times: {}",
-                quoted(&pending.name),
-                pending.source,
-                pending.incarnation.0,
-                pending.repeats,
-                doubt(pending.why)
-            ));
         }
         Ok(())
     }
