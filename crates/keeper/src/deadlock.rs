@@ -6,24 +6,12 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use crate::files::Files;
-use crate::range::Range;
-use crate::request::Mode;
-use crate::table::{FileId, OwnerId, Table};
-use crate::waiters::{Waiter, WaiterId, Waiters};
+use crate::table::{OwnerId, Table};
+use crate::waiters::{Waiter, Waiters, Wish};
 
 /// How many locks and waiters one search looks at. A circle longer than that is not found: its members wait
 /// until one of them gives up.
 const LOOKS_MAX: u32 = 100_000;
-
-/// Somebody who wants a lock; `place` is its entry in the queue, if it has one.
-#[derive(Clone, Copy)]
-pub struct Wish {
-    pub owner: OwnerId,
-    pub file: FileId,
-    pub range: Range,
-    pub mode: Mode,
-    pub place: Option<WaiterId>,
-}
 
 pub struct Search<'a> {
     table: &'a Table,
@@ -83,7 +71,7 @@ impl<'a> Search<'a> {
         table.conflicts(file, owner, range, mode, &mut |held| look(Some(held.owner)));
         let earlier = files.file(file).queue.iter().take_while(|id| Some(**id) != place);
         for waiter in earlier.filter_map(|id| waiters.get(*id)) {
-            let in_the_way = waiter.conflicts(owner, range, mode).then_some(waiter.owner);
+            let in_the_way = waiter.is_in_the_way_of(wish, table).then_some(waiter.owner);
             if look(in_the_way).is_break() {
                 break;
             }

@@ -9,7 +9,6 @@ use crate::bytes::FileKey;
 use crate::change::{Change, Exactness, Lock, Protocol, Snapshot};
 use crate::clients::Tracked;
 use crate::config::{GraceMode, Unreachable};
-use crate::deadlock::Wish;
 use crate::event::{Event, GraceEnd, Release};
 use crate::identity::{Caller, ClientId, Incarnation, LockId};
 use crate::keeper::Keeper;
@@ -22,6 +21,7 @@ use crate::step::{Outcome, Reply, Tested};
 use crate::table::{FileId, Held, OwnerId, Terms};
 use crate::time::Time;
 use crate::timer::Timer;
+use crate::waiters::Wish;
 
 /// How long a request waits for the end of grace before it is told of it: a Linux client then
 /// sleeps for 5 s, and answers within its time-out of 10 s (R4.2).

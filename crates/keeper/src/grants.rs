@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::bytes::Handle;
-use crate::deadlock::Wish;
 use crate::event::Event;
 use crate::identity::{ClientId, GrantId, Incarnation};
 use crate::keeper::Keeper;
@@ -18,7 +17,7 @@ use crate::step::{Grant, Message};
 use crate::table::{FileId, OwnerId, Terms};
 use crate::time::Time;
 use crate::timer::Timer;
-use crate::waiters::{Waiter, WaiterId};
+use crate::waiters::{Waiter, WaiterId, Wish};
 
 /// A waiter that asked within this time is there; a Linux client asks every 30 s.
 const FRESH: Duration = Duration::from_secs(45);
@@ -36,6 +35,8 @@ pub struct OpenGrant {
     pub handle: Handle,
     pub form: Form,
     pub attempt: u32,
+    /// The step in which it was last sent.
+    pub step: u64,
     /// The last attempt has not been reported on.
     pub in_flight: bool,
     /// An attempt was not answered: the peer may have taken the lock and lost only its answer.
@@ -119,6 +120,7 @@ impl Keeper {
     pub(crate) fn resend_grant(&mut self, grant: GrantId, now: Time) {
         if let Some(open) = self.grants.open.get_mut(&grant) {
             open.attempt += 1;
+            open.step = self.steps;
             open.maybe_taken |= std::mem::replace(&mut open.in_flight, true);
             if planted::has(Bug::UnansweredGrantDropped) && open.attempt > 3 {
                 return self.undo_grant(grant, now);
@@ -240,6 +242,7 @@ impl Keeper {
             handle,
             form,
             attempt: 1,
+            step: self.steps,
             in_flight: true,
             maybe_taken: false,
         };
@@ -329,7 +332,13 @@ impl Keeper {
 
     fn close_grant(&mut self, id: GrantId) -> Option<OpenGrant> {
         self.timers.stop(Timer::Grant(id));
-        self.grants.remove(id)
+        let open = self.grants.remove(id)?;
+        // A callback that has not even left must not overtake what closed it.
+        if open.step == self.steps {
+            let not_it = |message: &Message| !matches!(message, Message::Grant(g) if g.id == id);
+            self.step.messages.retain(not_it);
+        }
+        Some(open)
     }
 
     /// The owner acts on the range itself, so it knows: callbacks there are over.

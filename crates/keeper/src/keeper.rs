@@ -1,37 +1,31 @@
 //! The keeper: its state, how it starts, and how its work is taken from it. The decisions are in
 //! the files beside this one, each about one noun.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::change::{Change, Client, Exactness, Lock, Protocol, Snapshot};
+use crate::change::{Change, Exactness, Lock, Protocol, Snapshot};
 use crate::clients::Clients;
 use crate::config::Config;
 use crate::event::Event;
 use crate::files::Files;
 use crate::grace::Recovery;
 use crate::grants::Grants;
-use crate::identity::{Caller, ClientId, Epoch, HostKey, Incarnation, LockId, Owner, RequestId};
+use crate::identity::{Caller, ClientId, Epoch, LockId, Owner, RequestId};
 use crate::ids::Ids;
 use crate::map::Seed;
 use crate::notices::Notices;
 use crate::owners::Owners;
-use crate::parking::{Parked, Parking};
+use crate::parking::Parking;
 use crate::planted::{self, Bug};
 use crate::range::Range;
 use crate::reboots::Ballots;
-use crate::request::{Mode, OwnerName, ProbeAnswer, Question};
+use crate::request::{Mode, OwnerName, ProbeAnswer};
 use crate::shares::Shares;
-use crate::step::{Message, Refusal, Reply, Step};
+use crate::step::{Message, Reply, Step};
 use crate::table::{Edit, FileId, Held, OwnerId, Table, Terms};
 use crate::time::Time;
 use crate::timer::{Timer, Timers};
 use crate::waiters::Waiters;
-
-/// A host with nothing for this long is unregistered (R1.5).
-const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// How many of our addresses we remember for a host.
-const USED_MAX: usize = 16;
 
 pub struct Keeper {
     pub(crate) config: Config,
@@ -53,6 +47,8 @@ pub struct Keeper {
     pub(crate) notices: Notices,
     pub(crate) timers: Timers,
     pub(crate) step: Step,
+    /// How many steps were taken from us.
+    pub(crate) steps: u64,
     /// Emptied after each use; kept for its memory.
     edit: Edit,
 }
@@ -82,6 +78,7 @@ impl Keeper {
             notices: Notices::default(),
             timers: Timers::default(),
             step: Step::default(),
+            steps: 0,
             edit: Edit::default(),
             config,
         };
@@ -94,6 +91,7 @@ impl Keeper {
         if let Some(below) = self.ids.grown() {
             self.step.changes.insert(0, Change::IdsBelow(below));
         }
+        self.steps += 1;
         (!self.step.is_empty()).then(|| std::mem::take(&mut self.step))
     }
 
@@ -142,250 +140,6 @@ impl Keeper {
 
     pub(crate) fn event(&mut self, event: Event) {
         self.step.events.push(event);
-    }
-
-    /// A host speaks: it is there.
-    pub(crate) fn hear(&mut self, host: &HostKey, now: Time) {
-        if let Some(client) = self.clients.find_host(host) {
-            self.hear_client(client, now);
-        }
-        self.hear_anybody(now);
-    }
-
-    pub(crate) fn hear_client(&mut self, client: ClientId, now: Time) {
-        if let Some(tracked) = self.clients.get_mut(client) {
-            tracked.last_seen = Some(now.mono);
-            tracked.crashed = false;
-        }
-    }
-
-    /// Any sign of this address that does not come as a request here (a file operation).
-    pub fn handle_heard(&mut self, address: std::net::IpAddr, now: Time) {
-        let there: Vec<ClientId> =
-            self.clients.hosts_at(address).map(|tracked| tracked.row.id).collect();
-        for client in there {
-            self.hear_client(client, now);
-        }
-        self.hear_anybody(now);
-    }
-
-    /// Changes a row of the client tracker, durably.
-    pub(crate) fn update_client(&mut self, id: ClientId, update: impl FnOnce(&mut Client)) {
-        if let Some(tracked) = self.clients.get_mut(id) {
-            update(Arc::make_mut(&mut tracked.row));
-            let row = tracked.row.clone();
-            self.change(Change::Client(row));
-        }
-    }
-
-    /// The row of a calling host: made, or brought up to date, in the step of its first lock
-    /// (R1.5).
-    pub(crate) fn register(
-        &mut self,
-        caller: &Caller,
-        monitored: bool,
-        incarnation: Incarnation,
-        now: Time,
-    ) -> Result<ClientId, Refusal> {
-        let monitored = monitored || planted::has(Bug::UnmonitoredRegisters);
-        if planted::has(Bug::NameStopsAll) && self.clients.iter().any(|tracked| tracked.unreached) {
-            return Err(Refusal::TooManyClients);
-        }
-        let ours = caller.lane.ours();
-        if let Some(id) = self.clients.find_host(&caller.host) {
-            let Some(tracked) = self.clients.get(id) else { return Ok(id) };
-            let row = &tracked.row;
-            let learns_state = incarnation.is_known() && !row.incarnation.is_known();
-            if (monitored && !row.monitored) || learns_state || !row.used.contains(&ours) {
-                let newly_monitored = monitored && !row.monitored;
-                self.update_client(id, |row| {
-                    row.monitored |= monitored;
-                    if learns_state {
-                        row.incarnation = incarnation;
-                    }
-                    if !row.used.contains(&ours) {
-                        row.used.push(ours);
-                        let extra = row.used.len().saturating_sub(USED_MAX);
-                        row.used.drain(..extra);
-                    }
-                });
-                if newly_monitored {
-                    self.event(Event::Registered { client: id });
-                }
-            }
-            return Ok(id);
-        }
-        self.make_room(Protocol::Nlm)?;
-        let row = Client {
-            id: ClientId(self.ids.take()),
-            protocol: Protocol::Nlm,
-            address: caller.host.address(),
-            name: caller.host.name().clone(),
-            incarnation,
-            reboot: None,
-            monitored,
-            fenced: false,
-            used: vec![ours],
-            registered_at_ms: now.wall_ms,
-            epoch: self.epoch,
-            registrant: None,
-        };
-        Ok(self.insert_client(row, now))
-    }
-
-    pub(crate) fn insert_client(&mut self, row: Client, now: Time) -> ClientId {
-        let (id, monitored) = (row.id, row.monitored);
-        let row = Arc::new(row);
-        self.change(Change::Client(row.clone()));
-        self.clients.insert(row, now.mono);
-        self.hear_client(id, now);
-        if !self.timers.is_set(Timer::Idle) {
-            self.timers.set(Timer::Idle, now.mono + IDLE_MAX);
-        }
-        if monitored {
-            self.event(Event::Registered { client: id });
-        }
-        id
-    }
-
-    /// Room for one more client (R1.3): who holds something, or may come to reclaim it, stays.
-    pub(crate) fn make_room(&mut self, protocol: Protocol) -> Result<(), Refusal> {
-        if self.clients.len() < self.config.limits.clients {
-            return Ok(());
-        }
-        let mut leaves = None;
-        if !self.recovery.in_grace {
-            leaves = self.clients.longest_idle();
-        }
-        // A host that locks matters more than somebody who only wants to be told.
-        if leaves.is_none() && protocol == Protocol::Nlm {
-            leaves = self.clients.longest_silent_registrant();
-        }
-        self.unregister(leaves.ok_or(Refusal::TooManyClients)?);
-        Ok(())
-    }
-
-    pub(crate) fn unregister(&mut self, id: ClientId) {
-        if let Some(tracked) = self.clients.remove(id) {
-            self.forget_notices(id);
-            self.change(Change::ClientGone(id));
-            if tracked.row.monitored {
-                self.event(Event::Unregistered { client: id });
-            }
-        }
-    }
-
-    pub(crate) fn unregister_idle(&mut self, now: Time) {
-        if self.recovery.in_grace {
-            return self.timers.set(Timer::Idle, self.recovery.ends.max(now.mono) + IDLE_MAX / 24);
-        }
-        let mut next = now.mono + IDLE_MAX;
-        let mut idle = Vec::new();
-        for tracked in self.clients.hosts() {
-            if tracked.has_nothing() && !tracked.row.fenced {
-                match tracked.idle_since + IDLE_MAX {
-                    due if due <= now.mono => idle.push(tracked.row.id),
-                    due => next = next.min(due),
-                }
-            }
-        }
-        for id in idle {
-            self.unregister(id);
-        }
-        if self.clients.len() > 0 {
-            self.timers.set(Timer::Idle, next);
-        }
-    }
-
-    pub(crate) fn is_host_fenced(&self, host: ClientId) -> bool {
-        self.clients.get(host).is_some_and(|tracked| tracked.row.fenced)
-    }
-
-    /// Holds a request back until a question about a host is answered.
-    pub(crate) fn ask(&mut self, host: ClientId, question: Question, parked: Parked, now: Time) {
-        // Waiters have a bound of their own, and nobody would ask again on their behalf.
-        let bounded = !matches!(parked, Parked::Waiter(_));
-        if bounded && self.parking.len() >= self.config.limits.parked {
-            return self.turn_away(parked);
-        }
-        self.parking.await_probe(host, question, parked);
-        let timer = Timer::Probe(host, question);
-        if !self.timers.is_set(timer) {
-            self.timers.set(timer, now.mono + PROBE_MAX);
-            self.step.messages.push(Message::Probe(host, question));
-        }
-    }
-
-    /// The answer to a `Message::Probe`.
-    pub fn handle_probed(
-        &mut self,
-        client: ClientId,
-        question: Question,
-        answer: ProbeAnswer,
-        now: Time,
-    ) {
-        let asked = self.timers.due(Timer::Probe(client, question));
-        let asked = asked.map(|due| due.saturating_sub(PROBE_MAX));
-        let seen = self.clients.get(client).and_then(|tracked| tracked.last_seen);
-        let spoke = question == Question::Reachable && asked.is_some() && seen >= asked;
-        let answer = match answer {
-            // It did not answer us, and yet it reads and writes.
-            ProbeAnswer::Silent if spoke => ProbeAnswer::Alive,
-            answer => answer,
-        };
-        if answer == ProbeAnswer::Alive {
-            self.hear_client(client, now);
-        }
-        self.use_answer(client, question, Some(answer), now);
-    }
-
-    /// Goes on with what was waiting for an answer; `None` if nobody could say. Then the safe side
-    /// is that whoever holds something lives, and that whoever waits is not there.
-    fn use_answer(
-        &mut self,
-        client: ClientId,
-        question: Question,
-        answer: Option<ProbeAnswer>,
-        now: Time,
-    ) {
-        self.timers.stop(Timer::Probe(client, question));
-        self.parking.answer(client, question);
-        let lives = answer.unwrap_or(ProbeAnswer::Alive);
-        // One at a time: what is decided for one may withdraw another.
-        while let Some(parked) = self.parking.pop_answered(client, question) {
-            match parked {
-                Parked::Claim(claim) => self.judge_claim(client, claim, lives, now),
-                Parked::Waiter(waiter) => self.judge_waiter(client, waiter, answer, now),
-                Parked::Lock(request, asked) if question == Question::SameKernel => {
-                    self.judge_incarnation(client, request, asked, lives, now);
-                }
-                Parked::Lock(request, mut asked) => {
-                    self.judge_holder(client, self.wish(&request), lives, now);
-                    asked.holders.push(client);
-                    self.decide_lock(request, asked, now);
-                }
-                Parked::Share(request, mut asked) => {
-                    self.judge_sharer(client, &request, lives, now);
-                    asked.holders.push(client);
-                    self.decide_share(request, asked, now);
-                }
-                Parked::Test(request) => self.decide_test(request, now),
-            }
-        }
-    }
-
-    /// There is no room to hold this back.
-    fn turn_away(&mut self, parked: Parked) {
-        let why = Refusal::TooManyParked;
-        match parked {
-            Parked::Lock(request, _) => self.refuse_lock(&request, None, why),
-            Parked::Share(request, _) => self.refuse_share(&request, why),
-            Parked::Test(request) => {
-                self.reply(request.id, Reply::Test(crate::step::Tested::Grace));
-            }
-            Parked::Claim(claim) => self.resolve(claim.request, false),
-            Parked::Waiter(_) => {}
-        }
     }
 
     pub(crate) fn intern_owner(
@@ -533,6 +287,3 @@ impl Keeper {
         }
     }
 }
-
-/// After this long a probe that was not answered counts as "alive".
-const PROBE_MAX: Duration = Duration::from_secs(30);

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::deadlock::{Search, Wish};
+use crate::deadlock::Search;
 use crate::event::Event;
 use crate::identity::{Caller, ClientId, Lane, Owner, Transport};
 use crate::keeper::Keeper;
@@ -15,7 +15,7 @@ use crate::request::{
 use crate::step::{Cancelled, Holder, Outcome, Refusal, Reply, Tested};
 use crate::table::{FileId, OwnerId, Terms};
 use crate::time::Time;
-use crate::waiters::{Waiter, WaiterId};
+use crate::waiters::{Waiter, WaiterId, Wish};
 
 /// An owner that has no number yet: it holds nothing and waits for nothing.
 const NOBODY: OwnerId = OwnerId(u32::MAX);
@@ -34,6 +34,8 @@ impl Keeper {
         self.decide_lock(request, Asked::default(), now);
     }
 
+    /// Fenced? A packet of a dead kernel? Another state than we know (R6.2)? A reclaim (R3.6)? Held
+    /// back by grace (R4.2)? Something in the way? Would waiting close a circle (R3.4)?
     pub(crate) fn decide_lock(&mut self, request: LockRequest, asked: Asked, now: Time) {
         let host = self.clients.find_host(&request.caller.host);
         if let Some(host) = host {
@@ -176,7 +178,7 @@ impl Keeper {
 
     /// What is in the way: a held lock, or, for who is ready to wait, an earlier waiter too.
     pub(crate) fn obstacle(&self, wish: Wish, queues: bool, asked: &Asked) -> Option<Obstacle> {
-        let Wish { owner, file, range, mode, place } = wish;
+        let Wish { owner, file, range, mode, .. } = wish;
         let releasable = self.recovery.unconfirmed > 0 && self.may_release();
         if planted::has(Bug::UpgradeIgnoresReaders)
             && self.table.owned(owner, file, range).next().is_some()
@@ -198,21 +200,21 @@ impl Keeper {
         let queues = queues
             && !self.owner_holds(owner, file, range, mode)
             && !planted::has(Bug::QueueJumping);
-        if obstacle.is_none() && queues && self.is_behind_another(wish, place) {
+        if obstacle.is_none() && queues && self.is_behind_another(wish) {
             obstacle = Some(Obstacle::Firm);
         }
         obstacle
     }
 
-    fn is_behind_another(&self, wish: Wish, place: Option<WaiterId>) -> bool {
+    fn is_behind_another(&self, wish: Wish) -> bool {
         if wish.file == NO_FILE {
             return false;
         }
         let queue = &self.files.file(wish.file).queue;
-        let earlier = queue.iter().take_while(|id| Some(**id) != place);
+        let earlier = queue.iter().take_while(|id| Some(**id) != wish.place);
         earlier
             .filter_map(|id| self.waiters.get(*id))
-            .any(|waiter| waiter.conflicts(wish.owner, wish.range, wish.mode))
+            .any(|waiter| waiter.is_in_the_way_of(wish, &self.table))
     }
 
     fn closes_circle(&self, wish: Wish) -> bool {
@@ -309,15 +311,6 @@ impl Keeper {
         waiter.passed_over = false;
     }
 
-    fn has_room_to_wait(&self, request: &LockRequest, wish: Wish) -> Result<(), Refusal> {
-        let file = self.files.find(&request.file).map(|file| self.files.file(file));
-        let waiting = file.map_or(0, |file| file.queue.len());
-        if waiting >= self.config.limits.waiters_per_file {
-            return Err(Refusal::TooManyWaitersOnFile);
-        }
-        self.has_room(&request.caller, wish, terms(request))
-    }
-
     /// Registers the host if it is new (R1.5), and gives owner and file their numbers.
     pub(crate) fn admit(
         &mut self,
@@ -327,68 +320,6 @@ impl Keeper {
         let host = self.register(&request.caller, request.monitored, request.incarnation, now)?;
         let owner = self.intern_owner(host, &request.caller, &request.owner);
         Ok((owner, self.files.intern(&request.file)))
-    }
-
-    /// Whether another entry fits (R3.9). What the owner holds already needs no room.
-    pub(crate) fn has_room(
-        &self,
-        caller: &Caller,
-        wish: Wish,
-        terms: Terms,
-    ) -> Result<(), Refusal> {
-        if planted::has(Bug::NoLimits) {
-            return Ok(());
-        }
-        let limits = &self.config.limits;
-        let of_host = self.clients.find_host(&caller.host).and_then(|host| self.clients.get(host));
-        let refusal = if self.entries() >= limits.locks {
-            Refusal::TooManyLocks
-        } else if self.table.file_len(wish.file) >= limits.locks_per_file {
-            Refusal::TooManyLocksOnFile
-        } else if of_host.is_some_and(|host| host.entries() >= limits.locks_per_client) {
-            Refusal::TooManyLocksOfHost
-        } else {
-            return Ok(());
-        };
-        if self.adds_entry(wish, terms) { Err(refusal) } else { Ok(()) }
-    }
-
-    /// Splitting is giving back, so it has twice the room.
-    pub(crate) fn has_room_to_split(&self, owner: OwnerId, file: FileId) -> Result<(), Refusal> {
-        let limits = &self.config.limits;
-        let host = self.clients.get(self.owners.host(owner));
-        if self.entries() >= limits.locks.saturating_mul(2) {
-            Err(Refusal::TooManyLocks)
-        } else if self.table.file_len(file) >= limits.locks_per_file.saturating_mul(2) {
-            Err(Refusal::TooManyLocksOnFile)
-        } else if host
-            .is_some_and(|host| host.entries() >= limits.locks_per_client.saturating_mul(2))
-        {
-            Err(Refusal::TooManyLocksOfHost)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Locks, shares, and waiters, which become locks.
-    pub(crate) fn entries(&self) -> usize {
-        self.table.len() + self.shares.len() + self.waiters.len()
-    }
-
-    /// Whether the owner would have more entries than before: what it has there may be merged with
-    /// the new lock, replaced by it, or cut into fragments.
-    fn adds_entry(&self, wish: Wish, terms: Terms) -> bool {
-        let (mut before, mut after) = (0, 1);
-        for held in self.table.owned(wish.owner, wish.file, wish.range.widened()) {
-            if held.terms == terms {
-                before += 1;
-            } else if held.range.overlaps(wish.range) {
-                let (below, above) = held.range.without(wish.range);
-                before += 1;
-                after += usize::from(below.is_some()) + usize::from(above.is_some());
-            }
-        }
-        after > before
     }
 
     /// Whether this owner's locks cover the range in at least this mode.
@@ -462,7 +393,7 @@ impl Keeper {
     }
 }
 
-fn terms(request: &LockRequest) -> Terms {
+pub(crate) fn terms(request: &LockRequest) -> Terms {
     Terms {
         mode: request.mode,
         incarnation: request.incarnation,

@@ -126,10 +126,14 @@ impl Parking {
         self.asking.contains(&(host, waiter))
     }
 
-    /// The answer is here: who has waited for it so far is apart from who comes now.
+    /// The answer is here: who has waited for it so far is apart from who comes now. News of a
+    /// reboot comes first: what else was waiting may be of the kernel that is gone.
     pub fn answer(&mut self, host: ClientId, question: Question) {
         if let Some(parked) = self.probes.remove(&(host, question)) {
-            self.answered.entry((host, question)).or_default().extend(parked);
+            let is_claim = |parked: &Parked| matches!(parked, Parked::Claim(_));
+            let (claims, others): (Vec<_>, Vec<_>) = parked.into_iter().partition(is_claim);
+            let answered = self.answered.entry((host, question)).or_default();
+            answered.extend(claims.into_iter().chain(others));
         }
     }
 

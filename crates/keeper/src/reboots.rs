@@ -226,6 +226,7 @@ impl Keeper {
         if let Some(tracked) = self.clients.get_mut(host) {
             (tracked.suspect, tracked.crashed, tracked.pending) = (None, false, None);
             // Whoever held nothing left nothing behind that could haunt us.
+            tracked.haunted = tracked.haunted.filter(|(gone, _)| *gone != to);
             if from != to && proof != Proof::NothingHeld {
                 tracked.haunted = Some((from, now.mono + HAUNTED));
             }
@@ -323,6 +324,7 @@ impl Keeper {
         // News that was not believed is overtaken.
         if let Some(tracked) = self.clients.get_mut(host) {
             tracked.pending = None;
+            tracked.haunted = tracked.haunted.filter(|(gone, _)| *gone != is);
         }
     }
 

@@ -1,5 +1,5 @@
 //! Who holds what: the locks of all files, each found by its file, by its owner and by its id.
-//! POSIX semantics: an owner has one lock on a byte, a new one replaces the old (R3.1).
+//! POSIX semantics: an owner has one lock on a byte, a new one replaces the old (R3.2).
 //!
 //! A file's locks are in order of where they begin, and each subtree knows how far it reaches and
 //! whether it is all one owner's; both for all locks and for the exclusive ones alone. Locks of

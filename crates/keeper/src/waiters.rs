@@ -8,7 +8,7 @@ use crate::bytes::Handle;
 use crate::identity::Incarnation;
 use crate::range::Range;
 use crate::request::{Form, Mode};
-use crate::table::{FileId, OwnerId};
+use crate::table::{FileId, OwnerId, Table};
 
 /// Taken from the same counter as lock ids, so it also says what came before what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,12 +31,27 @@ pub struct Waiter {
     pub passed_over: bool,
 }
 
+/// Somebody who wants a lock; `place` is its entry in the queue, if it has one.
+#[derive(Clone, Copy)]
+pub struct Wish {
+    pub owner: OwnerId,
+    pub file: FileId,
+    pub range: Range,
+    pub mode: Mode,
+    pub place: Option<WaiterId>,
+}
+
 impl Waiter {
-    pub fn conflicts(&self, owner: OwnerId, range: Range, mode: Mode) -> bool {
+    /// Whether this earlier waiter must be served before the wish. Not one that waits for what the
+    /// asker itself holds: it could not be served first, and both would wait for ever.
+    pub fn is_in_the_way_of(&self, wish: Wish, table: &Table) -> bool {
         !self.passed_over
-            && self.owner != owner
-            && self.mode.conflicts(mode)
-            && self.range.overlaps(range)
+            && self.owner != wish.owner
+            && self.mode.conflicts(wish.mode)
+            && self.range.overlaps(wish.range)
+            && !table
+                .owned(wish.owner, self.file, self.range)
+                .any(|held| held.terms.mode.conflicts(self.mode))
     }
 }
 

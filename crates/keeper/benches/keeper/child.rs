@@ -128,18 +128,15 @@ pub fn instructions_of(locks: u32) -> Result<Cost, String> {
     cost
 }
 
-/// Valgrind counts from the beginning to the end of each of the two functions, and writes a file
-/// after each.
+/// Valgrind writes down what it counted before the first of two functions, and after each.
 fn callgrind(folder: &Path, locks: u32) -> Result<Cost, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let counts = folder.join("counts");
-    let functions = ["counted_pairs", "counted_tests"];
     let mut valgrind = Command::new("valgrind");
     valgrind.arg("--tool=callgrind");
     valgrind.arg(format!("--callgrind-out-file={}", counts.display()));
-    for function in functions {
-        valgrind.arg(format!("--toggle-collect=*{function}*"));
-        valgrind.arg(format!("--dump-after=*{function}*"));
+    for dump in ["before=counted_pairs", "after=counted_pairs", "after=counted_tests"] {
+        valgrind.arg(format!("--dump-{}", dump.replace('=', "=keeper::child::")));
     }
     let output = valgrind
         .arg(this)
@@ -151,7 +148,7 @@ fn callgrind(folder: &Path, locks: u32) -> Result<Cost, String> {
         let total = file.lines().find_map(|line| line.strip_prefix("totals:"))?;
         total.trim().parse::<f64>().ok().filter(|count| *count > 0.0)
     };
-    match (output.status.success(), count(1), count(2)) {
+    match (output.status.success(), count(2), count(3)) {
         (true, Some(pairs), Some(tests)) => {
             Ok(Cost { pair: pairs / f64::from(COUNTED), test: tests / f64::from(COUNTED) })
         }

@@ -87,7 +87,10 @@ impl Names {
                 self.learn(client);
                 format!("write  {}", self.client_row(client))
             }
-            Change::ClientGone(id) => format!("erase  {}", self.client(*id)),
+            Change::ClientGone(id) => match self.clients.get(id) {
+                Some(watch) if watch.contains("'s watch on ") => format!("erase  {watch}"),
+                _ => format!("erase  host {}", self.client(*id)),
+            },
             Change::Lock(lock) => format!("write  {}", self.lock_row(lock)),
             Change::LockGone(id) => format!("erase  lock {}", self.locks.of(id.0)),
             Change::Share(share) => format!("write  {}", self.share_row(share)),
@@ -252,10 +255,13 @@ impl Names {
         let name = |client: &ClientId| self.client(*client);
         Some(match event {
             Event::Started { epoch, clients, locks, exact } => format!(
-                "started: epoch {}, {clients} clients, {locks} locks, {}",
+                "started: epoch {}, {}, {}, {}",
                 epoch.0,
+                count(*clients, "client"),
+                count(*locks, "lock"),
                 if *exact { "exact" } else { "roster" }
             ),
+            Event::GraceStarted { hosts: 1 } => "grace began, 1 host is missing".into(),
             Event::GraceStarted { hosts } => format!("grace began, {hosts} hosts are missing"),
             Event::GraceEnded { why } => match why {
                 GraceEnd::Complete => "grace ended: everything is back".into(),
@@ -411,12 +417,17 @@ fn attempt(attempt: u32) -> String {
     if attempt > 1 { format!(", attempt {attempt}") } else { String::new() }
 }
 
+/// `1 lock`, `2 locks`.
+pub fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// `90 s`, `15 min`, `24 h`, `1.5 s`.
 pub fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     if time.subsec_nanos() > 0 {
         format!("{} s", time.as_secs_f64())
-    } else if seconds >= 7200 && seconds.is_multiple_of(3600) {
+    } else if seconds >= 3600 && seconds.is_multiple_of(3600) {
         format!("{} h", seconds / 3600)
     } else if seconds > 120 && seconds.is_multiple_of(60) {
         format!("{} min", seconds / 60)

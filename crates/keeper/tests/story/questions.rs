@@ -5,7 +5,7 @@ use lockkeeper_keeper::identity::LockId;
 use lockkeeper_keeper::view::LockState;
 
 use super::language::Show;
-use super::notation::{access, doubt, mode, quoted, span, state};
+use super::notation::{access, count, doubt, mode, quoted, span, state};
 use super::world::{Played, World};
 
 impl World {
@@ -114,10 +114,10 @@ impl World {
         let Some(id) = keeper.host(&key).map(|client| client.id) else { return Ok(()) };
         let host = keeper.client(id).ok_or("a host is a client")?;
         let mut line = format!(
-            "{}, {} locks, {} shares, {} waiting, {} unconfirmed",
+            "{}, {}, {}, {} waiting, {} unconfirmed",
             state(host.client.incarnation),
-            host.locks,
-            host.shares,
+            count(host.locks as u64, "lock"),
+            count(host.shares as u64, "share"),
             host.waiting,
             host.unconfirmed
         );
@@ -130,11 +130,11 @@ impl World {
         lines.push(line);
         if let Some(pending) = host.pending {
             lines.push(format!(
-                "pending: {} from {}, state {}, repeated {} times: {}",
+                "pending: {} from {}, state {}, {}: {}",
                 quoted(&pending.name),
                 pending.source,
                 pending.incarnation.0,
-                pending.repeats,
+                count(u64::from(pending.repeats), "repeat"),
                 doubt(pending.why)
             ));
         }

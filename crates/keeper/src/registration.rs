@@ -1,0 +1,179 @@
+//! Who is in the client tracker, and why: the server monitors every lock client itself, from its
+//! first lock on, until it has had nothing for a day (R1.5, R1.3).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::change::{Change, Client, Protocol};
+use crate::event::Event;
+use crate::identity::{Caller, ClientId, HostKey, Incarnation};
+use crate::keeper::Keeper;
+use crate::planted::{self, Bug};
+use crate::step::Refusal;
+use crate::time::Time;
+use crate::timer::Timer;
+
+/// A host with nothing for this long is unregistered.
+const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How many of our addresses we remember for a host.
+const USED_MAX: usize = 16;
+
+impl Keeper {
+    /// A host speaks: it is there.
+    pub(crate) fn hear(&mut self, host: &HostKey, now: Time) {
+        if let Some(client) = self.clients.find_host(host) {
+            self.hear_client(client, now);
+        }
+        self.hear_anybody(now);
+    }
+
+    pub(crate) fn hear_client(&mut self, client: ClientId, now: Time) {
+        if let Some(tracked) = self.clients.get_mut(client) {
+            tracked.last_seen = Some(now.mono);
+            tracked.crashed = false;
+        }
+    }
+
+    /// Any sign of this address that does not come as a request here (a file operation).
+    pub fn handle_heard(&mut self, address: IpAddr, now: Time) {
+        let there: Vec<ClientId> =
+            self.clients.hosts_at(address).map(|tracked| tracked.row.id).collect();
+        for client in there {
+            self.hear_client(client, now);
+        }
+        self.hear_anybody(now);
+    }
+
+    /// Changes a row of the client tracker, durably.
+    pub(crate) fn update_client(&mut self, id: ClientId, update: impl FnOnce(&mut Client)) {
+        if let Some(tracked) = self.clients.get_mut(id) {
+            update(Arc::make_mut(&mut tracked.row));
+            let row = tracked.row.clone();
+            self.change(Change::Client(row));
+        }
+    }
+
+    /// The row of a calling host: made, or brought up to date, in the step of its first lock
+    /// (R1.5).
+    pub(crate) fn register(
+        &mut self,
+        caller: &Caller,
+        monitored: bool,
+        incarnation: Incarnation,
+        now: Time,
+    ) -> Result<ClientId, Refusal> {
+        let monitored = monitored || planted::has(Bug::UnmonitoredRegisters);
+        if planted::has(Bug::NameStopsAll) && self.clients.iter().any(|tracked| tracked.unreached) {
+            return Err(Refusal::TooManyClients);
+        }
+        let ours = caller.lane.ours();
+        if let Some(id) = self.clients.find_host(&caller.host) {
+            let Some(tracked) = self.clients.get(id) else { return Ok(id) };
+            let row = &tracked.row;
+            let learns_state = incarnation.is_known() && !row.incarnation.is_known();
+            if (monitored && !row.monitored) || learns_state || !row.used.contains(&ours) {
+                let newly_monitored = monitored && !row.monitored;
+                self.update_client(id, |row| {
+                    row.monitored |= monitored;
+                    if learns_state {
+                        row.incarnation = incarnation;
+                    }
+                    if !row.used.contains(&ours) {
+                        row.used.push(ours);
+                        let extra = row.used.len().saturating_sub(USED_MAX);
+                        row.used.drain(..extra);
+                    }
+                });
+                if newly_monitored {
+                    self.event(Event::Registered { client: id });
+                }
+            }
+            return Ok(id);
+        }
+        self.make_room(Protocol::Nlm)?;
+        let row = Client {
+            id: ClientId(self.ids.take()),
+            protocol: Protocol::Nlm,
+            address: caller.host.address(),
+            name: caller.host.name().clone(),
+            incarnation,
+            reboot: None,
+            monitored,
+            fenced: false,
+            used: vec![ours],
+            registered_at_ms: now.wall_ms,
+            epoch: self.epoch,
+            registrant: None,
+        };
+        Ok(self.insert_client(row, now))
+    }
+
+    pub(crate) fn insert_client(&mut self, row: Client, now: Time) -> ClientId {
+        let (id, monitored) = (row.id, row.monitored);
+        let row = Arc::new(row);
+        self.change(Change::Client(row.clone()));
+        self.clients.insert(row, now.mono);
+        self.hear_client(id, now);
+        if !self.timers.is_set(Timer::Idle) {
+            self.timers.set(Timer::Idle, now.mono + IDLE_MAX);
+        }
+        if monitored {
+            self.event(Event::Registered { client: id });
+        }
+        id
+    }
+
+    /// Room for one more client (R1.3): who holds something, or may come to reclaim it, stays.
+    pub(crate) fn make_room(&mut self, protocol: Protocol) -> Result<(), Refusal> {
+        if self.clients.len() < self.config.limits.clients {
+            return Ok(());
+        }
+        let mut leaves = None;
+        if !self.recovery.in_grace {
+            leaves = self.clients.longest_idle();
+        }
+        // A host that locks matters more than somebody who only wants to be told.
+        if leaves.is_none() && protocol == Protocol::Nlm {
+            leaves = self.clients.longest_silent_registrant();
+        }
+        self.unregister(leaves.ok_or(Refusal::TooManyClients)?);
+        Ok(())
+    }
+
+    pub(crate) fn unregister(&mut self, id: ClientId) {
+        if let Some(tracked) = self.clients.remove(id) {
+            self.forget_notices(id);
+            self.change(Change::ClientGone(id));
+            if tracked.row.monitored {
+                self.event(Event::Unregistered { client: id });
+            }
+        }
+    }
+
+    pub(crate) fn unregister_idle(&mut self, now: Time) {
+        if self.recovery.in_grace {
+            return self.timers.set(Timer::Idle, self.recovery.ends.max(now.mono) + IDLE_MAX / 24);
+        }
+        let mut next = now.mono + IDLE_MAX;
+        let mut idle = Vec::new();
+        for tracked in self.clients.hosts() {
+            if tracked.has_nothing() && !tracked.row.fenced {
+                match tracked.idle_since + IDLE_MAX {
+                    due if due <= now.mono => idle.push(tracked.row.id),
+                    due => next = next.min(due),
+                }
+            }
+        }
+        for id in idle {
+            self.unregister(id);
+        }
+        if self.clients.len() > 0 {
+            self.timers.set(Timer::Idle, next);
+        }
+    }
+
+    pub(crate) fn is_host_fenced(&self, host: ClientId) -> bool {
+        self.clients.get(host).is_some_and(|tracked| tracked.row.fenced)
+    }
+}
