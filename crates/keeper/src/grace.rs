@@ -227,7 +227,7 @@ impl Keeper {
             Parked::Lock(request, _) => self.reply_lock(&request, Outcome::Grace),
             Parked::Share(request, _) => self.reply(request.id, Reply::Share(Outcome::Grace)),
             Parked::Test(request) => self.reply(request.id, Reply::Test(Tested::Grace)),
-            Parked::Claim(_) | Parked::Waiter(_) => {}
+            Parked::Claim(_) | Parked::Waiter(..) => {}
         }
     }
 
@@ -244,7 +244,7 @@ impl Keeper {
             }
             let settled = self.settle_grants(owner, file, request.range);
             self.confirm_owned(owner, file, request.range, request.mode, now);
-            self.finish_and_wake(file, settled, request.range, now);
+            self.finish_and_wake(file, settled, Some(request.range), now);
             self.reply_lock(&request, Outcome::Granted);
             return self.end_grace_if_complete(now);
         }
@@ -383,7 +383,7 @@ impl Keeper {
                 Parked::Lock(request, asked) => self.decide_lock(request, asked, now),
                 Parked::Share(request, asked) => self.decide_share(request, asked, now),
                 Parked::Test(request) => self.decide_test(request, now),
-                Parked::Claim(_) | Parked::Waiter(_) => {}
+                Parked::Claim(_) | Parked::Waiter(..) => {}
             }
         }
     }
@@ -404,6 +404,7 @@ impl Keeper {
         if self.recovery.in_grace {
             self.end_grace(GraceEnd::Deadline, now);
         }
+        self.wake_everywhere(now);
     }
 
     /// Hosts that should have come and were not heard of. If nobody was, it is our network (R2.6).

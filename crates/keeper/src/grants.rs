@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::identity::{ClientId, GrantId, Incarnation};
 use crate::keeper::Keeper;
 use crate::locking::Obstacle;
-use crate::parking::{Asked, Parked};
+use crate::parking::{About, Asked, Parked};
 use crate::planted::{self, Bug};
 use crate::range::Range;
 use crate::request::{Form, GrantAnswer, Mode, ProbeAnswer, Question};
@@ -141,12 +141,12 @@ impl Keeper {
             }
             let wish = Wish { owner, file, range, mode, place: Some(id) };
             match self.obstacle(wish, true, &Asked::default()) {
+                // What its owner has not answered yet comes first.
+                None if self.grants.on(owner, file, range).is_some() => {}
                 None => match self.turn_of(id, now) {
                     Turn::Taken => {
                         at -= 1;
-                        if let Some(more) = self.grant_waiter(id, now) {
-                            (freed, at) = (freed.hull(more), 0);
-                        }
+                        self.grant_waiter(id, now);
                     }
                     // It is in nobody's way any more, wherever it wanted to be.
                     Turn::PassedOver => {
@@ -155,7 +155,9 @@ impl Keeper {
                     }
                     Turn::Asked => {}
                 },
-                Some(Obstacle::Releasable(holder)) => self.ask_for_waiter(holder, id, now),
+                Some(Obstacle::Releasable(holder)) => {
+                    self.ask_for_waiter(holder, id, About::Holder, now);
+                }
                 Some(Obstacle::Firm) => {}
             }
             // Nobody further back can get past an exclusive claim on all of it, unless it is the
@@ -167,9 +169,17 @@ impl Keeper {
         }
     }
 
-    fn ask_for_waiter(&mut self, host: ClientId, waiter: WaiterId, now: Time) {
+    fn ask_for_waiter(&mut self, host: ClientId, waiter: WaiterId, about: About, now: Time) {
         if !self.parking.is_asking(host, waiter) {
-            self.ask(host, Question::Reachable, Parked::Waiter(waiter), now);
+            self.ask(host, Question::Reachable, Parked::Waiter(waiter, about), now);
+        }
+    }
+
+    /// Locks have become releasable: whoever waits for one may have it asked for.
+    pub(crate) fn wake_everywhere(&mut self, now: Time) {
+        let files: BTreeSet<FileId> = self.waiters.iter().map(|(_, waiter)| waiter.file).collect();
+        for file in files {
+            self.wake(file, Range::ALL, now);
         }
     }
 
@@ -188,7 +198,7 @@ impl Keeper {
         if now.mono.saturating_sub(waiter.polled) <= FRESH {
             return Turn::Taken;
         }
-        self.ask_for_waiter(host, id, now);
+        self.ask_for_waiter(host, id, About::Waiter, now);
         Turn::Asked
     }
 
@@ -200,21 +210,10 @@ impl Keeper {
         }
     }
 
-    /// What a probe said on behalf of a waiter: of its own host, whose turn it is, or of one that
-    /// holds what it wants and has not reclaimed it.
-    pub(crate) fn judge_waiter(
-        &mut self,
-        asked: ClientId,
-        id: WaiterId,
-        answer: Option<ProbeAnswer>,
-        now: Time,
-    ) {
+    /// What a probe said of a waiter whose turn it is.
+    pub(crate) fn judge_waiter(&mut self, id: WaiterId, answer: Option<ProbeAnswer>, now: Time) {
         let Some(waiter) = self.waiters.get_mut(id) else { return };
-        let Waiter { file, owner, range, mode, .. } = *waiter;
-        if self.owners.host(owner) != asked {
-            let wish = Wish { owner, file, range, mode, place: Some(id) };
-            return self.judge_holder(asked, wish, answer.unwrap_or(ProbeAnswer::Alive), now);
-        }
+        let (file, range) = (waiter.file, waiter.range);
         match answer {
             Some(ProbeAnswer::Alive) => waiter.polled = now.mono,
             _ if planted::has(Bug::DeadWaiterBlocks) => return,
@@ -223,13 +222,11 @@ impl Keeper {
         self.wake(file, range, now);
     }
 
-    /// Gives a waiter its lock. What else became free by that is given back: an earlier callback
-    /// on another part is over too.
-    fn grant_waiter(&mut self, id: WaiterId, now: Time) -> Option<Range> {
-        let waiter = self.forget_waiter(id, now)?;
+    /// Gives a waiter its lock, and begins to tell it so.
+    fn grant_waiter(&mut self, id: WaiterId, now: Time) {
+        let Some(waiter) = self.forget_waiter(id, now) else { return };
         let Waiter { file, owner, range, mode, incarnation, monitored, handle, form, .. } = waiter;
         let terms = Terms { mode, incarnation, monitored, confirmed: true };
-        let settled = self.settle_grants(owner, file, range);
         let before = self.table.owned(owner, file, range);
         let before =
             before.filter_map(|held| Some((held.range.overlap(range)?, held.terms))).collect();
@@ -263,7 +260,6 @@ impl Keeper {
         let grant = GrantId(self.ids.take());
         self.grants.insert(grant, open);
         self.send_grant(grant, now);
-        self.finish_settled(settled, range, now)
     }
 
     fn send_grant(&mut self, id: GrantId, now: Time) {
@@ -310,9 +306,7 @@ impl Keeper {
     /// The owner knows that the lock is its own: what it had before is history.
     fn accept_grant(&mut self, id: GrantId, now: Time) {
         let Some(open) = self.close_grant(id) else { return };
-        if open.weakens() {
-            self.grant(open.file, open.owner, open.range, open.terms, now);
-        }
+        self.finish_and_wake(open.file, vec![open], None, now);
     }
 
     /// The owner does not want it: back to what it had (I6: nothing else goes).
@@ -367,28 +361,37 @@ impl Keeper {
         &mut self,
         file: FileId,
         settled: Vec<OpenGrant>,
-        range: Range,
+        except: Option<Range>,
         now: Time,
     ) {
-        if let Some(freed) = self.finish_settled(settled, range, now) {
+        if let Some(freed) = self.finish_settled(settled, except, now) {
             self.wake(file, freed, now);
         }
     }
 
-    /// Weakens, outside `range`, what settled callbacks had left strong; says what that freed.
+    /// Weakens, outside `except`, what settled callbacks had left strong; says where somebody may
+    /// have been waiting for that, or for the callback to be over.
     pub(crate) fn finish_settled(
         &mut self,
         settled: Vec<OpenGrant>,
-        range: Range,
+        except: Option<Range>,
         now: Time,
     ) -> Option<Range> {
         let mut freed: Option<Range> = None;
-        for open in settled.into_iter().filter(OpenGrant::weakens) {
-            let (below, above) = open.range.without(range);
-            for part in [below, above].into_iter().flatten() {
-                self.grant_quietly(open.file, open.owner, part, open.terms, now);
-                freed = Some(freed.map_or(part, |freed| freed.hull(part)));
+        for open in settled {
+            let waits = self.waiters.of_owner_on(open.owner, open.file).next().is_some();
+            if open.weakens() {
+                let parts = match except {
+                    None => (Some(open.range), None),
+                    Some(except) => open.range.without(except),
+                };
+                for part in [parts.0, parts.1].into_iter().flatten() {
+                    self.grant_quietly(open.file, open.owner, part, open.terms, now);
+                }
+            } else if !waits {
+                continue;
             }
+            freed = Some(freed.map_or(open.range, |freed| freed.hull(open.range)));
         }
         freed
     }

@@ -143,7 +143,7 @@ impl Keeper {
         if !(splits && planted::has(Bug::SplitWakesNobody)) {
             freed = hull(freed, released);
         }
-        freed = hull(freed, self.finish_settled(settled, range, now));
+        freed = hull(freed, self.finish_settled(settled, Some(range), now));
         if let Some(freed) = freed {
             self.wake(file, freed, now);
         }
@@ -253,7 +253,7 @@ impl Keeper {
                 }
                 let settled = self.settle_grants(owner, file, request.range);
                 self.grant(file, owner, request.range, terms, now);
-                self.finish_and_wake(file, settled, request.range, now);
+                self.finish_and_wake(file, settled, Some(request.range), now);
                 self.tidy(owner, file);
                 self.end_grace_if_complete(now);
                 self.reply_lock(&request, Outcome::Granted);

@@ -113,6 +113,7 @@ impl Keeper {
         }
         self.recovery.in_window = false;
         self.end_grace(GraceEnd::Operator(by), now);
+        self.wake_everywhere(now);
         Ok(0)
     }
 

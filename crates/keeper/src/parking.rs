@@ -20,8 +20,17 @@ pub enum Parked {
     Test(TestRequest),
     /// Somebody says that a host rebooted.
     Claim(Claim),
-    /// A range is free, and the first that waits for it has not been heard of for long.
-    Waiter(WaiterId),
+    /// A waiter whose turn has come, or who wants what nobody has reclaimed.
+    Waiter(WaiterId, About),
+}
+
+/// Of whom a host is asked on behalf of a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// Of the waiter itself: a range is free, and it has not been heard of for long.
+    Waiter,
+    /// Of who holds what it wants.
+    Holder,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -38,7 +47,7 @@ impl Parked {
             Parked::Lock(request, _) => Some(&request.caller),
             Parked::Share(request, _) => Some(&request.caller),
             Parked::Test(request) => Some(&request.caller),
-            Parked::Claim(_) | Parked::Waiter(_) => None,
+            Parked::Claim(_) | Parked::Waiter(..) => None,
         }
     }
 
@@ -71,7 +80,7 @@ impl Parked {
             Parked::Share(request, _) => Some(request.id),
             Parked::Test(request) => Some(request.id),
             Parked::Claim(claim) => Some(claim.request),
-            Parked::Waiter(_) => None,
+            Parked::Waiter(..) => None,
         }
     }
 }
@@ -91,6 +100,11 @@ pub struct Parking {
 impl Parking {
     pub fn len(&self) -> usize {
         self.count
+    }
+
+    /// Waiters for which somebody is being asked.
+    pub fn waiters(&self) -> usize {
+        self.asking.len()
     }
 
     pub fn hold_back(&mut self, until: Duration, parked: Parked) {
@@ -114,7 +128,7 @@ impl Parking {
 
     /// Parks for the answer to a question.
     pub fn await_probe(&mut self, host: ClientId, question: Question, parked: Parked) {
-        if let Parked::Waiter(waiter) = parked {
+        if let Parked::Waiter(waiter, _) = parked {
             self.asking.insert((host, waiter));
         } else {
             self.count += 1;
@@ -141,7 +155,7 @@ impl Parking {
         let waiting = self.answered.get_mut(&(host, question))?;
         let parked = waiting.pop_front();
         match parked {
-            Some(Parked::Waiter(waiter)) => {
+            Some(Parked::Waiter(waiter, _)) => {
                 self.asking.remove(&(host, waiter));
             }
             Some(_) => self.count -= 1,

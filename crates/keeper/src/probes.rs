@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::identity::ClientId;
 use crate::keeper::Keeper;
-use crate::parking::Parked;
+use crate::parking::{About, Parked};
 use crate::request::{ProbeAnswer, Question};
 use crate::step::{Message, Refusal, Reply, Tested};
 use crate::time::Time;
@@ -18,7 +18,7 @@ impl Keeper {
     /// Holds a request back until a question about a host is answered.
     pub(crate) fn ask(&mut self, host: ClientId, question: Question, parked: Parked, now: Time) {
         // Waiters have a bound of their own, and nobody would ask again on their behalf.
-        let bounded = !matches!(parked, Parked::Waiter(_));
+        let bounded = !matches!(parked, Parked::Waiter(..));
         if bounded && self.parking.len() >= self.config.limits.parked {
             return self.turn_away(parked);
         }
@@ -69,7 +69,12 @@ impl Keeper {
         while let Some(parked) = self.parking.pop_answered(client, question) {
             match parked {
                 Parked::Claim(claim) => self.judge_claim(client, claim, lives, now),
-                Parked::Waiter(waiter) => self.judge_waiter(client, waiter, answer, now),
+                Parked::Waiter(waiter, About::Waiter) => self.judge_waiter(waiter, answer, now),
+                Parked::Waiter(waiter, About::Holder) => {
+                    if let Some(wish) = self.waiters.wish(waiter) {
+                        self.judge_holder(client, wish, lives, now);
+                    }
+                }
                 Parked::Lock(request, asked) if question == Question::SameKernel => {
                     self.judge_incarnation(client, request, asked, lives, now);
                 }
@@ -99,7 +104,7 @@ impl Keeper {
                 self.reply(request.id, Reply::Test(Tested::Grace));
             }
             Parked::Claim(claim) => self.resolve(claim.request, false),
-            Parked::Waiter(_) => {}
+            Parked::Waiter(..) => {}
         }
     }
 }

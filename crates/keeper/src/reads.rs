@@ -37,7 +37,7 @@ impl Keeper {
             shares: self.shares.len(),
             waiters: self.waiters.len(),
             unconfirmed: self.recovery.unconfirmed,
-            parked: self.parking.len(),
+            parked: self.parking.len() + self.parking.waiters(),
             open_grants: self.grants.len(),
         }
     }

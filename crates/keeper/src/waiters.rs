@@ -81,6 +81,11 @@ impl Waiters {
         self.rows.get_mut(&id)
     }
 
+    pub fn wish(&self, id: WaiterId) -> Option<Wish> {
+        let Waiter { owner, file, range, mode, .. } = *self.get(id)?;
+        Some(Wish { owner, file, range, mode, place: Some(id) })
+    }
+
     pub fn of_owner(&self, owner: OwnerId) -> impl Iterator<Item = (WaiterId, &Waiter)> {
         self.between((owner, FileId(0)), (owner, FileId(u32::MAX)))
     }
