@@ -86,6 +86,8 @@ pub struct Model {
     /// The decision that last took a byte from its owner against its will.
     pub released_at: Vec<[[u64; CELLS]; FILES]>,
     pub waiters: Vec<Waiting>,
+    /// As they were before the step that is judged.
+    pub waited: Vec<Waiting>,
     /// Since when a waiter could be granted.
     pub grantable: BTreeMap<Wait, Ms>,
     blocks: BTreeMap<(usize, usize, Range), Block>,
@@ -133,6 +135,7 @@ impl Model {
             durable: blank(processes),
             released_at: vec![[[0; CELLS]; FILES]; processes],
             waiters: Vec::new(),
+            waited: Vec::new(),
             grantable: BTreeMap::new(),
             blocks: BTreeMap::new(),
             just_blocked: BTreeSet::new(),

@@ -426,7 +426,7 @@ impl World {
                         continue;
                     }
                     driver.replay.answered(&request, &answer, decided, now);
-                    self.check_durable(&request, &reply, committed);
+                    self.check_durable(&request, &reply, decided, committed);
                     let truth = request.truth;
                     let message = ToHost::Answer { request, answer, decided };
                     self.send_to_host(truth.host, truth.life, message);

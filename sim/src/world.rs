@@ -388,7 +388,9 @@ impl World {
     fn wind_down(&mut self) {
         self.phase = Phase::WindingDown;
         self.tell(|_| "everybody gives back what it holds".to_owned());
-        self.later(6 * MINUTE, Event::CleanUp);
+        for minutes in [6, 10, 14] {
+            self.later(minutes * MINUTE, Event::CleanUp);
+        }
         self.later(20 * MINUTE, Event::Verdict);
     }
 }

@@ -106,15 +106,15 @@ impl Keeper {
                 open.maybe_taken = true;
                 return self.timers.set(Timer::Grant(grant), retry);
             }
-            // A client that took the lock, and whose answer was lost, denies the next attempt: it
-            // waits no more. It may be using the lock (I9), and gives it back if it does not.
+            GrantAnswer::Accepted => self.accept_grant(grant, now),
             GrantAnswer::Denied if !open.maybe_taken || planted::has(Bug::RepeatDenialUndoes) => {
                 self.undo_grant(grant, now);
             }
-            GrantAnswer::Denied | GrantAnswer::Accepted => self.accept_grant(grant, now),
+            GrantAnswer::Denied => self.leave_grant(grant, now),
         }
         self.hear_client(self.owners.host(owner), now);
         self.tidy(owner, file);
+        self.end_grace_if_complete(now);
     }
 
     pub(crate) fn resend_grant(&mut self, grant: GrantId, now: Time) {
@@ -131,12 +131,17 @@ impl Keeper {
 
     /// Something in `freed` may be free now: grants what waits for it, first come first served.
     pub(crate) fn wake(&mut self, file: FileId, mut freed: Range, now: Time) {
-        let mut at = 0;
+        let (mut at, mut closed_by) = (0, None);
         while let Some(&id) = self.files.file(file).queue.get(at) {
             let Some(waiter) = self.waiters.get(id) else { break };
             let Waiter { owner, range, mode, passed_over, .. } = *waiter;
             at += 1;
             if passed_over || !range.overlaps(freed) {
+                continue;
+            }
+            // Behind an exclusive claim on all of it only two can be served: who made the claim,
+            // and who holds something that the claim waits for.
+            if closed_by.is_some_and(|by| by != owner) && self.table.owner_len(owner) == 0 {
                 continue;
             }
             let wish = Wish { owner, file, range, mode, place: Some(id) };
@@ -160,11 +165,8 @@ impl Keeper {
                 }
                 Some(Obstacle::Firm) => {}
             }
-            // Nobody further back can get past an exclusive claim on all of it, unless it is the
-            // same owner's.
-            let others = self.waiters.of_owner_on(owner, file).any(|(other, _)| other != id);
-            if mode == Mode::Exclusive && range.covers(freed) && !others {
-                break;
+            if mode == Mode::Exclusive && range.covers(freed) {
+                closed_by = Some(owner);
             }
         }
     }
@@ -228,8 +230,11 @@ impl Keeper {
         let Waiter { file, owner, range, mode, incarnation, monitored, handle, form, .. } = waiter;
         let terms = Terms { mode, incarnation, monitored, confirmed: true };
         let before = self.table.owned(owner, file, range);
-        let before =
-            before.filter_map(|held| Some((held.range.overlap(range)?, held.terms))).collect();
+        let before: Vec<(Range, Terms)> = before
+            .filter_map(|held| {
+                Some((held.range.overlap(range)?, Terms { confirmed: true, ..held.terms }))
+            })
+            .collect();
         let open = OpenGrant {
             owner,
             file,
@@ -244,7 +249,7 @@ impl Keeper {
             maybe_taken: false,
         };
         let mut rest = Some(range);
-        for (stronger, _) in open.before.iter().filter(|(_, held)| held.mode > mode) {
+        for (stronger, held) in open.before.iter().filter(|(_, held)| held.mode > mode) {
             if planted::has(Bug::WeakensTooEarly) {
                 break;
             }
@@ -252,6 +257,8 @@ impl Keeper {
             if let Some(below) = below {
                 self.grant_quietly(file, owner, below, terms, now);
             }
+            // Who asks for a lock in this epoch knows of the one it had.
+            self.grant_quietly(file, owner, *stronger, *held, now);
             rest = above;
         }
         if let Some(rest) = rest {
@@ -307,6 +314,14 @@ impl Keeper {
     fn accept_grant(&mut self, id: GrantId, now: Time) {
         let Some(open) = self.close_grant(id) else { return };
         self.finish_and_wake(open.file, vec![open], None, now);
+    }
+
+    /// A client that took the lock, and whose answer was lost, denies the next attempt: it waits no
+    /// more. It may be using the new lock or the old one (I9), so it keeps both; it gives back what
+    /// it does not use.
+    fn leave_grant(&mut self, id: GrantId, now: Time) {
+        let Some(open) = self.close_grant(id) else { return };
+        self.wake(open.file, open.range, now);
     }
 
     /// The owner does not want it: back to what it had (I6: nothing else goes).

@@ -56,7 +56,9 @@ impl Keeper {
             return self.reclaim_lock(request, host, now);
         }
         let wish = self.wish(&request);
-        self.refresh_waiter(wish.place, &request, now);
+        if request.wait {
+            self.refresh_waiter(wish.place, &request, now);
+        }
         if self.grace_holds_back(wish, true) {
             return self.hold_back(Parked::Lock(request, asked), now);
         }
@@ -173,6 +175,7 @@ impl Keeper {
             }
             self.tidy(owner, file);
         }
+        self.end_grace_if_complete(now);
         self.reply(id, Reply::Cancel(cancelled));
     }
 

@@ -92,6 +92,7 @@ impl Keeper {
                 Parked::Test(request) => self.decide_test(request, now),
             }
         }
+        self.end_grace_if_complete(now);
     }
 
     /// There is no room to hold this back.

@@ -21,7 +21,7 @@ use crate::world::World;
 #[derive(Clone, Debug)]
 pub enum Doing {
     /// Granted, by a reply or by a callback.
-    Set { life: u32, at_least: bool },
+    Set { life: u32, at_least: bool, reclaim: bool },
     Clear,
     /// A refused grant is undone, byte for byte.
     Restore(Box<[Cell; CELLS]>),
@@ -76,8 +76,8 @@ impl World {
         self.check_bounds(keeper, now);
         self.close_grants(inputs, step);
         self.judge_replies(keeper, &before, inputs, step, now);
-        self.judge_grantable(keeper);
         self.note_states(keeper);
+        self.judge_grantable(keeper);
     }
 
     /// The states that hosts are recorded in, for what the next step changes about them.
@@ -112,6 +112,10 @@ impl World {
             Doing::Set { at_least: true, .. } => {
                 seen.strength >= cause.strength && seen.strength <= old.strength.max(cause.strength)
             }
+            // What the owner got in this epoch is newer than what it reclaims.
+            Doing::Set { reclaim: true, .. } if !old.unconfirmed => {
+                seen.strength == old.strength.max(cause.strength)
+            }
             Doing::Set { .. } => seen.strength == cause.strength,
             Doing::Restore(before) => before[cell].strength == seen.strength,
         };
@@ -134,9 +138,7 @@ impl World {
                 });
             }
             Some(_) if seen.strength == 0 => {
-                // Granted and taken away again in one step: the answer is old before it leaves.
                 self.judge_release((process, file, cell), old, step, inputs);
-                self.model.released_at[process][file][cell] = self.model.serial + 1;
             }
             _ if same => {}
             _ if seen.strength == 0 || seen.strength < old.strength => {
@@ -151,6 +153,11 @@ impl World {
             }
         }
         if new.strength == 0 {
+            let granted = mine.iter().any(|cause| matches!(cause.doing, Doing::Set { .. }));
+            if granted && self.may_be_released(process, step) {
+                // Granted and taken away again in one step: the answer is old before it leaves.
+                self.model.released_at[process][file][cell] = self.model.serial + 1;
+            }
             new = Cell::default();
         }
         self.model.table[process][file][cell] = new;
@@ -259,17 +266,17 @@ impl World {
             file: grant.file,
             range: grant.range,
             strength: strength(grant.mode),
-            doing: Doing::Set { life, at_least },
+            doing: Doing::Set { life, at_least, reclaim: false },
         }
     }
 
     fn cause_of_lock(&mut self, request: &Rc<Request>) -> Option<Cause> {
-        let Call::Lock { file, range, mode, .. } = request.call else { return None };
+        let Call::Lock { file, range, mode, reclaim, .. } = request.call else { return None };
         let Some(process) = request.truth.process else {
             self.violate("I6", || "a lock was granted to a forged request".to_owned());
             return None;
         };
-        let doing = Doing::Set { life: request.truth.life, at_least: false };
+        let doing = Doing::Set { life: request.truth.life, at_least: false, reclaim };
         Some(Cause { process, file, range, strength: strength(mode), doing })
     }
 

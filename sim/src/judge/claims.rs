@@ -163,7 +163,10 @@ impl World {
                         self.model.released_at[process][file][cell] = self.model.serial;
                         self.processes[process].tainted[file][cell] = true;
                         self.tally.reach("live lock lost at the end of a roster grace");
-                        self.judge_calm_loss(process, "the roster's grace ended");
+                        // What a reclaim failed to get back before was lost then.
+                        if !self.processes[process].given_up[file][cell] {
+                            self.judge_calm_loss(process, "the roster's grace ended");
+                        }
                     }
                 }
             }

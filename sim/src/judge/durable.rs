@@ -170,6 +170,7 @@ impl World {
         &mut self,
         request: &Rc<Request>,
         reply: &Reply,
+        decided: u64,
         committed: Option<(Token, &[Change])>,
     ) {
         if let Some((token, _)) = committed
@@ -182,9 +183,13 @@ impl World {
         match (reply, &request.call) {
             (Reply::Lock(Outcome::Granted), Call::Lock { mode, .. }) => {
                 self.check_registered(request);
-                let gone = changes.iter().any(|change| matches!(change, Change::LockGone(_)));
                 let missing = self.missing_on_disk(request, file, range, strength(*mode), changes);
-                if missing && !(gone && changes.len() > 2) {
+                // Granted, and taken away again by a rule before the batch was written.
+                let gone = request.truth.process.is_some_and(|process| {
+                    let released = &self.model.released_at[process][file];
+                    cells::cells(range).any(|cell| released[cell] > decided)
+                });
+                if missing && !gone {
                     self.violate("I2", || format!("granted, and not on the disk: {request:?}"));
                 }
             }

@@ -37,6 +37,7 @@ impl World {
         step: &Step,
     ) {
         let old = std::mem::replace(&mut self.model.waiters, seen);
+        self.model.waited.clone_from(&old);
         if old == self.model.waiters && step.messages.is_empty() {
             return;
         }
@@ -141,6 +142,7 @@ impl World {
                     && !earlier.passed_over
                     && earlier.range.overlaps(open.range)
                     && earlier.mode.conflicts(open.mode)
+                    && !self.waits_for(earlier, open.process)
                     && places
                         .get(&earlier.key())
                         .is_some_and(|place| !self.model.waiters[*place].passed_over)
@@ -182,7 +184,10 @@ impl World {
             }
         }
         for message in &step.messages {
-            let Message::Reply(id, Reply::Lock(_) | Reply::Unlock | Reply::Cancel(_)) = message
+            let Message::Reply(
+                id,
+                Reply::Lock(Outcome::Granted) | Reply::Unlock | Reply::Cancel(_),
+            ) = message
             else {
                 continue;
             };
@@ -217,6 +222,13 @@ impl World {
         }
     }
 
+    /// It did not answer, or it waited in another state than its host is in (I7).
+    pub fn is_passed_over(&self, waiting: &Waiting) -> bool {
+        let state = self.model.block(waiting.process, waiting.file, waiting.range).state;
+        let recorded = self.model.states.get(&self.processes[waiting.process].host);
+        waiting.passed_over || (state != 0 && recorded.is_some_and(|known| *known != state))
+    }
+
     /// A freed range reaches its first waiter.
     pub fn judge_grantable(&mut self, keeper: &Keeper) {
         if self.model.waiters.is_empty() || (keeper.grace().is_some() && self.strict()) {
@@ -229,7 +241,7 @@ impl World {
             .iter()
             .enumerate()
             .filter(|(place, w)| {
-                !w.passed_over && self.blockers(w.process, w.file, w.range, w.mode, *place).is_empty()
+                !self.is_passed_over(w) && self.blockers(&self.model.waiters, w.key(), *place).is_empty()
             })
             .map(|(_, w)| w.key())
             .collect();
@@ -298,6 +310,8 @@ impl World {
         let in_grace = driver.keeper.grace().is_some();
         let notices = driver.keeper.notices().filter(|n| n.next.is_some()).count();
         let unanswered = driver.asked.len();
+        let left: Vec<String> =
+            driver.keeper.locks(LockId(0)).map(|lock| format!("{lock:?}")).collect();
         for process in 0..self.processes.len() {
             let it = &self.processes[process];
             if self.hosts[it.host].up && !matches!(it.doing, Doing::Finished) {
@@ -306,7 +320,7 @@ impl World {
             }
         }
         if counts.locks + counts.shares + counts.waiters + counts.parked + counts.open_grants > 0 {
-            self.violate("liveness", || format!("everybody is done, and there is {counts:?}"));
+            self.violate("liveness", || format!("everybody is done, and there is {counts:?} {left:?}"));
         }
         if in_grace {
             self.violate("liveness", || "grace never ended".to_owned());

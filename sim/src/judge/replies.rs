@@ -15,7 +15,7 @@ use keeper::time::Time;
 use crate::cells::{self, clash, strength};
 use crate::driver::Input;
 use crate::host::Held;
-use crate::model::Picture;
+use crate::model::{Picture, Wait, Waiting};
 use crate::packet::{Answer, Call, Request};
 use crate::queue::{MINUTE, Ms};
 use crate::world::World;
@@ -139,16 +139,19 @@ impl World {
                 if !waits && simple {
                     self.violate("reply", || format!("blocked, and does not wait: {request:?}"));
                 }
-                if alone && self.closes_a_circle(process, file, range, mode) {
+                if alone && self.closes_a_circle(&self.model.waiters, (process, file, range, mode)) {
                     self.violate("R3.4", || format!("waits in a circle: {request:?}"));
                 }
             }
             Outcome::Deadlock
-                if simple && !self.closes_a_circle(process, file, range, mode) =>
+                if simple
+                    && !self.closes_a_circle(&self.model.waiters, (process, file, range, mode))
+                    && !self.closes_a_circle(&self.model.waited, (process, file, range, mode)) =>
             {
-                self.violate("R3.4", || format!("a deadlock without a circle: {request:?}"));
+                let circle = self.explain_blockers(process, file, range, mode);
+                self.violate("R3.4", || format!("a deadlock without a circle: {circle}"));
             }
-            Outcome::Refused(refusal) => self.judge_refusal(keeper, request, refusal),
+            Outcome::Refused(refusal) if simple => self.judge_refusal(keeper, request, refusal),
             _ => {}
         }
     }
@@ -270,7 +273,8 @@ impl World {
     /// The client's end of a reclaim that was refused.
     pub fn judge_lost_reclaim(&mut self, held: Held, answer: &Answer) {
         let it = &self.processes[held.process];
-        if cells::cells(held.range).any(|cell| !it.tainted[held.file][cell]) {
+        // One byte that is gone by a rule takes the whole merged stretch with it.
+        if cells::cells(held.range).all(|cell| !it.tainted[held.file][cell]) {
             let why = format!("the reclaim was answered {answer:?}");
             self.judge_calm_loss(held.process, &why);
         }
@@ -352,53 +356,63 @@ impl World {
     }
 
     /// Whether whoever is in the way waits, over some steps, for this process itself.
-    fn closes_a_circle(&self, process: usize, file: usize, range: Range, mode: Mode) -> bool {
-        let place = self
-            .model
-            .waiters
-            .iter()
-            .position(|w| w.key() == (process, file, range, mode))
-            .unwrap_or(self.model.waiters.len());
+    fn closes_a_circle(&self, waiters: &[Waiting], wait: Wait) -> bool {
+        let place = waiters.iter().position(|w| w.key() == wait).unwrap_or(waiters.len());
         let mut seen = BTreeSet::new();
-        let mut next = self.blockers(process, file, range, mode, place);
+        let mut next = self.blockers(waiters, wait, place);
         while let Some(blocker) = next.pop() {
-            if blocker == process {
+            if blocker == wait.0 {
                 return true;
             }
             if !seen.insert(blocker) {
                 continue;
             }
-            for (place, waiting) in self.model.waiters.iter().enumerate() {
+            for (place, waiting) in waiters.iter().enumerate() {
                 if waiting.process == blocker {
-                    let (file, range, mode) = (waiting.file, waiting.range, waiting.mode);
-                    next.extend(self.blockers(blocker, file, range, mode, place));
+                    next.extend(self.blockers(waiters, waiting.key(), place));
                 }
             }
         }
         false
     }
 
+    /// Who waits for whom, in words.
+    fn explain_blockers(&self, process: usize, file: usize, range: Range, mode: Mode) -> String {
+        let waiters = &self.model.waiters;
+        let mut waits = vec![((process, file, range, mode), waiters.len())];
+        waits.extend(waiters.iter().enumerate().map(|(place, w)| (w.key(), place)));
+        let words = waits.into_iter().map(|(wait, place)| {
+            let blockers = self.blockers(waiters, wait, place);
+            let blockers: Vec<String> = blockers.into_iter().map(|who| self.who(who)).collect();
+            format!("{} wants {:?} {:?} of {}: {blockers:?}", self.who(wait.0), wait.3, wait.2, wait.1)
+        });
+        words.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Whether what somebody waits for is held by this process: such a waiter is not in its way.
+    pub fn waits_for(&self, waiting: &Waiting, process: usize) -> bool {
+        cells::cells(waiting.range).any(|cell| {
+            let held = self.model.table[process][waiting.file][cell].strength;
+            clash(strength(waiting.mode), held)
+        })
+    }
+
     /// Who holds something in the way, or waits for it in an earlier place.
-    pub fn blockers(
-        &self,
-        process: usize,
-        file: usize,
-        range: Range,
-        mode: Mode,
-        place: usize,
-    ) -> Vec<usize> {
+    pub fn blockers(&self, waiters: &[Waiting], wait: Wait, place: usize) -> Vec<usize> {
+        let (process, file, range, mode) = wait;
         let holders = (0..self.processes.len()).filter(|other| {
             *other != process
                 && cells::cells(range).any(|cell| {
                     clash(strength(mode), self.model.table[*other][file][cell].strength)
                 })
         });
-        let earlier = self.model.waiters.iter().take(place).filter(|other| {
+        let earlier = waiters.iter().take(place).filter(|other| {
             other.process != process
                 && other.file == file
-                && !other.passed_over
+                && (!self.is_passed_over(other) || self.model.just_blocked.contains(&other.key()))
                 && other.range.overlaps(range)
                 && mode.conflicts(other.mode)
+                && !self.waits_for(other, process)
         });
         holders.chain(earlier.map(|other| other.process)).collect()
     }

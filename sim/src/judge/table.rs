@@ -219,7 +219,7 @@ impl World {
         let limits = self.scenario.config.limits;
         // Giving back may split a lock beyond the bound on taking.
         if counts.locks > limits.locks * 2
-            || counts.parked > limits.parked
+            || counts.parked > limits.parked + counts.waiters
             || counts.clients > limits.clients
         {
             self.violate("I10", || format!("{counts:?} is more than {limits:?}"));

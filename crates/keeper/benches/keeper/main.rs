@@ -18,7 +18,7 @@ mod world;
 use std::process::ExitCode;
 
 use clock::timed;
-use report::{Bar, Figure};
+use report::{Bar, Report};
 use world::{Host, World};
 
 const PAIRS_PER_SECOND_MIN: f64 = 1_000_000.0;
@@ -39,23 +39,24 @@ fn main() -> ExitCode {
         return child::run(part, rest);
     }
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    let figures = instructions().and_then(|mut figures| {
-        if !has("--instructions") {
-            figures.extend([pairs(Files::Idle), pairs(Files::Busy), release()]);
-            figures.extend(memory()?);
-        }
-        Ok(figures)
-    });
-    match figures {
-        Ok(figures) => {
-            let all_reached = report::print(&figures);
-            if has("--check") && !all_reached { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
+    let mut report = Report::default();
+    let done = match has("--instructions") {
+        true => instructions(&mut report),
+        false => everything(&mut report),
+    };
+    if let Err(error) = done {
+        eprintln!("error: {error}");
+        return ExitCode::FAILURE;
     }
+    if has("--check") && report.misses > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn everything(report: &mut Report) -> Result<(), String> {
+    pairs(Files::Idle, report);
+    pairs(Files::Busy, report);
+    release(report);
+    memory(report)?;
+    instructions(report)
 }
 
 /// Whether something else is locked in the files all the time.
@@ -66,7 +67,7 @@ enum Files {
 }
 
 /// Uncontended locks and unlocks of 100 owners on 10 hosts.
-fn pairs(files: Files) -> Figure {
+fn pairs(files: Files, report: &mut Report) {
     const ROUNDS: u32 = 20;
     let mut world = World::new();
     if files == Files::Busy {
@@ -86,11 +87,11 @@ fn pairs(files: Files) -> Figure {
         Files::Idle => "lock+unlock pairs a second, 1,000 files",
         Files::Busy => "the same, another lock on each file",
     };
-    Figure::new(name, f64::from(ROUNDS * FILES) / best, Bar::Min(PAIRS_PER_SECOND_MIN))
+    report.add(name, f64::from(ROUNDS * FILES) / best, Bar::Min(PAIRS_PER_SECOND_MIN));
 }
 
 /// A host with 1,000,000 locks over 10,000 files reboots while 10,000 others wait for one each.
-fn release() -> Figure {
+fn release(report: &mut Report) {
     const LOCKED: u32 = 10_000;
     let best = best_of(3, || {
         let mut world = World::new();
@@ -106,48 +107,34 @@ fn release() -> Figure {
         seconds
     });
     let name = "seconds to free 1,000,000 locks of a host, 10,000 waiting";
-    Figure::new(name, best, Bar::Max(RELEASE_SECONDS_MAX))
+    report.add(name, best, Bar::Max(RELEASE_SECONDS_MAX));
 }
 
-fn memory() -> Result<[Figure; 3], String> {
-    let bytes = |name, part: &str| {
-        let bytes = child::memory_of(part)?;
-        Ok::<_, String>(Figure::new(name, bytes, Bar::Max(BYTES_PER_LOCK_MAX)))
-    };
-    Ok([
-        bytes("bytes for each of 1,000,000 locks on one file", "one-file")?,
-        bytes("bytes for each of 1,000,000 locks over 10,000 files", "many-files")?,
-        bytes("bytes for each of 1,000,000 locks of 10,000 owners", "many-owners")?,
-    ])
+fn memory(report: &mut Report) -> Result<(), String> {
+    for (name, part) in [
+        ("bytes for each of 1,000,000 locks on one file", "one-file"),
+        ("bytes for each of 1,000,000 locks over 10,000 files", "many-files"),
+        ("bytes for each of 1,000,000 locks of 10,000 owners", "many-owners"),
+    ] {
+        report.add(name, child::memory_of(part)?, Bar::Max(BYTES_PER_LOCK_MAX));
+    }
+    Ok(())
 }
 
-/// One file with few and with many locks: what a pair costs there, and a search that fails.
-fn instructions() -> Result<Vec<Figure>, String> {
-    let few = child::instructions_of(FILES)?;
-    let many = child::instructions_of(MANY)?;
+/// One file with few and with many locks: what a pair costs there, and a search that finds nothing.
+fn instructions(report: &mut Report) -> Result<(), String> {
     let spread = child::instructions_of(0)?;
-    Ok(vec![
-        Figure::new(
-            "instructions for a lock+unlock pair, 1,000 files",
-            spread.pair,
-            Bar::Max(PAIR_INSTRUCTIONS_MAX),
-        ),
-        Figure::new(
-            "instructions for a test, 1,000 files",
-            spread.test,
-            Bar::Max(TEST_INSTRUCTIONS_MAX),
-        ),
-        Figure::new(
-            "lock+unlock with 1,000,000 locks on the file, in costs with 1,000",
-            many.pair / few.pair,
-            Bar::Max(GROWTH_MAX),
-        ),
-        Figure::new(
-            "conflict search with 1,000,000 locks on the file, in costs with 1,000",
-            many.test / few.test,
-            Bar::Max(GROWTH_MAX),
-        ),
-    ])
+    let name = "instructions for a lock+unlock pair, 1,000 files";
+    report.add(name, spread.pair, Bar::Max(PAIR_INSTRUCTIONS_MAX));
+    let name = "instructions for a test, 1,000 files";
+    report.add(name, spread.test, Bar::Max(TEST_INSTRUCTIONS_MAX));
+
+    let (few, many) = (child::instructions_of(FILES)?, child::instructions_of(MANY)?);
+    let name = "lock+unlock with 1,000,000 locks on the file, in costs with 1,000";
+    report.add(name, many.pair / few.pair, Bar::Max(GROWTH_MAX));
+    let name = "conflict search with 1,000,000 locks on the file, in costs with 1,000";
+    report.add(name, many.test / few.test, Bar::Max(GROWTH_MAX));
+    Ok(())
 }
 
 fn best_of(runs: u32, mut run: impl FnMut() -> f64) -> f64 {

@@ -6,41 +6,23 @@ pub enum Bar {
     Max(f64),
 }
 
-pub struct Figure {
-    name: &'static str,
-    value: f64,
-    bar: Bar,
+#[derive(Default)]
+pub struct Report {
+    pub misses: u32,
 }
 
-impl Figure {
-    pub fn new(name: &'static str, value: f64, bar: Bar) -> Self {
-        Self { name, value, bar }
-    }
-
-    fn is_reached(&self) -> bool {
-        match self.bar {
-            Bar::Min(min) => self.value >= min,
-            Bar::Max(max) => self.value <= max,
-        }
-    }
-}
-
-/// Whether all bars are reached.
-pub fn print(figures: &[Figure]) -> bool {
-    for figure in figures {
-        let (word, bar) = match figure.bar {
-            Bar::Min(min) => ("at least", min),
-            Bar::Max(max) => ("at most", max),
+impl Report {
+    /// Shows a figure as soon as it is known.
+    pub fn add(&mut self, name: &str, value: f64, bar: Bar) {
+        let (word, limit, is_reached) = match bar {
+            Bar::Min(min) => ("at least", min, value >= min),
+            Bar::Max(max) => ("at most", max, value <= max),
         };
-        println!(
-            "{:<72} {:>12}   {word:<8} {:>12}   {}",
-            figure.name,
-            number(figure.value),
-            number(bar),
-            if figure.is_reached() { "ok" } else { "MISSED" },
-        );
+        let (shown, limit) = (number(value), number(limit));
+        let verdict = if is_reached { "ok" } else { "MISSED" };
+        println!("{name:<72} {shown:>12}   {word:<8} {limit:>12}   {verdict}");
+        self.misses += u32::from(!is_reached);
     }
-    figures.iter().all(Figure::is_reached)
 }
 
 /// Thousands apart; small numbers with two decimals.
