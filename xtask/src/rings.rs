@@ -82,8 +82,19 @@ fn unit() -> Result<()> {
 }
 
 /// What judges us in the tests of the crates.
-const UNIT_PACKAGES: &[&str] =
-    &["e2fsprogs", "iproute2", "nfs-common", "rpcbind", "tshark", "util-linux"];
+const UNIT_PACKAGES: &[&str] = &[
+    "e2fsprogs",
+    "gcc",
+    "iproute2",
+    "libc6-dev",
+    "libtirpc-dev",
+    "nfs-common",
+    "rpcbind",
+    "rpcsvc-proto",
+    "tshark",
+    "util-linux",
+    "valgrind",
+];
 
 /// The targets need a nightly feature of the compiler, which this variable allows on any.
 pub fn fuzz(seconds: u32) -> Result<()> {

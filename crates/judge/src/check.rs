@@ -3,14 +3,20 @@
 //! Each function takes what a fuzzer offers. A failed check is a panic, which is what both
 //! libFuzzer and a test look for.
 
+use std::fmt::Debug;
+
 use bytes::{Bytes, BytesMut};
 use vfs::{FileKey, FileSystemId, HandleKey, ObjectId};
+use wire::nlm::{LockArgs, ShareReply, TestReply, Version, Versioned};
 use wire::record::{Error, Limits, Next, Records};
 use wire::rpc::{self, Call, Refused, Reply};
 use wire::rpcbind;
 use wire::xdr::{Decode, Writer};
 
-use crate::programs::{self, MOUNT1, MOUNT3, NFS3, Procedure, RPCBIND2, RPCBIND3, RPCBIND4};
+use crate::programs::{
+    self, MOUNT1, MOUNT3, NFS3, NLM1, NLM3, NLM4, NSM, NSM_CALLBACK, Procedure, RPCBIND2, RPCBIND3,
+    RPCBIND4,
+};
 use crate::source::Source;
 
 /// A fuzz target: its name, which is also the name of its corpus, and its check.
@@ -29,6 +35,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "mount", check: mount },
     Target { name: "rpcbind", check: rpcbind },
     Target { name: "handle", check: handle },
+    Target { name: "nlm", check: nlm },
+    Target { name: "nsm", check: nsm },
 ];
 
 /// The key with which the handles of the corpus were sealed.
@@ -200,6 +208,34 @@ pub fn rpcbind(data: &[u8]) {
         let text = rpcbind::universal(address);
         assert_eq!(rpcbind::parse_universal(text.as_bytes()), Some(address), "{text}");
     }
+}
+
+/// As [`mount`]. What was understood in one version is also said in the others: no status and no
+/// range may come out that they do not know.
+pub fn nlm(data: &[u8]) {
+    either(&[NLM4, NLM3, NLM1], data);
+    let Some((_, rest)) = data.split_first() else { return };
+    for version in Version::ALL {
+        said_in_every_version::<LockArgs>(version, rest);
+        said_in_every_version::<TestReply>(version, rest);
+        said_in_every_version::<ShareReply>(version, rest);
+    }
+}
+
+fn said_in_every_version<T: Versioned + PartialEq + Debug>(heard: Version, data: &[u8]) {
+    let Ok(value) = T::from_bytes_as(heard, Bytes::copy_from_slice(data)) else { return };
+    for version in Version::ALL {
+        let said = value.to_bytes_as(version);
+        let understood = T::from_bytes_as(version, said.clone());
+        assert!(understood.is_ok(), "{value:?} cannot be said in {version:?}");
+        let again = understood.map(|value| value.to_bytes_as(version));
+        assert_eq!(again, Ok(said), "{value:?} in {version:?}");
+    }
+}
+
+/// As [`mount`].
+pub fn nsm(data: &[u8]) {
+    either(&[NSM, NSM_CALLBACK], data);
 }
 
 /// Even numbers are arguments, odd ones replies, of the procedures in order.

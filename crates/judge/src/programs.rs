@@ -4,9 +4,10 @@ use std::fmt::Debug;
 
 use bytes::Bytes;
 use wire::mount::v1 as mount1;
+use wire::nlm::{v1 as nlm1, v3 as nlm3, v4 as nlm4};
 use wire::rpcbind::{v2 as rpcbind2, v3 as rpcbind3, v4 as rpcbind4};
 use wire::xdr::{Decode, Encode, Error};
-use wire::{mount, nfs3, rpc};
+use wire::{mount, nfs3, nsm, rpc};
 
 use crate::source::{Any, Source};
 
@@ -72,6 +73,21 @@ impl Procedure {
     }
 }
 
+/// The call that NSM makes to who registered, under numbers that the registrant chooses; these are
+/// the ones by which tshark knows it.
+mod nsm_callback {
+    #[derive(Debug)]
+    pub(super) struct Status;
+
+    impl wire::rpc::Procedure for Status {
+        const PROGRAM: u32 = 200_048;
+        const VERSION: u32 = 1;
+        const NUMBER: u32 = 1;
+        type Args = wire::nsm::StatusArgs;
+        type Reply = ();
+    }
+}
+
 macro_rules! table {
     ($($table:ident: $module:ident { $($name:ident)* })*) => {$(
         pub const $table: &[Procedure] = &[$(
@@ -90,11 +106,27 @@ table! {
     RPCBIND2: rpcbind2 { Null Set Unset GetPort Dump }
     RPCBIND3: rpcbind3 { Null Set Unset GetAddr Dump GetTime }
     RPCBIND4: rpcbind4 { Null Set Unset GetAddr Dump GetTime GetVersAddr GetAddrList }
+    NLM1: nlm1 {
+        Null Test Lock Cancel Unlock Granted TestMsg LockMsg CancelMsg UnlockMsg GrantedMsg TestRes
+        LockRes CancelRes UnlockRes GrantedRes
+    }
+    NLM3: nlm3 {
+        Null Test Lock Cancel Unlock Granted TestMsg LockMsg CancelMsg UnlockMsg GrantedMsg TestRes
+        LockRes CancelRes UnlockRes GrantedRes Share Unshare NmLock FreeAll
+    }
+    NLM4: nlm4 {
+        Null Test Lock Cancel Unlock Granted TestMsg LockMsg CancelMsg UnlockMsg GrantedMsg TestRes
+        LockRes CancelRes UnlockRes GrantedRes Share Unshare NmLock FreeAll
+    }
+    NSM: nsm { Null Stat Mon Unmon UnmonAll SimuCrash Notify }
+    NSM_CALLBACK: nsm_callback { Status }
 }
 
 /// All of them.
 pub fn all() -> impl Iterator<Item = &'static Procedure> {
-    [NFS3, MOUNT3, MOUNT1, RPCBIND2, RPCBIND3, RPCBIND4].into_iter().flatten()
+    [NFS3, MOUNT3, MOUNT1, RPCBIND2, RPCBIND3, RPCBIND4, NLM1, NLM3, NLM4, NSM, NSM_CALLBACK]
+        .into_iter()
+        .flatten()
 }
 
 pub fn find(program: u32, version: u32, number: u32) -> Option<&'static Procedure> {
@@ -127,6 +159,16 @@ mod tests {
     fn the_22_procedures_of_nfs_are_numbered_in_order() {
         let numbers: Vec<u32> = NFS3.iter().map(|p| p.number).collect();
         assert_eq!(numbers, (0..22).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_lock_manager_has_16_procedures_and_then_20() {
+        let numbers = |table: &[Procedure]| table.iter().map(|p| p.number).collect::<Vec<_>>();
+        let with_shares: Vec<u32> = (0..16).chain(20..24).collect();
+        assert_eq!(numbers(NLM1), with_shares[..16]);
+        assert_eq!(numbers(NLM3), with_shares);
+        assert_eq!(numbers(NLM4), with_shares);
+        assert_eq!(numbers(NSM), (0..7).collect::<Vec<_>>());
     }
 
     #[test]

@@ -140,6 +140,8 @@ macro_rules! enumerations {
 
 enumerations! { Status FileType Stability MountStatus AuthStatus }
 
+mod locks;
+
 impl Any for SetTime {
     fn any(source: &mut Source) -> Self {
         match source.below(3) {

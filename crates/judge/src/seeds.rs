@@ -5,7 +5,10 @@ use vfs::{FileKey, FileSystemId, ObjectId};
 use wire::record::mark;
 
 use crate::check;
-use crate::programs::{MOUNT1, MOUNT3, NFS3, Procedure, RPCBIND2, RPCBIND3, RPCBIND4};
+use crate::programs::{
+    MOUNT1, MOUNT3, NFS3, NLM1, NLM3, NLM4, NSM, NSM_CALLBACK, Procedure, RPCBIND2, RPCBIND3,
+    RPCBIND4,
+};
 use crate::source::Source;
 
 /// File name and content.
@@ -22,6 +25,8 @@ pub fn all() -> Vec<(&'static str, Vec<Seed>)> {
         ("mount", both(&[MOUNT3, MOUNT1])),
         ("rpcbind", rpcbind()),
         ("handle", handles()),
+        ("nlm", both(&[NLM4, NLM3, NLM1])),
+        ("nsm", both(&[NSM, NSM_CALLBACK])),
     ]
 }
 
@@ -90,8 +95,11 @@ fn rpcbind() -> Vec<Seed> {
 
 fn calls() -> Vec<Seed> {
     let source = &mut Source::new(3);
-    [&NFS3[1], &NFS3[3], &NFS3[7], &NFS3[8], &NFS3[17], &MOUNT3[1], &RPCBIND2[3], &RPCBIND4[3]]
-        .into_iter()
+    let of_files = [&NFS3[1], &NFS3[3], &NFS3[7], &NFS3[8], &NFS3[17], &MOUNT3[1]];
+    let of_ports = [&RPCBIND2[3], &RPCBIND4[3]];
+    let of_locks = [&NLM4[2], &NLM3[7], &NLM1[11], &NSM[2], &NSM[6]];
+    let procedures = of_files.into_iter().chain(of_ports).chain(of_locks);
+    procedures
         .map(|procedure| {
             let credential = source.any();
             let bytes = procedure.call(0x1234_5678, &credential, source).to_vec();

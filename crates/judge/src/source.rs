@@ -53,6 +53,12 @@ impl Source {
         (0..length).map(|_| self.word() as u8).collect()
     }
 
+    /// Any bytes but zero, at most `max` of them: what a C string can hold.
+    pub fn name(&mut self, max: usize) -> Bytes {
+        let length = self.length(max);
+        (0..length).map(|_| (self.word() as u8).max(1)).collect()
+    }
+
     /// Letters and digits, at most `max` of them.
     pub fn text(&mut self, max: usize) -> Bytes {
         const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789-_.";
@@ -92,6 +98,12 @@ impl Any for u32 {
             2 => source.word() as u32 & 0xff,
             _ => source.word() as u32,
         }
+    }
+}
+
+impl Any for i32 {
+    fn any(source: &mut Source) -> Self {
+        source.any::<u32>().cast_signed()
     }
 }
 

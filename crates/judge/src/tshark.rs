@@ -2,7 +2,8 @@
 //! capture, be it written by [`crate::capture`] or taken from real traffic.
 //!
 //! The dissection is read from PDML, which tshark prints with one protocol or field a line and
-//! with every quote inside a value escaped; so lines and quotes are all that is parsed here.
+//! with every quote and bracket inside a value escaped; so lines and quotes are all that is parsed
+//! here.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -60,8 +61,10 @@ pub struct Seen {
     pub program: u32,
     pub version: u32,
     pub procedure: u32,
-    /// The protocol that took the body: "nfs", "mount", "portmap", "nlm", "stat".
+    /// The protocol that took the body: "nfs", "mount", "portmap", "nlm", "stat", "statnotify".
     pub layer: String,
+    /// The fields of the body: of NLM and NSM only, whose bodies are small.
+    pub fields: Vec<Field>,
     /// Whether the dissector looked into the body; it knows no more than the names of some
     /// procedures.
     pub understood: bool,
@@ -79,6 +82,14 @@ impl Seen {
     fn lacks_body(&self) -> bool {
         self.layer == "nfs" && self.procedure != 0 && self.body_bytes == 0
     }
+}
+
+/// A field as the dissector names it, as it explains it to people, and its bytes in hexadecimal.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Field {
+    pub name: String,
+    pub text: String,
+    pub hex: String,
 }
 
 /// Everything the dissector said.
@@ -129,9 +140,14 @@ fn run(pcap: &Path, checksums: Checksums, reading: &mut Reading) -> Result<(), S
             format!("tshark cannot be started ({error}); install package tshark")
         })?;
     if let Some(output) = child.stdout.take() {
-        for line in BufReader::new(output).split(b'\n') {
-            let line = line.map_err(|error| error.to_string())?;
-            reading.line(String::from_utf8_lossy(&line).trim_start());
+        let mut line = Vec::new();
+        for part in BufReader::new(output).split(b'\n') {
+            line.extend(part.map_err(|error| error.to_string())?);
+            // A value may hold a line break, but never the sign that ends a tag.
+            if line.last().is_none_or(|last| *last == b'>') {
+                reading.line(String::from_utf8_lossy(&line).trim_start());
+                line.clear();
+            }
         }
     }
     let mut said = String::new();
@@ -185,7 +201,7 @@ impl Reading {
                 let seen = Seen { frame, understood: true, ..Seen::default() };
                 self.report.messages.push(seen);
             }
-            "nfs" | "mount" | "portmap" | "nlm" | "stat" => {
+            "nfs" | "mount" | "portmap" | "nlm" | "stat" | "statnotify" => {
                 if let Some(message) = self.current() {
                     message.layer = name.to_owned();
                     message.body_bytes = bytes;
@@ -220,12 +236,17 @@ impl Reading {
                     Complaint::LeftOver { frame: frame.number, layer: frame.layer.clone() };
                 self.report.complaints.push(complaint);
             }
-            _ => self.field_of_message(name, show),
+            _ => self.field_of_message(name, show, line),
         }
     }
 
-    fn field_of_message(&mut self, name: &str, show: &str) {
+    fn field_of_message(&mut self, name: &str, show: &str, line: &str) {
+        let of_locks = matches!(&self.frame.layer[..], "nlm" | "stat" | "statnotify");
         let Some(message) = self.current() else { return };
+        if of_locks && !name.is_empty() {
+            let [text, hex] = ["showname", "value"].map(|part| attribute(line, part).to_owned());
+            message.fields.push(Field { name: name.to_owned(), text, hex });
+        }
         match name {
             "rpc.xid" => message.xid = number(show),
             "rpc.msgtyp" => message.is_reply = number(show) == 1,
@@ -288,6 +309,7 @@ fn layer_of(program: u32) -> Option<&'static str> {
         100_005 => Some("mount"),
         100_021 => Some("nlm"),
         100_024 => Some("stat"),
+        200_048 => Some("statnotify"),
         _ => None,
     }
 }

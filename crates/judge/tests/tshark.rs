@@ -8,7 +8,9 @@ use judge::capture::Side;
 use judge::tshark::{Checksums, dissect};
 use judge::{Capture, Complaint, Source, judge, programs};
 use lockkeeper_judge as judge;
-use wire::rpc::Credential;
+use wire::nsm::NotifyArgs;
+use wire::rpc::{self, Credential};
+use wire::{Encode, Writer};
 
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 701);
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 2049);
@@ -101,6 +103,25 @@ fn a_gap_in_a_stream_is_an_expert_warning() {
         found.iter().any(|c| matches!(c, Complaint::Expert { layer, .. } if layer == "tcp")),
         "{found:?}"
     );
+}
+
+#[test]
+fn a_line_break_in_a_name_hides_nothing() {
+    let notify = &programs::NSM[6];
+    let source = &mut Source::new(1);
+    let mut out = Writer::new();
+    rpc::write_call(&mut out, 1, (notify.program, 1, notify.number), &Credential::None);
+    NotifyArgs { mon_name: "a\nb".into(), state: 3 }.encode(&mut out);
+    let call = out.finish().to_bytes();
+    let dir = tempfile::tempdir().unwrap();
+    let pcap = dir.path().join("test.pcap");
+    datagrams(&call, &notify.reply(1, source)).save(&pcap).unwrap();
+    let report = dissect(&pcap, Checksums::Verify);
+    assert_eq!(report.complaints, []);
+    let fields = &report.messages[0].fields;
+    let hex = |name: &str| fields.iter().find(|f| f.name == name).map(|f| &f.hex[..]);
+    assert_eq!(hex("stat.mon_id.name"), Some("610a62"));
+    assert_eq!(hex("stat.state"), Some("00000003"));
 }
 
 #[test]

@@ -62,6 +62,18 @@ impl Reader {
         Ok(bytes)
     }
 
+    /// As `fixed`, copied out: for the few bytes of a verifier.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        let padding = N.wrapping_neg() & 3;
+        if N + padding > self.0.len() {
+            return Err(Error::Short);
+        }
+        self.0.copy_to_slice(&mut bytes);
+        self.0.advance(padding);
+        Ok(bytes)
+    }
+
     /// A linked list as XDR spells it: each item preceded by TRUE, the end marked by FALSE.
     pub fn list<T: Decode>(&mut self, max: u32) -> Result<Vec<T>> {
         let mut items = Vec::new();
@@ -230,6 +242,18 @@ impl Decode for u32 {
     }
 }
 
+impl Encode for i32 {
+    fn encode(&self, out: &mut Writer) {
+        out.u32(self.cast_unsigned());
+    }
+}
+
+impl Decode for i32 {
+    fn decode(input: &mut Reader) -> Result<Self> {
+        input.u32().map(u32::cast_signed)
+    }
+}
+
 impl Encode for u64 {
     fn encode(&self, out: &mut Writer) {
         out.u64(*self);
@@ -273,16 +297,16 @@ impl<T: Decode> Decode for Option<T> {
     }
 }
 
-/// Eight opaque bytes: verifiers of NFS.
-impl Encode for [u8; 8] {
+/// Opaque bytes of a length that both sides know: verifiers of NFS, what NSM keeps for others.
+impl<const N: usize> Encode for [u8; N] {
     fn encode(&self, out: &mut Writer) {
         out.fixed(self);
     }
 }
 
-impl Decode for [u8; 8] {
+impl<const N: usize> Decode for [u8; N] {
     fn decode(input: &mut Reader) -> Result<Self> {
-        input.u64().map(u64::to_be_bytes)
+        input.array()
     }
 }
 
@@ -395,6 +419,23 @@ mod tests {
     fn an_opaque_without_its_padding_is_short() {
         let mut input = Reader::new(Bytes::from_static(&[0, 0, 0, 1, b'x']));
         assert_eq!(input.opaque(8), Err(Error::Short));
+    }
+
+    #[test]
+    fn an_array_takes_its_padding_with_it_and_is_short_without() {
+        let mut input = Reader::new(Bytes::from_static(&[1, 2, 3, 4, 5, 0, 0, 0, 9]));
+        assert_eq!(input.array(), Ok([1, 2, 3, 4, 5]));
+        assert_eq!(input.remaining(), 1);
+        let mut input = Reader::new(Bytes::from_static(&[1, 2, 3, 4, 5, 0, 0]));
+        assert_eq!(input.array::<5>(), Err(Error::Short));
+    }
+
+    #[test]
+    fn negative_numbers_come_back() {
+        for number in [-1, i32::MIN, i32::MAX, 0] {
+            assert_eq!(i32::from_bytes(number.to_bytes()), Ok(number));
+        }
+        assert_eq!((-2i32).to_bytes(), [0xff, 0xff, 0xff, 0xfe][..]);
     }
 
     #[test]

@@ -1,0 +1,119 @@
+//! NLM versions 1, 3 and 4, Open Group C702 chapters 10 and 14: locks on files.
+//!
+//! The messages of all versions are the same but for the width of ranges and the number of
+//! statuses. So each has one Rust form, that of version 4, in [`call`] and [`reply`]; [`Versioned`]
+//! says and understands it in any version, and [`Old`] marks the narrow form of versions 1 and 3
+//! where the type must tell. Version 2 is a private matter of some clients and is not spoken.
+//!
+//! Each procedure from TEST to GRANTED exists twice: as a call that is answered, and as a `Msg`
+//! that gets an empty answer or none, and a `Res` that is a call in the other direction; the cookie
+//! tells which belongs to which.
+
+pub mod call;
+pub mod reply;
+mod version;
+
+pub use call::*;
+pub use reply::*;
+pub use version::{Old, Version, Versioned};
+
+use crate::rpc::procedures;
+use crate::xdr::xdr_bytes;
+
+pub const PROGRAM: u32 = 100_021;
+pub const V1: u32 = 1;
+pub const V3: u32 = 3;
+pub const V4: u32 = 4;
+
+/// Version 1: ranges of 32 bits, no shares.
+pub mod v1 {
+    use super::*;
+
+    procedures! { PROGRAM, V1;
+        Null = 0 (()) -> ();
+        Test = 1 (Old<TestArgs>) -> Old<TestReply>;
+        Lock = 2 (Old<LockArgs>) -> Old<StatusReply>;
+        Cancel = 3 (Old<CancelArgs>) -> Old<StatusReply>;
+        Unlock = 4 (Old<UnlockArgs>) -> Old<StatusReply>;
+        Granted = 5 (Old<TestArgs>) -> Old<StatusReply>;
+        TestMsg = 6 (Old<TestArgs>) -> ();
+        LockMsg = 7 (Old<LockArgs>) -> ();
+        CancelMsg = 8 (Old<CancelArgs>) -> ();
+        UnlockMsg = 9 (Old<UnlockArgs>) -> ();
+        GrantedMsg = 10 (Old<TestArgs>) -> ();
+        TestRes = 11 (Old<TestReply>) -> ();
+        LockRes = 12 (Old<StatusReply>) -> ();
+        CancelRes = 13 (Old<StatusReply>) -> ();
+        UnlockRes = 14 (Old<StatusReply>) -> ();
+        GrantedRes = 15 (Old<StatusReply>) -> ();
+    }
+}
+
+/// Version 3: as 1, with shares.
+pub mod v3 {
+    use super::*;
+
+    procedures! { PROGRAM, V3;
+        Null = 0 (()) -> ();
+        Test = 1 (Old<TestArgs>) -> Old<TestReply>;
+        Lock = 2 (Old<LockArgs>) -> Old<StatusReply>;
+        Cancel = 3 (Old<CancelArgs>) -> Old<StatusReply>;
+        Unlock = 4 (Old<UnlockArgs>) -> Old<StatusReply>;
+        Granted = 5 (Old<TestArgs>) -> Old<StatusReply>;
+        TestMsg = 6 (Old<TestArgs>) -> ();
+        LockMsg = 7 (Old<LockArgs>) -> ();
+        CancelMsg = 8 (Old<CancelArgs>) -> ();
+        UnlockMsg = 9 (Old<UnlockArgs>) -> ();
+        GrantedMsg = 10 (Old<TestArgs>) -> ();
+        TestRes = 11 (Old<TestReply>) -> ();
+        LockRes = 12 (Old<StatusReply>) -> ();
+        CancelRes = 13 (Old<StatusReply>) -> ();
+        UnlockRes = 14 (Old<StatusReply>) -> ();
+        GrantedRes = 15 (Old<StatusReply>) -> ();
+        Share = 20 (Old<ShareArgs>) -> Old<ShareReply>;
+        Unshare = 21 (Old<ShareArgs>) -> Old<ShareReply>;
+        NmLock = 22 (Old<LockArgs>) -> Old<StatusReply>;
+        FreeAll = 23 (Old<FreeAllArgs>) -> ();
+    }
+}
+
+/// Version 4: ranges of 64 bits, for NFSv3.
+pub mod v4 {
+    use super::*;
+
+    procedures! { PROGRAM, V4;
+        Null = 0 (()) -> ();
+        Test = 1 (TestArgs) -> TestReply;
+        Lock = 2 (LockArgs) -> StatusReply;
+        Cancel = 3 (CancelArgs) -> StatusReply;
+        Unlock = 4 (UnlockArgs) -> StatusReply;
+        Granted = 5 (TestArgs) -> StatusReply;
+        TestMsg = 6 (TestArgs) -> ();
+        LockMsg = 7 (LockArgs) -> ();
+        CancelMsg = 8 (CancelArgs) -> ();
+        UnlockMsg = 9 (UnlockArgs) -> ();
+        GrantedMsg = 10 (TestArgs) -> ();
+        TestRes = 11 (TestReply) -> ();
+        LockRes = 12 (StatusReply) -> ();
+        CancelRes = 13 (StatusReply) -> ();
+        UnlockRes = 14 (StatusReply) -> ();
+        GrantedRes = 15 (StatusReply) -> ();
+        Share = 20 (ShareArgs) -> ShareReply;
+        Unshare = 21 (ShareArgs) -> ShareReply;
+        NmLock = 22 (LockArgs) -> StatusReply;
+        FreeAll = 23 (FreeAllArgs) -> ();
+    }
+}
+
+xdr_bytes! {
+    /// What the caller wants to see again in the answer: four bytes from Linux, eight from macOS,
+    /// none at all from some.
+    pub struct Cookie(max 1024);
+    /// The file. No handle of NFSv3 is longer than 64 bytes, but the wire has room for more; a
+    /// longer one is a stale handle, not garbage.
+    pub struct FileHandle(max 1024);
+    /// Who on the calling host; `oh` in the specification.
+    pub struct OwnerHandle(max 1024);
+    /// The host that calls, by the name it gives itself.
+    pub struct CallerName(max 1024);
+}

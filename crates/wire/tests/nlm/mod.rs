@@ -1,0 +1,8 @@
+//! What the judges of NLM and NSM share.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+pub(crate) mod dissected;
+pub(crate) mod fields;
+pub(crate) mod network;
+pub(crate) mod speaker;
+pub(crate) mod walk;
