@@ -123,7 +123,9 @@ impl World {
     }
 
     fn forge_grant_answer(&mut self, liar: usize) {
-        let open: Vec<GrantId> = self.model.grants.keys().copied().collect();
+        let mine = self.hosts[liar].processes();
+        let others = self.model.grants.iter().filter(|(_, grant)| !mine.contains(&grant.process));
+        let open: Vec<GrantId> = others.map(|(id, _)| *id).collect();
         if open.is_empty() {
             return;
         }

@@ -29,6 +29,8 @@ pub struct Disk {
     unsynced: Vec<(Vec<Change>, Token)>,
     inexact: bool,
     pub next_fault: Option<Fault>,
+    /// Planted: a roster passes for exact as soon as the server has started.
+    pub forgets_inexact: bool,
 }
 
 impl Disk {
@@ -42,6 +44,7 @@ impl Disk {
             unsynced: Vec::new(),
             inexact: false,
             next_fault: None,
+            forgets_inexact: false,
         }
     }
 
@@ -82,7 +85,8 @@ impl Disk {
         for change in changes {
             // Inexact is sticky: it ends with the grace of a start from a roster, or with a start
             // that had nobody to wait for.
-            if matches!(change, Change::GraceEnded | Change::Started { grace: false, .. }) {
+            let starts = matches!(change, Change::Started { .. }) && self.forgets_inexact;
+            if starts || matches!(change, Change::GraceEnded | Change::Started { grace: false, .. }) {
                 self.inexact = false;
             }
             self.written.apply(change.clone());

@@ -81,6 +81,8 @@ pub struct Driver {
     next_request: u64,
     pub gathering: bool,
     pub timer: Option<Ms>,
+    /// Planted: a host is known by its port, too.
+    pub hosts_by_port: bool,
 }
 
 impl Driver {
@@ -98,6 +100,7 @@ impl Driver {
             next_request: 0,
             gathering: false,
             timer: None,
+            hosts_by_port: false,
         }
     }
 
@@ -144,7 +147,7 @@ impl Driver {
         match input {
             Input::Request(id, request) => {
                 self.asked.insert(*id, request.clone());
-                hand_in(&mut self.keeper, *id, request, now);
+                hand_in(&mut self.keeper, *id, request, self.hosts_by_port, now);
             }
             Input::Granted(grant, answer) => self.keeper.handle_granted(*grant, *answer, now),
             Input::Noticed(notice, result) => self.keeper.handle_noticed(*notice, *result, now),
@@ -177,9 +180,12 @@ pub fn handle(file: usize) -> Handle {
 }
 
 /// What the services do: a packet becomes a question in the keeper's words.
-fn hand_in(keeper: &mut Keeper, id: RequestId, request: &Request, now: Time) {
-    let caller =
-        Caller { host: HostKey::new(request.from, request.name.clone()), lane: request.lane };
+fn hand_in(keeper: &mut Keeper, id: RequestId, request: &Request, by_port: bool, now: Time) {
+    let mut name = request.name.clone();
+    if by_port {
+        name = Name::from(&*format!("{name}:{}", request.xid / 16));
+    }
+    let caller = Caller { host: HostKey::new(request.from, name), lane: request.lane };
     let owner = OwnerName { number: request.number, tag: request.tag.clone() };
     match request.call.clone() {
         Call::Lock { file, range, mode, wait, reclaim, state } => keeper.handle_lock(

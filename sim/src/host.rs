@@ -2,6 +2,7 @@
 //! `host/lockd.rs` (the lock client) and `host/statd.rs` (notices, boots, reclaims).
 
 mod lockd;
+mod sharer;
 mod statd;
 
 use std::net::IpAddr;
@@ -10,7 +11,7 @@ use std::rc::Rc;
 use keeper::bytes::{Name, OwnerTag};
 use keeper::identity::Lane;
 use keeper::range::Range;
-use keeper::request::{GrantAnswer, Mode};
+use keeper::request::{Access, GrantAnswer, Mode};
 
 use crate::cells::{self, CELLS, FILES, Strength};
 use crate::driver::Answered;
@@ -65,6 +66,17 @@ pub struct Held {
     pub file: usize,
     pub range: Range,
     pub mode: Mode,
+    /// A share instead of a lock.
+    pub share: Option<(Access, Access)>,
+}
+
+/// A share that a process relies on: what it does, and what it denies to others.
+#[derive(Clone, Copy, Debug)]
+pub struct Sharing {
+    pub access: Access,
+    pub deny: Access,
+    pub tainted: bool,
+    pub given_up: bool,
 }
 
 /// `sm-notify` at work.
@@ -124,6 +136,7 @@ pub struct Process {
     pub tainted: [[bool; CELLS]; FILES],
     /// A reclaim failed; the kernel has no record of it any more, the program still relies on it.
     pub given_up: [[bool; CELLS]; FILES],
+    pub shares: [Option<Sharing>; FILES],
     pub doing: Doing,
     pub call: Option<Rc<Request>>,
     /// Counts what it does, so that a timer of something past does nothing.
@@ -151,6 +164,8 @@ pub enum Doing {
     Cancelling(Want),
     Testing,
     Unlocking,
+    Sharing { file: usize, access: Access, deny: Access },
+    Unsharing,
     Finished,
 }
 
@@ -164,6 +179,7 @@ impl Process {
             belief: [[0; CELLS]; FILES],
             tainted: [[false; CELLS]; FILES],
             given_up: [[false; CELLS]; FILES],
+            shares: [None; FILES],
             doing: Doing::Idle,
             call: None,
             turn: 0,

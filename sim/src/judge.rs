@@ -6,4 +6,5 @@ mod claims;
 mod durable;
 mod liveness;
 mod replies;
+mod shares;
 mod table;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use keeper::bytes::Name;
 use keeper::identity::{ClientId, Epoch, GrantId, NoticeId, Owner, RequestId};
 use keeper::range::Range;
-use keeper::request::{Mode, ProbeAnswer, Question};
+use keeper::request::{Access, Mode, ProbeAnswer, Question};
 use keeper::step::Grant;
 
 use crate::cells::{CELLS, FILES, Strength};
@@ -24,6 +24,16 @@ pub struct Cell {
     /// The life of the host that took it: the truth.
     pub life: u32,
     /// Recovered, and not asked for since.
+    pub unconfirmed: bool,
+}
+
+/// A whole file in the hands of one owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    pub access: Access,
+    pub deny: Access,
+    pub incarnation: u32,
+    pub life: u32,
     pub unconfirmed: bool,
 }
 
@@ -85,6 +95,10 @@ pub struct Model {
     pub durable: Picture,
     /// The decision that last took a byte from its owner against its will.
     pub released_at: Vec<[[u64; CELLS]; FILES]>,
+    /// Shares, by process and file.
+    pub shares: BTreeMap<(usize, usize), Shared>,
+    /// The decision that last took a share from its owner against its will.
+    pub unshared_at: Vec<[u64; FILES]>,
     pub waiters: Vec<Waiting>,
     /// As they were before the step that is judged.
     pub waited: Vec<Waiting>,
@@ -134,6 +148,8 @@ impl Model {
             table: blank(processes),
             durable: blank(processes),
             released_at: vec![[[0; CELLS]; FILES]; processes],
+            shares: BTreeMap::new(),
+            unshared_at: vec![[0; FILES]; processes],
             waiters: Vec::new(),
             waited: Vec::new(),
             grantable: BTreeMap::new(),

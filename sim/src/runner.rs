@@ -1,17 +1,16 @@
 //! Many seeds on a few threads. Each run is single-threaded and knows nothing of the others, so the
 //! sum is the same in whatever order they finish.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::story::Violation;
 use crate::tally::Tally;
-use crate::world::{Options, run};
+use crate::world::{Options, Outcome, run};
 
 /// Every so many seeds one is run twice, with and without wall-clock jumps (I13).
 const TWIN_EVERY: u64 = 32;
-/// After so many violations there is enough to read.
-const VIOLATIONS_MAX: usize = 20;
 
 #[derive(Default)]
 pub struct Report {
@@ -19,10 +18,18 @@ pub struct Report {
     pub events: u64,
     pub faults: u64,
     pub tally: Tally,
+    /// In the order of the seeds.
     pub violations: Vec<(u64, Violation)>,
 }
 
-pub fn run_many(seeds: std::ops::Range<u64>, threads: usize, options: Options) -> Report {
+/// Runs these seeds, or fewer if `enough` of them have failed. The first violation is that of the
+/// lowest seed in any case: who began a lower one also ends it.
+pub fn run_many(
+    seeds: std::ops::Range<u64>,
+    threads: usize,
+    enough: usize,
+    options: Options,
+) -> Report {
     let next = AtomicU64::new(seeds.start);
     let report = Mutex::new(Report::default());
     std::thread::scope(|scope| {
@@ -33,7 +40,7 @@ pub fn run_many(seeds: std::ops::Range<u64>, threads: usize, options: Options) -
                     if seed >= seeds.end {
                         return;
                     }
-                    let outcome = run(seed, options);
+                    let outcome = run_caught(seed, options);
                     let mut violation = outcome.violation;
                     if seed % TWIN_EVERY == 0 && violation.is_none() {
                         violation = clock_mattered(seed, options);
@@ -44,7 +51,7 @@ pub fn run_many(seeds: std::ops::Range<u64>, threads: usize, options: Options) -
                     report.faults += outcome.faults;
                     report.tally.add(&outcome.tally);
                     report.violations.extend(violation.map(|violation| (seed, violation)));
-                    if report.violations.len() >= VIOLATIONS_MAX {
+                    if report.violations.len() >= enough {
                         next.store(seeds.end, Ordering::Relaxed);
                     }
                 }
@@ -54,6 +61,17 @@ pub fn run_many(seeds: std::ops::Range<u64>, threads: usize, options: Options) -
     let mut report = report.into_inner().unwrap_or_default();
     report.violations.sort_by_key(|(seed, _)| *seed);
     report
+}
+
+/// A keeper that panics has broken a rule, too.
+fn run_caught(seed: u64, options: Options) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| run(seed, options))).unwrap_or_else(|_| Outcome {
+        events: 0,
+        faults: 0,
+        tally: Tally::default(),
+        violation: Some(Violation { rule: "panic", what: "the keeper panicked".to_owned(), at: 0 }),
+        story: Vec::new(),
+    })
 }
 
 /// I13: the same story, whatever the wall clock does.

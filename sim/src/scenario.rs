@@ -22,6 +22,8 @@ pub enum Kind {
     MacOs,
     /// No persistent state: the same incarnation after every boot, and no notice.
     Netboot,
+    /// Reserves whole files by SHARE and locks nothing.
+    Windows,
     /// Tells lies between its honest requests.
     Adversary,
     /// Locks nothing; registers with SM_MON to hear of others.
@@ -119,6 +121,10 @@ impl Scenario {
         }
         if random.percent(35) {
             all.push(Host::new(Kind::Netboot, "node7", v4(7), vec![tcp(second)]));
+        }
+        if random.percent(40) {
+            all.push(Host::new(Kind::Windows, "heidi", v4(8), vec![tcp(first)]));
+            all.push(Host::new(Kind::Windows, "ivan.example.com", v4(9), vec![tcp(second)]));
         }
         all.push(Host::new(Kind::Watcher, "watcher", v4(90), vec![udp(first)]));
         all.push(Host::new(Kind::Adversary, "mallory", v4(66), vec![tcp(first)]));

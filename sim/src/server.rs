@@ -51,6 +51,7 @@ impl World {
         config.seed ^= u64::from(life);
         let keeper = Keeper::restore(saved.clone(), epoch, config, time);
         let mut driver = Driver::new(keeper, self.now, token);
+        driver.hosts_by_port = self.options.plant == Plant::HostByPort;
         let step = driver.take_step();
         self.tell(|_| {
             format!(
@@ -182,10 +183,11 @@ impl World {
     }
 
     fn wake_driver(&mut self) {
+        let plant = self.options.plant;
         let life = self.server.life;
         if let Some(driver) = &mut self.server.driver
             && !driver.gathering
-            && driver.committing.is_none()
+            && (driver.committing.is_none() || plant == Plant::EntersWhileStalled)
             && driver.has_input()
         {
             driver.gathering = true;
@@ -200,7 +202,8 @@ impl World {
         let now = self.now;
         let Some(mut driver) = self.server.driver.take() else { return };
         driver.gathering = false;
-        if driver.committing.is_some() {
+        let waits = self.options.plant != Plant::EntersWhileStalled;
+        if driver.committing.is_some() && waits {
             self.server.driver = Some(driver);
             return;
         }
@@ -250,6 +253,11 @@ impl World {
     fn begin_commit(&mut self, mut batch: Batch) {
         let planted = self.options.plant;
         let Some(driver) = &mut self.server.driver else { return };
+        if let Some(committing) = &mut driver.committing {
+            // A planted bug: what came meanwhile joins what is under way, or is told at once.
+            committing.changes.extend(batch.changes);
+            return self.send(batch.outgoing, None);
+        }
         if batch.changes.is_empty() {
             let stops = batch.stops;
             self.send(batch.outgoing, None);
@@ -324,10 +332,32 @@ impl World {
         };
         if token == batch.token || self.options.plant == Plant::UnknownIsDone {
             self.tell_committed();
+        } else if self.options.plant == Plant::UnknownIsNotWritten {
+            self.give_up_batch();
         } else {
             let life = self.server.life;
             self.later(1, Event::Write { life });
         }
+    }
+
+    /// A planted bug: whoever asked is refused, and the keeper goes on as if it had been written.
+    fn give_up_batch(&mut self) {
+        let Some(batch) = self.server.driver.as_mut().and_then(|d| d.committing.take()) else {
+            return;
+        };
+        self.server.open = true;
+        for outgoing in batch.outgoing {
+            if let Message::Reply(id, _) = outgoing.message
+                && let Some(driver) = &mut self.server.driver
+                && let Some(request) = driver.asked.remove(&id)
+            {
+                let truth = request.truth;
+                let decided = outgoing.decided;
+                let message = ToHost::Answer { request, answer: Answer::NoLocks, decided };
+                self.send_to_host(truth.host, truth.life, message);
+            }
+        }
+        self.committed(false);
     }
 
     fn tell_committed(&mut self) {
@@ -449,7 +479,10 @@ impl World {
                         continue;
                     }
                     self.begin_attempt(what, notice.to);
-                    if let Some(host) = self.host_of(notice.client) {
+                    let over_tcp = self.options.plant == Plant::NoticesOverTcpOnly;
+                    if let Some(host) = self.host_of(notice.client)
+                        && !(over_tcp && self.hosts[host].kind == Kind::MacOs)
+                    {
                         let life = self.hosts[host].life;
                         let (attempt, state) = (notice.attempt, notice.state);
                         let message = ToHost::Notice { notice: notice.id, attempt, state };
@@ -499,6 +532,8 @@ impl World {
     fn attempt_ends(&mut self, what: Answered, answer: Option<GrantAnswer>) {
         match what {
             Answered::Grant(grant, _) => {
+                let refused = self.options.plant == Plant::SilenceIsRefusal;
+                let answer = answer.or(refused.then_some(GrantAnswer::Denied));
                 self.input(Input::Granted(grant, answer.unwrap_or(GrantAnswer::Unclear)));
             }
             Answered::Notice(notice, _) => {

@@ -14,6 +14,7 @@ use crate::host::{Host, Process};
 use crate::model::Model;
 use crate::network::{Direction, Link};
 use crate::packet::{Request, ToHost};
+use crate::plant::Plant;
 use crate::queue::{HOUR, MINUTE, Ms, Queue, SECOND};
 use crate::random::Random;
 use crate::scenario::Scenario;
@@ -64,7 +65,10 @@ pub struct Options {
     /// Wall-clock jumps are on unless a twin run wants to know what they change (I13).
     pub steady_wall: bool,
     /// A bug planted in the driver; see `plant.rs`.
-    pub plant: crate::plant::Plant,
+    pub plant: Plant,
+    /// A bug planted in the keeper.
+    #[cfg(planted)]
+    pub keeper_plant: Option<keeper::planted::Bug>,
 }
 
 pub struct Outcome {
@@ -119,6 +123,8 @@ pub enum Phase {
 const EVENTS_MAX: u64 = 300_000;
 
 pub fn run(seed: u64, options: Options) -> Outcome {
+    #[cfg(planted)]
+    keeper::planted::plant(options.keeper_plant);
     let mut world = World::new(seed, options);
     let mut events = 0;
     while world.violation.is_none() && world.phase < Phase::Over {
@@ -176,6 +182,7 @@ impl World {
             scenario,
             random,
         };
+        world.disk.forgets_inexact = options.plant == Plant::InexactNotSticky;
         world.tell(|w| w.describe());
         world.later(0, Event::StartServer { life: 0 });
         for process in 0..world.processes.len() {

@@ -289,8 +289,8 @@ impl Table {
     ) {
         let start = out.len();
         for owner in owners {
+            let Some(tree) = self.owners.get_mut(owner.0 as usize) else { continue };
             let before = out.len();
-            let tree = tree_mut(&mut self.owners, owner.0);
             tree.root = self.arena.retain::<InOwner>(tree.root, &mut |node| {
                 let goes = gone(&node.held);
                 if goes {

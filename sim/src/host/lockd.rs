@@ -28,6 +28,9 @@ impl World {
         if self.hosts[host].reclaim.is_some() {
             return self.rest(process, SECOND);
         }
+        if self.hosts[host].kind == Kind::Windows {
+            return self.think_of_shares(process);
+        }
         if self.winding_down() {
             return self.finish(process);
         }
@@ -112,13 +115,13 @@ impl World {
         self.call(process, Call::Unlock { file, range }, 0);
     }
 
-    fn rest(&mut self, process: usize, pause: Ms) {
+    pub fn rest(&mut self, process: usize, pause: Ms) {
         self.processes[process].doing = Doing::Idle;
         let turn = self.processes[process].turn;
         self.later(pause, Event::Think { process, turn });
     }
 
-    fn rest_a_while(&mut self, process: usize) {
+    pub fn rest_a_while(&mut self, process: usize) {
         let pause = if self.winding_down() {
             self.random.between(1, 200)
         } else {
@@ -127,7 +130,7 @@ impl World {
         self.rest(process, pause);
     }
 
-    fn call(&mut self, process: usize, call: Call, block: u64) {
+    pub fn call(&mut self, process: usize, call: Call, block: u64) {
         let request = self.request_of(process, call, block);
         self.processes[process].call = Some(request.clone());
         self.post(request);
@@ -215,7 +218,9 @@ impl World {
     fn take_answer(&mut self, host: usize, request: Rc<Request>, answer: Answer, decided: u64) {
         match request.call {
             Call::Notify { .. } => return self.announced(host, &request),
-            Call::Lock { reclaim: true, .. } if request.truth.honest => {
+            Call::Lock { reclaim: true, .. } | Call::Share { reclaim: true, .. }
+                if request.truth.honest =>
+            {
                 return self.reclaimed(host, &request, &answer, decided);
             }
             _ => {}
@@ -244,6 +249,9 @@ impl World {
                 } else {
                     self.rest_a_while(process);
                 }
+            }
+            (Doing::Sharing { file, access, deny }, answer) => {
+                self.shared(process, file, (access, deny), &answer, decided);
             }
             (Doing::Locking(want), Answer::NoLocks) => self.abandon(process, want),
             (Doing::Finished, _) => {}
@@ -283,6 +291,15 @@ impl World {
     /// whose answer died in a crash.
     fn abandon(&mut self, process: usize, want: Want) {
         self.model.abandoned.insert((process, want.file));
+        // Of a downgrade that was done before a crash, and whose answer died in it, only the server
+        // knows.
+        for cell in cells::cells(want.range) {
+            let it = &mut self.processes[process];
+            let kept = self.model.table[process][want.file][cell].strength;
+            if it.belief[want.file][cell] > strength(want.mode) && kept == strength(want.mode) {
+                it.tainted[want.file][cell] = true;
+            }
+        }
         self.rest_a_while(process);
     }
 
@@ -298,6 +315,9 @@ impl World {
 
     /// Asks again for what is blocked, or was refused for grace.
     pub fn poll(&mut self, process: usize) {
+        if self.processes[process].call.is_none() {
+            self.ask_for_share(process);
+        }
         if let Doing::Locking(want) = self.processes[process].doing
             && self.processes[process].call.is_none()
         {

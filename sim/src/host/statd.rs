@@ -7,7 +7,7 @@ use keeper::bytes::Name;
 use keeper::request::Mode;
 use keeper::step::{Outcome, Reply};
 
-use super::{Announcement, Held, Reclaim};
+use super::{Announcement, Doing, Held, Reclaim};
 use crate::cells::{self, CELLS, FILES, Strength};
 use crate::network::DELAY_MAX;
 use crate::packet::{Answer, Call, Request, Truth};
@@ -195,7 +195,14 @@ impl World {
                 }
                 for (range, strength) in cells::stretches(&held) {
                     let mode = if strength == 1 { Mode::Shared } else { Mode::Exclusive };
-                    left.push(Held { process, file, range, mode });
+                    left.push(Held { process, file, range, mode, share: None });
+                }
+                if let Some(sharing) = self.processes[process].shares[file]
+                    && !sharing.given_up
+                {
+                    let share = Some((sharing.access, sharing.deny));
+                    let (range, mode) = (keeper::range::Range::ALL, Mode::Shared);
+                    left.push(Held { process, file, range, mode, share });
                 }
             }
         }
@@ -219,8 +226,11 @@ impl World {
             }
             return;
         };
-        let Held { process, file, range, mode } = held;
-        let call = Call::Lock { file, range, mode, wait: false, reclaim: true, state: 0 };
+        let Held { process, file, range, mode, share } = held;
+        let call = match share {
+            Some((access, deny)) => Call::Share { file, access, deny, reclaim: true },
+            None => Call::Lock { file, range, mode, wait: false, reclaim: true, state: 0 },
+        };
         let turn = self.processes[process].turn;
         let request = self.request_of(process, call, 0);
         // A reclaim is the kernel's, not the process's: its timers go on.
@@ -238,8 +248,22 @@ impl World {
             _ => return,
         }
         let Some((held, _)) = reclaim.current.take() else { return };
-        if *answer == Answer::Keeper(Reply::Lock(Outcome::Granted)) {
+        let granted = [Reply::Lock(Outcome::Granted), Reply::Share(Outcome::Granted)];
+        if granted.iter().any(|granted| *answer == Answer::Keeper(granted.clone())) {
             self.reclaim_held(held, decided);
+        } else if held.share.is_some() {
+            self.tally.reach("silent give-up of a share");
+            // A change of it may have been done, and its answer lost.
+            let changing = matches!(self.processes[held.process].doing, Doing::Sharing { .. });
+            let sharing = &mut self.processes[held.process].shares[held.file];
+            let lost = sharing.is_some_and(|sharing| !sharing.tainted) && !changing;
+            if let Some(sharing) = sharing {
+                sharing.given_up = true;
+            }
+            if lost {
+                let why = format!("the reclaim of a share was answered {answer:?}");
+                self.judge_calm_loss(held.process, &why);
+            }
         } else {
             self.tally.reach("silent give-up");
             self.tell(|w| {
@@ -255,6 +279,13 @@ impl World {
 
     /// A reclaim that was granted mends what had been taken away meanwhile.
     fn reclaim_held(&mut self, held: Held, decided: u64) {
+        if held.share.is_some() {
+            let gone = self.model.unshared_at[held.process][held.file] > decided;
+            if let Some(sharing) = &mut self.processes[held.process].shares[held.file] {
+                sharing.tainted = gone;
+            }
+            return;
+        }
         let strength: Strength = cells::strength(held.mode);
         for cell in cells::cells(held.range) {
             if self.processes[held.process].belief[held.file][cell] == strength {

@@ -8,7 +8,7 @@ use keeper::event::{Event, Proof, Release};
 use keeper::identity::{ClientId, GrantId, RequestId};
 use keeper::range::Range;
 use keeper::request::GrantAnswer;
-use keeper::step::{Message, Outcome, Reply, Step};
+use keeper::step::{Cancelled, Message, Outcome, Reply, Step};
 use keeper::time::Time;
 
 use crate::cells::{self, CELLS, FILES, strength};
@@ -34,6 +34,8 @@ pub struct Cause {
     pub range: Range,
     pub strength: u8,
     pub doing: Doing,
+    /// It may have happened: it can justify what is there, and demands nothing.
+    pub perhaps: bool,
 }
 
 impl World {
@@ -70,7 +72,9 @@ impl World {
             }
         }
         self.judge_waiters(&before, waiters, inputs, step);
+        self.judge_shares(keeper, inputs, step);
         self.note_events(step);
+        self.judge_share_replies(step);
         self.check_conflicts();
         self.check_beliefs();
         self.check_bounds(keeper, now);
@@ -119,7 +123,8 @@ impl World {
             Doing::Set { .. } => seen.strength == cause.strength,
             Doing::Restore(before) => before[cell].strength == seen.strength,
         };
-        let cause = if alone { mine.last().copied() } else { None };
+        let demanded = mine.iter().rev().copied().find(|cause| !cause.perhaps);
+        let cause = if alone { demanded } else { None };
         let cause = cause.or_else(|| mine.iter().rev().copied().find(|cause| fits(cause)));
         match cause {
             Some(cause) if fits(cause) => {
@@ -203,7 +208,7 @@ impl World {
                     .cloned()
                     .collect();
                 for grant in open {
-                    causes.push(self.cause_of_grant(&grant, true));
+                    causes.push(Cause { perhaps: true, ..self.cause_of_grant(&grant, true) });
                 }
             }
         }
@@ -216,13 +221,30 @@ impl World {
                         causes.extend(self.cause_of_lock(&request));
                     }
                 }
+                // A callback that is closed in the step that opened it is not sent any more.
+                Message::Reply(id, Reply::Cancel(Cancelled::TooLate)) => {
+                    if let Some((request, _)) = self.model.asked.get(id)
+                        && let (Some(process), Call::Cancel { file, range, mode }) =
+                            (request.truth.process, &request.call)
+                    {
+                        let life = request.truth.life;
+                        causes.push(Cause {
+                            process,
+                            file: *file,
+                            range: *range,
+                            strength: strength(*mode),
+                            doing: Doing::Set { life, at_least: true, reclaim: false },
+                            perhaps: true,
+                        });
+                    }
+                }
                 Message::Reply(id, Reply::Unlock) => {
                     if let Some((request, _)) = self.model.asked.get(id)
                         && let (Some(process), Some((file, range))) =
                             (request.truth.process, target(request))
                     {
                         let doing = Doing::Clear;
-                        causes.push(Cause { process, file, range, strength: 0, doing });
+                        causes.push(Cause { process, file, range, strength: 0, doing, perhaps: false });
                     }
                 }
                 Message::Grant(grant) if !self.model.grants.contains_key(&grant.id) => {
@@ -267,6 +289,7 @@ impl World {
             range: grant.range,
             strength: strength(grant.mode),
             doing: Doing::Set { life, at_least, reclaim: false },
+            perhaps: false,
         }
     }
 
@@ -277,7 +300,7 @@ impl World {
             return None;
         };
         let doing = Doing::Set { life: request.truth.life, at_least: false, reclaim };
-        Some(Cause { process, file, range, strength: strength(mode), doing })
+        Some(Cause { process, file, range, strength: strength(mode), doing, perhaps: false })
     }
 
     /// I6: a refused callback undoes that grant and nothing else; an answer to one that is closed,
@@ -302,6 +325,7 @@ impl World {
             range: grant.range,
             strength: 0,
             doing: Doing::Restore(Box::new(grant.before)),
+            perhaps: false,
         })
     }
 
@@ -360,7 +384,7 @@ impl World {
     }
 
     /// Whether a rule allows this release; and if so, whether it may hit a live holder.
-    fn allowed(
+    pub fn allowed(
         &mut self,
         client: ClientId,
         host: usize,

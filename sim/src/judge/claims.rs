@@ -154,6 +154,7 @@ impl World {
 
     /// The end of a roster grace: what was not reclaimed is nobody's (I6).
     pub fn taint_unbacked(&mut self) {
+        self.taint_unbacked_shares();
         for process in 0..self.processes.len() {
             for file in 0..FILES {
                 for cell in 0..CELLS {

@@ -13,7 +13,7 @@ use store::Token;
 use super::cause::target;
 use crate::cells::{self, CELLS, strength};
 use crate::driver::file_key;
-use crate::model::{Cell, blank};
+use crate::model::{Cell, Waiting, blank};
 use crate::packet::{Call, Request};
 use crate::queue::Ms;
 use crate::world::World;
@@ -57,12 +57,14 @@ impl World {
             if seen.iter().flatten().flatten().any(|cell| cell.strength > 0) {
                 self.violate("I4", || "a roster's records deny somebody something".to_owned());
             }
+            self.take_up_shares(keeper, saved);
             if !self.model.recovering {
                 self.taint_unbacked();
             }
             return;
         }
         self.model.recovering = false;
+        self.take_up_shares(keeper, saved);
         let written = self.picture_of(keeper, saved.locks.values());
         if written != seen {
             self.violate("I4", || "the table after the start is not what the disk has".to_owned());
@@ -182,18 +184,27 @@ impl World {
         let Some((file, range)) = target(request) else { return };
         match (reply, &request.call) {
             (Reply::Lock(Outcome::Granted), Call::Lock { mode, .. }) => {
-                self.check_registered(request);
                 let missing = self.missing_on_disk(request, file, range, strength(*mode), changes);
                 // Granted, and taken away again by a rule before the batch was written.
                 let gone = request.truth.process.is_some_and(|process| {
                     let released = &self.model.released_at[process][file];
                     cells::cells(range).any(|cell| released[cell] > decided)
                 });
+                if !gone {
+                    self.check_registered(request);
+                }
                 if missing && !gone {
                     self.violate("I2", || format!("granted, and not on the disk: {request:?}"));
                 }
             }
-            (Reply::Lock(Outcome::Blocked), _) => self.check_registered(request),
+            (Reply::Lock(Outcome::Blocked), Call::Lock { mode, .. }) => {
+                let waits = |w: &Waiting| {
+                    Some(w.key()) == request.truth.process.map(|p| (p, file, range, *mode))
+                };
+                if self.model.waiters.iter().any(waits) {
+                    self.check_registered(request);
+                }
+            }
             (Reply::Unlock, _) => {
                 let Some(client) = self.row(request) else { return };
                 let key = file_key(file);

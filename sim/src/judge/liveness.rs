@@ -297,6 +297,7 @@ impl World {
             self.tally.reach("lock left for an operator");
         }
         self.server.driver = Some(driver);
+        self.clean_up_shares();
         for id in left {
             self.operator(OperatorAction::Release(id));
         }

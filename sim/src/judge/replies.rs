@@ -65,7 +65,7 @@ impl World {
     ) {
         match (&request.call, reply) {
             (Call::Lock { reclaim: true, .. }, Reply::Lock(outcome)) => {
-                self.judge_reclaim(keeper, before, request, *outcome);
+                self.judge_reclaim(keeper, before, request, *outcome, simple);
             }
             (Call::Lock { .. }, Reply::Lock(outcome)) => {
                 self.judge_lock(keeper, before, request, *outcome, simple, alone);
@@ -196,13 +196,14 @@ impl World {
         before: &Picture,
         request: &Rc<Request>,
         outcome: Outcome,
+        simple: bool,
     ) {
         let Call::Lock { file, range, mode, .. } = request.call else { return };
         let Some(process) = request.truth.process else { return };
         let wanted = strength(mode);
         let covered =
             cells::cells(range).all(|cell| before[process][file][cell].strength >= wanted);
-        let in_grace = !self.model.grace_over;
+        let in_grace = !self.model.grace_over || !self.model.grace_was_over;
         let row = keeper.host(&HostKey::new(request.from, request.name.clone()));
         let known = row.is_some_and(|row| row.epoch < self.model.epoch && row.monitored);
         match outcome {
@@ -218,7 +219,7 @@ impl World {
                     self.judge_roster_claim(process, file, range, mode, request.truth.honest);
                 }
             }
-            Outcome::Denied | Outcome::Grace if covered && self.model.exact => {
+            Outcome::Denied | Outcome::Grace if covered && self.model.exact && simple => {
                 self.violate("R3.6", || format!("a recorded lock cannot be reclaimed: {request:?}"));
             }
             Outcome::Denied if !self.model.exact && known => {
@@ -248,7 +249,7 @@ impl World {
             let claimant = &self.processes[process];
             let entitled = honest
                 && !claimant.tainted[file][cell]
-                && claimant.belief[file][cell] >= strength(mode);
+                && claimant.relies_on(file, cell) >= strength(mode);
             for other in 0..self.processes.len() {
                 let it = &self.processes[other];
                 if other == process
@@ -274,7 +275,11 @@ impl World {
     pub fn judge_lost_reclaim(&mut self, held: Held, answer: &Answer) {
         let it = &self.processes[held.process];
         // One byte that is gone by a rule takes the whole merged stretch with it.
-        if cells::cells(held.range).all(|cell| !it.tainted[held.file][cell]) {
+        // So does a downgrade of it that is under way and was done already.
+        let relied = |cell| {
+            !it.tainted[held.file][cell] && it.relies_on(held.file, cell) >= strength(held.mode)
+        };
+        if cells::cells(held.range).all(relied) {
             let why = format!("the reclaim was answered {answer:?}");
             self.judge_calm_loss(held.process, &why);
         }
@@ -357,7 +362,14 @@ impl World {
 
     /// Whether whoever is in the way waits, over some steps, for this process itself.
     fn closes_a_circle(&self, waiters: &[Waiting], wait: Wait) -> bool {
-        let place = waiters.iter().position(|w| w.key() == wait).unwrap_or(waiters.len());
+        // Who asks again is not passed over any more.
+        let mut waiters = waiters.to_vec();
+        let place = waiters.iter().position(|w| w.key() == wait);
+        if let Some(place) = place {
+            waiters[place].passed_over = false;
+        }
+        let place = place.unwrap_or(waiters.len());
+        let waiters = &*waiters;
         let mut seen = BTreeSet::new();
         let mut next = self.blockers(waiters, wait, place);
         while let Some(blocker) = next.pop() {
@@ -409,7 +421,7 @@ impl World {
         let earlier = waiters.iter().take(place).filter(|other| {
             other.process != process
                 && other.file == file
-                && (!self.is_passed_over(other) || self.model.just_blocked.contains(&other.key()))
+                && (!other.passed_over || self.model.just_blocked.contains(&other.key()))
                 && other.range.overlaps(range)
                 && mode.conflicts(other.mode)
                 && !self.waits_for(other, process)

@@ -229,6 +229,14 @@ fn a_search_is_short_however_many_locks_are_in_the_range() {
         assert_eq!(found, expected, "{owner:?} {first} {mode:?}");
         assert!(looks < 100, "{owner:?} {first} {mode:?} looked at {looks} locks");
     }
+    // Readers alone.
+    let mut bench = Bench::new();
+    for i in 0..20_000 {
+        let reader = OwnerId((i % 50) as u32);
+        assert!(bench.table.insert(held(i + 1, reader, 100 * i, terms(Shared))));
+    }
+    let (count, found) = looks(&bench, OwnerId(60), range(0, last), Shared);
+    assert!(!found && count < 100, "looked at {count} locks");
     // The only lock in the way is behind all those of its own.
     let mut bench = Bench::new();
     for i in 0..20_000 {

@@ -1,0 +1,86 @@
+//! A host that reserves whole files (SHARE, UNSHARE) and locks no bytes, as Windows clients do.
+
+use keeper::request::Access;
+use keeper::step::{Outcome, Reply};
+
+use super::{Doing, Sharing};
+use crate::cells::FILES;
+use crate::packet::{Answer, Call};
+use crate::queue::SECOND;
+use crate::world::{Event, World};
+
+impl World {
+    /// SHARE carries no state, so a share taken after a boot and before its notice looks like one
+    /// from before: no server can tell. These hosts wait until their notice was heard.
+    pub fn think_of_shares(&mut self, process: usize) {
+        let host = self.processes[process].host;
+        if self.hosts[host].announcement.is_some() && !self.winding_down() {
+            return self.rest(process, SECOND);
+        }
+        let file = self.random.index(FILES);
+        let taken = (0..FILES).find(|file| self.processes[process].shares[*file].is_some());
+        match taken {
+            Some(file) if self.winding_down() || self.random.percent(50) => {
+                self.unshare(process, file);
+            }
+            None if self.winding_down() => self.processes[process].doing = Doing::Finished,
+            _ => {
+                let access = self.some_access();
+                let deny = self.some_access();
+                self.processes[process].doing = Doing::Sharing { file, access, deny };
+                self.ask_for_share(process);
+            }
+        }
+    }
+
+    pub fn ask_for_share(&mut self, process: usize) {
+        if let Doing::Sharing { file, access, deny } = self.processes[process].doing {
+            let call = Call::Share { file, access, deny, reclaim: false };
+            self.call(process, call, 0);
+        }
+    }
+
+    fn some_access(&mut self) -> Access {
+        Access { read: self.random.percent(40), write: self.random.percent(40) }
+    }
+
+    fn unshare(&mut self, process: usize, file: usize) {
+        self.processes[process].shares[file] = None;
+        self.processes[process].doing = Doing::Unsharing;
+        self.call(process, Call::Unshare { file }, 0);
+    }
+
+    /// What it asked for is answered.
+    pub fn shared(
+        &mut self,
+        process: usize,
+        file: usize,
+        (access, deny): (Access, Access),
+        answer: &Answer,
+        decided: u64,
+    ) {
+        match answer {
+            Answer::Keeper(Reply::Share(Outcome::Granted)) => {
+                let tainted = self.model.unshared_at[process][file] > decided;
+                let sharing = Sharing { access, deny, tainted, given_up: false };
+                self.processes[process].shares[file] = Some(sharing);
+                self.check_shared();
+            }
+            // Asked for again until grace is over.
+            Answer::Keeper(Reply::Share(Outcome::Grace)) => {
+                let turn = self.processes[process].turn;
+                return self.later(5 * SECOND, Event::Poll { process, turn });
+            }
+            Answer::Keeper(Reply::Share(Outcome::Denied)) => {}
+            // It may have been done before a crash, and the answer lost: then the server knows
+            // something else than this process relies on, and nobody is to blame.
+            _ => {
+                self.model.abandoned.insert((process, file));
+                if let Some(sharing) = &mut self.processes[process].shares[file] {
+                    sharing.tainted = true;
+                }
+            }
+        }
+        self.rest_a_while(process);
+    }
+}

@@ -1,0 +1,311 @@
+//! Shares: the same judgement as for bytes, with a whole file in the place of a byte.
+
+use std::collections::BTreeMap;
+
+use keeper::Keeper;
+use keeper::change::Snapshot;
+use keeper::event::Event;
+use keeper::step::{Message, Outcome, Reply, Step};
+
+use crate::cells::FILES;
+use crate::driver::{Input, file_key};
+use crate::model::{Cell, Shared};
+use crate::packet::{Call, Request};
+use crate::world::World;
+
+type Shares = BTreeMap<(usize, usize), Shared>;
+
+fn clash(one: &Shared, other: &Shared) -> bool {
+    one.deny.meets(other.access) || one.access.meets(other.deny)
+}
+
+impl World {
+    /// As the getters and, for the incarnations, the durable rows tell it.
+    fn see_shares(&mut self, keeper: &Keeper) -> Shares {
+        let mut shares = Shares::new();
+        if keeper.counts().shares == 0 {
+            return shares;
+        }
+        for file in 0..FILES {
+            for view in keeper.shares_on(&file_key(file)) {
+                let mut owner = (**view.owner).clone();
+                let tag = owner.tag.clone();
+                // A share has no number; ours go by their tags.
+                let number = self.processes.iter().find(|process| process.tag == tag);
+                owner.number = number.map_or(0, |process| process.number);
+                let Some(process) = self.process_of(keeper, &owner) else {
+                    self.violate("I6", || format!("a share of nobody: {view:?}"));
+                    continue;
+                };
+                let shared = Shared {
+                    access: view.access,
+                    deny: view.deny,
+                    incarnation: 0,
+                    life: 0,
+                    unconfirmed: !view.confirmed,
+                };
+                if shares.insert((process, file), shared).is_some() {
+                    self.violate("I1", || format!("one owner has two shares: {view:?}"));
+                }
+            }
+        }
+        shares
+    }
+
+    /// What changed, and by whose doing.
+    pub fn judge_shares(&mut self, keeper: &Keeper, inputs: &[Input], step: &Step) {
+        let mut seen = self.see_shares(keeper);
+        let old = std::mem::take(&mut self.model.shares);
+        if seen.is_empty() && old.is_empty() {
+            return;
+        }
+        for (key, before) in &old {
+            match seen.get_mut(key) {
+                Some(now) => {
+                    now.life = before.life;
+                    now.incarnation = before.incarnation;
+                }
+                None if self.gave_back(*key, step) => {}
+                None => self.judge_unshared(*key, *before, step, inputs),
+            }
+        }
+        for (key, now) in &mut seen {
+            match self.share_granted(*key, step) {
+                Some(request) => {
+                    now.life = request.0;
+                    now.incarnation = self.model.states.get(&request.1).copied().unwrap_or(0);
+                }
+                None if !old.contains_key(key) => {
+                    let who = self.who(key.0);
+                    self.violate("I6", || format!("{who} got a share of file {} for nothing", key.1));
+                }
+                None => {}
+            }
+        }
+        self.model.shares = seen;
+        self.check_share_conflicts();
+        self.check_shared();
+    }
+
+    fn share_requests<'a>(
+        &'a self,
+        step: &'a Step,
+    ) -> impl Iterator<Item = (&'a Request, &'a Reply)> + 'a {
+        step.messages.iter().filter_map(|message| match message {
+            Message::Reply(id, reply) => {
+                self.model.asked.get(id).map(|(request, _)| (&**request, reply))
+            }
+            _ => None,
+        })
+    }
+
+    fn gave_back(&self, (process, file): (usize, usize), step: &Step) -> bool {
+        self.share_requests(step).any(|(request, _)| {
+            request.truth.process == Some(process)
+                && matches!(request.call, Call::Unshare { file: it } if it == file)
+        })
+    }
+
+    /// The life and the host that it was granted to in this step.
+    fn share_granted(&self, (process, file): (usize, usize), step: &Step) -> Option<(u32, usize)> {
+        self.share_requests(step)
+            .find(|(request, reply)| {
+                request.truth.process == Some(process)
+                    && matches!(request.call, Call::Share { file: it, .. } if it == file)
+                    && **reply == Reply::Share(Outcome::Granted)
+            })
+            .map(|(request, _)| (request.truth.life, request.truth.host))
+    }
+
+    fn judge_unshared(
+        &mut self,
+        (process, file): (usize, usize),
+        before: Shared,
+        step: &Step,
+        inputs: &[Input],
+    ) {
+        let host = self.processes[process].host;
+        self.model.unshared_at[process][file] = self.model.serial + 1;
+        let cell = Cell {
+            strength: 1,
+            incarnation: before.incarnation,
+            life: before.life,
+            unconfirmed: before.unconfirmed,
+        };
+        let mut why = Err("no event says why".to_owned());
+        for event in &step.events {
+            let client = match event {
+                Event::Rebooted { client, .. }
+                | Event::Released { client, .. }
+                | Event::Fenced { client, .. } => *client,
+                _ => continue,
+            };
+            if self.host_of(client) == Some(host) && why.is_err() {
+                why = self.allowed(client, host, event, cell, inputs);
+            }
+        }
+        let who = self.who(process);
+        let live = match why {
+            Ok(live) => live,
+            Err(reason) => {
+                return self.violate("I6", || {
+                    format!("{who} lost its share of file {file} ({before:?}): {reason}")
+                });
+            }
+        };
+        let alive = before.life == self.hosts[host].life;
+        if let Some(sharing) = &mut self.processes[process].shares[file]
+            && !sharing.tainted
+        {
+            sharing.tainted = true;
+            if let (Err(reason), true) = (live, alive) {
+                self.violate("I1", || {
+                    format!("{who} is alive and lost its share of file {file}: {reason}")
+                });
+            }
+        }
+    }
+
+    fn check_share_conflicts(&mut self) {
+        let shares: Vec<_> = self.model.shares.iter().map(|(key, shared)| (*key, *shared)).collect();
+        for (at, (one, mine)) in shares.iter().enumerate() {
+            for (other, theirs) in &shares[at + 1..] {
+                if one.1 == other.1 && clash(mine, theirs) {
+                    let (a, b) = (self.who(one.0), self.who(other.0));
+                    return self.violate("I1", || {
+                        format!("{a} and {b} both share file {}: {mine:?}, {theirs:?}", one.1)
+                    });
+                }
+            }
+        }
+    }
+
+    pub fn judge_share_replies(&mut self, step: &Step) {
+        let simple = step.messages.len() == 1 && step.events.is_empty();
+        let in_grace = !self.model.grace_over;
+        let mut wrong = None;
+        for (request, reply) in self.share_requests(step) {
+            let Call::Share { file, access, deny, reclaim } = request.call else { continue };
+            let Some(process) = request.truth.process else { continue };
+            let wanted =
+                Shared { access, deny, incarnation: 0, life: 0, unconfirmed: false };
+            let in_the_way = self
+                .model
+                .shares
+                .iter()
+                .any(|((other, at), theirs)| *other != process && *at == file && clash(&wanted, theirs));
+            let held = self.model.shares.get(&(process, file));
+            let held = held.is_some_and(|held| held.access == access && held.deny == deny);
+            match reply {
+                Reply::Share(Outcome::Granted) if simple && !held => {
+                    wrong = Some(("R3.5", format!("granted, and not there: {request:?}")));
+                }
+                Reply::Share(Outcome::Granted) if in_grace && !reclaim && self.strict() => {
+                    wrong = Some(("I5", format!("a new share in grace: {request:?}")));
+                }
+                Reply::Share(Outcome::Denied) if simple && !in_the_way && !reclaim => {
+                    wrong = Some(("reply", format!("nobody is in the way: {request:?}")));
+                }
+                _ => {}
+            }
+        }
+        if let Some((rule, what)) = wrong {
+            self.violate(rule, || what);
+        }
+    }
+
+    /// I1: what a live process relies on, the server knows, unless a rule took it away.
+    pub fn check_shared(&mut self) {
+        if self.model.recovering {
+            return;
+        }
+        for process in 0..self.processes.len() {
+            for file in 0..FILES {
+                let Some(sharing) = self.processes[process].shares[file] else { continue };
+                let backed = self.model.shares.get(&(process, file)).is_some_and(|shared| {
+                    let busy = matches!(
+                        self.processes[process].doing,
+                        crate::host::Doing::Sharing { file: asked, .. } if asked == file
+                    );
+                    busy || (shared.access == sharing.access && shared.deny == sharing.deny)
+                });
+                if !backed && !sharing.tainted {
+                    let who = self.who(process);
+                    return self.violate("I1", || {
+                        format!("{who} relies on a share of file {file}, and the server does not know it")
+                    });
+                }
+            }
+        }
+    }
+
+    /// The end of a roster grace: what was not reclaimed is nobody's (I6).
+    pub fn taint_unbacked_shares(&mut self) {
+        for process in 0..self.processes.len() {
+            for file in 0..FILES {
+                let backed = self.model.shares.contains_key(&(process, file));
+                let Some(sharing) = &mut self.processes[process].shares[file] else { continue };
+                if backed || sharing.tainted {
+                    continue;
+                }
+                sharing.tainted = true;
+                let given_up = sharing.given_up;
+                self.model.unshared_at[process][file] = self.model.serial + 1;
+                if !given_up {
+                    self.judge_calm_loss(process, "the roster's grace ended without its share");
+                }
+            }
+        }
+    }
+
+    /// Shares that nobody relies on go with a fence, which is lifted at once.
+    pub fn clean_up_shares(&mut self) {
+        let left: Vec<_> = self.model.shares.iter().map(|(key, shared)| (*key, *shared)).collect();
+        for ((process, file), shared) in left {
+            let host = self.processes[process].host;
+            let it = &self.processes[process];
+            if it.shares[file].is_some() || it.call.is_some() {
+                continue;
+            }
+            let explained = shared.life != self.hosts[host].life
+                || self.hosts[host].never_back
+                || self.model.abandoned.contains(&(process, file));
+            if !explained {
+                let who = self.who(process);
+                self.violate("liveness", || {
+                    format!("{who} relies on nothing, and its share of file {file} is left: {shared:?}")
+                });
+            }
+            let client = self.model.hosts.iter().find(|(_, known)| **known == Some(host));
+            let key = keeper::identity::HostKey::new(
+                self.hosts[host].address,
+                self.hosts[host].name.clone(),
+            );
+            let current = self.server.driver.as_ref().and_then(|d| d.keeper.host(&key));
+            if let Some(client) = current.map(|row| row.id).or(client.map(|(id, _)| *id)) {
+                self.operator(keeper::request::OperatorAction::Fence(client));
+                self.operator(keeper::request::OperatorAction::Unfence(client));
+            }
+        }
+    }
+
+    /// After a start: exactly what the disk has, or nothing of a roster.
+    pub fn take_up_shares(&mut self, keeper: &Keeper, saved: &Snapshot) {
+        let mut seen = self.see_shares(keeper);
+        let old = std::mem::take(&mut self.model.shares);
+        let expected = if self.model.exact { saved.shares.len() } else { 0 };
+        if seen.len() != expected {
+            let found = seen.len();
+            self.violate("I4", || format!("{expected} shares on the disk, {found} after the start"));
+        }
+        for (key, shared) in &mut seen {
+            shared.life = old.get(key).map_or(0, |known| known.life);
+            let host = self.processes[key.0].host;
+            let row = saved.shares.values().find(|share| {
+                share.file == file_key(key.1) && self.model.hosts.get(&share.owner.host) == Some(&Some(host))
+            });
+            shared.incarnation = row.map_or(0, |share| share.incarnation.0);
+        }
+        self.model.shares = seen;
+    }
+}
