@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
-  test [RING...]            everything CI runs, or only these rings: lints unit sim planted fuzz e2e
+  test [RING...]            everything CI runs, or only these rings: lints unit cost sim planted fuzz e2e
   e2e [--short] [STEP...]   the drill with real Linux kernels in virtual machines
   fuzz [--seconds N]        every fuzz target for N seconds (20)
   sim [--seeds N] [--seed S]  the keeper in a simulated world; one seed is told as a story

@@ -17,9 +17,10 @@ const SERVER: &str = "target/release/lockkeeper";
 
 type Ring = (&'static str, fn() -> Result<()>);
 
-const RINGS: [Ring; 6] = [
+const RINGS: [Ring; 7] = [
     ("lints", lints),
     ("unit", unit),
+    ("cost", cost),
     ("sim", || sim(&["--seeds", SIM_SEEDS])),
     ("planted", || planted::check(false)),
     ("fuzz", || fuzz(FUZZ_SECONDS)),
@@ -29,7 +30,9 @@ const RINGS: [Ring; 6] = [
 /// Runs the rings named, or all, and goes on after one that fails.
 fn run_rings(wanted: &[&str]) -> Result<Vec<(&'static str, Result<()>, f64)>> {
     if let Some(unknown) = wanted.iter().find(|name| !RINGS.iter().any(|ring| ring.0 == **name)) {
-        anyhow::bail!("no ring is called {unknown}; there are lints unit sim planted fuzz e2e");
+        anyhow::bail!(
+            "no ring is called {unknown}; there are lints unit cost sim planted fuzz e2e"
+        );
     }
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
     let chosen = RINGS.iter().filter(|ring| wanted.is_empty() || wanted.contains(&ring.0));
@@ -93,7 +96,6 @@ const UNIT_PACKAGES: &[&str] = &[
     "rpcsvc-proto",
     "tshark",
     "util-linux",
-    "valgrind",
 ];
 
 /// The targets need a nightly feature of the compiler, which this variable allows on any.
@@ -112,6 +114,12 @@ pub fn fuzz(seconds: u32) -> Result<()> {
             .with_context(|| format!("fuzz target {target}"))?;
     }
     Ok(())
+}
+
+/// Instructions, not seconds: they do not depend on the machine, so CI can judge them.
+fn cost() -> Result<()> {
+    testbed::packages::install(&["valgrind"])?;
+    run("cargo", &["bench", "--package", "lockkeeper-keeper", "--", "--instructions", "--check"])
 }
 
 /// The keeper through crashes, losses and lies: one seed is one run.

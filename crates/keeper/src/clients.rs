@@ -99,8 +99,8 @@ impl Clients {
     pub fn new(seed: Seed) -> Self {
         Self {
             rows: BTreeMap::new(),
-            hosts: Map::with_hasher(seed),
-            registrants: Map::with_hasher(seed),
+            hosts: seed.map(),
+            registrants: seed.map(),
             by_address: BTreeMap::new(),
         }
     }

@@ -21,7 +21,7 @@ pub struct File {
 
 impl Files {
     pub fn new(seed: Seed) -> Self {
-        Self { numbers: Map::with_hasher(seed), rows: Vec::new(), free: Vec::new() }
+        Self { numbers: seed.map(), rows: Vec::new(), free: Vec::new() }
     }
 
     pub fn find(&self, key: &FileKey) -> Option<FileId> {

@@ -331,8 +331,8 @@ impl Keeper {
             monitored: request.monitored,
             confirmed: true,
         };
-        let room = self.has_room(&request.caller, wish, terms);
-        match room.and_then(|()| self.admit(&request, now)) {
+        let room = self.has_room(Some(host), wish, terms);
+        match room.and_then(|()| self.admit(&request, Some(host), now)) {
             Ok((owner, file)) => {
                 let LockRequest { caller, owner: name, file: key, range, .. } = &request;
                 self.unlock_remembered(caller, name, key, *range);

@@ -1,5 +1,6 @@
 //! Who is who: the ids we give, and the names by which peers are known (R3.2).
 
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use crate::bytes::{Name, OwnerTag};
@@ -66,10 +67,22 @@ impl Epoch {
 
 /// What tells one host from another: where it calls from, and what it calls itself. One machine
 /// behind two addresses is two hosts; two containers behind one address are two hosts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostKey {
     address: IpAddr,
     name: Name,
+}
+
+/// One look-up for each request: many small writes would cost more than all the rest of it.
+impl Hash for HostKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let address = match self.address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        state.write_u128(address.to_bits());
+        state.write(self.name.bytes());
+    }
 }
 
 impl HostKey {
@@ -133,13 +146,21 @@ pub struct Caller {
 }
 
 /// Who holds: somebody on a host. Two requests belong to one owner if all of this is equal.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
     pub host: ClientId,
     pub lane: Lane,
     /// The client's number for a lock owner (`svid`); 0 for shares, which have none.
     pub number: u32,
     pub tag: OwnerTag,
+}
+
+/// Without the lane: few owners differ in nothing else.
+impl Hash for Owner {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.host.0 ^ u64::from(self.number).rotate_left(32));
+        state.write(self.tag.bytes());
+    }
 }
 
 #[cfg(test)]

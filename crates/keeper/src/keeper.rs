@@ -12,6 +12,7 @@ use crate::grace::Recovery;
 use crate::grants::Grants;
 use crate::identity::{Caller, ClientId, Epoch, LockId, Owner, RequestId};
 use crate::ids::Ids;
+use crate::locking::owner_on;
 use crate::map::Seed;
 use crate::notices::Notices;
 use crate::owners::Owners;
@@ -148,12 +149,7 @@ impl Keeper {
         caller: &Caller,
         name: &OwnerName,
     ) -> OwnerId {
-        let owner = Owner {
-            host,
-            lane: crate::locking::lane(caller),
-            number: name.number,
-            tag: name.tag.clone(),
-        };
+        let owner = owner_on(host, caller, name);
         self.number_owner(&owner)
     }
 

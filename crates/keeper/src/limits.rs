@@ -1,6 +1,6 @@
 //! What fits and what does not (I10, R3.9). Every bound has its name.
 
-use crate::identity::Caller;
+use crate::identity::ClientId;
 use crate::keeper::Keeper;
 use crate::planted::{self, Bug};
 use crate::request::LockRequest;
@@ -12,7 +12,7 @@ impl Keeper {
     /// Whether another entry fits (R3.9). What the owner holds already needs no room.
     pub(crate) fn has_room(
         &self,
-        caller: &Caller,
+        host: Option<ClientId>,
         wish: Wish,
         terms: Terms,
     ) -> Result<(), Refusal> {
@@ -20,7 +20,7 @@ impl Keeper {
             return Ok(());
         }
         let limits = &self.config.limits;
-        let of_host = self.clients.find_host(&caller.host).and_then(|host| self.clients.get(host));
+        let of_host = host.and_then(|host| self.clients.get(host));
         let refusal = if self.entries() >= limits.locks {
             Refusal::TooManyLocks
         } else if self.table.file_len(wish.file) >= limits.locks_per_file {
@@ -74,6 +74,7 @@ impl Keeper {
     pub(crate) fn has_room_to_wait(
         &self,
         request: &LockRequest,
+        host: Option<ClientId>,
         wish: Wish,
     ) -> Result<(), Refusal> {
         let file = self.files.find(&request.file).map(|file| self.files.file(file));
@@ -81,6 +82,6 @@ impl Keeper {
         if waiting >= self.config.limits.waiters_per_file {
             return Err(Refusal::TooManyWaitersOnFile);
         }
-        self.has_room(&request.caller, wish, crate::locking::terms(request))
+        self.has_room(host, wish, crate::locking::terms(request))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use crate::bytes::FileKey;
 use crate::deadlock::Search;
 use crate::event::Event;
 use crate::identity::{Caller, ClientId, Lane, Owner, Transport};
@@ -55,7 +56,7 @@ impl Keeper {
         if request.reclaim {
             return self.reclaim_lock(request, host, now);
         }
-        let wish = self.wish(&request);
+        let wish = self.wish(host, &request);
         if request.wait {
             self.refresh_waiter(wish.place, &request, now);
         }
@@ -63,7 +64,7 @@ impl Keeper {
             return self.hold_back(Parked::Lock(request, asked), now);
         }
         match self.obstacle(wish, request.wait, &asked) {
-            None => self.take(request, wish, now),
+            None => self.take(request, host, wish, now),
             Some(Obstacle::Releasable(holder)) => {
                 self.ask(holder, Question::Reachable, Parked::Lock(request, asked), now);
             }
@@ -71,7 +72,7 @@ impl Keeper {
             Some(Obstacle::Firm) if self.closes_circle(wish) => {
                 self.refuse_deadlock(&request, wish, now)
             }
-            Some(Obstacle::Firm) => self.wait(request, wish, now),
+            Some(Obstacle::Firm) => self.wait(request, host, wish, now),
         }
     }
 
@@ -104,20 +105,19 @@ impl Keeper {
     /// pieces far beyond every limit gets no answer, and asks again: any other refusal would make it
     /// forget a lock that we hold.
     pub fn handle_unlock(&mut self, request: UnlockRequest, now: Time) {
-        self.hear(&request.caller.host, now);
+        let host = self.hear(&request.caller.host, now);
         let UnlockRequest { id, caller, owner, file, range } = request;
         for parked in self.parking.withdraw(&caller, &owner, &file, range, None) {
             self.reply(parked, Reply::Lock(Outcome::Refused(Refusal::Withdrawn)));
         }
         self.unlock_remembered(&caller, &owner, &file, range);
-        if let (owner, Some(file)) = self.numbers(&caller, &owner, &file)
+        if let (owner, Some(file)) = self.numbers_of(host, &caller, &owner, &file)
             && owner != NOBODY
         {
-            if self.splits(owner, file, range)
-                && let Err(why) = self.has_room_to_split(owner, file)
+            if let Err(why) = self.has_room_to_split(owner, file)
+                && self.splits(owner, file, range)
             {
-                let client = self.clients.find_host(&caller.host);
-                self.event(Event::Refused { client, why });
+                self.event(Event::Refused { client: host, why });
                 return self.reply(id, Reply::Nothing);
             }
             self.give_up(owner, file, range, now);
@@ -140,9 +140,9 @@ impl Keeper {
         }
         let settled = self.settle_grants(owner, file, range);
         let taken = if planted::has(Bug::UnlockTakesAll) { Range::ALL } else { range };
-        let splits = self.splits(owner, file, taken);
+        let forgotten = planted::has(Bug::SplitWakesNobody) && self.splits(owner, file, taken);
         let released = self.release_quietly(file, owner, taken, now);
-        if !(splits && planted::has(Bug::SplitWakesNobody)) {
+        if !forgotten {
             freed = hull(freed, released);
         }
         freed = hull(freed, self.finish_settled(settled, Some(range), now));
@@ -238,15 +238,15 @@ impl Keeper {
     }
 
     /// The lock is free: it is this owner's, in this step.
-    fn take(&mut self, request: LockRequest, wish: Wish, now: Time) {
+    fn take(&mut self, request: LockRequest, host: Option<ClientId>, wish: Wish, now: Time) {
         let terms = terms(&request);
         // A waiter has its room already.
         if wish.place.is_none()
-            && let Err(refusal) = self.has_room(&request.caller, wish, terms)
+            && let Err(refusal) = self.has_room(host, wish, terms)
         {
             return self.refuse_lock(&request, None, refusal);
         }
-        match self.admit(&request, now) {
+        match self.admit(&request, host, now) {
             Ok((owner, file)) => {
                 if let Some(waiter) = wish.place {
                     self.forget_waiter(waiter, now);
@@ -266,13 +266,13 @@ impl Keeper {
     }
 
     /// Gets in line, or keeps its place there.
-    fn wait(&mut self, request: LockRequest, wish: Wish, now: Time) {
+    fn wait(&mut self, request: LockRequest, host: Option<ClientId>, wish: Wish, now: Time) {
         if wish.place.is_none()
-            && let Err(refusal) = self.has_room_to_wait(&request, wish)
+            && let Err(refusal) = self.has_room_to_wait(&request, host, wish)
         {
             return self.refuse_lock(&request, None, refusal);
         }
-        let (owner, file) = match self.admit(&request, now) {
+        let (owner, file) = match self.admit(&request, host, now) {
             Ok(numbers) => numbers,
             Err(refusal) => return self.refuse_lock(&request, None, refusal),
         };
@@ -318,9 +318,11 @@ impl Keeper {
     pub(crate) fn admit(
         &mut self,
         request: &LockRequest,
+        host: Option<ClientId>,
         now: Time,
     ) -> Result<(OwnerId, FileId), Refusal> {
-        let host = self.register(&request.caller, request.monitored, request.incarnation, now)?;
+        let LockRequest { caller, monitored, incarnation, .. } = request;
+        let host = self.register(caller, host, *monitored, *incarnation, now)?;
         let owner = self.intern_owner(host, &request.caller, &request.owner);
         Ok((owner, self.files.intern(&request.file)))
     }
@@ -346,9 +348,10 @@ impl Keeper {
         false
     }
 
-    pub(crate) fn wish(&self, request: &LockRequest) -> Wish {
-        let LockRequest { range, mode, .. } = *request;
-        let (owner, file) = self.numbers(&request.caller, &request.owner, &request.file);
+    pub(crate) fn wish(&self, host: Option<ClientId>, request: &LockRequest) -> Wish {
+        let LockRequest { range, mode, caller, owner, file, .. } = request;
+        let (range, mode) = (*range, *mode);
+        let (owner, file) = self.numbers_of(host, caller, owner, file);
         let place = file.and_then(|file| self.place(owner, file, range, mode));
         Wish { owner, file: file.unwrap_or(NO_FILE), range, mode, place }
     }
@@ -365,19 +368,30 @@ impl Keeper {
         &self,
         caller: &Caller,
         owner: &OwnerName,
-        file: &crate::bytes::FileKey,
+        file: &FileKey,
     ) -> (OwnerId, Option<FileId>) {
+        self.numbers_of(self.clients.find_host(&caller.host), caller, owner, file)
+    }
+
+    /// The same when the host has been looked up.
+    pub(crate) fn numbers_of(
+        &self,
+        host: Option<ClientId>,
+        caller: &Caller,
+        owner: &OwnerName,
+        file: &FileKey,
+    ) -> (OwnerId, Option<FileId>) {
+        let file = self.files.find(file);
         if planted::has(Bug::AnyHostUnlocks) {
-            let owner = self.owners.find_alike(owner);
-            return (owner.unwrap_or(NOBODY), self.files.find(file));
+            return (self.owners.find_alike(owner).unwrap_or(NOBODY), file);
         }
-        let owner = self.owner(caller, owner).and_then(|owner| self.owners.find(&owner));
-        (owner.unwrap_or(NOBODY), self.files.find(file))
+        let owner = host.and_then(|host| self.owners.find(&owner_on(host, caller, owner)));
+        (owner.unwrap_or(NOBODY), file)
     }
 
     pub(crate) fn owner(&self, caller: &Caller, owner: &OwnerName) -> Option<Owner> {
         let host = self.clients.find_host(&caller.host)?;
-        Some(Owner { host, lane: lane(caller), number: owner.number, tag: owner.tag.clone() })
+        Some(owner_on(host, caller, owner))
     }
 
     pub(crate) fn reply_lock(&mut self, request: &LockRequest, outcome: Outcome) {
@@ -412,8 +426,12 @@ fn hull(a: Option<Range>, b: Option<Range>) -> Option<Range> {
     }
 }
 
+pub(crate) fn owner_on(host: ClientId, caller: &Caller, owner: &OwnerName) -> Owner {
+    Owner { host, lane: lane(caller), number: owner.number, tag: owner.tag.clone() }
+}
+
 /// The way a caller came is part of who an owner is.
-pub(crate) fn lane(caller: &Caller) -> Lane {
+fn lane(caller: &Caller) -> Lane {
     match planted::has(Bug::LaneIgnored) {
         true => Lane::new(caller.lane.ours(), Transport::Tcp, 4),
         false => caller.lane,

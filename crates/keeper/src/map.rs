@@ -2,19 +2,16 @@
 //! that is randomness, and a run must depend on nothing but its input.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 
-use siphasher::sip::SipHasher13;
+use foldhash::fast::FixedState;
 
-pub type Map<K, V> = HashMap<K, V, Seed>;
+pub type Map<K, V> = HashMap<K, V, FixedState>;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Seed(pub u64);
 
-impl BuildHasher for Seed {
-    type Hasher = SipHasher13;
-
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_keys(self.0, !self.0)
+impl Seed {
+    pub fn map<K, V>(self) -> Map<K, V> {
+        Map::with_hasher(FixedState::with_seed(self.0))
     }
 }

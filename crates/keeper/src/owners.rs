@@ -20,7 +20,7 @@ struct Row {
 
 impl Owners {
     pub fn new(seed: Seed) -> Self {
-        Self { numbers: Map::with_hasher(seed), rows: Vec::new(), free: Vec::new() }
+        Self { numbers: seed.map(), rows: Vec::new(), free: Vec::new() }
     }
 
     pub fn find(&self, owner: &Owner) -> Option<OwnerId> {

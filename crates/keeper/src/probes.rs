@@ -79,7 +79,8 @@ impl Keeper {
                     self.judge_incarnation(client, request, asked, lives, now);
                 }
                 Parked::Lock(request, mut asked) => {
-                    self.judge_holder(client, self.wish(&request), lives, now);
+                    let host = self.clients.find_host(&request.caller.host);
+                    self.judge_holder(client, self.wish(host, &request), lives, now);
                     asked.holders.push(client);
                     self.decide_lock(request, asked, now);
                 }

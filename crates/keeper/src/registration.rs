@@ -21,11 +21,13 @@ const USED_MAX: usize = 16;
 
 impl Keeper {
     /// A host speaks: it is there.
-    pub(crate) fn hear(&mut self, host: &HostKey, now: Time) {
-        if let Some(client) = self.clients.find_host(host) {
+    pub(crate) fn hear(&mut self, host: &HostKey, now: Time) -> Option<ClientId> {
+        let client = self.clients.find_host(host);
+        if let Some(client) = client {
             self.hear_client(client, now);
         }
         self.hear_anybody(now);
+        client
     }
 
     pub(crate) fn hear_client(&mut self, client: ClientId, now: Time) {
@@ -59,6 +61,7 @@ impl Keeper {
     pub(crate) fn register(
         &mut self,
         caller: &Caller,
+        known: Option<ClientId>,
         monitored: bool,
         incarnation: Incarnation,
         now: Time,
@@ -68,7 +71,7 @@ impl Keeper {
             return Err(Refusal::TooManyClients);
         }
         let ours = caller.lane.ours();
-        if let Some(id) = self.clients.find_host(&caller.host) {
+        if let Some(id) = known {
             let Some(tracked) = self.clients.get(id) else { return Ok(id) };
             let row = &tracked.row;
             let learns_state = incarnation.is_known() && !row.incarnation.is_known();

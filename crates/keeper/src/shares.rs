@@ -137,7 +137,8 @@ impl Keeper {
         if let Err(refusal) = self.has_room_to_share(&request) {
             return self.refuse_share(&request, refusal);
         }
-        let host = match self.register(&request.caller, true, Incarnation::UNKNOWN, now) {
+        let known = self.clients.find_host(&request.caller.host);
+        let host = match self.register(&request.caller, known, true, Incarnation::UNKNOWN, now) {
             Ok(host) => host,
             Err(refusal) => return self.refuse_share(&request, refusal),
         };

@@ -57,9 +57,9 @@ impl Keeper {
         let owners: Vec<OwnerId> = tracked.owners.iter().copied().collect();
         let mut lost: Vec<Held> = Vec::new();
         let mut given_up: Vec<WaiterId> = Vec::new();
+        let mut ends = |held: &Held| ended.takes_lock(held.terms.incarnation, held.id.0);
+        self.table.remove_all_owned(&owners, &mut ends, &mut lost);
         for owner in &owners {
-            let mut ends = |held: &Held| ended.takes_lock(held.terms.incarnation, held.id.0);
-            self.table.remove_owned(*owner, &mut ends, &mut lost);
             let waiting = self.waiters.of_owner(*owner);
             let waiting = waiting.filter(|(id, waiter)| ended.takes_lock(waiter.incarnation, id.0));
             if !planted::has(Bug::WaitersSurviveReboot) {

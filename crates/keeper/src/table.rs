@@ -269,16 +269,6 @@ impl Table {
         self.arena.walk_all::<InOwner>(self.owner(owner).root).map(|node| node.held)
     }
 
-    /// Takes from the owner all locks for which `gone` says so, in order.
-    pub fn remove_owned(
-        &mut self,
-        owner: OwnerId,
-        gone: &mut dyn FnMut(&Held) -> bool,
-        out: &mut Vec<Held>,
-    ) {
-        self.remove_all_owned(&[owner], gone, out);
-    }
-
     /// Takes from all these owners the locks for which `gone` says so; they come out file by file
     /// in the order in which they begin. Much faster than owner by owner when they have many.
     pub fn remove_all_owned(

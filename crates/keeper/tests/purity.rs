@@ -78,7 +78,7 @@ const BANNED: &[(&str, &str)] = &[
 /// Where a name may be all the same: in which file, in which code, and why that is harmless.
 const ALLOWED: &[(&str, &str, &str, &str)] = &[
     ("map.rs", "HashMap", "use std::collections::HashMap;", "for the next line"),
-    ("map.rs", "HashMap", "= HashMap<K, V, Seed>;", "keyed with the configured seed"),
+    ("map.rs", "HashMap", "= HashMap<K, V, FixedState>;", "keyed with the configured seed"),
     ("files.rs", "File", "File", "a file that is locked, not one that is open"),
     ("config.rs", "Instant", "    Instant,", "a mode of grace"),
     ("grace.rs", "Instant", "GraceMode::Instant", "a mode of grace"),
@@ -87,7 +87,7 @@ const ALLOWED: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// What the crate may depend on, besides for its tests.
-const DEPENDENCIES: &[&str] = &["siphasher"];
+const DEPENDENCIES: &[&str] = &["foldhash"];
 
 #[derive(Debug, PartialEq)]
 struct Finding {
@@ -346,9 +346,7 @@ fn words_about_impure_things_are_harmless() {
 #[test]
 fn planted_dependencies_are_found() {
     let complain = |added: &str| {
-        dependencies(&format!(
-            "[package]\nname = \"x\"\n[dependencies]\nsiphasher = \"1\"\n{added}"
-        ))
+        dependencies(&format!("[package]\nname = \"x\"\n[dependencies]\nfoldhash = \"1\"\n{added}"))
     };
     assert_eq!(complain("[dev-dependencies]\nproptest = \"1\""), [""; 0]);
     assert_eq!(complain("rand = \"1\""), ["[dependencies] rand"]);

@@ -27,8 +27,8 @@ const BYTES_PER_LOCK_MAX: f64 = 200.0;
 /// With 1,000,000 locks on a file, in costs with 1,000.
 const GROWTH_MAX: f64 = 3.0;
 /// What the hot path costs, and 15 % more. Lower them when it becomes cheaper.
-const PAIR_INSTRUCTIONS_MAX: f64 = 9_300.0;
-const TEST_INSTRUCTIONS_MAX: f64 = 2_400.0;
+const PAIR_INSTRUCTIONS_MAX: f64 = 8_500.0;
+const TEST_INSTRUCTIONS_MAX: f64 = 1_700.0;
 
 const FILES: u32 = 1_000;
 const MANY: u32 = 1_000_000;
