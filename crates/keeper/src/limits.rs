@@ -1,49 +1,67 @@
 //! What fits and what does not (I10, R3.9). Every bound has its name.
 
+use crate::clients::Tracked;
 use crate::identity::ClientId;
 use crate::keeper::Keeper;
+use crate::locking::NO_FILE;
 use crate::planted::{self, Bug};
-use crate::request::LockRequest;
 use crate::step::Refusal;
 use crate::table::{FileId, OwnerId, Terms};
 use crate::waiters::Wish;
 
 impl Keeper {
-    /// Whether another entry fits (R3.9). What the owner holds already needs no room.
+    /// Whether another lock fits (R3.9). What the owner holds already needs no room.
     pub(crate) fn has_room(
         &self,
         host: Option<ClientId>,
         wish: Wish,
         terms: Terms,
     ) -> Result<(), Refusal> {
-        if planted::has(Bug::NoLimits) {
-            return Ok(());
+        match self.has_entry(host, self.table.file_len(wish.file), 1) {
+            Err(refusal) if self.adds_entry(wish, terms) => Err(refusal),
+            _ => Ok(()),
         }
-        let limits = &self.config.limits;
-        let of_host = host.and_then(|host| self.clients.get(host));
-        let refusal = if self.entries() >= limits.locks {
-            Refusal::TooManyLocks
-        } else if self.table.file_len(wish.file) >= limits.locks_per_file {
-            Refusal::TooManyLocksOnFile
-        } else if of_host.is_some_and(|host| host.entries() >= limits.locks_per_client) {
-            Refusal::TooManyLocksOfHost
-        } else {
-            return Ok(());
-        };
-        if self.adds_entry(wish, terms) { Err(refusal) } else { Ok(()) }
     }
 
     /// Splitting is giving back, so it has twice the room.
     pub(crate) fn has_room_to_split(&self, owner: OwnerId, file: FileId) -> Result<(), Refusal> {
+        self.has_entry(Some(self.owners.host(owner)), self.table.file_len(file), 2)
+    }
+
+    /// A waiter is one entry more, whatever it will be merged with.
+    pub(crate) fn has_room_to_wait(
+        &self,
+        host: Option<ClientId>,
+        wish: Wish,
+    ) -> Result<(), Refusal> {
+        let waiting = match wish.file {
+            NO_FILE => 0,
+            file => self.files.file(file).queue.len(),
+        };
+        if waiting >= self.config.limits.waiters_per_file {
+            return Err(Refusal::TooManyWaitersOnFile);
+        }
+        self.has_entry(host, self.table.file_len(wish.file), 1)
+    }
+
+    /// Whether one more entry of a host fits beside those on its file, within so many times the
+    /// limits.
+    pub(crate) fn has_entry(
+        &self,
+        host: Option<ClientId>,
+        on_file: usize,
+        times: usize,
+    ) -> Result<(), Refusal> {
         let limits = &self.config.limits;
-        let host = self.clients.get(self.owners.host(owner));
-        if self.entries() >= limits.locks.saturating_mul(2) {
+        let of_host = host.and_then(|host| self.clients.get(host)).map_or(0, Tracked::entries);
+        let fits = |count: usize, limit: usize| {
+            count < limit.saturating_mul(times) || planted::has(Bug::NoLimits)
+        };
+        if !fits(self.entries(), limits.locks) {
             Err(Refusal::TooManyLocks)
-        } else if self.table.file_len(file) >= limits.locks_per_file.saturating_mul(2) {
+        } else if !fits(on_file, limits.locks_per_file) {
             Err(Refusal::TooManyLocksOnFile)
-        } else if host
-            .is_some_and(|host| host.entries() >= limits.locks_per_client.saturating_mul(2))
-        {
+        } else if !fits(of_host, limits.locks_per_client) {
             Err(Refusal::TooManyLocksOfHost)
         } else {
             Ok(())
@@ -69,19 +87,5 @@ impl Keeper {
             }
         }
         after > before
-    }
-
-    pub(crate) fn has_room_to_wait(
-        &self,
-        request: &LockRequest,
-        host: Option<ClientId>,
-        wish: Wish,
-    ) -> Result<(), Refusal> {
-        let file = self.files.find(&request.file).map(|file| self.files.file(file));
-        let waiting = file.map_or(0, |file| file.queue.len());
-        if waiting >= self.config.limits.waiters_per_file {
-            return Err(Refusal::TooManyWaitersOnFile);
-        }
-        self.has_room(host, wish, crate::locking::terms(request))
     }
 }

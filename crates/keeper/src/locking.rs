@@ -53,6 +53,8 @@ impl Keeper {
                 return self.ask(host, Question::SameKernel, Parked::Lock(request, asked), now);
             }
         }
+        // What was swept may have ended grace, and others may have come in before us.
+        let host = host.filter(|host| self.clients.get(*host).is_some());
         if request.reclaim {
             return self.reclaim_lock(request, host, now);
         }
@@ -268,7 +270,7 @@ impl Keeper {
     /// Gets in line, or keeps its place there.
     fn wait(&mut self, request: LockRequest, host: Option<ClientId>, wish: Wish, now: Time) {
         if wish.place.is_none()
-            && let Err(refusal) = self.has_room_to_wait(&request, host, wish)
+            && let Err(refusal) = self.has_room_to_wait(host, wish)
         {
             return self.refuse_lock(&request, None, refusal);
         }
@@ -410,7 +412,7 @@ impl Keeper {
     }
 }
 
-pub(crate) fn terms(request: &LockRequest) -> Terms {
+fn terms(request: &LockRequest) -> Terms {
     Terms {
         mode: request.mode,
         incarnation: request.incarnation,

@@ -226,7 +226,7 @@ impl Keeper {
         if let Some(tracked) = self.clients.get_mut(host) {
             (tracked.suspect, tracked.crashed, tracked.pending) = (None, false, None);
             // Whoever held nothing left nothing behind that could haunt us.
-            tracked.haunted = tracked.haunted.filter(|(gone, _)| *gone != to);
+            tracked.haunted = tracked.haunted.filter(|(gone, _)| gone.is_before(to));
             if from != to && proof != Proof::NothingHeld {
                 tracked.haunted = Some((from, now.mono + HAUNTED));
             }
@@ -259,7 +259,8 @@ impl Keeper {
     pub(crate) fn is_ghost(&self, host: ClientId, incarnation: Incarnation, now: Time) -> bool {
         let haunted = self.clients.get(host).and_then(|tracked| tracked.haunted);
         haunted.is_some_and(|(gone, until)| {
-            incarnation.is_known() && incarnation == gone && now.mono < until
+            let old = incarnation == gone || incarnation.is_before(gone);
+            incarnation.is_known() && old && now.mono < until
         })
     }
 
@@ -324,7 +325,7 @@ impl Keeper {
         // News that was not believed is overtaken.
         if let Some(tracked) = self.clients.get_mut(host) {
             tracked.pending = None;
-            tracked.haunted = tracked.haunted.filter(|(gone, _)| *gone != is);
+            tracked.haunted = tracked.haunted.filter(|(gone, _)| gone.is_before(is));
         }
     }
 

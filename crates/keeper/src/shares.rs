@@ -171,21 +171,11 @@ impl Keeper {
     fn has_room_to_share(&self, request: &ShareRequest) -> Result<(), Refusal> {
         let name = share_owner(&request.tag);
         let (owner, file) = self.numbers(&request.caller, &name, &request.file);
-        let limits = &self.config.limits;
-        let host = self.clients.find_host(&request.caller.host);
-        let of_host = host.and_then(|host| self.clients.get(host));
-        let on_file = file.map_or(0, |file| self.files.file(file).shares.len());
         if file.is_some_and(|file| self.share_of(owner, file).is_some()) {
-            Ok(())
-        } else if self.entries() >= limits.locks {
-            Err(Refusal::TooManyLocks)
-        } else if of_host.is_some_and(|host| host.entries() >= limits.locks_per_client) {
-            Err(Refusal::TooManyLocksOfHost)
-        } else if on_file >= limits.locks_per_file {
-            Err(Refusal::TooManyLocksOnFile)
-        } else {
-            Ok(())
+            return Ok(());
         }
+        let on_file = file.map_or(0, |file| self.files.file(file).shares.len());
+        self.has_entry(self.clients.find_host(&request.caller.host), on_file, 1)
     }
 
     fn reclaim_share(&mut self, request: ShareRequest, host: Option<ClientId>, now: Time) {
