@@ -69,8 +69,12 @@ impl World {
             _ => self.hosts[victim].state.wrapping_add(2),
         };
         self.tally.reach("spoofed notice");
-        self.tell(|w| format!("mallory forges a notice: {name} is in state {state} (from {from})").replace("mallory", &w.hosts[liar].short_name()));
-        let request = self.loose_request(liar, from, name.clone(), Call::Notify { name, state }, false);
+        self.tell(|w| {
+            format!("mallory forges a notice: {name} is in state {state} (from {from})")
+                .replace("mallory", &w.hosts[liar].short_name())
+        });
+        let request =
+            self.loose_request(liar, from, name.clone(), Call::Notify { name, state }, false);
         self.send_to_server(&request);
     }
 
@@ -130,7 +134,8 @@ impl World {
             return;
         }
         let grant = *self.random.pick(&open);
-        let answer = if self.random.percent(50) { GrantAnswer::Denied } else { GrantAnswer::Accepted };
+        let answer =
+            if self.random.percent(50) { GrantAnswer::Denied } else { GrantAnswer::Accepted };
         let what = Answered::Grant(grant, 1 + self.random.below(2) as u32);
         let life = self.server.life;
         self.later(5, Event::Answered { life, host: liar, what, answer });

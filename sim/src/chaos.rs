@@ -53,7 +53,13 @@ impl World {
         link.cut_to_server = which != 0;
         link.cut_to_host = which != 1;
         self.fault("link cut");
-        self.tell(|w| format!("{} is cut off ({})", w.hosts[host].name, ["from us", "to us", "both ways"][which as usize]));
+        self.tell(|w| {
+            format!(
+                "{} is cut off ({})",
+                w.hosts[host].name,
+                ["from us", "to us", "both ways"][which as usize]
+            )
+        });
         let pause: Ms = self.random.between(SECOND, 100 * SECOND);
         self.later(pause, Event::Mend { host });
     }

@@ -13,7 +13,9 @@ use crate::random::Random;
 pub enum Fault {
     NotWritten,
     /// The outcome is lost; `written` is the truth.
-    Unknown { written: bool },
+    Unknown {
+        written: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -86,7 +88,8 @@ impl Disk {
             // Inexact is sticky: it ends with the grace of a start from a roster, or with a start
             // that had nobody to wait for.
             let starts = matches!(change, Change::Started { .. }) && self.forgets_inexact;
-            if starts || matches!(change, Change::GraceEnded | Change::Started { grace: false, .. }) {
+            if starts || matches!(change, Change::GraceEnded | Change::Started { grace: false, .. })
+            {
                 self.inexact = false;
             }
             self.written.apply(change.clone());

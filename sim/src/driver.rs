@@ -127,7 +127,12 @@ impl Driver {
     }
 
     pub fn drain(&mut self) -> Vec<Input> {
-        self.queue.drain(..).map(|(_, input)| input).collect()
+        let mut inputs: Vec<Input> = self.queue.drain(..).map(|(_, input)| input).collect();
+        // After a stop nothing enters the keeper.
+        if let Some(stop) = inputs.iter().position(|input| matches!(input, Input::Stop)) {
+            inputs.truncate(stop + 1);
+        }
+        inputs
     }
 
     /// Takes out the requests that have waited too long for a stalled store.
@@ -185,7 +190,12 @@ fn hand_in(keeper: &mut Keeper, id: RequestId, request: &Request, by_port: bool,
     if by_port {
         name = Name::from(&*format!("{name}:{}", request.xid / 16));
     }
-    let caller = Caller { host: HostKey::new(request.from, name), lane: request.lane };
+    // A dual-stack socket shows an IPv4 peer under a mapped address.
+    let from = match request.from {
+        IpAddr::V4(v4) if request.xid % 3 == 0 => IpAddr::V6(v4.to_ipv6_mapped()),
+        other => other,
+    };
+    let caller = Caller { host: HostKey::new(from, name), lane: request.lane };
     let owner = OwnerName { number: request.number, tag: request.tag.clone() };
     match request.call.clone() {
         Call::Lock { file, range, mode, wait, reclaim, state } => keeper.handle_lock(
@@ -206,10 +216,8 @@ fn hand_in(keeper: &mut Keeper, id: RequestId, request: &Request, by_port: bool,
             },
             now,
         ),
-        Call::Test { file, range, mode } => keeper.handle_test(
-            TestRequest { id, caller, owner, file: file_key(file), range, mode },
-            now,
-        ),
+        Call::Test { file, range, mode } => keeper
+            .handle_test(TestRequest { id, caller, owner, file: file_key(file), range, mode }, now),
         Call::Unlock { file, range } => keeper
             .handle_unlock(UnlockRequest { id, caller, owner, file: file_key(file), range }, now),
         Call::Cancel { file, range, mode } => keeper.handle_cancel(
@@ -225,19 +233,19 @@ fn hand_in(keeper: &mut Keeper, id: RequestId, request: &Request, by_port: bool,
             keeper.handle_unshare(UnshareRequest { id, caller, tag, file }, now);
         }
         Call::FreeAll { name } => {
-            keeper.handle_free_all(FreeAllRequest { id, source: request.from, name }, now);
+            keeper.handle_free_all(FreeAllRequest { id, source: from, name }, now);
         }
         Call::Notify { name, state } => {
-            let (source, incarnation) = (request.from, Incarnation(state));
+            let (source, incarnation) = (from, Incarnation(state));
             keeper.handle_reboot(RebootNotice { id, source, name, incarnation }, now);
         }
         Call::Monitor { watched } => {
-            let (source, callback) = (request.from, callback());
+            let (source, callback) = (from, callback());
             let private = [7; 16];
             keeper.handle_monitor(MonitorRequest { id, source, callback, watched, private }, now);
         }
         Call::Unmonitor { watched } => {
-            let (source, callback) = (request.from, callback());
+            let (source, callback) = (from, callback());
             keeper.handle_unmonitor(UnmonitorRequest { id, source, callback, watched }, now);
         }
     }

@@ -125,7 +125,10 @@ fn tell(seed: u64, options: Options, lines: usize) -> ExitCode {
         println!("{line}");
     }
     let violations = u64::from(outcome.violation.is_some());
-    println!("1 seeds, {} events, {} faults, {violations} violations", outcome.events, outcome.faults);
+    println!(
+        "1 seeds, {} events, {} faults, {violations} violations",
+        outcome.events, outcome.faults
+    );
     if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

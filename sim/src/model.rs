@@ -60,6 +60,8 @@ pub struct Block {
     pub id: u64,
     pub life: u32,
     pub state: u32,
+    /// When it was last asked for.
+    pub polled: Ms,
 }
 
 /// One entry among the waiters.
@@ -128,6 +130,9 @@ pub struct Model {
     pub resets: BTreeSet<ClientId>,
     pub failed_notices: BTreeSet<ClientId>,
     pub notices: BTreeMap<NoticeId, ClientId>,
+    /// Notices of our own restart, and who has answered one.
+    pub owed: BTreeMap<NoticeId, ClientId>,
+    pub told: BTreeSet<ClientId>,
     pub claims: Vec<Claim>,
     /// The last reboot that was accepted of each host, by its state.
     pub accepted: BTreeMap<usize, u32>,
@@ -138,6 +143,13 @@ pub struct Model {
     /// Waits that a client gave up without a word: the protocol has no way to know.
     pub abandoned: BTreeSet<(usize, usize)>,
     pub calm_restart: bool,
+    /// Locks, shares and waiters before the step that is judged.
+    pub entries: usize,
+    /// Every id of a lock, share or client that was ever written, and every callback's.
+    pub ids: BTreeSet<u64>,
+    /// Those of them that are in use.
+    pub lock_ids: BTreeSet<u64>,
+    pub grant_ids: BTreeSet<GrantId>,
     pub owners: BTreeMap<Owner, Option<usize>>,
     pub hosts: BTreeMap<ClientId, Option<usize>>,
 }
@@ -170,12 +182,18 @@ impl Model {
             resets: BTreeSet::new(),
             failed_notices: BTreeSet::new(),
             notices: BTreeMap::new(),
+            owed: BTreeMap::new(),
+            told: BTreeSet::new(),
             claims: Vec::new(),
             accepted: BTreeMap::new(),
             states: BTreeMap::new(),
             gone_states: BTreeMap::new(),
             abandoned: BTreeSet::new(),
             calm_restart: false,
+            entries: 0,
+            ids: BTreeSet::new(),
+            lock_ids: BTreeSet::new(),
+            grant_ids: BTreeSet::new(),
             owners: BTreeMap::new(),
             hosts: BTreeMap::new(),
         }
@@ -193,6 +211,8 @@ impl Model {
         self.resets.clear();
         self.failed_notices.clear();
         self.notices.clear();
+        self.owed.clear();
+        self.told.clear();
         self.claims.clear();
         self.gone_states.clear();
         self.states.clear();

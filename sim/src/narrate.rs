@@ -20,7 +20,9 @@ impl World {
             Input::Probed(client, question, answer) => {
                 format!("> {question:?} of {}: {answer:?}", self.client_text(*client))
             }
-            Input::Reset(client) => format!("> connection of {} is reset", self.client_text(*client)),
+            Input::Reset(client) => {
+                format!("> connection of {} is reset", self.client_text(*client))
+            }
             Input::Heard(address) => format!("> {address} is heard of"),
             Input::Operator(_, action) => format!("> operator: {action:?}"),
             Input::Timeout => "> timeout".to_owned(),
@@ -78,7 +80,12 @@ impl World {
                 Message::Reply(id, reply) => format!("    #{} {reply:?}", id.0),
                 Message::Grant(grant) => format!(
                     "    callback {} (attempt {}) to {}: {:?} {:?} for {}",
-                    grant.id.0, grant.attempt, grant.name, grant.mode, grant.range, grant.owner.number
+                    grant.id.0,
+                    grant.attempt,
+                    grant.name,
+                    grant.mode,
+                    grant.range,
+                    grant.owner.number
                 ),
                 Message::Notice(notice) => format!(
                     "    notice {} (attempt {}) to {}: state {}",

@@ -62,7 +62,19 @@ pub enum Answer {
 #[derive(Clone, Debug)]
 pub enum ToHost {
     /// `decided` numbers the keeper's decision: a repeat from the replay cache is old news.
-    Answer { request: Rc<Request>, answer: Answer, decided: u64 },
-    Grant { grant: Rc<Grant>, block: u64, decided: u64 },
-    Notice { notice: NoticeId, attempt: u32, state: u32 },
+    Answer {
+        request: Rc<Request>,
+        answer: Answer,
+        decided: u64,
+    },
+    Grant {
+        grant: Rc<Grant>,
+        block: u64,
+        decided: u64,
+    },
+    Notice {
+        notice: NoticeId,
+        attempt: u32,
+        state: u32,
+    },
 }

@@ -19,7 +19,11 @@ pub enum Plant {
 
 impl Plant {
     pub const ALL: [(&'static str, Plant, &'static str); 10] = [
-        ("reply-before-commit", Plant::ReplyBeforeCommit, "replies leave before their changes are written"),
+        (
+            "reply-before-commit",
+            Plant::ReplyBeforeCommit,
+            "replies leave before their changes are written",
+        ),
         ("unknown-is-done", Plant::UnknownIsDone, "a lost COMMIT outcome is taken for done"),
         (
             "not-written-though-unknown",
@@ -34,7 +38,11 @@ impl Plant {
             "a second crash inside a roster's grace passes for exact",
         ),
         ("host-keyed-by-port", Plant::HostByPort, "a reconnected host is another host"),
-        ("notices-over-tcp-only", Plant::NoticesOverTcpOnly, "UDP-only hosts are never told of a restart"),
+        (
+            "notices-over-tcp-only",
+            Plant::NoticesOverTcpOnly,
+            "UDP-only hosts are never told of a restart",
+        ),
         (
             "requests-while-stalled",
             Plant::EntersWhileStalled,

@@ -210,7 +210,9 @@ impl World {
         let time = driver.time(now, wall_ms);
         let inputs = driver.drain();
         let mut batch = Batch::default();
-        for together in inputs.chunks(if self.scenario.one_by_one { 1 } else { inputs.len().max(1) }) {
+        for together in
+            inputs.chunks(if self.scenario.one_by_one { 1 } else { inputs.len().max(1) })
+        {
             for input in together {
                 self.tell_input(input);
                 batch.stops |= matches!(input, Input::Stop);
@@ -299,6 +301,8 @@ impl World {
         };
         let outcome = self.disk.commit(&batch.changes, batch.token);
         if self.disk.written_token() == batch.token {
+            let changes = batch.changes.clone();
+            self.check_ids(&changes);
             self.model.durable = self.model.table.clone();
             self.check_disk();
         }
@@ -443,7 +447,11 @@ impl World {
         }
     }
 
-    fn send(&mut self, outgoing: Vec<Outgoing>, committed: Option<(Token, &[keeper::change::Change])>) {
+    fn send(
+        &mut self,
+        outgoing: Vec<Outgoing>,
+        committed: Option<(Token, &[keeper::change::Change])>,
+    ) {
         for Outgoing { message, decided, block, life } in outgoing {
             match message {
                 Message::Reply(id, reply) => {

@@ -22,32 +22,95 @@ use crate::story::{Story, Violation};
 use crate::tally::Tally;
 
 pub enum Event {
-    ToServer { request: Rc<Request> },
-    ToHost { host: usize, life: u32, message: ToHost },
+    ToServer {
+        request: Rc<Request>,
+    },
+    ToHost {
+        host: usize,
+        life: u32,
+        message: ToHost,
+    },
     /// A small answer comes back to one of the server's attempts.
-    Answered { life: u32, host: usize, what: Answered, answer: GrantAnswer },
-    AttemptTimedOut { life: u32, what: Answered },
-    Probed { life: u32, client: ClientId, question: Question, lives: Vec<u32> },
+    Answered {
+        life: u32,
+        host: usize,
+        what: Answered,
+        answer: GrantAnswer,
+    },
+    AttemptTimedOut {
+        life: u32,
+        what: Answered,
+    },
+    Probed {
+        life: u32,
+        client: ClientId,
+        question: Question,
+        lives: Vec<u32>,
+    },
 
-    StartServer { life: u32 },
-    CrashServer { life: u32, power: bool },
-    Gather { life: u32 },
-    Expire { life: u32 },
-    KeeperTimer { life: u32 },
-    Write { life: u32 },
-    Written { life: u32, outcome: Committed },
-    Settle { life: u32 },
+    StartServer {
+        life: u32,
+    },
+    CrashServer {
+        life: u32,
+        power: bool,
+    },
+    Gather {
+        life: u32,
+    },
+    Expire {
+        life: u32,
+    },
+    KeeperTimer {
+        life: u32,
+    },
+    Write {
+        life: u32,
+    },
+    Written {
+        life: u32,
+        outcome: Committed,
+    },
+    Settle {
+        life: u32,
+    },
     Sync,
 
-    Think { process: usize, turn: u64 },
-    Poll { process: usize, turn: u64 },
-    Signal { process: usize, turn: u64 },
-    Retransmit { request: Rc<Request> },
-    Boot { host: usize, life: u32 },
-    Announce { host: usize, life: u32, id: u64 },
+    Think {
+        process: usize,
+        turn: u64,
+    },
+    Poll {
+        process: usize,
+        turn: u64,
+    },
+    Signal {
+        process: usize,
+        turn: u64,
+    },
+    Impatience {
+        request: Rc<Request>,
+    },
+    Ghost {
+        request: Rc<Request>,
+    },
+    Retransmit {
+        request: Rc<Request>,
+    },
+    Boot {
+        host: usize,
+        life: u32,
+    },
+    Announce {
+        host: usize,
+        life: u32,
+        id: u64,
+    },
 
     Fault,
-    Mend { host: usize },
+    Mend {
+        host: usize,
+    },
     Lie,
     Watch,
     Calm,
@@ -244,6 +307,8 @@ impl World {
             Event::Think { process, turn } => self.if_turn(process, turn, Self::think),
             Event::Poll { process, turn } => self.if_turn(process, turn, Self::poll),
             Event::Signal { process, turn } => self.if_turn(process, turn, Self::signal),
+            Event::Impatience { request } => self.impatient(&request),
+            Event::Ghost { request } => self.haunt(&request),
             Event::Retransmit { request } => self.retransmit(request),
             Event::Boot { host, life } => {
                 if self.hosts[host].life == life {

@@ -331,7 +331,8 @@ impl Keeper {
             monitored: request.monitored,
             confirmed: true,
         };
-        let room = self.has_room(Some(host), wish, terms);
+        // It may have had more than the limit, by giving back in pieces.
+        let room = self.has_entry(Some(host), self.table.file_len(wish.file), 2);
         match room.and_then(|()| self.admit(&request, Some(host), now)) {
             Ok((owner, file)) => {
                 let LockRequest { caller, owner: name, file: key, range, .. } = &request;

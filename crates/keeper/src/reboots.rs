@@ -226,7 +226,7 @@ impl Keeper {
         if let Some(tracked) = self.clients.get_mut(host) {
             (tracked.suspect, tracked.crashed, tracked.pending) = (None, false, None);
             // Whoever held nothing left nothing behind that could haunt us.
-            tracked.haunted = tracked.haunted.filter(|(gone, _)| gone.is_before(to));
+            tracked.haunted = tracked.haunted.filter(|(gone, _)| *gone != to);
             if from != to && proof != Proof::NothingHeld {
                 tracked.haunted = Some((from, now.mono + HAUNTED));
             }
@@ -257,10 +257,11 @@ impl Keeper {
     /// A late packet of a kernel that is known to be gone. Only for a while: a state can come back
     /// without a reboot (a status monitor restarted in a container).
     pub(crate) fn is_ghost(&self, host: ClientId, incarnation: Incarnation, now: Time) -> bool {
-        let haunted = self.clients.get(host).and_then(|tracked| tracked.haunted);
-        haunted.is_some_and(|(gone, until)| {
+        let Some(tracked) = self.clients.get(host) else { return false };
+        tracked.haunted.is_some_and(|(gone, until)| {
             let old = incarnation == gone || incarnation.is_before(gone);
-            incarnation.is_known() && old && now.mono < until
+            let other = incarnation.is_known() && incarnation != tracked.row.incarnation;
+            old && other && now.mono < until
         })
     }
 
@@ -325,7 +326,7 @@ impl Keeper {
         // News that was not believed is overtaken.
         if let Some(tracked) = self.clients.get_mut(host) {
             tracked.pending = None;
-            tracked.haunted = tracked.haunted.filter(|(gone, _)| gone.is_before(is));
+            tracked.haunted = tracked.haunted.filter(|(gone, _)| *gone != is);
         }
     }
 

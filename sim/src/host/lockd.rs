@@ -13,7 +13,7 @@ use super::{Doing, Want};
 use crate::cells::{self, FILES, strength};
 use crate::driver::Answered;
 use crate::packet::{Answer, Call, Request, ToHost, Truth};
-use crate::queue::{Ms, SECOND};
+use crate::queue::{MINUTE, Ms, SECOND};
 use crate::scenario::Kind;
 use crate::world::{Event, World};
 
@@ -106,6 +106,13 @@ impl World {
         };
         self.processes[process].doing = Doing::Locking(want);
         self.call(process, call, want.block);
+        if want.wait
+            && self.random.per_mille(self.chaos_per_mille(80))
+            && let Some(request) = self.processes[process].call.clone()
+        {
+            let pause = self.random.between(500, 4 * SECOND);
+            self.later(pause, Event::Impatience { request });
+        }
     }
 
     /// The kernel forgets first and tells the server then.
@@ -333,6 +340,40 @@ impl World {
         self.processes[process].doing = Doing::Cancelling(want);
         let Want { file, range, mode, block, .. } = want;
         self.call(process, Call::Cancel { file, range, mode }, block);
+    }
+
+    /// A signal while the LOCK itself is unanswered: the kernel gives the call up, cancels and
+    /// unlocks. Only when the server has the LOCK already: one that overtakes the UNLOCK on the way
+    /// is what no server can help against.
+    pub fn impatient(&mut self, request: &Rc<Request>) {
+        let Some(process) = request.truth.process else { return };
+        let host = &self.hosts[request.truth.host];
+        let waits = self.processes[process].call.as_ref().is_some_and(|c| Rc::ptr_eq(c, request));
+        let Some(driver) = &self.server.driver else { return };
+        let held_back = driver.asked.values().any(|asked| Rc::ptr_eq(asked, request));
+        let free = host.up && host.reclaim.is_none();
+        let Doing::Locking(want) = self.processes[process].doing else { return };
+        if waits && held_back && free && want.wait && driver.committing.is_none() {
+            self.tally.reach("gave up a LOCK that was held back");
+            self.processes[process].call = None;
+            self.processes[process].doing = Doing::Cancelling(want);
+            let Want { file, range, mode, block, .. } = want;
+            self.call(process, Call::Cancel { file, range, mode }, block);
+        }
+    }
+
+    /// A LOCK of a life that is over, and known to be: a late packet.
+    pub fn haunt(&mut self, request: &Rc<Request>) {
+        let Call::Lock { state, .. } = request.call else { return };
+        let host = request.truth.host;
+        let gone = self.model.gone_states.get(&(host, state)).copied();
+        if self.hosts[host].life > request.truth.life
+            && gone.is_some_and(|at| at + MINUTE > self.now)
+        {
+            self.fault("late packet of a dead kernel");
+            let xid = request.xid ^ 0x5555_0000;
+            self.arrive(Rc::new(Request { xid, ..(**request).clone() }));
+        }
     }
 
     fn answer_grant(

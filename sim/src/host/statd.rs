@@ -22,6 +22,12 @@ impl World {
         }
         self.fault("host crash");
         self.tell(|w| format!("{} crashes", w.hosts[host].name));
+        for process in self.hosts[host].processes() {
+            if let Some(request) = self.processes[process].call.clone() {
+                let pause = DELAY_MAX + self.random.between(10 * SECOND, 60 * SECOND);
+                self.later(pause, Event::Ghost { request });
+            }
+        }
         let it = &mut self.hosts[host];
         it.up = false;
         it.reclaim = None;
@@ -259,6 +265,8 @@ impl World {
             let lost = sharing.is_some_and(|sharing| !sharing.tainted) && !changing;
             if let Some(sharing) = sharing {
                 sharing.given_up = true;
+                // The server may know the new one by now.
+                sharing.tainted |= changing;
             }
             if lost {
                 let why = format!("the reclaim of a share was answered {answer:?}");
@@ -267,7 +275,12 @@ impl World {
         } else {
             self.tally.reach("silent give-up");
             self.tell(|w| {
-                format!("{} gives up {:?} of file {} silently", w.who(held.process), held.range, held.file)
+                format!(
+                    "{} gives up {:?} of file {} silently",
+                    w.who(held.process),
+                    held.range,
+                    held.file
+                )
             });
             for cell in cells::cells(held.range) {
                 self.processes[held.process].given_up[held.file][cell] = true;

@@ -1,6 +1,7 @@
 //! Why a byte changed hands. The owner's own doing is found in the replies; everything else must be
 //! an event that names a rule, and the rule's conditions must be true.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use keeper::Keeper;
@@ -21,7 +22,11 @@ use crate::world::World;
 #[derive(Clone, Debug)]
 pub enum Doing {
     /// Granted, by a reply or by a callback.
-    Set { life: u32, at_least: bool, reclaim: bool },
+    Set {
+        life: u32,
+        at_least: bool,
+        reclaim: bool,
+    },
     Clear,
     /// A refused grant is undone, byte for byte.
     Restore(Box<[Cell; CELLS]>),
@@ -45,6 +50,7 @@ impl World {
         for input in inputs {
             self.note_input(input);
         }
+        self.judge_noticed(keeper, inputs);
         if step.is_empty() {
             return;
         }
@@ -75,22 +81,30 @@ impl World {
         self.judge_shares(keeper, inputs, step);
         self.note_events(step);
         self.judge_share_replies(step);
+        self.judge_swept(step);
         self.check_conflicts();
         self.check_beliefs();
         self.check_bounds(keeper, now);
         self.close_grants(inputs, step);
         self.judge_replies(keeper, &before, inputs, step, now);
         self.note_states(keeper);
+        let counts = keeper.counts();
+        self.model.entries = counts.locks + counts.shares + counts.waiters;
         self.judge_grantable(keeper);
     }
 
     /// The states that hosts are recorded in, for what the next step changes about them.
     pub fn note_states(&mut self, keeper: &Keeper) {
+        let mut states = BTreeMap::new();
         for view in keeper.clients(ClientId(0)) {
             if let Some(Some(host)) = self.model.hosts.get(&view.client.id) {
-                self.model.states.insert(*host, view.client.incarnation.0);
+                states.insert(*host, view.client.incarnation.0);
             }
         }
+        // What is forgotten of a host is forgotten of its reboots, too.
+        self.model.gone_states.retain(|(host, _), _| states.contains_key(host));
+        self.model.accepted.retain(|host, _| states.contains_key(host));
+        self.model.states = states;
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -113,9 +127,11 @@ impl World {
         let mut new = Cell { life: old.life, unconfirmed: old.unconfirmed, ..seen };
         let fits = |cause: &Cause| match &cause.doing {
             Doing::Clear => seen.strength == 0,
-            Doing::Set { at_least: true, .. } => {
+            Doing::Set { at_least: true, .. } if cause.perhaps => {
                 seen.strength >= cause.strength && seen.strength <= old.strength.max(cause.strength)
             }
+            // What was stronger stays so until the client has said yes.
+            Doing::Set { at_least: true, .. } => seen.strength == old.strength.max(cause.strength),
             // What the owner got in this epoch is newer than what it reclaims.
             Doing::Set { reclaim: true, .. } if !old.unconfirmed => {
                 seen.strength == old.strength.max(cause.strength)
@@ -127,6 +143,7 @@ impl World {
         let cause = if alone { demanded } else { None };
         let cause = cause.or_else(|| mine.iter().rev().copied().find(|cause| fits(cause)));
         match cause {
+            Some(cause) if cause.perhaps && same => {}
             Some(cause) if fits(cause) => {
                 if let Doing::Set { life, .. } = cause.doing {
                     new.life = life;
@@ -139,7 +156,9 @@ impl World {
             Some(cause) if !self.may_be_released(process, step) => {
                 let (who, cause) = (self.who(process), cause.clone());
                 self.violate("I6", || {
-                    format!("{who}, byte {cell} of file {file}: {cause:?} left {seen:?}, was {old:?}")
+                    format!(
+                        "{who}, byte {cell} of file {file}: {cause:?} left {seen:?}, was {old:?}"
+                    )
                 });
             }
             Some(_) if seen.strength == 0 => {
@@ -153,7 +172,9 @@ impl World {
             _ => {
                 let who = self.who(process);
                 self.violate("I6", || {
-                    format!("{who} got byte {cell} of file {file} for nothing: {seen:?}, was {old:?}")
+                    format!(
+                        "{who} got byte {cell} of file {file} for nothing: {seen:?}, was {old:?}"
+                    )
                 });
             }
         }
@@ -198,7 +219,8 @@ impl World {
         for message in &step.messages {
             if let Message::Reply(id, Reply::Lock(_) | Reply::Unlock | Reply::Cancel(_)) = message
                 && let Some((request, _)) = self.model.asked.get(id)
-                && let (Some(process), Some((file, range))) = (request.truth.process, target(request))
+                && let (Some(process), Some((file, range))) =
+                    (request.truth.process, target(request))
             {
                 let open: Vec<OpenGrant> = self
                     .model
@@ -244,7 +266,14 @@ impl World {
                             (request.truth.process, target(request))
                     {
                         let doing = Doing::Clear;
-                        causes.push(Cause { process, file, range, strength: 0, doing, perhaps: false });
+                        causes.push(Cause {
+                            process,
+                            file,
+                            range,
+                            strength: 0,
+                            doing,
+                            perhaps: false,
+                        });
                     }
                 }
                 Message::Grant(grant) if !self.model.grants.contains_key(&grant.id) => {
@@ -262,6 +291,9 @@ impl World {
                         unclear: false,
                     };
                     self.judge_new_grant(keeper, &open, grant.owner.host);
+                    if !self.model.grant_ids.insert(grant.id) {
+                        self.violate("ids", || format!("callback {:?} is used again", grant.id));
+                    }
                     causes.push(self.cause_of_grant(&open, true));
                     self.model.grants.insert(grant.id, open);
                 }
@@ -275,7 +307,8 @@ impl World {
         let Some((request, _)) = self.model.asked.get(&id).cloned() else { return };
         let Call::Lock { file, range, mode, state, .. } = request.call else { return };
         if let Some(process) = request.truth.process {
-            let block = Block { id: request.truth.block, life: request.truth.life, state };
+            let (id, life) = (request.truth.block, request.truth.life);
+            let block = Block { id, life, state, polled: self.now };
             self.model.note_block(process, file, range, block);
             self.model.just_blocked.insert((process, file, range, mode));
         }

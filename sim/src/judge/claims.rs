@@ -1,6 +1,7 @@
 //! What was claimed about hosts, what the probes said, and which release that allows (R6.1, R2.6,
 //! R4.5). The last word is whether it may hit a holder that lives: only if the world lied.
 
+use keeper::Keeper;
 use keeper::config::Unreachable;
 use keeper::event::{Doubt, Event, GraceEnd, Release};
 use keeper::identity::ClientId;
@@ -11,6 +12,7 @@ use crate::cells::{CELLS, FILES};
 use crate::driver::Input;
 use crate::model::{Cell, Claim};
 use crate::packet::Call;
+use crate::queue::{MINUTE, SECOND};
 use crate::world::{Phase, World};
 
 impl World {
@@ -50,6 +52,29 @@ impl World {
                 self.model.resets.insert(*client);
             }
             _ => {}
+        }
+    }
+
+    /// R2.5: who did not answer, or has not reclaimed everything, is told again.
+    pub fn judge_noticed(&mut self, keeper: &Keeper, inputs: &[Input]) {
+        for input in inputs {
+            let Input::Noticed(notice, result) = input else { continue };
+            if *result == NoticeResult::Answered {
+                self.model.told.extend(self.model.notices.get(notice));
+            }
+            let Some(client) = self.model.owed.get(notice).copied() else { continue };
+            let Some(view) = keeper.client(client) else { continue };
+            let goes_on = keeper.notices().any(|other| other.client == client && other.next.is_some());
+            let young = self.now < self.model.started + 13 * MINUTE;
+            let unconfirmed = view.unconfirmed > 0
+                && self.now + SECOND < self.model.deadline
+                && keeper.grace().is_some();
+            let unheard = !self.model.told.contains(&client) && young;
+            if (unheard || (unconfirmed && view.client.monitored)) && !goes_on {
+                let name = view.client.name.clone();
+                let shown = keeper.notices().find(|other| other.id == *notice);
+                self.violate("R2.5", || format!("{name} is not told again after {result:?}: {shown:?}"));
+            }
         }
     }
 
@@ -96,7 +121,9 @@ impl World {
                         self.model.accepted.insert(host, to.0);
                         if let Some(was) = self.model.states.get(&host).copied()
                             && *proof != keeper::event::Proof::NothingHeld
+                            && was != to.0
                         {
+                            self.model.gone_states.retain(|(of, _), _| *of != host);
                             self.model.gone_states.insert((host, was), self.now);
                         }
                         self.model.gone_states.remove(&(host, to.0));

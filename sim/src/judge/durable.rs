@@ -21,7 +21,8 @@ use crate::world::World;
 impl World {
     pub fn judge_start(&mut self, keeper: &Keeper, saved: &Snapshot, epoch: Epoch, step: &Step) {
         self.model.serial += 1;
-        if epoch <= self.model.epoch_told || keeper.epoch() != epoch || keeper.nsm_state() % 2 == 0 {
+        if epoch <= self.model.epoch_told || keeper.epoch() != epoch || keeper.nsm_state() % 2 == 0
+        {
             let last = self.model.epoch_told;
             self.violate("I3", || format!("{epoch:?} comes after {last:?}"));
         }
@@ -43,8 +44,10 @@ impl World {
         self.note_notices(step);
         self.take_up(keeper, saved);
         self.check_notices_owed(keeper, saved);
+        self.model.owed = keeper.notices().map(|notice| (notice.id, notice.client)).collect();
         self.check_grace_wanted(keeper, saved);
         self.note_states(keeper);
+        self.model.entries = keeper.counts().locks + keeper.counts().shares;
         self.check_conflicts();
         self.check_beliefs();
     }
@@ -101,7 +104,9 @@ impl World {
             saved.clients.values().any(|client| client.monitored && client.registrant.is_none())
         };
         if wanted != keeper.grace().is_some() {
-            self.violate("R4.3", || format!("grace is wanted: {wanted}, and the keeper thinks not so"));
+            self.violate("R4.3", || {
+                format!("grace is wanted: {wanted}, and the keeper thinks not so")
+            });
         }
     }
 
@@ -133,6 +138,28 @@ impl World {
         }
     }
 
+    /// Ids are never used again, whatever is lost in a crash.
+    pub fn check_ids(&mut self, changes: &[Change]) {
+        let mut fresh = Vec::new();
+        for change in changes {
+            let (id, already) = match change {
+                Change::Lock(lock) => (lock.id.0, self.model.lock_ids.contains(&lock.id.0)),
+                Change::LockGone(id) => {
+                    self.model.lock_ids.remove(&id.0);
+                    continue;
+                }
+                Change::Client(client) => (client.id.0, self.model.lock_ids.contains(&client.id.0)),
+                _ => continue,
+            };
+            if !already && self.model.ids.contains(&id) {
+                return self.violate("ids", || format!("id {id} is used again: {change:?}"));
+            }
+            fresh.push(id);
+            self.model.lock_ids.insert(id);
+        }
+        self.model.ids.extend(fresh);
+    }
+
     /// Applying all changes gives the keeper's durable state back.
     pub fn check_snapshot(&mut self) {
         if self.model.serial % 3 != 0 {
@@ -145,7 +172,9 @@ impl World {
         let kept = Snapshot { exactness: Exactness::Exact, ..driver.keeper.snapshot() };
         if kept != *self.disk.written() {
             let written = self.disk.written().clone();
-            self.violate("snapshot", || format!("the keeper says\n{kept:?}\nthe disk has\n{written:?}"));
+            self.violate("snapshot", || {
+                format!("the keeper says\n{kept:?}\nthe disk has\n{written:?}")
+            });
         }
     }
 
@@ -217,7 +246,8 @@ impl World {
                         && lock.range.overlaps(range)
                 });
                 let left = left.filter(|lock| {
-                    let fresh = |change: &Change| matches!(change, Change::Lock(l) if l.id == lock.id);
+                    let fresh =
+                        |change: &Change| matches!(change, Change::Lock(l) if l.id == lock.id);
                     !self.model.recovering && !changes.iter().any(fresh)
                 });
                 if let Some(lock) = left {

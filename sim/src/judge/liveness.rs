@@ -18,20 +18,24 @@ use crate::packet::Call;
 use crate::queue::{HOUR, Ms, SECOND};
 use crate::world::{Event as Next, Phase, World};
 
-/// A waiter may be probed (30 s) before it gets what is free.
+/// A waiter that has not asked for a while is probed (30 s) before it gets what is free.
 const GRANT_MAX: Ms = 50 * SECOND;
+/// One that has asked lately gets it at once.
+const FRESH: Ms = 44 * SECOND;
 
 impl World {
     pub fn judge_timer(&mut self, keeper: &Keeper, now: Time) {
         if keeper.poll_timeout().is_some_and(|at| at <= now.mono) {
-            self.violate("liveness", || "a timer that has fired wants to fire again at once".to_owned());
+            self.violate("liveness", || {
+                "a timer that has fired wants to fire again at once".to_owned()
+            });
         }
     }
 
     /// Nobody comes, goes or changes places among the waiters without a cause.
     pub fn judge_waiters(
         &mut self,
-        _before: &Picture,
+        before: &Picture,
         seen: Vec<Waiting>,
         _inputs: &[Input],
         step: &Step,
@@ -55,7 +59,9 @@ impl World {
             let host = self.processes[wait.0].host;
             if !over.iter().any(|done| done(wait)) && !swept.contains(&host) {
                 let who = self.who(wait.0);
-                self.violate("R3.3", || format!("{who} waits no more, and nobody knows why: {wait:?}"));
+                self.violate("R3.3", || {
+                    format!("{who} waits no more, and nobody knows why: {wait:?}")
+                });
             }
         }
         drop(over);
@@ -66,7 +72,7 @@ impl World {
             !swept.contains(&self.processes[w.process].host)
                 && (one_by_one || !blocked.contains(&w.key()))
         });
-        self.judge_order(&old, step);
+        self.judge_order(&old, before, step);
     }
 
     /// Waits that were answered Blocked, and what ends a wait.
@@ -123,8 +129,40 @@ impl World {
             .collect()
     }
 
+    /// A reboot that was accepted leaves nothing of an earlier state behind (I7, the other way).
+    pub fn judge_swept(&mut self, step: &Step) {
+        for event in &step.events {
+            let Event::Rebooted { client, to, proof, .. } = event else { continue };
+            let Some(host) = self.host_of(*client) else { continue };
+            // In a batch the host may have locked again after the news.
+            if matches!(proof, keeper::event::Proof::Stateless) || !self.scenario.one_by_one {
+                continue;
+            }
+            let older = |state: u32| state != 0 && (state.wrapping_sub(to.0) as i32) < 0;
+            let left = self.hosts[host].processes().find(|process| {
+                let held = self.model.table[*process].iter().flatten();
+                let mut held = held.filter(|cell| cell.strength > 0);
+                let mut waiting = self.model.waiters.iter().filter(|w| w.process == *process);
+                held.any(|cell| older(cell.incarnation))
+                    || waiting.any(|w| {
+                        let block = self.model.block(w.process, w.file, w.range);
+                        older(block.state) && !self.model.just_blocked.contains(&w.key())
+                    })
+            });
+            if let Some(process) = left {
+                let who = self.who(process);
+                self.violate("liveness", || {
+                    format!(
+                        "its host rebooted to {}, and something of {who} before that is left",
+                        to.0
+                    )
+                });
+            }
+        }
+    }
+
     /// First come, first served: places are kept, and who is granted has not overtaken anybody.
-    fn judge_order(&mut self, old: &[Waiting], step: &Step) {
+    fn judge_order(&mut self, old: &[Waiting], before: &Picture, step: &Step) {
         let places: BTreeMap<Wait, usize> =
             self.model.waiters.iter().enumerate().map(|(place, w)| (w.key(), place)).collect();
         let kept: Vec<usize> = old.iter().filter_map(|w| places.get(&w.key()).copied()).collect();
@@ -142,7 +180,7 @@ impl World {
                     && !earlier.passed_over
                     && earlier.range.overlaps(open.range)
                     && earlier.mode.conflicts(open.mode)
-                    && !self.waits_for(earlier, open.process)
+                    && !self.waits_for(before, earlier, open.process)
                     && places
                         .get(&earlier.key())
                         .is_some_and(|place| !self.model.waiters[*place].passed_over)
@@ -241,7 +279,8 @@ impl World {
             .iter()
             .enumerate()
             .filter(|(place, w)| {
-                !self.is_passed_over(w) && self.blockers(&self.model.waiters, w.key(), *place).is_empty()
+                !self.is_passed_over(w)
+                    && self.blockers(&self.model.waiters, w.key(), *place).is_empty()
             })
             .map(|(_, w)| w.key())
             .collect();
@@ -249,7 +288,16 @@ impl World {
         self.model.grantable.retain(|wait, _| free.contains(wait));
         for wait in free {
             let since = *self.model.grantable.entry(wait).or_insert(now);
-            if since + GRANT_MAX < now {
+            let polled = self.model.block(wait.0, wait.1, wait.2).polled;
+            let lately = polled + FRESH > now && keeper.grace().is_none();
+            // Who has become free by what it took itself is not looked at before it asks again.
+            let plainly = !self.model.waiters.iter().any(|other| {
+                other.process != wait.0
+                    && other.file == wait.1
+                    && other.range.overlaps(wait.2)
+                    && other.mode.conflicts(wait.3)
+            });
+            if since + GRANT_MAX < now || (lately && plainly) {
                 let who = self.who(wait.0);
                 self.violate("liveness", || format!("{who} waits for what is free: {wait:?}"));
             }
@@ -321,7 +369,9 @@ impl World {
             }
         }
         if counts.locks + counts.shares + counts.waiters + counts.parked + counts.open_grants > 0 {
-            self.violate("liveness", || format!("everybody is done, and there is {counts:?} {left:?}"));
+            self.violate("liveness", || {
+                format!("everybody is done, and there is {counts:?} {left:?}")
+            });
         }
         if in_grace {
             self.violate("liveness", || "grace never ended".to_owned());
@@ -345,7 +395,8 @@ impl World {
             .find(|view| view.client.registrant.is_none() && !view.client.fenced)
             .map(|view| view.client.clone());
         if let Some(client) = idle {
-            let row = driver.keeper.host(&HostKey::new(client.address, client.name.clone())).cloned();
+            let row =
+                driver.keeper.host(&HostKey::new(client.address, client.name.clone())).cloned();
             self.violate("R1.5", || format!("still registered after a day: {row:?}"));
         }
     }

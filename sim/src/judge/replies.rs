@@ -46,9 +46,14 @@ impl World {
                 continue;
             }
             let Some((request, _)) = self.model.asked.remove(id) else {
-                self.violate("I8", || format!("{id:?} is answered twice, or was never asked: {reply:?}"));
+                self.violate("I8", || {
+                    format!("{id:?} is answered twice, or was never asked: {reply:?}")
+                });
                 continue;
             };
+            if *reply == Reply::Heard {
+                self.judge_heard(&request, step);
+            }
             let alone = simple && matches!(inputs, [Input::Request(only, _)] if only == id);
             self.judge_reply(keeper, before, &request, reply, simple, alone);
         }
@@ -104,6 +109,23 @@ impl World {
         let had_some = cells::cells(range).any(|cell| before[process][file][cell].strength > 0);
         let in_the_way = self.someone_holds(before, process, file, range, mode)
             || self.someone_holds(&self.model.table, process, file, range, mode);
+        if matches!(outcome, Outcome::Granted | Outcome::Blocked) && self.is_ghost(request) {
+            self.violate("R6.2", || {
+                format!("a dead kernel's late request is {outcome:?}: {request:?}")
+            });
+        }
+        if outcome == Outcome::Granted && wait && simple {
+            self.judge_turn((process, file, range, mode), before);
+        }
+        let waited = self.model.waited.iter().any(|w| w.key() == (process, file, range, mode));
+        let adds = outcome == Outcome::Granted && !had_some && !waited;
+        let most = self.scenario.config.limits.locks;
+        let counts = keeper.counts();
+        let grown = counts.locks + counts.shares + counts.waiters > self.model.entries;
+        if adds && alone && grown && self.model.entries >= most {
+            let entries = self.model.entries;
+            self.violate("I10", || format!("{outcome:?} beside {entries} others, {most} may be: {request:?}"));
+        }
         match outcome {
             Outcome::Granted | Outcome::Blocked | Outcome::Denied | Outcome::Deadlock
                 if in_grace && self.strict() && !(had_some && self.model.exact) =>
@@ -112,7 +134,9 @@ impl World {
             }
             Outcome::Granted | Outcome::Grace if outcome == Outcome::Grace || !in_grace => {
                 if outcome == Outcome::Grace && !in_grace && self.model.grace_was_over {
-                    self.violate("reply", || format!("refused for grace, and there is none: {request:?}"));
+                    self.violate("reply", || {
+                        format!("refused for grace, and there is none: {request:?}")
+                    });
                 }
             }
             Outcome::Denied if wait => {
@@ -139,7 +163,8 @@ impl World {
                 if !waits && simple {
                     self.violate("reply", || format!("blocked, and does not wait: {request:?}"));
                 }
-                if alone && self.closes_a_circle(&self.model.waiters, (process, file, range, mode)) {
+                if alone && self.closes_a_circle(&self.model.waiters, (process, file, range, mode))
+                {
                     self.violate("R3.4", || format!("waits in a circle: {request:?}"));
                 }
             }
@@ -156,13 +181,74 @@ impl World {
         }
     }
 
+    /// A packet of a life that is known to be over.
+    fn is_ghost(&self, request: &Request) -> bool {
+        let Call::Lock { state, .. } = request.call else { return false };
+        let host = request.truth.host;
+        let gone = self.model.gone_states.get(&(host, state));
+        request.truth.life < self.hosts[host].life
+            && gone.is_some_and(|at| at + HAUNTED > self.now + 2000)
+    }
+
+    /// Who waits is granted nothing that somebody before it waits for.
+    fn judge_turn(&mut self, wait: Wait, before: &Picture) {
+        let (process, file, range, mode) = wait;
+        let held =
+            cells::cells(range).all(|cell| before[process][file][cell].strength >= strength(mode));
+        let place = self.model.waited.iter().position(|w| w.key() == wait);
+        let earlier = self.model.waited.iter().take(place.unwrap_or(usize::MAX)).find(|other| {
+            other.process != process
+                && other.file == file
+                && !other.passed_over
+                && other.range.overlaps(range)
+                && other.mode.conflicts(mode)
+                && self.model.waiters.iter().any(|w| w == *other)
+                && !self.waits_for(before, other, process)
+        });
+        if let (Some(earlier), false) = (earlier, held) {
+            let (a, b) = (self.who(process), self.who(earlier.process));
+            self.violate("R3.3", || format!("{a} jumped the queue before {b}: {wait:?}"));
+        }
+    }
+
+    /// A notice or FREE_ALL was answered: then it was believed, and done.
+    fn judge_heard(&mut self, request: &Rc<Request>, step: &Step) {
+        match &request.call {
+            Call::Notify { state, .. } => {
+                let doubted = step.events.iter().any(
+                    |event| matches!(event, Event::RebootPending { to, .. } if to.0 == *state),
+                );
+                if doubted {
+                    self.violate("R6.1", || format!("not believed, and answered: {request:?}"));
+                }
+            }
+            Call::FreeAll { .. } if request.truth.honest => {
+                let host = request.truth.host;
+                let granted = |process: &usize| self.model.grants.values().any(|g| g.process == *process);
+                let left = self.hosts[host].processes().filter(|p| !granted(p)).find(|process| {
+                    let cells = self.model.table[*process].iter().flatten();
+                    cells.into_iter().any(|c| c.strength > 0 && c.life < request.truth.life)
+                });
+                if let Some(process) = left {
+                    let who = self.who(process);
+                    self.violate("R3.5", || {
+                        format!("FREE_ALL was answered, and {who} still holds")
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn judge_refusal(&mut self, keeper: &Keeper, request: &Rc<Request>, refusal: Refusal) {
         let limits = self.scenario.config.limits;
         let counts = keeper.counts();
         let row = keeper.host(&HostKey::new(request.from, request.name.clone()));
         let right = match refusal {
             Refusal::Fenced => row.is_some_and(|row| row.fenced),
-            Refusal::TooManyLocks => counts.locks + counts.waiters + counts.shares + 3 > limits.locks,
+            Refusal::TooManyLocks => {
+                counts.locks + counts.waiters + counts.shares + 3 > limits.locks
+            }
             Refusal::TooManyLocksOnFile => limits.locks_per_file < 100,
             Refusal::TooManyLocksOfHost => limits.locks_per_client < 100,
             Refusal::TooManyWaitersOnFile => limits.waiters_per_file < 100,
@@ -210,7 +296,9 @@ impl World {
             Outcome::Granted => {
                 let roster = !self.model.exact && in_grace;
                 if !covered && !roster {
-                    self.violate("I5", || format!("reclaimed what was never recorded: {request:?}"));
+                    self.violate("I5", || {
+                        format!("reclaimed what was never recorded: {request:?}")
+                    });
                 }
                 if !covered && !known {
                     self.violate("I5", || format!("reclaimed by a newcomer: {request:?}"));
@@ -220,7 +308,9 @@ impl World {
                 }
             }
             Outcome::Denied | Outcome::Grace if covered && self.model.exact && simple => {
-                self.violate("R3.6", || format!("a recorded lock cannot be reclaimed: {request:?}"));
+                self.violate("R3.6", || {
+                    format!("a recorded lock cannot be reclaimed: {request:?}")
+                });
             }
             Outcome::Denied if !self.model.exact && known => {
                 if !self.someone_holds(&self.model.table, process, file, range, mode) && in_grace {
@@ -276,7 +366,7 @@ impl World {
         let it = &self.processes[held.process];
         // One byte that is gone by a rule takes the whole merged stretch with it.
         // So does a downgrade of it that is under way and was done already.
-        let relied = |cell| {
+        let relied = |cell: usize| {
             !it.tainted[held.file][cell] && it.relies_on(held.file, cell) >= strength(held.mode)
         };
         if cells::cells(held.range).all(relied) {
@@ -299,7 +389,9 @@ impl World {
         let in_the_way = self.someone_holds(&self.model.table, process, file, range, mode);
         match tested {
             Tested::Grace if !in_grace && self.model.grace_was_over => {
-                self.violate("reply", || format!("refused for grace, and there is none: {request:?}"));
+                self.violate("reply", || {
+                    format!("refused for grace, and there is none: {request:?}")
+                });
             }
             Tested::Free | Tested::Held(_) if in_grace && self.strict() => {
                 self.violate("R4.2", || format!("{tested:?} in grace: {request:?}"));
@@ -396,15 +488,21 @@ impl World {
         let words = waits.into_iter().map(|(wait, place)| {
             let blockers = self.blockers(waiters, wait, place);
             let blockers: Vec<String> = blockers.into_iter().map(|who| self.who(who)).collect();
-            format!("{} wants {:?} {:?} of {}: {blockers:?}", self.who(wait.0), wait.3, wait.2, wait.1)
+            format!(
+                "{} wants {:?} {:?} of {}: {blockers:?}",
+                self.who(wait.0),
+                wait.3,
+                wait.2,
+                wait.1
+            )
         });
         words.collect::<Vec<_>>().join("; ")
     }
 
     /// Whether what somebody waits for is held by this process: such a waiter is not in its way.
-    pub fn waits_for(&self, waiting: &Waiting, process: usize) -> bool {
+    pub fn waits_for(&self, table: &Picture, waiting: &Waiting, process: usize) -> bool {
         cells::cells(waiting.range).any(|cell| {
-            let held = self.model.table[process][waiting.file][cell].strength;
+            let held = table[process][waiting.file][cell].strength;
             clash(strength(waiting.mode), held)
         })
     }
@@ -424,7 +522,7 @@ impl World {
                 && (!other.passed_over || self.model.just_blocked.contains(&other.key()))
                 && other.range.overlaps(range)
                 && mode.conflicts(other.mode)
-                && !self.waits_for(other, process)
+                && !self.waits_for(&self.model.table, other, process)
         });
         holders.chain(earlier.map(|other| other.process)).collect()
     }

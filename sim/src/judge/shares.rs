@@ -77,7 +77,9 @@ impl World {
                 }
                 None if !old.contains_key(key) => {
                     let who = self.who(key.0);
-                    self.violate("I6", || format!("{who} got a share of file {} for nothing", key.1));
+                    self.violate("I6", || {
+                        format!("{who} got a share of file {} for nothing", key.1)
+                    });
                 }
                 None => {}
             }
@@ -167,7 +169,8 @@ impl World {
     }
 
     fn check_share_conflicts(&mut self) {
-        let shares: Vec<_> = self.model.shares.iter().map(|(key, shared)| (*key, *shared)).collect();
+        let shares: Vec<_> =
+            self.model.shares.iter().map(|(key, shared)| (*key, *shared)).collect();
         for (at, (one, mine)) in shares.iter().enumerate() {
             for (other, theirs) in &shares[at + 1..] {
                 if one.1 == other.1 && clash(mine, theirs) {
@@ -187,13 +190,10 @@ impl World {
         for (request, reply) in self.share_requests(step) {
             let Call::Share { file, access, deny, reclaim } = request.call else { continue };
             let Some(process) = request.truth.process else { continue };
-            let wanted =
-                Shared { access, deny, incarnation: 0, life: 0, unconfirmed: false };
-            let in_the_way = self
-                .model
-                .shares
-                .iter()
-                .any(|((other, at), theirs)| *other != process && *at == file && clash(&wanted, theirs));
+            let wanted = Shared { access, deny, incarnation: 0, life: 0, unconfirmed: false };
+            let in_the_way = self.model.shares.iter().any(|((other, at), theirs)| {
+                *other != process && *at == file && clash(&wanted, theirs)
+            });
             let held = self.model.shares.get(&(process, file));
             let held = held.is_some_and(|held| held.access == access && held.deny == deny);
             match reply {
@@ -273,7 +273,9 @@ impl World {
             if !explained {
                 let who = self.who(process);
                 self.violate("liveness", || {
-                    format!("{who} relies on nothing, and its share of file {file} is left: {shared:?}")
+                    format!(
+                        "{who} relies on nothing, and its share of file {file} is left: {shared:?}"
+                    )
                 });
             }
             let client = self.model.hosts.iter().find(|(_, known)| **known == Some(host));
@@ -296,13 +298,16 @@ impl World {
         let expected = if self.model.exact { saved.shares.len() } else { 0 };
         if seen.len() != expected {
             let found = seen.len();
-            self.violate("I4", || format!("{expected} shares on the disk, {found} after the start"));
+            self.violate("I4", || {
+                format!("{expected} shares on the disk, {found} after the start")
+            });
         }
         for (key, shared) in &mut seen {
             shared.life = old.get(key).map_or(0, |known| known.life);
             let host = self.processes[key.0].host;
             let row = saved.shares.values().find(|share| {
-                share.file == file_key(key.1) && self.model.hosts.get(&share.owner.host) == Some(&Some(host))
+                share.file == file_key(key.1)
+                    && self.model.hosts.get(&share.owner.host) == Some(&Some(host))
             });
             shared.incarnation = row.map_or(0, |share| share.incarnation.0);
         }

@@ -27,10 +27,8 @@ impl World {
             None => self.disk.written().clients.get(&client).cloned(),
         };
         let row = row?;
-        let host = self
-            .hosts
-            .iter()
-            .position(|host| host.address == row.address && host.name == row.name);
+        let host =
+            self.hosts.iter().position(|host| host.address == row.address && host.name == row.name);
         self.model.hosts.insert(client, host);
         host
     }
@@ -223,6 +221,13 @@ impl World {
             || counts.clients > limits.clients
         {
             self.violate("I10", || format!("{counts:?} is more than {limits:?}"));
+        }
+        let most = self.scenario.config.limits.waiters_per_file;
+        for file in 0..FILES {
+            let waiting = self.model.waiters.iter().filter(|w| w.file == file).count();
+            if waiting > most {
+                self.violate("I10", || format!("{waiting} wait for file {file}, {most} may"));
+            }
         }
         if let Some(grace) = keeper.grace()
             && now.mono > grace.ends + Duration::from_secs(15)
