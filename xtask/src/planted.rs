@@ -27,7 +27,7 @@ pub fn check(seeds_for_all: bool) -> Result<()> {
     let (listed, ok) = cargo(&[&simulator[..], &["--plants"]].concat())?;
     ensure!(ok && !listed.is_empty(), "the simulator lists no planted bugs");
     let mut missed = Vec::new();
-    println!("{:<28} {:<48} {:<14} what goes wrong", "planted bug", "story", "seed");
+    println!("{:<28} {:<72} {:<6} what goes wrong", "planted bug", "story", "seed");
     for (name, does) in listed.lines().filter_map(|line| line.split_once('\t')) {
         let story = stories.get(name).copied().filter(|story| *story != "none");
         let mut seed = None;
@@ -38,7 +38,7 @@ pub fn check(seeds_for_all: bool) -> Result<()> {
             seed = found.map(|(_, seed)| seed.to_string()).filter(|seed| seed != "none");
         }
         println!(
-            "{name:<28} {:<48} {:<14} {does}",
+            "{name:<28} {:<72} {:<6} {does}",
             story.unwrap_or("-"),
             seed.as_deref().unwrap_or("-")
         );

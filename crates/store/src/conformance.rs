@@ -201,7 +201,8 @@ fn address(host: u64) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, host as u8))
 }
 
-fn client(id: u64) -> Change {
+/// A row that has everything that a row of its kind can have, for this id.
+pub fn client(id: u64) -> Change {
     let registrant = (id.is_multiple_of(2)).then(|| Registrant {
         callback: Callback {
             name: Name::from("watcher"),
@@ -241,7 +242,7 @@ fn owner(host: u64) -> Arc<Owner> {
     })
 }
 
-fn lock(id: u64, host: u64) -> Change {
+pub fn lock(id: u64, host: u64) -> Change {
     let range = Range::between(id, if id.is_multiple_of(2) { u64::MAX } else { id + 9 });
     Change::Lock(Lock {
         id: LockId(id),
@@ -255,7 +256,7 @@ fn lock(id: u64, host: u64) -> Change {
     })
 }
 
-fn share(id: u64, host: u64) -> Change {
+pub fn share(id: u64, host: u64) -> Change {
     Change::Share(Share {
         id: ShareId(id),
         file: FileKey::new(b""),

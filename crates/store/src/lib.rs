@@ -5,11 +5,14 @@
 
 pub mod conformance;
 pub mod durability;
+pub mod embedded;
 pub mod error;
 pub mod memory;
+pub mod record;
 pub mod store;
 
 pub use durability::Durability;
+pub use embedded::{Embedded, Settings};
 pub use error::StoreError;
 pub use memory::Memory;
 pub use store::{Committed, Store, Token};

@@ -1,0 +1,204 @@
+use std::cell::RefCell;
+
+use keeper::identity::{ClientId, Epoch, LockId};
+
+use super::power::{Break, Platter, Random};
+use super::*;
+use crate::conformance;
+use crate::conformance::{client, lock, share};
+
+mod crashes;
+mod damage;
+
+/// Both modes.
+const MODES: [Durability; 2] = [Durability::Process, Durability::Power];
+
+fn on(directory: &std::path::Path, durability: Durability) -> Settings {
+    Settings::new(directory.join("store"), directory.join("run"), durability).unwrap()
+}
+
+/// On simulated disks, with journals so short that there are many, and no sync but when it must be.
+fn simulated(disk: &Platter, run: &Platter, boot: u8, durability: Durability) -> Settings {
+    run.dies_with(disk);
+    Settings {
+        durability,
+        disk: Arc::new(disk.clone()),
+        run: Arc::new(run.clone()),
+        boot: BootId([boot; 16]),
+        sync_delay: Duration::from_secs(3600),
+        journal_bytes: 3000,
+    }
+}
+
+fn done(committed: Committed) {
+    assert!(matches!(committed, Committed::Done), "{committed:?}");
+}
+
+#[test]
+fn the_embedded_store_conforms() {
+    for durability in MODES {
+        let directories = RefCell::new(Vec::new());
+        let fresh = || {
+            let directory = tempfile::tempdir().unwrap();
+            let store = Embedded::open(on(directory.path(), durability)).unwrap();
+            directories.borrow_mut().push(directory);
+            store
+        };
+        let reopen = |store: Embedded| {
+            let settings = store.settings.clone();
+            drop(store);
+            Embedded::open(settings).unwrap()
+        };
+        conformance::check(fresh, reopen).unwrap();
+    }
+}
+
+#[test]
+fn it_conforms_with_many_short_journals_and_kills() {
+    for durability in MODES {
+        let fresh = || {
+            let (disk, run) = (Platter::default(), Platter::default());
+            Embedded::open(simulated(&disk, &run, 1, durability)).unwrap()
+        };
+        let reopen = |store: Embedded| {
+            let settings = store.settings.clone();
+            drop(store);
+            Embedded::open(settings).unwrap()
+        };
+        conformance::check(fresh, reopen).unwrap();
+    }
+}
+
+#[test]
+fn a_second_opener_is_refused_until_the_first_is_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Embedded::open(on(directory.path(), Durability::Process)).unwrap();
+    let second = Embedded::open(on(directory.path(), Durability::Process));
+    assert!(matches!(second, Err(StoreError::InUse)));
+    drop(store);
+    Embedded::open(on(directory.path(), Durability::Process)).unwrap();
+}
+
+#[test]
+fn what_may_wait_is_synced_within_the_delay() {
+    let (disk, run) = (Platter::default(), Platter::default());
+    let mut settings = simulated(&disk, &run, 1, Durability::Process);
+    settings.sync_delay = Duration::from_millis(20);
+    let mut store = Embedded::open(settings).unwrap();
+    done(store.commit(&[client(1)], Token(1)));
+    done(store.commit(&[lock(5, 1)], Token(2)));
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while store.running.log.has_unsynced() {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    let after = disk.after_power_loss(&mut Random(1));
+    let settings = simulated(&after, &Platter::default(), 2, Durability::Process);
+    let saved = Embedded::open(settings).unwrap().load().unwrap();
+    assert_eq!(saved.locks.len(), 1);
+    assert_eq!(saved.exactness, Exactness::Roster);
+}
+
+#[test]
+fn a_failed_background_sync_is_fatal_and_makes_a_roster() {
+    let (disk, run) = (Platter::default(), Platter::default());
+    let mut settings = simulated(&disk, &run, 1, Durability::Process);
+    settings.sync_delay = Duration::from_millis(20);
+    let mut store = Embedded::open(settings.clone()).unwrap();
+    done(store.commit(&[client(1)], Token(1)));
+    disk.break_in(2, Break::Once);
+    let mut token = 1;
+    let error = loop {
+        token += 1;
+        match store.commit(&[lock(5, 1)], Token(token)) {
+            Committed::Done => disk.break_in(1, Break::Once),
+            Committed::NotWritten(error) if error.is_fatal() => break error,
+            // The break met the batch instead of the sync.
+            Committed::NotWritten(_) => {}
+            Committed::Unknown(error) => break error,
+        }
+        std::thread::sleep(Duration::from_millis(30));
+    };
+    assert!(matches!(error, StoreError::SyncFailed(_)), "{error}");
+    assert!(store.last_token().unwrap_err().is_fatal());
+    disk.mend();
+    drop(store);
+    let saved = Embedded::open(settings).unwrap().load().unwrap();
+    assert_eq!(saved.exactness, Exactness::Roster);
+}
+
+/// What the store says of its locks after each of these.
+#[test]
+fn exactness_is_known_at_the_start_and_sticks() {
+    let (mut disk, mut run) = (Platter::default(), Platter::default());
+    let mut token = 0;
+    let mut step = |disk: &Platter, run: &Platter, boot: u8, batches: &[&[Change]]| {
+        let mut store = Embedded::open(simulated(disk, run, boot, Durability::Process)).unwrap();
+        let exactness = store.load().unwrap().exactness;
+        for batch in batches {
+            token += 1;
+            done(store.commit(batch, Token(token)));
+        }
+        exactness
+    };
+    let started = |grace| Change::Started { epoch: Epoch(1), grace };
+    use Exactness::{Exact, Roster};
+    // New; killed; stopped; the machine started again.
+    assert_eq!(step(&disk, &run, 1, &[&[started(false)], &[client(1)], &[lock(5, 1)]]), Exact);
+    assert_eq!(step(&disk, &run, 1, &[&[started(true)], &[Change::Stopped]]), Exact);
+    run = Platter::default();
+    assert_eq!(step(&disk, &run, 2, &[&[started(true)], &[Change::GraceEnded]]), Exact);
+    // The machine dies: a roster, also for the next start, and after a clean stop.
+    run = Platter::default();
+    assert_eq!(step(&disk, &run, 3, &[]), Roster);
+    assert_eq!(step(&disk, &run, 3, &[&[started(true)]]), Roster);
+    assert_eq!(step(&disk, &run, 3, &[&[started(true)], &[Change::Stopped]]), Roster);
+    assert_eq!(step(&disk, &run, 3, &[&[started(true)], &[Change::GraceEnded]]), Roster);
+    // Grace has ended: exact again.
+    assert_eq!(step(&disk, &run, 3, &[&[started(true)]]), Exact);
+    // A mark of another start is no mark; one of another store neither.
+    assert_eq!(step(&disk, &run, 4, &[&[started(false)]]), Roster);
+    assert_eq!(step(&disk, &run, 4, &[]), Exact);
+    // With another durability from here on, what was lost before is still lost.
+    (disk, run) = (disk.after_kill(), Platter::default());
+    let power = |boot| {
+        let settings = simulated(&disk, &run, boot, Durability::Power);
+        Embedded::open(settings).unwrap().load().unwrap().exactness
+    };
+    assert_eq!(power(5), Roster);
+    assert_eq!(power(5), Roster);
+}
+
+#[test]
+fn a_batch_whose_mark_could_not_be_written_is_settled_by_asking() {
+    for durability in MODES {
+        let (disk, run) = (Platter::default(), Platter::default());
+        let mut store = Embedded::open(simulated(&disk, &run, 1, durability)).unwrap();
+        done(store.commit(&[client(1)], Token(1)));
+        run.break_in(1, Break::Once);
+        let unknown = store.commit(&[lock(5, 1)], Token(2));
+        assert!(matches!(unknown, Committed::Unknown(_)), "{unknown:?}");
+        let early = store.commit(&[lock(6, 1)], Token(3));
+        assert!(matches!(early, Committed::NotWritten(_)), "{early:?}");
+        assert_eq!(store.last_token().unwrap(), Token(2));
+        done(store.commit(&[lock(6, 1)], Token(3)));
+        let saved = store.load().unwrap();
+        assert_eq!((saved.locks.len(), saved.exactness), (2, Exactness::Exact));
+    }
+}
+
+#[test]
+fn a_store_does_not_grow_for_ever() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut settings = on(directory.path(), Durability::Process);
+    settings.journal_bytes = 20_000;
+    let mut store = Embedded::open(settings).unwrap();
+    for token in 1..5000 {
+        done(store.commit(&[lock(token, 1), Change::LockGone(LockId(token))], Token(token)));
+    }
+    store.running.condenser.wait();
+    assert!(store.trouble().is_none());
+    let names = store.settings.disk.names().unwrap();
+    assert!(names.len() < 20, "{names:?}");
+    assert!(store.load().unwrap().locks.is_empty());
+}

@@ -1,0 +1,242 @@
+//! Crashes at every operation of the disk, many times over one store: whatever happens, what comes
+//! back is what was acknowledged, and the store knows how far it can be trusted.
+
+use super::*;
+
+/// A store, and what its user was told.
+struct World {
+    durability: Durability,
+    disk: Platter,
+    run: Platter,
+    boot: u8,
+    random: Random,
+    /// Every batch that is in the store, or was given to it last.
+    history: Vec<Vec<Change>>,
+    /// Whether the store is a roster after each of them.
+    rosters: Vec<bool>,
+    done: usize,
+    synced: usize,
+    /// At the last start.
+    opened_at: usize,
+    opened_as_roster: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Kill,
+    PowerLoss,
+}
+
+impl World {
+    fn new(seed: u64, durability: Durability) -> Self {
+        Self {
+            durability,
+            disk: Platter::default(),
+            run: Platter::default(),
+            boot: 0,
+            random: Random(seed),
+            history: Vec::new(),
+            rosters: Vec::new(),
+            done: 0,
+            synced: 0,
+            opened_at: 0,
+            opened_as_roster: false,
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        simulated(&self.disk, &self.run, self.boot, self.durability)
+    }
+
+    fn batch(&mut self) -> Vec<Change> {
+        let random = &mut self.random;
+        let size = random.below(4) + 1;
+        let one = |random: &mut Random| match random.below(24) {
+            0 => client(random.below(6)),
+            1 => Change::ClientGone(ClientId(random.below(6))),
+            2 => Change::IdsBelow(random.below(1000)),
+            3 => Change::GraceEnded,
+            4 => Change::Started { epoch: Epoch(random.below(9)), grace: random.below(3) > 0 },
+            5 => Change::Stopped,
+            6..14 => Change::LockGone(LockId(random.below(30))),
+            14..16 => share(random.below(9), 1),
+            _ => lock(random.below(30), random.below(6)),
+        };
+        (0..size).map(|_| one(random)).collect()
+    }
+
+    /// Gives one batch to the store. False if the process or its store has come to its end.
+    fn commit(&mut self, store: &mut Embedded, first: bool) -> bool {
+        let batch = self.batch();
+        let roster = self.rosters.last().copied().filter(|_| self.history.len() > self.opened_at);
+        let roster = roster.unwrap_or(self.opened_as_roster) && !batch.iter().any(ends_a_roster);
+        self.history.push(batch.clone());
+        self.rosters.push(roster);
+        let token = Token(self.history.len() as u64);
+        for _ in 0..5 {
+            match store.commit(&batch, token) {
+                Committed::Done => return self.acknowledge(first, &batch),
+                Committed::NotWritten(error) if error.is_fatal() => return false,
+                Committed::NotWritten(_) => {}
+                Committed::Unknown(_) => match store.last_token() {
+                    Ok(last) if last == token => return self.acknowledge(first, &batch),
+                    Ok(last) => assert_eq!(last.0 + 1, token.0),
+                    Err(_) => return false,
+                },
+            }
+        }
+        false
+    }
+
+    fn acknowledge(&mut self, first: bool, batch: &[Change]) -> bool {
+        self.done = self.history.len();
+        if first || self.durability.must_sync(batch) {
+            self.synced = self.done;
+        }
+        true
+    }
+
+    /// Runs until something breaks, or for so many batches; returns whether a sync may have failed.
+    fn run(&mut self, store: &mut Embedded, how: Break) -> bool {
+        let on_the_mark = how == Break::Once && self.random.below(4) == 0;
+        let broken = if on_the_mark { self.run.clone() } else { self.disk.clone() };
+        broken.break_in(self.random.below(120) + 1, how);
+        for number in 0..60 {
+            if !self.commit(store, number == 0) {
+                break;
+            }
+        }
+        how == Break::Once && !on_the_mark && broken.operations().1 > 0
+    }
+
+    fn end(&mut self, store: Embedded, end: End) {
+        self.disk.break_in(0, Break::Dead);
+        drop(store);
+        match end {
+            End::Kill => (self.disk, self.run) = (self.disk.after_kill(), self.run.after_kill()),
+            End::PowerLoss => {
+                self.disk = self.disk.after_power_loss(&mut self.random);
+                self.run = Platter::default();
+                self.boot += 1;
+            }
+        }
+    }
+
+    /// Opens the store again and compares. `doubtful` if a sync may have failed before.
+    fn reopen(&mut self, end: End, doubtful: bool) -> Embedded {
+        let mut store = Embedded::open(self.settings()).unwrap();
+        let last = store.last_token().unwrap().0 as usize;
+        let lossy = end == End::PowerLoss && self.durability == Durability::Process;
+        let least = if lossy || doubtful { self.synced } else { self.done };
+        assert!(last >= least, "batch {last} is the last, {least} was promised");
+        assert!(last <= self.history.len() && last <= self.done + 1);
+        self.history.truncate(last);
+        self.rosters.truncate(last);
+
+        let mut expected = Snapshot::default();
+        self.history.iter().flatten().for_each(|change| expected.apply(change.clone()));
+        let found = store.load().unwrap();
+        expected.exactness = found.exactness;
+        assert_eq!(found, expected);
+
+        let at_rest = self.history.last().and_then(|batch| batch.last()) == Some(&Change::Stopped);
+        let known =
+            if last > self.opened_at { self.rosters[last - 1] } else { self.opened_as_roster };
+        let roster = known || (lossy && last > 0 && !at_rest);
+        let found = found.exactness == Exactness::Roster;
+        if !(doubtful && self.durability == Durability::Process) {
+            assert_eq!(found, roster);
+        }
+        assert!(found || !roster);
+        (self.opened_at, self.opened_as_roster) = (last, found);
+        (self.done, self.synced) = (last, last);
+        store
+    }
+}
+
+fn crash_again_and_again(seed: u64, durability: Durability, how: Break) {
+    let mut world = World::new(seed, durability);
+    let mut store = Embedded::open(world.settings()).unwrap();
+    for _ in 0..8 {
+        let doubtful = world.run(&mut store, how);
+        let end = if world.random.below(2) == 0 { End::Kill } else { End::PowerLoss };
+        world.end(store, end);
+        store = world.reopen(end, doubtful);
+    }
+}
+
+fn seeds() -> u64 {
+    std::env::var("LOCKKEEPER_STORE_SEEDS").map_or(150, |text| text.parse().unwrap())
+}
+
+#[test]
+fn a_crash_at_any_operation_loses_nothing_that_was_promised() {
+    for seed in 0..seeds() {
+        for durability in MODES {
+            crash_again_and_again(seed, durability, Break::Dead);
+        }
+    }
+}
+
+#[test]
+fn a_full_or_failing_disk_at_any_operation_tells_no_lie() {
+    for seed in 0..seeds() {
+        for durability in MODES {
+            crash_again_and_again(seed, durability, Break::Once);
+        }
+    }
+}
+
+/// A crash inside a start, at each of its operations, from the first start on.
+#[test]
+fn a_start_that_is_cut_short_is_started_again() {
+    for durability in MODES {
+        for end in [End::Kill, End::PowerLoss] {
+            for operation in 1..60 {
+                let mut world = World::new(operation, durability);
+                world.disk.break_in(operation, Break::Dead);
+                for _ in 0..2 {
+                    if let Ok(mut store) = Embedded::open(world.settings()) {
+                        let mut first = true;
+                        while world.history.len() < 20 && world.commit(&mut store, first) {
+                            first = false;
+                        }
+                        world.end(store, end);
+                    } else if end == End::Kill {
+                        world.disk = world.disk.after_kill();
+                    } else {
+                        world.disk = world.disk.after_power_loss(&mut world.random);
+                        (world.run, world.boot) = (Platter::default(), world.boot + 1);
+                    }
+                    world.disk.break_in(operation, Break::Dead);
+                }
+                world.disk = world.disk.after_kill();
+                let store = Embedded::open(world.settings()).unwrap();
+                drop(store);
+            }
+        }
+    }
+}
+
+/// A journal ends where the next begins: if a next one may be there, nothing more is added to it.
+#[test]
+fn a_next_journal_that_was_only_half_begun_loses_no_batch() {
+    for operation in 1..12 {
+        let (disk, run) = (Platter::default(), Platter::default());
+        let settings = simulated(&disk, &run, 1, Durability::Power);
+        let mut store = Embedded::open(settings.clone()).unwrap();
+        let mut token = 0;
+        while store.running.log.bytes() < settings.journal_bytes {
+            token += 1;
+            done(store.commit(&[lock(token, 1)], Token(token)));
+        }
+        disk.break_in(operation, Break::Once);
+        let committed = store.commit(&[lock(token + 1, 1)], Token(token + 1));
+        token += u64::from(matches!(committed, Committed::Done));
+        disk.break_in(0, Break::Dead);
+        drop(store);
+        let again = simulated(&disk.after_kill(), &run.after_kill(), 1, Durability::Power);
+        let last = Embedded::open(again).unwrap().last_token().unwrap();
+        assert!(last >= Token(token), "{operation}: {last:?} is the last, {token} was done");
+    }
+}

@@ -1,0 +1,335 @@
+//! One row or one change as bytes. Written by hand, so that every byte is known, and checked on the
+//! way back: a record that no encoder of ours could have written is refused, never repaired.
+//!
+//! All numbers are little-endian. A *count* is 7 bits to the byte, lowest first, the top bit set on
+//! all bytes but the last. *Bytes* are a count and that many bytes. An *address* is the byte 4 and
+//! four bytes, or the byte 6 and sixteen; `::ffff:a.b.c.d` is written as `a.b.c.d`.
+//!
+//! ```text
+//! record      version u8 = 1 | kind u8 | the fields of that kind, and nothing after them
+//!
+//!  1 Started      epoch u64 | grace u8 (0, 1)
+//!  2 GraceEnded   -
+//!  3 Stopped      -
+//!  4 IdsBelow     id u64
+//!  5 Client       id u64 | protocol u8 (0 NLM, 1 NSM) | flags u8 | incarnation u32
+//!                 | registered_at_ms u64 | epoch u64 | address | name bytes
+//!                 | used: count, then so many addresses
+//!                 | reboot, if flag 4: from u32 | to u32 | before u64
+//!                 | registrant, if flag 8: program u32 | version u32 | procedure u32
+//!                 |     | private 16 bytes | its name bytes | watched bytes
+//!                 flags: 1 monitored, 2 fenced, 4 has a reboot, 8 has a registrant
+//!  6 ClientGone   id u64
+//!  7 Lock         id u64 | flags u8 | incarnation u32 | since_ms u64 | first u64 | last u64
+//!                 | owner | file bytes
+//!                 flags: 1 exclusive, 2 monitored
+//!  8 LockGone     id u64
+//!  9 Share        id u64 | flags u8 | incarnation u32 | since_ms u64 | owner | file bytes
+//!                 flags: access 1 read, 2 write; deny 4 read, 8 write
+//! 10 ShareGone    id u64
+//! 11 Facts        epoch u64 | ids_below u64 | token u64 | flags u8
+//!                 flags: 1 in grace, 2 stopped cleanly, 4 roster, 8 nothing came after the stop
+//! 12 Cleared      -
+//!
+//! owner           host u64 | number u32 | transport u8 (0 TCP, 1 UDP) | version u8
+//!                 | our address | tag bytes
+//! ```
+
+mod read;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use keeper::bytes::{FileKey, Name, OwnerTag};
+use keeper::change::{Change, Client, Exactness, Lock, Protocol, Reboot, Registrant, Share};
+use keeper::identity::{ClientId, Epoch, Incarnation, Lane, LockId, Owner, ShareId, Transport};
+use keeper::range::Range;
+use keeper::request::{Access, Callback, Mode};
+use thiserror::Error;
+
+use crate::store::Token;
+pub(crate) use read::Reader;
+pub(crate) use write::Writer;
+
+/// The version that this program writes, and the only one that it reads.
+pub const VERSION: u8 = 1;
+
+const STARTED: u8 = 1;
+const GRACE_ENDED: u8 = 2;
+const STOPPED: u8 = 3;
+const IDS_BELOW: u8 = 4;
+const CLIENT: u8 = 5;
+const CLIENT_GONE: u8 = 6;
+const LOCK: u8 = 7;
+const LOCK_GONE: u8 = 8;
+const SHARE: u8 = 9;
+const SHARE_GONE: u8 = 10;
+const FACTS: u8 = 11;
+const CLEARED: u8 = 12;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    Change(Change),
+    /// What is known besides the rows.
+    Facts(Facts),
+    /// Locks, shares and registrations were forgotten here (R5.3).
+    Cleared,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    pub epoch: Epoch,
+    pub ids_below: u64,
+    pub token: Token,
+    pub in_grace: bool,
+    pub stopped_cleanly: bool,
+    pub exactness: Exactness,
+    /// The clean stop was the last thing that happened.
+    pub at_rest: bool,
+}
+
+/// Why bytes are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum BadRecord {
+    #[error("a record ends in the middle of its {0}")]
+    Short(&'static str),
+    #[error("a record goes on for {0} bytes after its last field")]
+    Long(usize),
+    #[error("a record is of version {0}, and this program knows version {VERSION}")]
+    Version(u8),
+    #[error("a record is of the unknown kind {0}")]
+    Kind(u8),
+    #[error("a record has {1} where its {0} should be")]
+    Value(&'static str, u64),
+}
+
+/// Adds the record of `change` to `out`.
+pub fn encode(change: &Change, out: &mut Vec<u8>) {
+    let mut to = Writer::new(out);
+    match change {
+        Change::Started { epoch, grace } => {
+            to.head(STARTED);
+            to.u64(epoch.0);
+            to.u8(u8::from(*grace));
+        }
+        Change::GraceEnded => to.head(GRACE_ENDED),
+        Change::Stopped => to.head(STOPPED),
+        Change::IdsBelow(id) => to.head_and_id(IDS_BELOW, *id),
+        Change::Client(client) => encode_client(&mut to, client),
+        Change::ClientGone(id) => to.head_and_id(CLIENT_GONE, id.0),
+        Change::Lock(lock) => encode_lock(&mut to, lock),
+        Change::LockGone(id) => to.head_and_id(LOCK_GONE, id.0),
+        Change::Share(share) => encode_share(&mut to, share),
+        Change::ShareGone(id) => to.head_and_id(SHARE_GONE, id.0),
+    }
+}
+
+fn encode_client(to: &mut Writer<'_>, client: &Client) {
+    to.head_and_id(CLIENT, client.id.0);
+    to.u8(match client.protocol {
+        Protocol::Nlm => 0,
+        Protocol::Nsm => 1,
+    });
+    to.flags([
+        client.monitored,
+        client.fenced,
+        client.reboot.is_some(),
+        client.registrant.is_some(),
+    ]);
+    to.u32(client.incarnation.0);
+    to.u64(client.registered_at_ms);
+    to.u64(client.epoch.0);
+    to.address(client.address);
+    to.bytes(client.name.bytes());
+    to.count(client.used.len() as u64);
+    client.used.iter().for_each(|address| to.address(*address));
+    if let Some(reboot) = client.reboot {
+        to.u32(reboot.from.0);
+        to.u32(reboot.to.0);
+        to.u64(reboot.before.0);
+    }
+    if let Some(registrant) = &client.registrant {
+        to.u32(registrant.callback.program);
+        to.u32(registrant.callback.version);
+        to.u32(registrant.callback.procedure);
+        to.raw(&registrant.private);
+        to.bytes(registrant.callback.name.bytes());
+        to.bytes(registrant.watched.bytes());
+    }
+}
+
+fn encode_lock(to: &mut Writer<'_>, lock: &Lock) {
+    to.head_and_id(LOCK, lock.id.0);
+    to.flags([lock.mode == Mode::Exclusive, lock.monitored, false, false]);
+    to.u32(lock.incarnation.0);
+    to.u64(lock.since_ms);
+    to.u64(lock.range.first());
+    to.u64(lock.range.last());
+    encode_owner(to, &lock.owner);
+    to.bytes(lock.file.bytes());
+}
+
+fn encode_share(to: &mut Writer<'_>, share: &Share) {
+    to.head_and_id(SHARE, share.id.0);
+    to.flags([share.access.read, share.access.write, share.deny.read, share.deny.write]);
+    to.u32(share.incarnation.0);
+    to.u64(share.since_ms);
+    encode_owner(to, &share.owner);
+    to.bytes(share.file.bytes());
+}
+
+fn encode_owner(to: &mut Writer<'_>, owner: &Owner) {
+    to.u64(owner.host.0);
+    to.u32(owner.number);
+    to.u8(match owner.lane.transport() {
+        Transport::Tcp => 0,
+        Transport::Udp => 1,
+    });
+    to.u8(owner.lane.version());
+    to.address(owner.lane.ours());
+    to.bytes(owner.tag.bytes());
+}
+
+pub fn encode_facts(facts: &Facts, out: &mut Vec<u8>) {
+    let mut to = Writer::new(out);
+    to.head(FACTS);
+    to.u64(facts.epoch.0);
+    to.u64(facts.ids_below);
+    to.u64(facts.token.0);
+    let roster = facts.exactness == Exactness::Roster;
+    to.flags([facts.in_grace, facts.stopped_cleanly, roster, facts.at_rest]);
+}
+
+pub fn encode_cleared(out: &mut Vec<u8>) {
+    Writer::new(out).head(CLEARED);
+}
+
+/// Reads back what is exactly one record.
+pub fn decode(bytes: &[u8]) -> Result<Record, BadRecord> {
+    let mut from = Reader::new(bytes);
+    let version = from.u8("version")?;
+    if version != VERSION {
+        return Err(BadRecord::Version(version));
+    }
+    let record = match from.u8("kind")? {
+        STARTED => Record::Change(Change::Started {
+            epoch: Epoch(from.u64("epoch")?),
+            grace: from.choice("grace", [false, true])?,
+        }),
+        GRACE_ENDED => Record::Change(Change::GraceEnded),
+        STOPPED => Record::Change(Change::Stopped),
+        IDS_BELOW => Record::Change(Change::IdsBelow(from.u64("id")?)),
+        CLIENT => Record::Change(Change::Client(Arc::new(decode_client(&mut from)?))),
+        CLIENT_GONE => Record::Change(Change::ClientGone(ClientId(from.u64("id")?))),
+        LOCK => Record::Change(Change::Lock(decode_lock(&mut from)?)),
+        LOCK_GONE => Record::Change(Change::LockGone(LockId(from.u64("id")?))),
+        SHARE => Record::Change(Change::Share(decode_share(&mut from)?)),
+        SHARE_GONE => Record::Change(Change::ShareGone(ShareId(from.u64("id")?))),
+        FACTS => Record::Facts(decode_facts(&mut from)?),
+        CLEARED => Record::Cleared,
+        kind => return Err(BadRecord::Kind(kind)),
+    };
+    from.end()?;
+    Ok(record)
+}
+
+fn decode_client(from: &mut Reader<'_>) -> Result<Client, BadRecord> {
+    let id = ClientId(from.u64("client id")?);
+    let protocol = from.choice("protocol", [Protocol::Nlm, Protocol::Nsm])?;
+    let [monitored, fenced, has_reboot, has_registrant] = from.flags("flags of a client")?;
+    let incarnation = Incarnation(from.u32("incarnation")?);
+    let registered_at_ms = from.u64("time")?;
+    let epoch = Epoch(from.u64("epoch")?);
+    let address = from.address("address")?;
+    let name = Name::new(from.bytes("name")?);
+    let mut used: Vec<IpAddr> = Vec::new();
+    for _ in 0..from.count("number of addresses")? {
+        used.push(from.address("address that it used")?);
+    }
+    let reboot = if has_reboot { Some(decode_reboot(from)?) } else { None };
+    let registrant = if has_registrant { Some(decode_registrant(from)?) } else { None };
+    Ok(Client {
+        id,
+        protocol,
+        address,
+        name,
+        incarnation,
+        reboot,
+        monitored,
+        fenced,
+        used,
+        registered_at_ms,
+        epoch,
+        registrant,
+    })
+}
+
+fn decode_reboot(from: &mut Reader<'_>) -> Result<Reboot, BadRecord> {
+    Ok(Reboot {
+        from: Incarnation(from.u32("reboot")?),
+        to: Incarnation(from.u32("reboot")?),
+        before: LockId(from.u64("reboot")?),
+    })
+}
+
+fn decode_registrant(from: &mut Reader<'_>) -> Result<Registrant, BadRecord> {
+    let program = from.u32("program")?;
+    let version = from.u32("version")?;
+    let procedure = from.u32("procedure")?;
+    let private = from.array("private bytes")?;
+    let name = Name::new(from.bytes("name of a registrant")?);
+    let watched = Name::new(from.bytes("watched name")?);
+    Ok(Registrant { callback: Callback { name, program, version, procedure }, watched, private })
+}
+
+fn decode_lock(from: &mut Reader<'_>) -> Result<Lock, BadRecord> {
+    let id = LockId(from.u64("lock id")?);
+    let [exclusive, monitored, no, neither] = from.flags("flags of a lock")?;
+    if no || neither {
+        return Err(BadRecord::Value("flags of a lock", u64::MAX));
+    }
+    let incarnation = Incarnation(from.u32("incarnation")?);
+    let since_ms = from.u64("time")?;
+    let (first, last) = (from.u64("range")?, from.u64("range")?);
+    let range = Range::between(first, last).ok_or(BadRecord::Value("end of a range", last))?;
+    let owner = Arc::new(decode_owner(from)?);
+    let file = FileKey::new(from.bytes("file")?);
+    let mode = if exclusive { Mode::Exclusive } else { Mode::Shared };
+    Ok(Lock { id, file, owner, range, mode, incarnation, monitored, since_ms })
+}
+
+fn decode_share(from: &mut Reader<'_>) -> Result<Share, BadRecord> {
+    let id = ShareId(from.u64("share id")?);
+    let [reads, writes, deny_read, deny_write] = from.flags("flags of a share")?;
+    Ok(Share {
+        id,
+        access: Access { read: reads, write: writes },
+        deny: Access { read: deny_read, write: deny_write },
+        incarnation: Incarnation(from.u32("incarnation")?),
+        since_ms: from.u64("time")?,
+        owner: Arc::new(decode_owner(from)?),
+        file: FileKey::new(from.bytes("file")?),
+    })
+}
+
+fn decode_owner(from: &mut Reader<'_>) -> Result<Owner, BadRecord> {
+    let host = ClientId(from.u64("host")?);
+    let number = from.u32("owner's number")?;
+    let transport = from.choice("transport", [Transport::Tcp, Transport::Udp])?;
+    let version = from.u8("protocol version")?;
+    let ours = from.address("our address")?;
+    let tag = OwnerTag::new(from.bytes("owner's tag")?);
+    Ok(Owner { host, lane: Lane::new(ours, transport, version), number, tag })
+}
+
+fn decode_facts(from: &mut Reader<'_>) -> Result<Facts, BadRecord> {
+    let epoch = Epoch(from.u64("epoch")?);
+    let ids_below = from.u64("id")?;
+    let token = Token(from.u64("token")?);
+    let [in_grace, stopped_cleanly, roster, at_rest] = from.flags("flags of the facts")?;
+    let exactness = if roster { Exactness::Roster } else { Exactness::Exact };
+    Ok(Facts { epoch, ids_below, token, in_grace, stopped_cleanly, exactness, at_rest })
+}
