@@ -192,7 +192,7 @@ fn hand_in(keeper: &mut Keeper, id: RequestId, request: &Request, by_port: bool,
     }
     // A dual-stack socket shows an IPv4 peer under a mapped address.
     let from = match request.from {
-        IpAddr::V4(v4) if request.xid % 3 == 0 => IpAddr::V6(v4.to_ipv6_mapped()),
+        IpAddr::V4(v4) if request.xid.is_multiple_of(3) => IpAddr::V6(v4.to_ipv6_mapped()),
         other => other,
     };
     let caller = Caller { host: HostKey::new(from, name), lane: request.lane };

@@ -42,7 +42,7 @@ pub fn run_many(
                     }
                     let outcome = run_caught(seed, options);
                     let mut violation = outcome.violation;
-                    if seed % TWIN_EVERY == 0 && violation.is_none() {
+                    if seed.is_multiple_of(TWIN_EVERY) && violation.is_none() {
                         violation = clock_mattered(seed, options);
                     }
                     let Ok(mut report) = report.lock() else { return };

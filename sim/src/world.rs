@@ -378,11 +378,10 @@ impl World {
         if !self.options.steady_wall && self.wall.per_mille(5) {
             self.tally.reach("wall clock jump");
             let jump = self.wall.below(48 * HOUR);
-            self.wall_ms = if self.wall.percent(50) {
-                self.wall_ms.saturating_sub(jump)
-            } else {
-                self.wall_ms + jump
-            };
+            // A keeper whose timers follow the wall clock would not come back from a jump ahead.
+            let ahead = self.wall.percent(50) && cfg!(not(planted));
+            self.wall_ms =
+                if !ahead { self.wall_ms.saturating_sub(jump) } else { self.wall_ms + jump };
         }
         self.wall_ms + self.now
     }

@@ -64,7 +64,8 @@ impl World {
             }
             let Some(client) = self.model.owed.get(notice).copied() else { continue };
             let Some(view) = keeper.client(client) else { continue };
-            let goes_on = keeper.notices().any(|other| other.client == client && other.next.is_some());
+            let goes_on =
+                keeper.notices().any(|other| other.client == client && other.next.is_some());
             let young = self.now < self.model.started + 13 * MINUTE;
             let unconfirmed = view.unconfirmed > 0
                 && self.now + SECOND < self.model.deadline
@@ -73,7 +74,9 @@ impl World {
             if (unheard || (unconfirmed && view.client.monitored)) && !goes_on {
                 let name = view.client.name.clone();
                 let shown = keeper.notices().find(|other| other.id == *notice);
-                self.violate("R2.5", || format!("{name} is not told again after {result:?}: {shown:?}"));
+                self.violate("R2.5", || {
+                    format!("{name} is not told again after {result:?}: {shown:?}")
+                });
             }
         }
     }

@@ -21,7 +21,9 @@ use crate::world::World;
 impl World {
     pub fn judge_start(&mut self, keeper: &Keeper, saved: &Snapshot, epoch: Epoch, step: &Step) {
         self.model.serial += 1;
-        if epoch <= self.model.epoch_told || keeper.epoch() != epoch || keeper.nsm_state() % 2 == 0
+        if epoch <= self.model.epoch_told
+            || keeper.epoch() != epoch
+            || keeper.nsm_state().is_multiple_of(2)
         {
             let last = self.model.epoch_told;
             self.violate("I3", || format!("{epoch:?} comes after {last:?}"));
@@ -162,7 +164,7 @@ impl World {
 
     /// Applying all changes gives the keeper's durable state back.
     pub fn check_snapshot(&mut self) {
-        if self.model.serial % 3 != 0 {
+        if !self.model.serial.is_multiple_of(3) {
             return;
         }
         let Some(driver) = &self.server.driver else { return };

@@ -124,7 +124,9 @@ impl World {
         let grown = counts.locks + counts.shares + counts.waiters > self.model.entries;
         if adds && alone && grown && self.model.entries >= most {
             let entries = self.model.entries;
-            self.violate("I10", || format!("{outcome:?} beside {entries} others, {most} may be: {request:?}"));
+            self.violate("I10", || {
+                format!("{outcome:?} beside {entries} others, {most} may be: {request:?}")
+            });
         }
         match outcome {
             Outcome::Granted | Outcome::Blocked | Outcome::Denied | Outcome::Deadlock
@@ -132,12 +134,10 @@ impl World {
             {
                 self.violate("I5", || format!("{outcome:?} in grace, to a new lock: {request:?}"));
             }
-            Outcome::Granted | Outcome::Grace if outcome == Outcome::Grace || !in_grace => {
-                if outcome == Outcome::Grace && !in_grace && self.model.grace_was_over {
-                    self.violate("reply", || {
-                        format!("refused for grace, and there is none: {request:?}")
-                    });
-                }
+            Outcome::Grace if !in_grace && self.model.grace_was_over => {
+                self.violate("reply", || {
+                    format!("refused for grace, and there is none: {request:?}")
+                });
             }
             Outcome::Denied if wait => {
                 self.violate("reply", || format!("who waits is never denied: {request:?}"));
@@ -224,7 +224,8 @@ impl World {
             }
             Call::FreeAll { .. } if request.truth.honest => {
                 let host = request.truth.host;
-                let granted = |process: &usize| self.model.grants.values().any(|g| g.process == *process);
+                let granted =
+                    |process: &usize| self.model.grants.values().any(|g| g.process == *process);
                 let left = self.hosts[host].processes().filter(|p| !granted(p)).find(|process| {
                     let cells = self.model.table[*process].iter().flatten();
                     cells.into_iter().any(|c| c.strength > 0 && c.life < request.truth.life)
@@ -266,13 +267,14 @@ impl World {
             self.violate("I10", || format!("{refusal:?} for no reason ({row:?}): {request:?}"));
         }
         let host = &self.hosts[request.truth.host];
-        if refusal == Refusal::Ghost && host.up && host.life == request.truth.life {
-            if let Call::Lock { state, .. } = request.call
-                && state == host.state
-            {
-                // The state was announced falsely, by a container or a forger, and then moved on.
-                self.tally.reach("ghost refused to a live host");
-            }
+        let alive = host.up && host.life == request.truth.life;
+        if refusal == Refusal::Ghost
+            && alive
+            && let Call::Lock { state, .. } = request.call
+            && state == host.state
+        {
+            // The state was announced falsely, by a container or a forger, and then moved on.
+            self.tally.reach("ghost refused to a live host");
         }
     }
 
