@@ -164,7 +164,7 @@ pub enum Doing {
     Cancelling(Want),
     Testing,
     Unlocking,
-    Sharing { file: usize, access: Access, deny: Access },
+    Sharing { file: usize, access: Access, deny: Access, generation: u32 },
     Unsharing,
     Finished,
 }

@@ -60,6 +60,8 @@ pub struct Block {
     pub id: u64,
     pub life: u32,
     pub state: u32,
+    /// The state in the last request for it, answered or not.
+    pub newest: u32,
     /// When it was last asked for.
     pub polled: Ms,
 }
@@ -77,6 +79,13 @@ pub struct OpenGrant {
     pub before: [Cell; CELLS],
     /// An attempt went unanswered: the client may have accepted it.
     pub unclear: bool,
+}
+
+impl OpenGrant {
+    /// The wait that it ends.
+    pub fn key(&self) -> Wait {
+        (self.process, self.file, self.range, self.mode)
+    }
 }
 
 /// A claim about a host as it came in, for what is judged later.
@@ -101,16 +110,19 @@ pub struct Model {
     pub shares: BTreeMap<(usize, usize), Shared>,
     /// The decision that last took a share from its owner against its will.
     pub unshared_at: Vec<[u64; FILES]>,
+    /// The decision that last did something for an owner on a file.
+    pub touched: Vec<[u64; FILES]>,
     pub waiters: Vec<Waiting>,
     /// As they were before the step that is judged.
     pub waited: Vec<Waiting>,
     /// Since when a waiter could be granted.
     pub grantable: BTreeMap<Wait, Ms>,
-    blocks: BTreeMap<(usize, usize, Range), Block>,
+    blocks: BTreeMap<Wait, Block>,
     /// Waits that began in the step that is judged.
     pub just_blocked: BTreeSet<Wait>,
     pub grants: BTreeMap<GrantId, OpenGrant>,
-    pub asked: BTreeMap<RequestId, (Rc<Request>, Ms)>,
+    /// With the decision before which it came.
+    pub asked: BTreeMap<RequestId, (Rc<Request>, u64)>,
     /// Counts decisions.
     pub serial: u64,
     pub epoch: Epoch,
@@ -162,6 +174,7 @@ impl Model {
             released_at: vec![[[0; CELLS]; FILES]; processes],
             shares: BTreeMap::new(),
             unshared_at: vec![[0; FILES]; processes],
+            touched: vec![[0; FILES]; processes],
             waiters: Vec::new(),
             waited: Vec::new(),
             grantable: BTreeMap::new(),
@@ -218,19 +231,19 @@ impl Model {
         self.states.clear();
     }
 
-    pub fn note_block(&mut self, process: usize, file: usize, range: Range, block: Block) {
-        self.blocks.insert((process, file, range), block);
+    pub fn note_block(&mut self, wait: Wait, block: Block) {
+        self.blocks.insert(wait, block);
     }
 
     /// Which wait a grant ends, and in which life of its host that wait began.
     pub fn block_of(&self, grant: &Grant) -> (u64, u32) {
         let Some(open) = self.grants.get(&grant.id) else { return (0, 0) };
-        let block = self.block(open.process, open.file, open.range);
+        let block = self.block(open.key());
         (block.id, block.life)
     }
 
-    pub fn block(&self, process: usize, file: usize, range: Range) -> Block {
-        self.blocks.get(&(process, file, range)).copied().unwrap_or_default()
+    pub fn block(&self, wait: Wait) -> Block {
+        self.blocks.get(&wait).copied().unwrap_or_default()
     }
 
     /// Lives that hold or await something, among these processes.
@@ -245,7 +258,7 @@ impl Model {
             .waiters
             .iter()
             .filter(|waiting| processes.contains(&waiting.process))
-            .map(|w| self.block(w.process, w.file, w.range).life);
+            .map(|w| self.block(w.key()).life);
         held.chain(waiting).collect()
     }
 }

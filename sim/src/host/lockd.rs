@@ -257,7 +257,7 @@ impl World {
                     self.rest_a_while(process);
                 }
             }
-            (Doing::Sharing { file, access, deny }, answer) => {
+            (Doing::Sharing { file, access, deny, .. }, answer) => {
                 self.shared(process, file, (access, deny), &answer, decided);
             }
             (Doing::Locking(want), Answer::NoLocks) => self.abandon(process, want),

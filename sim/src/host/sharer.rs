@@ -27,14 +27,17 @@ impl World {
             _ => {
                 let access = self.some_access();
                 let deny = self.some_access();
-                self.processes[process].doing = Doing::Sharing { file, access, deny };
+                let generation = 0;
+                self.processes[process].doing = Doing::Sharing { file, access, deny, generation };
                 self.ask_for_share(process);
             }
         }
     }
 
     pub fn ask_for_share(&mut self, process: usize) {
-        if let Doing::Sharing { file, access, deny } = self.processes[process].doing {
+        if let Doing::Sharing { file, access, deny, .. } = self.processes[process].doing {
+            let generation = self.hosts[self.processes[process].host].generation;
+            self.processes[process].doing = Doing::Sharing { file, access, deny, generation };
             let call = Call::Share { file, access, deny, reclaim: false };
             self.call(process, call, 0);
         }
@@ -59,7 +62,16 @@ impl World {
         answer: &Answer,
         decided: u64,
     ) {
+        let now = self.hosts[self.processes[process].host].generation;
+        let overtaken = match self.processes[process].doing {
+            Doing::Sharing { generation, .. } => generation != now,
+            _ => false,
+        };
         match answer {
+            // The server restarted while the answer was under way: nobody reclaims this one for us.
+            Answer::Keeper(Reply::Share(Outcome::Granted)) if overtaken => {
+                return self.ask_for_share(process);
+            }
             Answer::Keeper(Reply::Share(Outcome::Granted)) => {
                 let tainted = self.model.unshared_at[process][file] > decided;
                 let sharing = Sharing { access, deny, tainted, given_up: false };

@@ -62,6 +62,9 @@ impl World {
         self.note_notices(step);
         let causes = self.causes(keeper, inputs, step);
         let alone = inputs.len() == 1;
+        for cause in causes.iter().filter(|cause| !cause.perhaps) {
+            self.model.touched[cause.process][cause.file] = self.model.serial;
+        }
         for process in 0..self.processes.len() {
             for file in 0..FILES {
                 if before[process][file] == [Cell::default(); CELLS]
@@ -167,7 +170,12 @@ impl World {
             _ if same => {}
             _ if seen.strength == 0 || seen.strength < old.strength => {
                 self.judge_release((process, file, cell), old, step, inputs);
-                new.life = 0;
+                let granted = mine.iter().find_map(|cause| match cause.doing {
+                    Doing::Set { life, .. } => Some(life),
+                    _ => None,
+                });
+                new.life = granted.unwrap_or(0);
+                new.unconfirmed &= granted.is_none();
             }
             _ => {
                 let who = self.who(process);
@@ -238,6 +246,9 @@ impl World {
         for message in &step.messages {
             match message {
                 Message::Reply(id, Reply::Lock(Outcome::Blocked)) => self.note_blocked(*id),
+                Message::Reply(id, Reply::Lock(Outcome::Refused(_) | Outcome::Deadlock)) => {
+                    self.note_refused(*id);
+                }
                 Message::Reply(id, Reply::Lock(Outcome::Granted)) => {
                     if let Some((request, _)) = self.model.asked.get(id).cloned() {
                         causes.extend(self.cause_of_lock(&request));
@@ -276,7 +287,9 @@ impl World {
                         });
                     }
                 }
-                Message::Grant(grant) if !self.model.grants.contains_key(&grant.id) => {
+                Message::Grant(grant)
+                    if grant.attempt <= 1 && !self.model.grants.contains_key(&grant.id) =>
+                {
                     let process = self.process_of(keeper, &grant.owner);
                     let (Some(process), Some(file)) = (process, self.file_of(&grant.handle)) else {
                         self.violate("I6", || format!("a grant to nobody: {grant:?}"));
@@ -303,19 +316,32 @@ impl World {
         causes
     }
 
+    /// Who is refused and waits all the same, from an earlier time, has been heard of.
+    fn note_refused(&mut self, id: RequestId) {
+        let Some((request, _)) = self.model.asked.get(&id).cloned() else { return };
+        let Call::Lock { file, range, mode, wait: true, state, .. } = request.call else { return };
+        let Some(process) = request.truth.process else { return };
+        let wait = (process, file, range, mode);
+        let block = self.model.block(wait);
+        if block.id != 0 {
+            self.model.note_block(wait, Block { state, ..block });
+        }
+    }
+
     fn note_blocked(&mut self, id: RequestId) {
         let Some((request, _)) = self.model.asked.get(&id).cloned() else { return };
         let Call::Lock { file, range, mode, state, .. } = request.call else { return };
         if let Some(process) = request.truth.process {
             let (id, life) = (request.truth.block, request.truth.life);
-            let block = Block { id, life, state, polled: self.now };
-            self.model.note_block(process, file, range, block);
-            self.model.just_blocked.insert((process, file, range, mode));
+            let block = Block { id, life, state, newest: state, polled: self.now };
+            let wait = (process, file, range, mode);
+            self.model.note_block(wait, block);
+            self.model.just_blocked.insert(wait);
         }
     }
 
     fn cause_of_grant(&self, grant: &OpenGrant, at_least: bool) -> Cause {
-        let life = self.model.block(grant.process, grant.file, grant.range).life;
+        let life = self.model.block(grant.key()).life;
         Cause {
             process: grant.process,
             file: grant.file,

@@ -10,7 +10,7 @@ use keeper::step::{Message, Notice, Step};
 
 use crate::cells::{CELLS, FILES};
 use crate::driver::Input;
-use crate::model::{Cell, Claim};
+use crate::model::{Block, Cell, Claim};
 use crate::packet::Call;
 use crate::queue::{MINUTE, SECOND};
 use crate::world::{Phase, World};
@@ -20,7 +20,7 @@ impl World {
     pub fn note_input(&mut self, input: &Input) {
         match input {
             Input::Request(id, request) => {
-                self.model.asked.insert(*id, (request.clone(), self.now));
+                self.model.asked.insert(*id, (request.clone(), self.model.serial));
                 let mut claim = |name: &keeper::bytes::Name, state| {
                     self.model.claims.push(Claim {
                         source: request.from,
@@ -32,6 +32,13 @@ impl World {
                 match &request.call {
                     Call::Notify { name, state } => claim(name, Some(*state)),
                     Call::FreeAll { name } => claim(name, None),
+                    Call::Lock { file, range, mode, wait: true, state, .. } => {
+                        if let Some(process) = request.truth.process {
+                            let wait = (process, *file, *range, *mode);
+                            let block = self.model.block(wait);
+                            self.model.note_block(wait, Block { newest: *state, ..block });
+                        }
+                    }
                     _ => {}
                 }
             }

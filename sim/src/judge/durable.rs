@@ -224,7 +224,8 @@ impl World {
                 if !gone {
                     self.check_registered(request);
                 }
-                if missing && !gone {
+                let touched = request.truth.process.map(|p| self.model.touched[p][file]);
+                if missing && !gone && touched <= Some(decided) {
                     self.violate("I2", || format!("granted, and not on the disk: {request:?}"));
                 }
             }

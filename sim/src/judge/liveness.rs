@@ -7,19 +7,19 @@ use keeper::Keeper;
 use keeper::event::Event;
 use keeper::identity::{ClientId, GrantId, HostKey, LockId};
 use keeper::request::OperatorAction;
-use keeper::step::{Message, Outcome, Reply, Step};
+use keeper::step::{Cancelled, Message, Outcome, Reply, Step};
 use keeper::time::Time;
 
 use super::cause::target;
 use crate::driver::Input;
 use crate::host::Doing;
-use crate::model::{OpenGrant, Picture, Wait, Waiting};
+use crate::model::{Block, OpenGrant, Picture, Wait, Waiting};
 use crate::packet::Call;
 use crate::queue::{HOUR, Ms, SECOND};
 use crate::world::{Event as Next, Phase, World};
 
 /// A waiter that has not asked for a while is probed (30 s) before it gets what is free.
-const GRANT_MAX: Ms = 50 * SECOND;
+const GRANT_MAX: Ms = 90 * SECOND;
 /// One that has asked lately gets it at once.
 const FRESH: Ms = 44 * SECOND;
 
@@ -145,7 +145,7 @@ impl World {
                 let mut waiting = self.model.waiters.iter().filter(|w| w.process == *process);
                 held.any(|cell| older(cell.incarnation))
                     || waiting.any(|w| {
-                        let block = self.model.block(w.process, w.file, w.range);
+                        let block = self.model.block(w.key());
                         older(block.state) && !self.model.just_blocked.contains(&w.key())
                     })
             });
@@ -200,9 +200,10 @@ impl World {
             let who = self.who(grant.process);
             self.violate("R3.3", || format!("{who} is granted what it did not wait for: {key:?}"));
         }
-        let state = self.model.block(grant.process, grant.file, grant.range).state;
+        let Block { state, newest, .. } = self.model.block(grant.key());
         let recorded = keeper.client(client).map_or(0, |view| view.client.incarnation.0);
-        if state != 0 && recorded != 0 && state != recorded {
+        // A request that is held back has refreshed the waiter, or not yet: both are right.
+        if state != 0 && recorded != 0 && state != recorded && newest != recorded {
             let who = self.who(grant.process);
             self.violate("I7", || {
                 format!("{who} waited in state {state}, its host is in {recorded}: granted {key:?}")
@@ -224,7 +225,7 @@ impl World {
         for message in &step.messages {
             let Message::Reply(
                 id,
-                Reply::Lock(Outcome::Granted) | Reply::Unlock | Reply::Cancel(_),
+                Reply::Lock(Outcome::Granted) | Reply::Unlock | Reply::Cancel(Cancelled::TooLate),
             ) = message
             else {
                 continue;
@@ -262,7 +263,7 @@ impl World {
 
     /// It did not answer, or it waited in another state than its host is in (I7).
     pub fn is_passed_over(&self, waiting: &Waiting) -> bool {
-        let state = self.model.block(waiting.process, waiting.file, waiting.range).state;
+        let state = self.model.block(waiting.key()).state;
         let recorded = self.model.states.get(&self.processes[waiting.process].host);
         waiting.passed_over || (state != 0 && recorded.is_some_and(|known| *known != state))
     }
@@ -288,7 +289,7 @@ impl World {
         self.model.grantable.retain(|wait, _| free.contains(wait));
         for wait in free {
             let since = *self.model.grantable.entry(wait).or_insert(now);
-            let polled = self.model.block(wait.0, wait.1, wait.2).polled;
+            let polled = self.model.block(wait).polled;
             let lately = polled + FRESH > now && keeper.grace().is_none();
             // Who has become free by what it took itself is not looked at before it asks again.
             let plainly = !self.model.waiters.iter().any(|other| {
@@ -297,7 +298,8 @@ impl World {
                     && other.range.overlaps(wait.2)
                     && other.mode.conflicts(wait.3)
             });
-            if since + GRANT_MAX < now || (lately && plainly) {
+            let late = since + GRANT_MAX < now;
+            if (plainly && (lately || late)) || (!plainly && late && polled > since) {
                 let who = self.who(wait.0);
                 self.violate("liveness", || format!("{who} waits for what is free: {wait:?}"));
             }

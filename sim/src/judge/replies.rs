@@ -45,14 +45,14 @@ impl World {
             if matches!(reply, Reply::Operator(_)) {
                 continue;
             }
-            let Some((request, _)) = self.model.asked.remove(id) else {
+            let Some((request, asked)) = self.model.asked.remove(id) else {
                 self.violate("I8", || {
                     format!("{id:?} is answered twice, or was never asked: {reply:?}")
                 });
                 continue;
             };
             if *reply == Reply::Heard {
-                self.judge_heard(&request, step);
+                self.judge_heard(&request, asked, step);
             }
             let alone = simple && matches!(inputs, [Input::Request(only, _)] if only == id);
             self.judge_reply(keeper, before, &request, reply, simple, alone);
@@ -109,7 +109,8 @@ impl World {
         let had_some = cells::cells(range).any(|cell| before[process][file][cell].strength > 0);
         let in_the_way = self.someone_holds(before, process, file, range, mode)
             || self.someone_holds(&self.model.table, process, file, range, mode);
-        if matches!(outcome, Outcome::Granted | Outcome::Blocked) && self.is_ghost(request) {
+        let admitted = matches!(outcome, Outcome::Granted | Outcome::Blocked);
+        if admitted && simple && self.is_ghost(request) {
             self.violate("R6.2", || {
                 format!("a dead kernel's late request is {outcome:?}: {request:?}")
             });
@@ -212,13 +213,19 @@ impl World {
     }
 
     /// A notice or FREE_ALL was answered: then it was believed, and done.
-    fn judge_heard(&mut self, request: &Rc<Request>, step: &Step) {
+    fn judge_heard(&mut self, request: &Rc<Request>, asked: u64, step: &Step) {
         match &request.call {
             Call::Notify { state, .. } => {
                 let doubted = step.events.iter().any(
                     |event| matches!(event, Event::RebootPending { to, .. } if to.0 == *state),
                 );
-                if doubted {
+                let accepted = step.events.iter().any(|event| match event {
+                    Event::Rebooted { to, .. } => to.0 == *state,
+                    // Recorded without a reboot: then it is no news.
+                    Event::Suspect { is, .. } => is.0 == *state,
+                    _ => false,
+                });
+                if doubted && !accepted {
                     self.violate("R6.1", || format!("not believed, and answered: {request:?}"));
                 }
             }
@@ -227,8 +234,11 @@ impl World {
                 let granted =
                     |process: &usize| self.model.grants.values().any(|g| g.process == *process);
                 let left = self.hosts[host].processes().filter(|p| !granted(p)).find(|process| {
-                    let cells = self.model.table[*process].iter().flatten();
-                    cells.into_iter().any(|c| c.strength > 0 && c.life < request.truth.life)
+                    (0..cells::FILES).any(|file| {
+                        let mut bytes = self.model.table[*process][file].iter();
+                        bytes.any(|c| c.strength > 0 && c.life < request.truth.life)
+                            && self.model.touched[*process][file] < asked
+                    })
                 });
                 if let Some(process) = left {
                     let who = self.who(process);

@@ -56,7 +56,8 @@ impl World {
     pub fn judge_shares(&mut self, keeper: &Keeper, inputs: &[Input], step: &Step) {
         let mut seen = self.see_shares(keeper);
         let old = std::mem::take(&mut self.model.shares);
-        if seen.is_empty() && old.is_empty() {
+        let asked = step.messages.iter().any(|m| matches!(m, Message::Reply(_, Reply::Share(_))));
+        if seen.is_empty() && old.is_empty() && !asked {
             return;
         }
         for (key, before) in &old {
@@ -82,6 +83,20 @@ impl World {
                     });
                 }
                 None => {}
+            }
+        }
+        // Granted and taken away again in one step: the answer is old before it leaves.
+        let granted: Vec<(usize, usize)> = self
+            .share_requests(step)
+            .filter(|(_, reply)| **reply == Reply::Share(Outcome::Granted))
+            .filter_map(|(request, _)| match request.call {
+                Call::Share { file, .. } => request.truth.process.map(|process| (process, file)),
+                _ => None,
+            })
+            .collect();
+        for (process, file) in granted {
+            if !seen.contains_key(&(process, file)) {
+                self.model.unshared_at[process][file] = self.model.serial + 1;
             }
         }
         self.model.shares = seen;
