@@ -13,9 +13,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use lockkeeper::{
     Attributes, Change, Config, Context, CreateMode, Device, DirEntry, Error, Export, Exports,
-    FileKind, FileSystem, FileSystemId, HandleKey, Listed, Looked, Made, NewAttributes, NodeKind,
-    ObjectId, Permissions, ReadOut, Removed, Renamed, Result, RpcbindMode, Rules, Server, Space,
-    Stability, Time, WriteVerifier, Written,
+    FileKind, FileSystem, FileSystemId, HandleKey, Listed, Locks, Looked, Made, NewAttributes,
+    NodeKind, ObjectId, Permissions, ReadOut, Removed, Renamed, Result, RpcbindMode, Rules, Server,
+    Space, Stability, Time, WriteVerifier, Written,
 };
 
 const ROOT: u64 = 1;
@@ -249,7 +249,9 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     // A real program keeps its key, so that handles stay good when it starts again:
     // `lockkeeper::secrets::SecretsInDirectory` does that.
     let key = HandleKey::new(*b"sixteen bytes ok");
-    let server = Server::start(config, Exports::new(vec![export])?, key).await?;
+    // These locks end with the program; a store of the `store` crate keeps them.
+    let locks = Locks::in_memory();
+    let server = Server::start(config, Exports::new(vec![export])?, key, locks).await?;
     println!("serving /hello on port {}", server.port());
     let stopper = server.stopper();
     tokio::spawn(async move {
@@ -257,6 +259,6 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             stopper.stop();
         }
     });
-    server.run().await;
+    server.run().await?;
     Ok(())
 }

@@ -1,18 +1,23 @@
 //! What the operator reads when the server has started.
 
-use std::fmt::Write as _;
-use std::path::Path;
+use std::fmt::{self, Write as _};
+use std::time::Duration;
 
+use keeper::Keeper;
+use keeper::change::Exactness;
+use keeper::identity::LockId;
 use server::{RpcbindState, Server};
 use vfs::{Access, Export, Exports, Squash};
 
 /// `as_server`: everything is done as the user who runs the server.
-pub fn banner(server: &Server, exports: &Exports, state: &Path, as_server: bool) -> String {
+pub async fn banner(server: &Server, exports: &Exports, store: &str, as_server: bool) -> String {
+    let found = server.driver().read(Found::look).await;
     let mut text = String::new();
     let mut line = |name: &str, rest: String| {
         let _ = writeln!(text, "{name:<10}{rest}");
     };
-    line("lockkeeper", format!(" {}   state {}", env!("CARGO_PKG_VERSION"), state.display()));
+    let state = found.as_ref().map_or(0, |found| found.state);
+    line("lockkeeper", format!(" {}   {store}   NSM state {state}", env!("CARGO_PKG_VERSION")));
     for export in exports.iter() {
         line("export", describe(export, as_server));
     }
@@ -24,8 +29,13 @@ pub fn banner(server: &Server, exports: &Exports, state: &Path, as_server: bool)
         RpcbindState::Embedded { port } => format!("serving {port} itself"),
         RpcbindState::Off { reason } => format!("none ({reason})"),
     };
-    line("rpc", format!("nfs mount on {port} (tcp, udp) at {families}   rpcbind: {rpcbind}"));
-    line("locks", "not served yet: mount with -o nolock if programs on it lock files".into());
+    line(
+        "rpc",
+        format!("nfs mount nlm nsm on {port} (tcp, udp) at {families}   rpcbind: {rpcbind}"),
+    );
+    if let Some(found) = &found {
+        line("recovery", found.to_string());
+    }
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let options = match server.rpcbind() {
         RpcbindState::Off { .. } => {
@@ -39,6 +49,48 @@ pub fn banner(server: &Server, exports: &Exports, state: &Path, as_server: bool)
         line("mount", format!("sudo mount -t nfs -o {options} {source} /mnt"));
     }
     text
+}
+
+/// What the keeper recovered.
+struct Found {
+    state: u32,
+    hosts: usize,
+    locks: usize,
+    grace: Option<(Duration, bool)>,
+}
+
+impl Found {
+    fn look(keeper: &Keeper) -> Self {
+        let counts = keeper.counts();
+        let grace = keeper.grace().map(|grace| (grace.ends, grace.exactness == Exactness::Exact));
+        let remembered = keeper.remembered(LockId(0)).count();
+        Self {
+            state: keeper.nsm_state(),
+            hosts: counts.clients,
+            locks: counts.locks + counts.shares + remembered,
+            grace,
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} clients, {} locks; ", self.hosts, self.locks)?;
+        match self.grace {
+            None => write!(f, "no grace period is needed"),
+            Some((ends, true)) => {
+                write!(f, "grace ends in {} s, or when all have reclaimed", ends.as_secs())
+            }
+            Some((ends, false)) => {
+                write!(
+                    f,
+                    "grace ends in {} s: after a restart of the machine clients must reclaim \
+                     their locks",
+                    ends.as_secs()
+                )
+            }
+        }
+    }
 }
 
 fn describe(export: &Export, as_server: bool) -> String {

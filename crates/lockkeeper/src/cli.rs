@@ -2,8 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::{Durability, Grace, parse_duration};
+use crate::locks::StoreUrl;
 
 /// An NFSv3 server whose locks survive crashes.
 #[derive(Debug, Parser)]
@@ -28,10 +32,30 @@ pub struct Serve {
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Where keys and file-system ids are kept [default: /var/lib/lockkeeper as root, else
+    /// Where keys, file-system ids and locks are kept [default: /var/lib/lockkeeper as root, else
     /// $XDG_STATE_HOME/lockkeeper]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
+
+    /// Where locks are kept: embedded:/PATH or memory: [default: in the state directory]
+    #[arg(long, value_name = "URL", value_parser = StoreUrl::parse)]
+    pub store: Option<StoreUrl>,
+
+    /// What locks survive without being reclaimed [default: process]
+    #[arg(long, value_enum)]
+    pub durability: Option<Durability>,
+
+    /// How long clients may take to get their locks back after a restart [default: 90s]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub window: Option<Duration>,
+
+    /// Whether new locks wait until all old ones are back [default: strict]
+    #[arg(long, value_enum)]
+    pub grace: Option<Grace>,
+
+    /// Another name that clients mount this server by
+    #[arg(long = "name", value_name = "NAME")]
+    pub names: Vec<String>,
 
     /// Address and port of all programs [default: [::]:2049]
     #[arg(long, value_name = "ADDR:PORT")]

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use clap::ValueEnum;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::cli::{Ports, Rpcbind};
+use crate::locks::StoreUrl;
 
 pub const DEFAULT_PATH: &str = "/etc/lockkeeper/lockkeeper.toml";
 
@@ -17,6 +19,8 @@ pub const DEFAULT_PATH: &str = "/etc/lockkeeper/lockkeeper.toml";
 #[serde(deny_unknown_fields, default)]
 pub struct File {
     pub rpc: Rpc,
+    pub store: Store,
+    pub recovery: Recovery,
     pub limits: Limits,
     #[serde(rename = "export")]
     pub exports: Vec<Export>,
@@ -27,6 +31,60 @@ pub struct File {
 pub struct Rpc {
     pub listen: Option<SocketAddr>,
     pub rpcbind: Option<Rpcbind>,
+    /// Where the rpcbind of clients listens.
+    pub peer_rpcbind_port: Option<u16>,
+    /// More names that clients mount us by.
+    pub names: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Store {
+    #[serde(deserialize_with = "store_url")]
+    pub url: Option<StoreUrl>,
+    pub durability: Option<Durability>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Recovery {
+    #[serde(deserialize_with = "duration")]
+    pub window: Option<Duration>,
+    pub grace: Option<Grace>,
+    pub unreachable: Option<Unreachable>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// Locks survive the end of the server; a power cut makes clients reclaim them
+    #[default]
+    Process,
+    /// Locks survive a power cut too, at the price of a disk write each
+    Power,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Grace {
+    /// All new locks wait
+    #[default]
+    Strict,
+    /// Only those wait that conflict with an old one
+    Instant,
+}
+
+/// What becomes of the locks of a host that is not heard of after a restart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unreachable {
+    /// They go when somebody wants them and the host does not answer.
+    #[default]
+    OnDemand,
+    /// They go when the first notice was not answered.
+    Immediate,
+    /// They stay until it is proven gone, or an operator says so.
+    Retain,
 }
 
 /// Absent ones keep their defaults.
@@ -37,6 +95,11 @@ pub struct Limits {
     pub connections_per_address: Option<usize>,
     pub requests_per_connection: Option<usize>,
     pub workers: Option<usize>,
+    pub clients: Option<usize>,
+    pub locks: Option<usize>,
+    pub locks_per_client: Option<usize>,
+    pub locks_per_file: Option<usize>,
+    pub waiters_per_file: Option<usize>,
     #[serde(deserialize_with = "duration")]
     pub idle: Option<Duration>,
 }
@@ -59,6 +122,10 @@ pub struct Export {
     pub ports: Option<Ports>,
     #[serde(default)]
     pub metadata: Metadata,
+    #[serde(default = "yes")]
+    pub lock_auth: bool,
+    #[serde(default)]
+    pub stateless_clients: bool,
 }
 
 impl Export {
@@ -75,8 +142,14 @@ impl Export {
             anonymous_gid: nobody(),
             ports: None,
             metadata: Metadata::default(),
+            lock_auth: true,
+            stateless_clients: false,
         }
     }
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn nobody() -> u32 {
@@ -131,6 +204,11 @@ impl<'de> Deserialize<'de> for Network {
 fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(from)?;
     parse_duration(&text).map(Some).map_err(de::Error::custom)
+}
+
+fn store_url<'de, D: Deserializer<'de>>(from: D) -> Result<Option<StoreUrl>, D::Error> {
+    let text = String::deserialize(from)?;
+    StoreUrl::parse(&text).map(Some).map_err(de::Error::custom)
 }
 
 /// "250ms", "90s", "15m", "24h": a number and a unit.
@@ -222,8 +300,17 @@ mod tests {
             [rpc]
             listen = "[::]:2049"
             rpcbind = "embedded"
+            names = ["filer.example.com"]
+            [store]
+            url = "embedded:/var/lib/locks"
+            durability = "power"
+            [recovery]
+            window = "45s"
+            grace = "instant"
+            unreachable = "on-demand"
             [limits]
             connections = 100
+            locks_per_client = 5
             idle = "15m"
             [[export]]
             path = "/srv/a"
@@ -233,12 +320,19 @@ mod tests {
             anonymous_uid = 1000
             ports = "any"
             metadata = "async"
+            lock_auth = false
+            stateless_clients = true
             "#,
         )
         .unwrap();
         assert_eq!(file.rpc.rpcbind, Some(Rpcbind::Embedded));
         assert_eq!(file.limits.idle, Some(Duration::from_secs(900)));
+        assert_eq!(file.store.url, Some(StoreUrl::Embedded("/var/lib/locks".into())));
+        assert_eq!(file.store.durability, Some(Durability::Power));
+        assert_eq!(file.recovery.window, Some(Duration::from_secs(45)));
+        assert_eq!(file.recovery.unreachable, Some(Unreachable::OnDemand));
         let export = &file.exports[0];
+        assert!(!export.lock_auth && export.stateless_clients);
         assert_eq!((export.access, export.squash), (Access::Ro, Squash::All));
         assert_eq!(export.clients.as_ref().unwrap()[1].0.to_string(), "fd00::7/128");
     }
@@ -261,6 +355,7 @@ mod tests {
         assert!(
             error("[[export]]\npath = \"/a\"\nclients = [\"10.0.0.0/33\"]\n").contains("neither")
         );
+        assert!(error("[store]\nurl = \"redis:\"\n").contains("embedded:/PATH"));
         assert!(error("[[export]]\npath = \"a\"\n").contains("absolute"));
         assert!(error("[[export]]\naccess = \"rw\"\n").contains("path"));
     }

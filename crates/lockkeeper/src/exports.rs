@@ -144,6 +144,8 @@ impl Opener {
             reserved_ports: export
                 .ports
                 .map_or(self.reserved_ports, |ports| ports == crate::cli::Ports::Reserved),
+            lock_auth: export.lock_auth,
+            stateless_clients: export.stateless_clients,
         }
     }
 

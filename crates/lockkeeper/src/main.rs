@@ -4,6 +4,7 @@ mod banner;
 mod cli;
 mod config;
 mod exports;
+mod locks;
 mod memory;
 mod serve;
 mod state;

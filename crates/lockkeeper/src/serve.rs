@@ -16,6 +16,7 @@ use crate::banner::banner;
 use crate::cli;
 use crate::config::{self, File};
 use crate::exports::Opener;
+use crate::locks::{self, Chosen};
 use crate::state::StateDirectory;
 
 pub async fn serve(args: cli::Serve) -> Result<()> {
@@ -33,8 +34,9 @@ pub async fn serve(args: cli::Serve) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let server = Server::start(server_config(&args, &file), exports.clone(), key).await?;
-    print!("{}", banner(&server, &exports, &state.path, opener.act_as_server()));
+    let Chosen { locks, shown } = locks::choose(&args, &file, &state.path, reserved)?;
+    let server = Server::start(server_config(&args, &file), exports.clone(), key, locks).await?;
+    print!("{}", banner(&server, &exports, &shown, opener.act_as_server()).await);
     // From here on only the server holds them, so that a reload lets go of what it drops.
     drop(exports);
     // Whoever started us may not be reading; that is no reason to stop.
@@ -47,7 +49,10 @@ pub async fn serve(args: cli::Serve) -> Result<()> {
     tokio::pin!(run);
     loop {
         tokio::select! {
-            () = &mut run => break,
+            ended = &mut run => {
+                ended?;
+                break;
+            }
             _ = terminate.recv() => stop(&stopper, "SIGTERM"),
             _ = interrupt.recv() => stop(&stopper, "SIGINT"),
             _ = hangup.recv() => {
@@ -113,6 +118,7 @@ fn server_config(args: &cli::Serve, file: &File) -> Config {
     Config {
         listen: args.listen.or(file.rpc.listen).unwrap_or(defaults.listen),
         rpcbind: mode,
+        peer_rpcbind_port: file.rpc.peer_rpcbind_port.unwrap_or(defaults.peer_rpcbind_port),
         limits: Limits {
             connections_max: file.limits.connections.unwrap_or(limits.connections_max),
             connections_per_address_max: file

@@ -7,17 +7,25 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{interval, sleep};
+use tokio::time::{interval, sleep, timeout};
 use tracing::warn;
 
 use vfs::{Exports, HandleKey};
 
 use crate::dispatch::Dispatcher;
+use crate::driver::core::Input;
+use crate::driver::{Driver, End};
+use crate::files::Files;
 use crate::limits::Limits;
+use crate::liveness::Liveness;
+use crate::locks::{self, Carrier, Locks, LocksError};
+use crate::outbound::{self, Outbound, Report};
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
-use crate::service::Service;
+use crate::service::Program;
 use crate::service::mount::MountService;
-use crate::service::nfs3::{Files, Nfs3};
+use crate::service::nfs3::Nfs3;
+use crate::service::nlm::Nlm;
+use crate::service::nsm::Nsm;
 use crate::service::rpcbind::Rpcbind;
 use crate::transport::listen::{ListenError, Listeners};
 use crate::workers::Workers;
@@ -29,6 +37,8 @@ pub struct Config {
     pub rpcbind: RpcbindMode,
     /// 111 everywhere but in tests and demonstrations.
     pub rpcbind_port: u16,
+    /// Where the rpcbind of clients is asked for their lock and status services.
+    pub peer_rpcbind_port: u16,
     /// How often to look whether the host's rpcbind still knows us.
     pub rpcbind_check_every: Duration,
     pub limits: Limits,
@@ -40,6 +50,7 @@ impl Default for Config {
             listen: SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 2049),
             rpcbind: RpcbindMode::Auto,
             rpcbind_port: wire::rpcbind::PORT,
+            peer_rpcbind_port: wire::rpcbind::PORT,
             rpcbind_check_every: Duration::from_secs(30),
             limits: Limits::default(),
         }
@@ -54,7 +65,14 @@ pub enum BootError {
     Register(#[from] RegisterError),
     #[error("cannot start worker threads: {0}")]
     Workers(io::Error),
+    #[error(transparent)]
+    Locks(#[from] LocksError),
 }
+
+/// Why a server ended that nobody stopped.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Failed(String);
 
 /// A server that is listening. It ends when [`Stopper::stop`] is called.
 pub struct Server {
@@ -65,6 +83,9 @@ pub struct Server {
     registrar: Registrar,
     tasks: JoinSet<()>,
     stop: watch::Sender<bool>,
+    driver: Driver,
+    // The carrier knows it only weakly.
+    _dispatcher: Arc<Dispatcher>,
 }
 
 /// Steers a running server from elsewhere.
@@ -87,31 +108,64 @@ impl Stopper {
 
 /// How long a clean stop waits for requests that are under way.
 const LAST_REPLIES: Duration = Duration::from_millis(200);
+/// How long it waits for a store that does not take the last step.
+const LAST_COMMIT: Duration = Duration::from_secs(5);
+/// How long one attempt to tell a peer something may take (R2.2).
+const ATTEMPT: Duration = Duration::from_secs(5);
 
 impl Server {
-    /// Opens the sockets and begins to serve. When this returns, clients can mount.
+    /// Takes up the locks, opens the sockets and begins to serve. When this returns, clients can
+    /// mount.
     pub async fn start(
         config: Config,
         exports: Exports,
         key: HandleKey,
+        locks: Locks,
     ) -> Result<Self, BootError> {
         let limits = config.limits;
+        let reserved_ports = locks.reserved_ports;
+        let restored = locks::restore(locks, limits.lock_requests_max)?;
         let workers = Workers::start(limits.workers, vfs::local::prepare_worker_thread)
             .map_err(BootError::Workers)?;
         let workers = Arc::new(workers);
         let files = Arc::new(Files::new(exports, key, limits.names_max));
 
-        let services: Vec<Arc<dyn Service>> =
-            vec![Arc::new(Nfs3::new(files.clone())), Arc::new(MountService::new(files.clone()))];
-        let programs = services
-            .iter()
-            .flat_map(|service| service.versions().iter().map(|v| (service.program(), *v)))
-            .collect();
-        let dispatcher = Arc::new(Dispatcher::new(services, workers.clone(), limits.clone()));
+        restored.fenced.iter().for_each(|address| files.fences.set(*address, true));
 
         let listeners = Listeners::open(config.listen)?;
+        let driver = restored.driver;
+        let report = {
+            let driver = driver.clone();
+            Arc::new(move |report| {
+                driver.report(match report {
+                    Report::Granted(grant, answer) => Input::Granted(grant, answer),
+                    Report::Noticed(notice, result) => Input::Noticed(notice, result),
+                });
+            })
+        };
+        let settings = outbound::Settings {
+            rpcbind_port: config.peer_rpcbind_port,
+            reserved_ports: rustix::process::geteuid().is_root(),
+            attempt: ATTEMPT,
+            in_flight_max: limits.callbacks_max,
+        };
+        let outbound = Outbound::new(settings, listeners.datagrams(), report);
+        let liveness = Liveness::default();
+        let nlm = Nlm::new(files.clone(), driver.clone(), outbound.clone(), reserved_ports);
+        let programs = vec![
+            Program::Direct(Arc::new(Nfs3::new(files.clone()))),
+            Program::Direct(Arc::new(MountService::new(files.clone()))),
+            Program::Deferred(Arc::new(nlm)),
+            Program::Deferred(Arc::new(Nsm::new(driver.clone(), restored.state, reserved_ports))),
+        ];
+        let served = programs
+            .iter()
+            .flat_map(|program| program.versions().iter().map(|v| (program.number(), *v)))
+            .collect();
+        let dispatcher = Arc::new(Dispatcher::new(programs, workers.clone(), limits.clone()));
+
         let addresses = listeners.addresses().to_vec();
-        let registrar = Registrar::new(programs, &addresses, listeners.port(), config.rpcbind_port);
+        let registrar = Registrar::new(served, &addresses, listeners.port(), config.rpcbind_port);
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         listeners.serve(&dispatcher, &stopped, &mut tasks);
@@ -120,7 +174,7 @@ impl Server {
         let rpcbind = match rpcbind {
             RpcbindState::Embedded { .. } => match registrar.listen(config.listen) {
                 Ok(listeners) => {
-                    let table: Arc<dyn Service> = Arc::new(Rpcbind::new(registrar.table()));
+                    let table = Program::Direct(Arc::new(Rpcbind::new(registrar.table())));
                     let dispatcher = Dispatcher::new(vec![table], workers.clone(), limits);
                     listeners.serve(&Arc::new(dispatcher), &stopped, &mut tasks);
                     rpcbind
@@ -142,7 +196,22 @@ impl Server {
         {
             warn!("no rpcbind: {reason}");
         }
-        Ok(Self { files, workers, addresses, rpcbind, registrar, tasks, stop })
+        // Now that clients find us, they are told that we are back.
+        let carrier = Carrier {
+            driver: driver.clone(),
+            outbound,
+            liveness,
+            files: files.clone(),
+            dispatcher: Arc::downgrade(&dispatcher),
+        };
+        driver.begin(Box::new(carrier), restored.first);
+        let _dispatcher = dispatcher;
+        Ok(Self { files, workers, addresses, rpcbind, registrar, tasks, stop, driver, _dispatcher })
+    }
+
+    /// The lock service.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
     }
 
     pub fn addresses(&self) -> &[SocketAddr] {
@@ -162,17 +231,42 @@ impl Server {
     }
 
     /// Serves until it is told to stop, then ends cleanly: no new requests, the last replies go
-    /// out, rpcbind forgets us.
-    pub async fn run(mut self) {
+    /// out, the locks are marked as left in order, rpcbind forgets us. An error is a store that
+    /// failed for good: nothing more may be promised.
+    pub async fn run(mut self) -> Result<(), Failed> {
         let mut stopped = self.stop.subscribe();
-        // The sender lives in `self`, so this ends by a stop only.
-        let _ = stopped.wait_for(|stopped| *stopped).await;
+        let failed = tokio::select! {
+            // The sender lives in `self`, so this ends by a stop only.
+            _ = stopped.wait_for(|stopped| *stopped) => None,
+            end = self.driver.ended() => match end {
+                End::Stopped => None,
+                End::Failed(why) => Some(Failed(why)),
+            },
+        };
+        self.stop.send_replace(true);
         if matches!(self.rpcbind, RpcbindState::System { .. }) {
             self.registrar.unregister().await;
         }
         while self.tasks.join_next().await.is_some() {}
         sleep(LAST_REPLIES).await;
+        let failed = match failed {
+            Some(failed) => Some(failed),
+            None => self.stop_locks().await,
+        };
         drop(self.workers);
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn stop_locks(&self) -> Option<Failed> {
+        self.driver.report(Input::Stop);
+        match timeout(LAST_COMMIT, self.driver.ended()).await {
+            Ok(End::Stopped) => None,
+            Ok(End::Failed(why)) => Some(Failed(why)),
+            Err(_) => Some(Failed(
+                "the store did not take the last step; the next start begins with a grace period"
+                    .into(),
+            )),
+        }
     }
 }
 

@@ -10,34 +10,39 @@ use vfs::Patience;
 use wire::rpc::{self, Accepted, Call, Refused};
 use wire::{Message, Writer};
 
+use crate::duplicates::{Duplicates, Key};
 use crate::limits::Limits;
-use crate::replay::{Key, Replay, Verdict};
-use crate::service::{Repeat, Served, Service};
-use crate::transport::{Peer, ReplyTo};
+use crate::replay::Verdict;
+use crate::service::{Deferred, Program, Repeat, Served, Service};
+use crate::task::Task;
+use crate::transport::{Mailbag, Peer, ReplyTo};
 use crate::workers::Workers;
 
 /// Finds the service of each call, keeps duplicates apart, and decides where the work is done:
 /// at once on the network thread if the service can answer from memory, else on a worker.
 pub struct Dispatcher {
-    services: Vec<Arc<dyn Service>>,
+    programs: Vec<Program>,
     workers: Arc<Workers>,
     limits: Limits,
-    /// Replies to requests that must not be done twice.
-    once: Replay,
-    /// Replies to large writes, kept apart so that they do not push the others out.
-    bulk: Replay,
+    /// Requests that must not be done twice.
+    once: Duplicates,
+    /// Large writes, kept apart so that they do not push the others out.
+    bulk: Duplicates,
+    /// Locks, kept apart for the same reason: they must be remembered longest.
+    locks: Duplicates,
     /// Bytes of requests and of expected and unsent replies, over all connections.
     load: Arc<AtomicUsize>,
 }
 
 impl Dispatcher {
-    pub fn new(services: Vec<Arc<dyn Service>>, workers: Arc<Workers>, limits: Limits) -> Self {
+    pub fn new(programs: Vec<Program>, workers: Arc<Workers>, limits: Limits) -> Self {
         let (entries, bytes) = (limits.replay_entries_max, limits.replay_bytes_max);
         Self {
-            services,
+            programs,
             workers,
-            once: Replay::new(entries, bytes),
-            bulk: Replay::new(entries / 4, bytes / 4),
+            once: Duplicates::new(entries, bytes),
+            bulk: Duplicates::new(entries / 4, bytes / 4),
+            locks: Duplicates::new(entries, bytes),
             limits,
             load: Arc::default(),
         }
@@ -63,34 +68,99 @@ impl Dispatcher {
             Ok(call) => call,
             Err(refused) => return refusal(refused),
         };
-        let service = match self.find(&call) {
-            Ok(service) => service,
-            Err(verdict) => return Some(accepted(call.xid, verdict)),
-        };
+        match self.find(&call) {
+            Ok(Program::Direct(service)) => self.receive_direct(service, call, record, peer, to),
+            Ok(Program::Deferred(service)) => {
+                self.receive_deferred(service, call, record, peer, to)
+            }
+            Err(verdict) => Some(accepted(call.xid, verdict)),
+        }
+    }
+
+    /// The records that had come are all handed on: what was gathered of them is now done.
+    pub fn flush(&self) {
+        for program in &self.programs {
+            if let Program::Deferred(service) = program {
+                service.flush();
+            }
+        }
+    }
+
+    fn receive_direct(
+        self: &Arc<Self>,
+        service: &Arc<dyn Service>,
+        call: Call,
+        record: Bytes,
+        peer: &Peer,
+        to: &ReplyTo,
+    ) -> Option<Message> {
         let repeat = service.repeat(&call);
         let mut key = None;
-        if let Some(replay) = self.replay(repeat) {
-            match replay.begin(&call, &record, peer, to) {
-                Verdict::New(new) => key = Some((repeat, new)),
+        if let Some(seen) = self.seen(repeat) {
+            let new = seen.key(&call, &record, peer, &[]);
+            match seen.begin(&new, to) {
+                Verdict::New => key = Some((repeat, new)),
                 Verdict::Again(reply) => return Some(reply),
                 Verdict::Started => return None,
             }
         } else if let Some(reply) = answer(&**service, &call, peer, Patience::Now) {
             return Some(reply);
         }
-        self.hand_over(service.clone(), call, record.len(), *peer, to.clone(), key);
+        let weight = record.len() + service.reply_bytes(&call);
+        let underway = Underway::new(self.clone(), to.clone(), weight, key);
+        let (service, peer) = (service.clone(), *peer);
+        self.workers.submit(move || {
+            let reply = answer(&*service, &call, &peer, Patience::Wait);
+            // The request's buffer goes before the reply does: the peer may send the next.
+            drop(call);
+            if let Some(reply) = reply {
+                let mut mail = Mailbag::default();
+                underway.finish(&reply, &reply, &mut mail);
+                mail.send();
+            }
+        });
         None
     }
 
-    fn find(&self, call: &Call) -> Result<&Arc<dyn Service>, Accepted> {
-        let service = self
-            .services
+    fn receive_deferred(
+        self: &Arc<Self>,
+        service: &Arc<dyn Deferred>,
+        call: Call,
+        record: Bytes,
+        peer: &Peer,
+        to: &ReplyTo,
+    ) -> Option<Message> {
+        let repeat = service.repeat(&call);
+        let mut key = None;
+        if let Some(seen) = self.seen(repeat) {
+            let new = seen.key(&call, &record, peer, service.sender(&call).unwrap_or_default());
+            match seen.begin(&new, to) {
+                Verdict::New => key = Some((repeat, new)),
+                Verdict::Again(kept) => return Some(service.again(&call, peer, kept)),
+                Verdict::Started => return None,
+            }
+        }
+        let weight = record.len() + service.reply_bytes();
+        let underway = Underway::new(self.clone(), to.clone(), weight, key);
+        let task = Task::new(call, *peer, underway);
+        let task = take(&**service, task, Patience::Now)?;
+        let service = service.clone();
+        self.workers.submit(move || {
+            take(&*service, task, Patience::Wait);
+            service.flush();
+        });
+        None
+    }
+
+    fn find(&self, call: &Call) -> Result<&Program, Accepted> {
+        let program = self
+            .programs
             .iter()
-            .find(|service| service.program() == call.program)
+            .find(|program| program.number() == call.program)
             .ok_or(Accepted::ProgramUnavailable)?;
-        let versions = service.versions();
+        let versions = program.versions();
         if versions.contains(&call.version) {
-            return Ok(service);
+            return Ok(program);
         }
         let (low, high) = (versions.first(), versions.last());
         Err(Accepted::ProgramMismatch {
@@ -99,37 +169,24 @@ impl Dispatcher {
         })
     }
 
-    fn hand_over(
-        self: &Arc<Self>,
-        service: Arc<dyn Service>,
-        call: Call,
-        request_bytes: usize,
-        peer: Peer,
-        to: ReplyTo,
-        key: Option<(Repeat, Key)>,
-    ) {
-        let weight = request_bytes + service.reply_bytes(&call);
-        let underway = Underway::new(self.clone(), to, weight, key);
-        self.workers.submit(move || {
-            let reply = answer(&*service, &call, &peer, Patience::Wait);
-            // The request's buffer goes before the reply does: the peer may send the next.
-            drop(call);
-            underway.finish(reply);
-        });
+    /// The lock requests of a host that rebooted: it may count from anywhere now.
+    pub fn forget_host(&self, address: std::net::IpAddr, name: &[u8]) {
+        self.locks.forget(address, name);
     }
 
-    /// Where replies of this kind are kept.
-    fn replay(&self, repeat: Repeat) -> Option<&Replay> {
+    /// Where requests of this kind are remembered.
+    fn seen(&self, repeat: Repeat) -> Option<&Duplicates> {
         match repeat {
             Repeat::Harmless => None,
             Repeat::Once => Some(&self.once),
             Repeat::Bulk => Some(&self.bulk),
+            Repeat::Lock => Some(&self.locks),
         }
     }
 }
 
-/// A request that a worker has; its weight is given back whatever becomes of it.
-struct Underway {
+/// A request that is being worked on; its weight is given back whatever becomes of it.
+pub struct Underway {
     dispatcher: Arc<Dispatcher>,
     to: ReplyTo,
     weight: usize,
@@ -151,12 +208,14 @@ impl Underway {
         Self { dispatcher, to, weight, key }
     }
 
-    fn finish(mut self, reply: Option<Message>) {
-        let Some(reply) = reply else { return };
-        let Some((repeat, key)) = self.key.take() else { return self.to.send(reply) };
-        let replay = self.dispatcher.replay(repeat);
-        for waiting in replay.map(|replay| replay.answered(key, &reply)).unwrap_or_default() {
-            waiting.send(reply.clone());
+    /// Keeps one message for repetitions and sends another to all who wait; mostly they are one.
+    pub fn finish(mut self, kept: &Message, sent: &Message, mail: &mut Mailbag) {
+        let Some((repeat, key)) = self.key.take() else {
+            return mail.put(self.to.clone(), sent.clone());
+        };
+        let seen = self.dispatcher.seen(repeat);
+        for waiting in seen.map(|seen| seen.answered(key, kept)).unwrap_or_default() {
+            mail.put(waiting, sent.clone());
         }
     }
 }
@@ -164,9 +223,9 @@ impl Underway {
 impl Drop for Underway {
     fn drop(&mut self) {
         if let Some((repeat, key)) = &self.key
-            && let Some(replay) = self.dispatcher.replay(*repeat)
+            && let Some(seen) = self.dispatcher.seen(*repeat)
         {
-            replay.abandoned(key);
+            seen.abandoned(key);
         }
         self.dispatcher.load.fetch_sub(self.weight, Ordering::Relaxed);
         match &self.to {
@@ -174,6 +233,15 @@ impl Drop for Underway {
             ReplyTo::Datagram(datagrams, _) => datagrams.finished(),
         }
     }
+}
+
+/// Gives the task to its service; what comes back takes patience.
+fn take(service: &dyn Deferred, task: Task, patience: Patience) -> Option<Task> {
+    let mut mail = Mailbag::default();
+    // A task that is lost in a defect is never answered: the client asks again.
+    let taken = catch_unwind(AssertUnwindSafe(|| service.take(task, patience, &mut mail)));
+    mail.send();
+    taken.unwrap_or_default()
 }
 
 /// `None`: it takes patience.
@@ -192,7 +260,7 @@ fn answer(service: &dyn Service, call: &Call, peer: &Peer, patience: Patience) -
     Some(accepted(call.xid, verdict))
 }
 
-fn accepted(xid: u32, verdict: Accepted) -> Message {
+pub fn accepted(xid: u32, verdict: Accepted) -> Message {
     let mut out = Writer::new();
     rpc::write_accepted(&mut out, xid, verdict);
     out.finish()

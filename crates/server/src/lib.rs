@@ -7,15 +7,24 @@
 
 mod boot;
 mod dispatch;
+pub mod driver;
+mod duplicates;
+mod files;
 mod limits;
+mod liveness;
+mod locks;
+mod news;
+mod outbound;
 mod rarely;
 mod registrar;
-mod replay;
+pub mod replay;
 mod service;
-mod transport;
+mod task;
+pub mod transport;
 mod workers;
 
-pub use boot::{BootError, Config, Server, Stopper};
+pub use boot::{BootError, Config, Failed, Server, Stopper};
 pub use limits::Limits;
+pub use locks::{Locks, LocksError};
 pub use registrar::{RegisterError, RpcbindMode, RpcbindState};
 pub use transport::listen::ListenError;

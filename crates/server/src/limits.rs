@@ -27,6 +27,10 @@ pub struct Limits {
     pub replay_entries_max: usize,
     pub replay_bytes_max: usize,
     pub names_max: usize,
+    /// Lock and status requests that wait to be decided.
+    pub lock_requests_max: usize,
+    /// Callbacks and notices under way.
+    pub callbacks_max: usize,
     /// The most threads for what may wait for a disk.
     pub workers: usize,
 }
@@ -48,6 +52,8 @@ impl Default for Limits {
             replay_entries_max: 32_768,
             replay_bytes_max: 16 << 20,
             names_max: 65_536,
+            lock_requests_max: 16_384,
+            callbacks_max: 20_000,
             workers: 64,
         }
     }

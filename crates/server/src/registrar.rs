@@ -250,6 +250,12 @@ fn program_name(program: u32) -> (&'static str, &'static str) {
     match program {
         wire::nfs3::PROGRAM => ("an NFS server", "systemctl disable --now nfs-server"),
         wire::mount::PROGRAM => ("a mount server", "systemctl disable --now nfs-mountd nfs-server"),
+        wire::nlm::PROGRAM => (
+            "the lock manager of the kernel",
+            "unmount what this host mounts by NFS version 3, or mount it with nolock; and systemctl \
+             disable --now nfs-server",
+        ),
+        wire::nsm::PROGRAM => ("a status monitor", "systemctl disable --now rpc-statd"),
         _ => ("another RPC server", "see `rpcinfo -p`"),
     }
 }

@@ -3,15 +3,72 @@
 
 pub mod mount;
 pub mod nfs3;
+pub mod nlm;
+pub mod nsm;
 pub mod rpcbind;
+
+use std::sync::Arc;
 
 use vfs::Patience;
 use wire::rpc::Call;
-use wire::{Decode, Encode, Writer};
+use wire::{Decode, Encode, Message, Writer};
 
-use crate::transport::Peer;
+use crate::task::Task;
+use crate::transport::{Mailbag, Peer};
 
-/// One RPC program.
+/// One RPC program, by when it answers.
+pub enum Program {
+    Direct(Arc<dyn Service>),
+    Deferred(Arc<dyn Deferred>),
+}
+
+impl Program {
+    pub fn number(&self) -> u32 {
+        match self {
+            Self::Direct(service) => service.program(),
+            Self::Deferred(service) => service.program(),
+        }
+    }
+
+    pub fn versions(&self) -> &'static [u32] {
+        match self {
+            Self::Direct(service) => service.versions(),
+            Self::Deferred(service) => service.versions(),
+        }
+    }
+}
+
+/// A program whose answers are not known when a call has been looked at.
+pub trait Deferred: Send + Sync {
+    fn program(&self) -> u32;
+
+    /// In ascending order.
+    fn versions(&self) -> &'static [u32];
+
+    fn repeat(&self, call: &Call) -> Repeat;
+
+    fn reply_bytes(&self) -> usize {
+        512
+    }
+
+    /// What the sender calls itself in this call.
+    fn sender<'a>(&self, _: &'a Call) -> Option<&'a [u8]> {
+        None
+    }
+
+    /// Takes the call, to be answered now or later; gives it back if looking at it takes patience.
+    fn take(&self, task: Task, patience: Patience, mail: &mut Mailbag) -> Option<Task>;
+
+    /// What to reply to a repetition of a call that is done, from what was kept of it.
+    fn again(&self, _: &Call, _: &Peer, kept: Message) -> Message {
+        kept
+    }
+
+    /// Nothing more comes for the moment.
+    fn flush(&self) {}
+}
+
+/// A program that answers a call when it has looked at it.
 pub trait Service: Send + Sync {
     fn program(&self) -> u32;
 
@@ -40,6 +97,8 @@ pub enum Repeat {
     Once,
     /// As `Once`, but there are many and each matters less.
     Bulk,
+    /// As `Once`, until its host reboots.
+    Lock,
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -76,12 +76,47 @@ impl ReplyTo {
         }
     }
 
+    /// Equal for all that lead to one connection.
+    fn order(&self) -> usize {
+        match self {
+            Self::Connection(outgoing) => Arc::as_ptr(outgoing).addr(),
+            Self::Datagram(..) => 0,
+        }
+    }
+
     /// Whether both lead to the same socket, so that one reply serves both.
     pub fn same_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Connection(a), Self::Connection(b)) => Arc::ptr_eq(a, b),
             (Self::Datagram(_, a), Self::Datagram(_, b)) => a == b,
             _ => false,
+        }
+    }
+}
+
+/// Replies that leave together: those to one connection in one go.
+#[derive(Default)]
+pub struct Mailbag(Vec<(ReplyTo, Message)>);
+
+impl Mailbag {
+    pub fn put(&mut self, to: ReplyTo, message: Message) {
+        self.0.push((to, message));
+    }
+
+    pub fn send(&mut self) {
+        // Stable: the replies to one connection keep their order.
+        self.0.sort_by_key(|(to, _)| to.order());
+        let mut rest = std::mem::take(&mut self.0).into_iter().peekable();
+        while let Some((to, first)) = rest.next() {
+            let ReplyTo::Connection(outgoing) = &to else {
+                to.send(first);
+                continue;
+            };
+            let mut messages = vec![first];
+            while let Some((_, message)) = rest.next_if(|(other, _)| other.same_as(&to)) {
+                messages.push(message);
+            }
+            outgoing.send(messages);
         }
     }
 }

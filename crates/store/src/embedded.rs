@@ -235,6 +235,12 @@ impl Store for Embedded {
         self.write(token, roster, self.settings.durability.must_sync(changes))
     }
 
+    fn is_quick(&self, changes: &[Change]) -> bool {
+        let ordinary = !self.first && !self.unsettled;
+        let fits = self.running.log.bytes() < self.settings.journal_bytes;
+        ordinary && fits && !self.settings.durability.must_sync(changes)
+    }
+
     fn last_token(&mut self) -> Result<Token, StoreError> {
         self.settle()?;
         Ok(self.token)

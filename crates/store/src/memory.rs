@@ -31,6 +31,10 @@ impl Store for Memory {
         Committed::Done
     }
 
+    fn is_quick(&self, _: &[Change]) -> bool {
+        true
+    }
+
     fn last_token(&mut self) -> Result<Token, StoreError> {
         Ok(self.token)
     }

@@ -31,6 +31,11 @@ pub trait Store: Send {
     /// Applies all of `changes` in order, or none of them.
     fn commit(&mut self, changes: &[Change], token: Token) -> Committed;
 
+    /// Whether committing this waits for no disk, so that the caller may do it in passing.
+    fn is_quick(&self, _changes: &[Change]) -> bool {
+        false
+    }
+
     /// The token of the last batch that is in the store, read anew from where it is kept.
     fn last_token(&mut self) -> Result<Token, StoreError>;
 

@@ -39,6 +39,12 @@ pub struct Rules {
     /// Calls that change something must come from a port below 1024, which on the client only
     /// root can use: an unprivileged user there cannot speak for the machine.
     pub reserved_ports: bool,
+    /// Whoever locks a file must be allowed to read it, or to write it for an exclusive lock.
+    /// Switched off for clients whose lock requests do not say who asks.
+    pub lock_auth: bool,
+    /// These clients always start with the same state and never tell of a restart (netboot): a new
+    /// connection after a reset is one.
+    pub stateless_clients: bool,
 }
 
 pub const NOBODY: u32 = 65_534;
@@ -52,6 +58,8 @@ impl Default for Rules {
             anonymous_uid: NOBODY,
             anonymous_gid: NOBODY,
             reserved_ports: true,
+            lock_auth: true,
+            stateless_clients: false,
         }
     }
 }

@@ -26,4 +26,4 @@ pub use filesystem::{
     Context, CreateMode, DirEntry, FileSystem, Listed, Looked, Made, NodeKind, ObjectId, Patience,
     Permissions, ReadOut, Removed, Renamed, Space, Stability, Traits, WriteVerifier, Written,
 };
-pub use handle::{FileKey, FileSystemId, HandleKey};
+pub use handle::{FileKey, FileSystemId, HandleKey, Opened};

@@ -13,8 +13,9 @@ use wire::nfs3::Handle;
 use wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Procedure};
 use wire::{Encode, Writer};
 
-use super::nfs3::{Files, admit_port};
+use super::nfs3::admit_port;
 use super::{Served, Service, decode, simple};
+use crate::files::Files;
 use crate::rarely::Rarely;
 use crate::transport::{Peer, Transport};
 

@@ -8,94 +8,23 @@ mod files;
 mod translate;
 mod volume;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use tracing::warn;
 
-use vfs::groups::GroupCache;
-use vfs::names::Names;
-use vfs::{
-    Access, Attributes, Caller, Context, Error, Export, Exports, FileKey, HandleKey, ObjectId,
-    Patience, Result,
-};
+use vfs::{Access, Attributes, Caller, Context, Error, Export, ObjectId, Patience, Result};
 use wire::nfs3::{self, Failed, Handle, Status, Wcc};
 use wire::rpc::{Call, Credential, Procedure};
 use wire::{Decode, Encode, Writer};
 
 use super::{Repeat, Served, Service, decode};
+use crate::files::Files;
 use crate::rarely::Rarely;
 use crate::transport::Peer;
 
 pub use translate::status;
 
 static UNRESERVED: Rarely = Rarely::new();
-
-/// What the file services share: NFS and MOUNT now, locks later.
-pub struct Files {
-    exports: RwLock<Arc<Exports>>,
-    key: HandleKey,
-    pub names: Names,
-    groups: GroupCache,
-}
-
-impl Files {
-    pub fn new(exports: Exports, key: HandleKey, names_max: usize) -> Self {
-        Self {
-            exports: RwLock::new(Arc::new(exports)),
-            key,
-            names: Names::new(names_max),
-            groups: GroupCache::default(),
-        }
-    }
-
-    pub fn exports(&self) -> Arc<Exports> {
-        self.exports.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// From the next request on, these are served.
-    pub fn replace_exports(&self, exports: Exports) {
-        let mut current = self.exports.write().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *current, Arc::new(exports));
-        drop(current);
-        // The last of a file system may wait for its disk when it goes; nobody shall wait for it.
-        std::thread::spawn(move || drop(old));
-    }
-
-    /// As whom a mount walks down to a directory below the export's root. Where ports are
-    /// reserved, root of the client asks: it mounts for others and may pass closed directories.
-    pub fn walker(&self, export: &Export, credential: &Credential) -> Result<Caller> {
-        if export.rules.reserved_ports {
-            return Ok(Caller::new(0, 0, &[]));
-        }
-        self.caller(export, credential, Patience::Wait)
-    }
-
-    fn caller(
-        &self,
-        export: &Export,
-        credential: &Credential,
-        patience: Patience,
-    ) -> Result<Caller> {
-        let rules = &export.rules;
-        match credential {
-            Credential::None => Ok(rules.anonymous()),
-            Credential::Sys(sys) => {
-                rules.caller(sys.uid, sys.gid, sys.groups.as_slice(), &self.groups, patience)
-            }
-        }
-    }
-
-    pub fn seal(&self, export: &Export, object: &ObjectId) -> Handle {
-        let file = FileKey { filesystem: export.filesystem.id(), object: *object };
-        Handle(bytes::Bytes::copy_from_slice(self.key.seal(export.id, &file).as_bytes()))
-    }
-
-    /// Remembers by what name a file was seen.
-    fn saw(&self, export: &Export, object: &ObjectId, dir: &ObjectId, name: &[u8]) {
-        let file = FileKey { filesystem: export.filesystem.id(), object: *object };
-        self.names.saw(&file, dir, name);
-    }
-}
 
 pub struct Nfs3 {
     files: Arc<Files>,
@@ -155,16 +84,8 @@ impl Request<'_> {
     /// The file of a handle, if it is ours, still exported, and this client may use it; to look
     /// at what tells nothing of its content.
     fn open_to_look(&self, handle: &Handle) -> Result<Target> {
-        let opened = self.files.key.open(handle)?;
-        let exports = self.files.exports.read().unwrap_or_else(PoisonError::into_inner);
-        let export = exports.by_id(opened.export).ok_or(Error::Stale)?.clone();
-        drop(exports);
-        if export.filesystem.id() != opened.file.filesystem {
-            return Err(Error::Stale);
-        }
-        if !export.rules.admits(self.peer.remote.ip()) {
-            return Err(Error::Denied);
-        }
+        let opened = self.files.open(handle)?;
+        let export = self.files.export_of(&opened, self.peer)?;
         // A file system that is not prompt is never asked on a network thread.
         if self.patience == Patience::Now && !export.filesystem.prompt() {
             return Err(Error::WouldBlock);
@@ -177,6 +98,10 @@ impl Request<'_> {
     fn open_to_change(&self, handle: &Handle) -> Result<Target> {
         let target = self.open(handle)?;
         target.may_change()?;
+        // An operator has shut this machine out (R8.1).
+        if self.files.fences.has(self.peer.remote.ip()) {
+            return Err(Error::Denied);
+        }
         Ok(target)
     }
 }

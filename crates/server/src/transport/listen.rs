@@ -85,6 +85,11 @@ impl Listeners {
         &self.addresses
     }
 
+    /// The UDP sockets, to speak from as well.
+    pub fn datagrams(&self) -> Vec<Arc<Datagrams>> {
+        self.udp.clone()
+    }
+
     pub fn port(&self) -> u16 {
         self.addresses.first().map_or(0, SocketAddr::port)
     }

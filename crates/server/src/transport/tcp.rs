@@ -295,6 +295,7 @@ impl Connection {
         if !replies.is_empty() {
             self.outgoing.send(replies);
         }
+        self.dispatcher.flush();
         Ok(more)
     }
 

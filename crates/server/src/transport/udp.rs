@@ -119,5 +119,6 @@ pub async fn serve(
                 }
             }
         }
+        dispatcher.flush();
     }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
 
 pub mod line;
+pub mod locker;
 pub mod network;
 pub mod watched;
 
@@ -15,7 +16,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::nfs::Nfs;
 use client::{Connection, Options, mount};
-use lockkeeper_server::{BootError, Config, Limits, RpcbindMode, RpcbindState, Server, Stopper};
+use lockkeeper_server::{
+    BootError, Config, Failed, Limits, Locks, RpcbindMode, RpcbindState, Server, Stopper,
+};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use vfs::memory::MemoryFs;
@@ -24,6 +27,7 @@ use wire::nfs3::{GetAttr, GetAttrArgs, Handle, NewAttributes, Stability};
 use wire::rpc::Credential;
 
 pub use line::{Line, call, reply, results};
+pub use locker::{Locker, range};
 pub use watched::Watched;
 
 /// How long anything on this machine may take before a test gives up.
@@ -65,12 +69,20 @@ pub struct Running {
     pub addresses: Vec<SocketAddr>,
     pub rpcbind: RpcbindState,
     pub stopper: Stopper,
-    task: Option<JoinHandle<()>>,
+    task: Option<JoinHandle<Result<(), Failed>>>,
 }
 
 impl Running {
     pub async fn try_start(config: Config, exports: Vec<Export>) -> Result<Self, BootError> {
-        let server = Server::start(config, Exports::new(exports).unwrap(), key()).await?;
+        Self::try_start_with(config, exports, Locks::in_memory()).await
+    }
+
+    pub async fn try_start_with(
+        config: Config,
+        exports: Vec<Export>,
+        locks: Locks,
+    ) -> Result<Self, BootError> {
+        let server = Server::start(config, Exports::new(exports).unwrap(), key(), locks).await?;
         Ok(Self {
             at: server.addresses()[0],
             addresses: server.addresses().to_vec(),
@@ -117,7 +129,8 @@ impl Running {
 
     /// Waits until the server has ended, after a stop.
     pub async fn ended(mut self) {
-        timeout(PATIENCE, self.task.take().unwrap()).await.expect("the server did not end").unwrap()
+        let ended = timeout(PATIENCE, self.task.take().unwrap()).await;
+        ended.expect("the server did not end").unwrap().unwrap();
     }
 }
 

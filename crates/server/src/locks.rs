@@ -1,0 +1,220 @@
+//! The lock service put together: a keeper restored from its store, the driver around it, and who
+//! carries out what it wants.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use keeper::Keeper;
+use keeper::bytes::Name;
+use keeper::event::Event;
+use keeper::identity::{ClientId, Epoch};
+use keeper::request::Question;
+use keeper::step::{Grant, Notice};
+use store::{Committed, Memory, Store, StoreError};
+
+use crate::dispatch::Dispatcher;
+use crate::driver::core::{Batch, Core, Input};
+use crate::driver::{Clock, Driver, Hands, Ticket};
+use crate::files::Files;
+use crate::liveness::Liveness;
+use crate::news;
+use crate::outbound::Outbound;
+
+/// Where locks are kept, and how they behave.
+pub struct Locks {
+    pub store: Box<dyn Store>,
+    pub config: keeper::config::Config,
+    /// A copy of the epoch beside the store, so that a restored backup of the store repeats none
+    /// (R1.7).
+    pub epoch_copy: Option<PathBuf>,
+    /// Lock and status calls that concern no export must come from a reserved port (R6.3).
+    pub reserved_ports: bool,
+}
+
+impl Locks {
+    /// Locks that end with the process: for trials and tests.
+    pub fn in_memory() -> Self {
+        Self {
+            store: Box::new(Memory::new()),
+            config: keeper::config::Config::default(),
+            epoch_copy: None,
+            reserved_ports: false,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LocksError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("cannot keep the epoch in {}: {error}", path.display())]
+    Epoch { path: PathBuf, error: io::Error },
+    #[error("cannot start the committer thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A keeper whose start is durable, and what it wants told.
+pub struct Restored {
+    pub driver: Driver,
+    pub first: Batch,
+    pub state: u32,
+    pub fenced: Vec<std::net::IpAddr>,
+}
+
+/// Takes up what the store has. When this returns, the new epoch is durable and sockets may open
+/// (I3).
+pub fn restore(locks: Locks, queue_max: usize) -> Result<Restored, LocksError> {
+    let Locks { mut store, mut config, epoch_copy, .. } = locks;
+    let saved = store.load()?;
+    let last = store.last_token()?;
+    let copy = epoch_copy.as_deref().map(read_epoch).transpose()?.flatten();
+    let epoch = Epoch::after(saved.epoch, copy, minutes_since_2020());
+    if let Some(path) = epoch_copy.as_deref() {
+        write_epoch(path, epoch)?;
+    }
+    config.seed = seed();
+    add_our_names(&mut config.names);
+    let fenced = saved.clients.values().filter(|client| client.fenced);
+    let fenced = fenced.map(|client| client.address).collect();
+    let clock = Clock::start();
+    let mut core = Core::new(Keeper::restore(saved, epoch, config, clock.now()), last);
+    let first = core.take_batch();
+    match store.commit(&first.changes, first.token) {
+        Committed::Done => {}
+        Committed::NotWritten(error) | Committed::Unknown(error) => return Err(error.into()),
+    }
+    let state = epoch.nsm_state();
+    let driver = Driver::new(core, store, clock, queue_max).map_err(LocksError::Thread)?;
+    Ok(Restored { driver, first, state, fenced })
+}
+
+/// One who carries out what the keeper wants, and tells people what happened.
+pub struct Carrier {
+    pub driver: Driver,
+    pub outbound: Outbound,
+    pub liveness: Liveness,
+    pub files: Arc<Files>,
+    pub dispatcher: Weak<Dispatcher>,
+}
+
+impl Hands for Carrier {
+    fn grant(&self, grant: Grant) {
+        self.outbound.send_grant(grant);
+    }
+
+    fn notice(&self, notice: Notice) {
+        self.outbound.send_notice(notice);
+    }
+
+    fn probe(&self, keeper: &Keeper, client: ClientId, question: Question) {
+        let Some(row) = keeper.client(client).map(|view| view.client.clone()) else { return };
+        let (liveness, driver) = (self.liveness.clone(), self.driver.clone());
+        tokio::spawn(async move {
+            let answer = liveness.probe(row.address, row.name.bytes(), question).await;
+            driver.report(Input::<Box<dyn Ticket>>::Probed(client, question, answer));
+        });
+    }
+
+    fn happened(&self, keeper: &Keeper, event: Event) {
+        match &event {
+            Event::Rebooted { client, .. } => {
+                if let Some(view) = keeper.client(*client)
+                    && let Some(dispatcher) = self.dispatcher.upgrade()
+                {
+                    dispatcher.forget_host(view.client.address, view.client.name.bytes());
+                }
+            }
+            Event::Fenced { client, .. } | Event::Unfenced { client, .. } => {
+                if let Some(view) = keeper.client(*client) {
+                    let address = view.client.address;
+                    self.files.fences.set(address, keeper.is_fenced(address));
+                }
+            }
+            _ => {}
+        }
+        news::tell(keeper, &event);
+    }
+}
+
+fn minutes_since_2020() -> u64 {
+    const START_OF_2020: u64 = 1_577_836_800;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    now.saturating_sub(START_OF_2020) / 60
+}
+
+fn read_epoch(path: &Path) -> Result<Option<Epoch>, LocksError> {
+    let failed = |error| LocksError::Epoch { path: path.to_owned(), error };
+    match fs::read_to_string(path) {
+        Ok(text) => match text.trim().parse() {
+            Ok(epoch) => Ok(Some(Epoch(epoch))),
+            Err(_) => Err(failed(io::Error::other(
+                "it is not a number; delete it if the store itself is intact",
+            ))),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Written beside and renamed: half a number would be a smaller one.
+fn write_epoch(path: &Path, epoch: Epoch) -> Result<(), LocksError> {
+    let write = || {
+        let fresh = path.with_extension("new");
+        fs::write(&fresh, format!("{}\n", epoch.0))?;
+        fs::File::open(&fresh)?.sync_all()?;
+        fs::rename(&fresh, path)?;
+        path.parent().map_or(Ok(()), |parent| fs::File::open(parent)?.sync_all())
+    };
+    write().map_err(|error| LocksError::Epoch { path: path.to_owned(), error })
+}
+
+fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    // Without randomness peers could shape our tables; that is all.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
+}
+
+/// By which clients may know us: the host name, and its short form (R2.3).
+fn add_our_names(names: &mut Vec<Name>) {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_bytes();
+    let short = host.split(|byte| *byte == b'.').next().unwrap_or(host);
+    for name in [host, short] {
+        let name = Name::new(name);
+        if !name.bytes().is_empty() && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_epoch_grows_even_if_the_store_is_an_old_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("epoch");
+        assert_eq!(read_epoch(&path).unwrap(), None);
+        write_epoch(&path, Epoch(9_000_000_000)).unwrap();
+        let locks = || Locks { epoch_copy: Some(path.clone()), ..Locks::in_memory() };
+        let first = restore(locks(), 10).unwrap();
+        let second = restore(locks(), 10).unwrap();
+        assert_eq!(first.state, (9_000_000_001u64 as u32).wrapping_mul(2) | 1);
+        assert_eq!(second.state, first.state.wrapping_add(2));
+    }
+
+    #[test]
+    fn an_epoch_that_cannot_be_read_stops_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("epoch");
+        fs::write(&path, "many").unwrap();
+        let locks = Locks { epoch_copy: Some(path), ..Locks::in_memory() };
+        let error = restore(locks, 10).err().unwrap().to_string();
+        assert!(error.contains("not a number"), "{error}");
+    }
+}

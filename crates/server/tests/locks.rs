@@ -1,0 +1,242 @@
+//! Locks over the wire: what a client sends and what it hears.
+
+mod support;
+
+use std::time::Duration;
+
+use client::Options;
+use client::nfs::Nfs;
+use lockkeeper_server::Limits;
+use support::{file, *};
+use tokio::time::timeout;
+use vfs::{Access, Export, FileKey, FileSystem, Rules};
+use wire::nfs3::{Handle, NewAttributes, SetAttr, SetAttrArgs};
+use wire::nlm::{self, LockArgs, Old, Status, TestOutcome, v1, v3};
+use wire::nsm;
+
+async fn end(server: Running) {
+    server.stop();
+    server.ended().await;
+}
+
+async fn chmod(nfs: &Nfs, file: &Handle, mode: u32) {
+    let args = SetAttrArgs {
+        object: file.clone(),
+        new: NewAttributes { mode: Some(mode), ..NewAttributes::default() },
+        guard: None,
+    };
+    nfs.0.call::<SetAttr>(&args).await.unwrap().unwrap();
+}
+
+/// The handle of the export's root, without asking for it.
+fn sealed_root() -> Handle {
+    let filesystem = memory();
+    let id = Export::id_of_path(PATH.as_bytes());
+    let file = FileKey { filesystem: filesystem.id(), object: filesystem.root() };
+    Handle(key().seal(id, &file).as_bytes().to_vec().into())
+}
+
+async fn file_of(server: &Running) -> Handle {
+    let nfs = server.nfs().await;
+    file(&nfs, &server.root().await, "locked", 0).await
+}
+
+#[tokio::test]
+async fn a_lock_keeps_others_out_until_it_is_given_back() {
+    let server = Running::in_memory().await;
+    let file = file_of(&server).await;
+    let alice = Locker::connect(server.at, "alice", 1).await;
+    let bob = Locker::connect(server.at, "bob", 7).await;
+    assert_eq!(alice.lock(&file, range(10, 5)).await, Status::Granted);
+    assert_eq!(bob.lock(&file, range(14, 10)).await, Status::Denied);
+    assert_eq!(bob.lock(&file, range(15, 0)).await, Status::Granted);
+    match bob.test(&file, range(0, 0)).await {
+        TestOutcome::Denied(holder) => {
+            assert_eq!((holder.svid, holder.exclusive), (1, true));
+            assert_eq!(&holder.owner[..], b"1@alice");
+            assert_eq!((holder.range.offset, holder.range.length), (10, 5));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(bob.test(&file, range(0, 10)).await, TestOutcome::Other(Status::Granted));
+    assert_eq!(alice.unlock(&file, range(0, 0)).await, Status::Granted);
+    assert_eq!(bob.lock(&file, range(0, 0)).await, Status::Granted);
+    end(server).await;
+}
+
+#[tokio::test]
+async fn two_processes_of_one_machine_and_two_machines_are_different_owners() {
+    let server = Running::in_memory().await;
+    let file = file_of(&server).await;
+    let one = Locker::connect(server.at, "alice", 1).await;
+    let two = one.process(2);
+    assert_eq!(one.lock_shared(&file, range(0, 0)).await, Status::Granted);
+    assert_eq!(two.lock_shared(&file, range(0, 0)).await, Status::Granted);
+    assert_eq!(two.lock(&file, range(0, 0)).await, Status::Denied);
+    assert_eq!(one.unlock(&file, range(0, 0)).await, Status::Granted);
+    assert_eq!(two.lock(&file, range(0, 0)).await, Status::Granted);
+    end(server).await;
+}
+
+#[tokio::test]
+async fn one_who_waits_is_told_so_and_may_stop_waiting() {
+    let server = Running::in_memory().await;
+    let file = file_of(&server).await;
+    let alice = Locker::connect(server.at, "alice", 1).await;
+    let bob = Locker::connect(server.at, "bob", 7).await;
+    assert_eq!(alice.lock(&file, range(0, 0)).await, Status::Granted);
+    assert_eq!(bob.wait(&file, range(0, 0)).await, Status::Blocked);
+    assert_eq!(bob.wait(&file, range(0, 0)).await, Status::Blocked);
+    assert_eq!(bob.cancel(&file, range(0, 0)).await, Status::Granted);
+    assert_eq!(alice.unlock(&file, range(0, 0)).await, Status::Granted);
+    assert_eq!(alice.lock(&file, range(0, 0)).await, Status::Granted);
+    end(server).await;
+}
+
+#[tokio::test]
+async fn a_circle_of_waiters_is_refused() {
+    let server = Running::in_memory().await;
+    let file = file_of(&server).await;
+    let alice = Locker::connect(server.at, "alice", 1).await;
+    let bob = Locker::connect(server.at, "bob", 7).await;
+    assert_eq!(alice.lock(&file, range(0, 1)).await, Status::Granted);
+    assert_eq!(bob.lock(&file, range(1, 1)).await, Status::Granted);
+    assert_eq!(alice.wait(&file, range(1, 1)).await, Status::Blocked);
+    assert_eq!(bob.wait(&file, range(0, 1)).await, Status::Deadlock);
+    end(server).await;
+}
+
+#[tokio::test]
+async fn ranges_beyond_the_largest_file_are_too_big() {
+    let server = Running::in_memory().await;
+    let file = file_of(&server).await;
+    let alice = Locker::connect(server.at, "alice", 1).await;
+    assert_eq!(alice.lock(&file, range(1 << 63, 1)).await, Status::FBig);
+    assert_eq!(alice.lock(&file, range((1 << 63) - 1, 1)).await, Status::Granted);
+    assert_eq!(alice.unlock(&file, range(1 << 63, 1)).await, Status::Granted);
+    end(server).await;
+}
+
+#[tokio::test]
+async fn a_forged_handle_is_stale_for_everybody() {
+    let server = Running::in_memory().await;
+    let alice = Locker::connect(server.at, "alice", 1).await;
+    let forged = Handle(vec![1; 40].into());
+    assert_eq!(alice.lock(&forged, range(0, 0)).await, Status::StaleFh);
+    assert_eq!(alice.unlock(&forged, range(0, 0)).await, Status::StaleFh);
+    end(server).await;
+}
+
+#[tokio::test]
+async fn versions_1_and_3_are_spoken_with_their_words() {
+    let server = Running::in_memory().await;
+    let file = file_of(&server).await;
+    let alice = Locker::connect(server.at, "alice", 1).await;
+    let bob = Locker::connect(server.at, "bob", 7).await;
+    let args = alice.lock_args(&file, range(0, 9), true);
+    let reply = alice.connection.call::<v3::Lock>(&Old(args)).await.unwrap().0;
+    assert_eq!(reply.status, Status::Granted);
+    let args = bob.lock_args(&file, range(0, 9), true);
+    let reply = bob.connection.call::<v1::Lock>(&Old(args)).await.unwrap().0;
+    assert_eq!(reply.status, Status::Denied);
+    // What only version 4 can say.
+    let forged = Handle(vec![1; 40].into());
+    let args = bob.lock_args(&forged, range(0, 9), true);
+    let reply = bob.connection.call::<v1::Lock>(&Old(args.clone())).await.unwrap().0;
+    assert_eq!(reply.status, Status::Denied);
+    let args = LockArgs { block: true, ..args };
+    let reply = bob.connection.call::<v1::Lock>(&Old(args)).await.unwrap().0;
+    assert_eq!(reply.status, Status::DeniedNoLocks);
+    // Version 1 has no shares.
+    let bytes = bob.connection.call_raw(nlm::PROGRAM, 1, 20, &[]).await;
+    assert!(bytes.unwrap_err().to_string().contains("ProcedureUnavailable"));
+    let bytes = bob.connection.call_raw(nlm::PROGRAM, 2, 0, &[]).await;
+    assert!(bytes.unwrap_err().to_string().contains("ProgramMismatch"));
+    end(server).await;
+}
+
+#[tokio::test]
+async fn a_lock_needs_permission_and_giving_it_back_does_not() {
+    let server = Running::in_memory().await;
+    let nfs = server.nfs().await;
+    let file = file(&nfs, &server.root().await, "private", 0).await;
+    chmod(&nfs, &file, 0o640).await;
+    let user = Options::default().user(1000, 1000, &[]);
+    let stranger = Locker::connect_with(server.at, "alice", 1, &user).await;
+    assert_eq!(stranger.lock_shared(&file, range(0, 0)).await, Status::Denied);
+    assert_eq!(stranger.wait(&file, range(0, 0)).await, Status::DeniedNoLocks);
+    assert_eq!(stranger.unlock(&file, range(0, 0)).await, Status::Granted);
+    chmod(&nfs, &file, 0o644).await;
+    assert_eq!(stranger.lock_shared(&file, range(0, 0)).await, Status::Granted);
+    assert_eq!(stranger.lock(&file, range(0, 0)).await, Status::Denied);
+    end(server).await;
+}
+
+#[tokio::test]
+async fn export_rules_hold_for_locks() {
+    let rules = |rules: Rules| vec![export(PATH, memory(), rules)];
+    // Exclusive locks are for who could write.
+    let read_only = Rules { access: Access::ReadOnly, ..open_rules() };
+    let server = Running::try_start(config(Limits::default()), rules(read_only)).await.unwrap();
+    let alice = Locker::connect(server.at, "alice", 1).await;
+    let root = server.root().await;
+    assert_eq!(alice.lock(&root, range(0, 0)).await, Status::RoFs);
+    assert_eq!(alice.lock_shared(&root, range(0, 0)).await, Status::Granted);
+    end(server).await;
+    // An unprivileged user of a client does not speak for it.
+    let reserved = Rules { reserved_ports: true, ..open_rules() };
+    let server = Running::try_start(config(Limits::default()), rules(reserved)).await.unwrap();
+    let alice = Locker::connect(server.at, "alice", 1).await;
+    let root = sealed_root();
+    let args = alice.lock_args(&root, range(0, 0), false);
+    let refused = alice.send(&args).await.unwrap_err().to_string();
+    assert!(refused.contains("TooWeak"), "{refused}");
+    end(server).await;
+}
+
+#[tokio::test]
+async fn the_status_monitor_answers() {
+    let server = Running::in_memory().await;
+    let connection = server.connect().await;
+    let stat = connection.call::<nsm::Stat>(&b"anybody"[..].into()).await.unwrap();
+    assert_eq!((stat.outcome, stat.state % 2), (nsm::Outcome::Success, 1));
+    let my_id =
+        nsm::MyId { my_name: b"watcher"[..].into(), program: 200_000, version: 1, procedure: 9 };
+    let mon_id = nsm::MonId { mon_name: b"alice"[..].into(), my_id: my_id.clone() };
+    let args = nsm::MonArgs { mon_id: mon_id.clone(), private: [1; 16] };
+    assert_eq!(connection.call::<nsm::Mon>(&args).await.unwrap(), stat);
+    assert_eq!(connection.call::<nsm::Unmon>(&mon_id).await.unwrap().state, stat.state);
+    assert_eq!(connection.call::<nsm::UnmonAll>(&my_id).await.unwrap().state, stat.state);
+    // Nobody takes a crash for the asking, and a notice about a stranger gets no answer.
+    assert!(connection.call::<nsm::SimuCrash>(&()).await.is_err());
+    let notice = nsm::NotifyArgs { mon_name: b"nobody"[..].into(), state: 9 };
+    let unheard = timeout(Duration::from_millis(300), connection.call::<nsm::Notify>(&notice));
+    assert!(unheard.await.is_err());
+    end(server).await;
+}
+
+#[tokio::test]
+async fn a_rebooted_host_loses_its_locks_when_nothing_of_it_answers() {
+    let server = Running::in_memory().await;
+    let file = file_of(&server).await;
+    let alice = Locker::connect(server.at, "alice", 1).await;
+    let bob = Locker::connect(server.at, "bob", 7).await;
+    assert_eq!(alice.lock(&file, range(0, 0)).await, Status::Granted);
+    drop(alice);
+    let notice = nsm::NotifyArgs { mon_name: b"alice"[..].into(), state: 5 };
+    bob.connection.call::<nsm::Notify>(&notice).await.unwrap();
+    assert_eq!(bob.lock(&file, range(0, 0)).await, Status::Granted);
+    end(server).await;
+}
+
+#[tokio::test]
+async fn garbage_is_called_garbage() {
+    let server = Running::in_memory().await;
+    let connection = server.connect().await;
+    for procedure in (1..=15).chain(20..=23) {
+        let answer = connection.call_raw(nlm::PROGRAM, 4, procedure, &[0xff; 7]).await;
+        let Err(error) = answer else { continue };
+        assert!(error.to_string().contains("GarbageArgs"), "{procedure}: {error}");
+    }
+    end(server).await;
+}
