@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use bytes::Bytes;
 
 use vfs::local::{self, LocalFs};
-use vfs::{FileSystemId, Rules};
+use vfs::{FileSystem as _, FileSystemId, Rules};
 
 use crate::config;
 
@@ -55,6 +55,7 @@ impl Opener {
             });
             open.push((source, filesystem));
         }
+        refuse_twins(&open)?;
         let exports = vfs::Exports::new(exports).map_err(|error| anyhow!(error))?;
         self.open = open;
         Ok(exports)
@@ -165,6 +166,31 @@ impl Opener {
     }
 }
 
+/// Two mounted copies of one file system have one id: a lock on a file of one would be a lock on
+/// the same file of the other.
+fn refuse_twins(open: &[(Source, Arc<LocalFs>)]) -> Result<()> {
+    for (index, (one, filesystem)) in open.iter().enumerate() {
+        let twin = open[..index].iter().find(|(other, known)| {
+            known.id() == filesystem.id() && other.device != one.device && !has_subvolumes(one)
+        });
+        if let Some((other, _)) = twin {
+            bail!(
+                "{} and {} are copies of one file system (equal UUID), and their locks would \
+                 collide; set a `filesystem_id` of its own for one of these exports",
+                other.root.display(),
+                one.root.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// There every subvolume has a device number of its own, and handles tell them apart.
+fn has_subvolumes(source: &Source) -> bool {
+    const BTRFS: i64 = 0x9123_683e;
+    rustix::fs::statfs(&source.root).is_ok_and(|found| found.f_type as i64 == BTRFS)
+}
+
 /// What clients mount: the path as it was configured, also where it is a link; one that is
 /// relative or has `..` in it as it was resolved.
 fn mount_path(configured: &Path, resolved: &Path) -> Bytes {
@@ -180,6 +206,28 @@ fn mount_path(configured: &Path, resolved: &Path) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn open(configured: &[config::Export]) -> Result<vfs::Exports> {
+        let state = tempfile::tempdir().unwrap();
+        Opener::new(state.path(), false, 64).open(configured)
+    }
+
+    #[test]
+    fn two_copies_of_one_file_system_are_refused() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+        let export = |dir: &tempfile::TempDir, id| config::Export {
+            filesystem_id: Some(id),
+            ..config::Export::of(dir.path().to_owned())
+        };
+        let error = open(&[export(&one, 7), export(&two, 7)]).err().unwrap().to_string();
+        assert!(error.contains("set a `filesystem_id`"), "{error}");
+        assert!(open(&[export(&one, 7), export(&two, 8)]).is_ok());
+        let inner = config::Export {
+            filesystem_id: Some(7),
+            ..config::Export::of(tempfile::tempdir_in(one.path()).unwrap().keep())
+        };
+        assert!(open(&[export(&one, 7), inner]).is_ok());
+    }
 
     #[test]
     fn clients_mount_what_was_configured() {
