@@ -5,13 +5,14 @@
 //! - [`Datagram`] is a UDP socket that repeats a call until it is answered.
 //!
 //! One level above, [`rpcbind`] finds the port of a program, [`mount`] the root of an export, and
-//! [`nfs`] works with files.
+//! [`nfs`] works with files, [`Locker`] with locks.
 #![forbid(unsafe_code)]
 
 mod connection;
 mod datagram;
 mod envelope;
 mod error;
+mod locker;
 pub mod mount;
 pub mod nfs;
 mod options;
@@ -25,5 +26,6 @@ pub use connection::Connection;
 pub use datagram::Datagram;
 pub use envelope::Prepared;
 pub use error::{CallError, ConnectError, Refusal};
+pub use locker::Locker;
 pub use options::Options;
 pub use pipeline::Pipeline;

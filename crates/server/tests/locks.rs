@@ -4,8 +4,8 @@ mod support;
 
 use std::time::Duration;
 
-use client::Options;
 use client::nfs::Nfs;
+use client::{Locker, Options};
 use lockkeeper_server::Limits;
 use support::{file, *};
 use tokio::time::timeout;
@@ -45,12 +45,12 @@ async fn file_of(server: &Running) -> Handle {
 async fn a_lock_keeps_others_out_until_it_is_given_back() {
     let server = Running::in_memory().await;
     let file = file_of(&server).await;
-    let alice = Locker::connect(server.at, "alice", 1).await;
-    let bob = Locker::connect(server.at, "bob", 7).await;
-    assert_eq!(alice.lock(&file, range(10, 5)).await, Status::Granted);
-    assert_eq!(bob.lock(&file, range(14, 10)).await, Status::Denied);
-    assert_eq!(bob.lock(&file, range(15, 0)).await, Status::Granted);
-    match bob.test(&file, range(0, 0)).await {
+    let alice = locker(server.at, "alice", 1).await;
+    let bob = locker(server.at, "bob", 7).await;
+    assert_eq!(alice.lock(&file, range(10, 5)).await.unwrap(), Status::Granted);
+    assert_eq!(bob.lock(&file, range(14, 10)).await.unwrap(), Status::Denied);
+    assert_eq!(bob.lock(&file, range(15, 0)).await.unwrap(), Status::Granted);
+    match bob.test(&file, range(0, 0)).await.unwrap() {
         TestOutcome::Denied(holder) => {
             assert_eq!((holder.svid, holder.exclusive), (1, true));
             assert_eq!(&holder.owner[..], b"1@alice");
@@ -58,9 +58,9 @@ async fn a_lock_keeps_others_out_until_it_is_given_back() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(bob.test(&file, range(0, 10)).await, TestOutcome::Other(Status::Granted));
-    assert_eq!(alice.unlock(&file, range(0, 0)).await, Status::Granted);
-    assert_eq!(bob.lock(&file, range(0, 0)).await, Status::Granted);
+    assert_eq!(bob.test(&file, range(0, 10)).await.unwrap(), TestOutcome::Other(Status::Granted));
+    assert_eq!(alice.unlock(&file, range(0, 0)).await.unwrap(), Status::Granted);
+    assert_eq!(bob.lock(&file, range(0, 0)).await.unwrap(), Status::Granted);
     end(server).await;
 }
 
@@ -68,13 +68,13 @@ async fn a_lock_keeps_others_out_until_it_is_given_back() {
 async fn two_processes_of_one_machine_and_two_machines_are_different_owners() {
     let server = Running::in_memory().await;
     let file = file_of(&server).await;
-    let one = Locker::connect(server.at, "alice", 1).await;
+    let one = locker(server.at, "alice", 1).await;
     let two = one.process(2);
-    assert_eq!(one.lock_shared(&file, range(0, 0)).await, Status::Granted);
-    assert_eq!(two.lock_shared(&file, range(0, 0)).await, Status::Granted);
-    assert_eq!(two.lock(&file, range(0, 0)).await, Status::Denied);
-    assert_eq!(one.unlock(&file, range(0, 0)).await, Status::Granted);
-    assert_eq!(two.lock(&file, range(0, 0)).await, Status::Granted);
+    assert_eq!(one.lock_shared(&file, range(0, 0)).await.unwrap(), Status::Granted);
+    assert_eq!(two.lock_shared(&file, range(0, 0)).await.unwrap(), Status::Granted);
+    assert_eq!(two.lock(&file, range(0, 0)).await.unwrap(), Status::Denied);
+    assert_eq!(one.unlock(&file, range(0, 0)).await.unwrap(), Status::Granted);
+    assert_eq!(two.lock(&file, range(0, 0)).await.unwrap(), Status::Granted);
     end(server).await;
 }
 
@@ -82,14 +82,14 @@ async fn two_processes_of_one_machine_and_two_machines_are_different_owners() {
 async fn one_who_waits_is_told_so_and_may_stop_waiting() {
     let server = Running::in_memory().await;
     let file = file_of(&server).await;
-    let alice = Locker::connect(server.at, "alice", 1).await;
-    let bob = Locker::connect(server.at, "bob", 7).await;
-    assert_eq!(alice.lock(&file, range(0, 0)).await, Status::Granted);
-    assert_eq!(bob.wait(&file, range(0, 0)).await, Status::Blocked);
-    assert_eq!(bob.wait(&file, range(0, 0)).await, Status::Blocked);
-    assert_eq!(bob.cancel(&file, range(0, 0)).await, Status::Granted);
-    assert_eq!(alice.unlock(&file, range(0, 0)).await, Status::Granted);
-    assert_eq!(alice.lock(&file, range(0, 0)).await, Status::Granted);
+    let alice = locker(server.at, "alice", 1).await;
+    let bob = locker(server.at, "bob", 7).await;
+    assert_eq!(alice.lock(&file, range(0, 0)).await.unwrap(), Status::Granted);
+    assert_eq!(bob.wait(&file, range(0, 0)).await.unwrap(), Status::Blocked);
+    assert_eq!(bob.wait(&file, range(0, 0)).await.unwrap(), Status::Blocked);
+    assert_eq!(bob.cancel(&file, range(0, 0)).await.unwrap(), Status::Granted);
+    assert_eq!(alice.unlock(&file, range(0, 0)).await.unwrap(), Status::Granted);
+    assert_eq!(alice.lock(&file, range(0, 0)).await.unwrap(), Status::Granted);
     end(server).await;
 }
 
@@ -97,12 +97,12 @@ async fn one_who_waits_is_told_so_and_may_stop_waiting() {
 async fn a_circle_of_waiters_is_refused() {
     let server = Running::in_memory().await;
     let file = file_of(&server).await;
-    let alice = Locker::connect(server.at, "alice", 1).await;
-    let bob = Locker::connect(server.at, "bob", 7).await;
-    assert_eq!(alice.lock(&file, range(0, 1)).await, Status::Granted);
-    assert_eq!(bob.lock(&file, range(1, 1)).await, Status::Granted);
-    assert_eq!(alice.wait(&file, range(1, 1)).await, Status::Blocked);
-    assert_eq!(bob.wait(&file, range(0, 1)).await, Status::Deadlock);
+    let alice = locker(server.at, "alice", 1).await;
+    let bob = locker(server.at, "bob", 7).await;
+    assert_eq!(alice.lock(&file, range(0, 1)).await.unwrap(), Status::Granted);
+    assert_eq!(bob.lock(&file, range(1, 1)).await.unwrap(), Status::Granted);
+    assert_eq!(alice.wait(&file, range(1, 1)).await.unwrap(), Status::Blocked);
+    assert_eq!(bob.wait(&file, range(0, 1)).await.unwrap(), Status::Deadlock);
     end(server).await;
 }
 
@@ -110,20 +110,20 @@ async fn a_circle_of_waiters_is_refused() {
 async fn ranges_beyond_the_largest_file_are_too_big() {
     let server = Running::in_memory().await;
     let file = file_of(&server).await;
-    let alice = Locker::connect(server.at, "alice", 1).await;
-    assert_eq!(alice.lock(&file, range(1 << 63, 1)).await, Status::FBig);
-    assert_eq!(alice.lock(&file, range((1 << 63) - 1, 1)).await, Status::Granted);
-    assert_eq!(alice.unlock(&file, range(1 << 63, 1)).await, Status::Granted);
+    let alice = locker(server.at, "alice", 1).await;
+    assert_eq!(alice.lock(&file, range(1 << 63, 1)).await.unwrap(), Status::FBig);
+    assert_eq!(alice.lock(&file, range((1 << 63) - 1, 1)).await.unwrap(), Status::Granted);
+    assert_eq!(alice.unlock(&file, range(1 << 63, 1)).await.unwrap(), Status::Granted);
     end(server).await;
 }
 
 #[tokio::test]
 async fn a_forged_handle_is_stale_for_everybody() {
     let server = Running::in_memory().await;
-    let alice = Locker::connect(server.at, "alice", 1).await;
+    let alice = locker(server.at, "alice", 1).await;
     let forged = Handle(vec![1; 40].into());
-    assert_eq!(alice.lock(&forged, range(0, 0)).await, Status::StaleFh);
-    assert_eq!(alice.unlock(&forged, range(0, 0)).await, Status::StaleFh);
+    assert_eq!(alice.lock(&forged, range(0, 0)).await.unwrap(), Status::StaleFh);
+    assert_eq!(alice.unlock(&forged, range(0, 0)).await.unwrap(), Status::StaleFh);
     end(server).await;
 }
 
@@ -131,8 +131,8 @@ async fn a_forged_handle_is_stale_for_everybody() {
 async fn versions_1_and_3_are_spoken_with_their_words() {
     let server = Running::in_memory().await;
     let file = file_of(&server).await;
-    let alice = Locker::connect(server.at, "alice", 1).await;
-    let bob = Locker::connect(server.at, "bob", 7).await;
+    let alice = locker(server.at, "alice", 1).await;
+    let bob = locker(server.at, "bob", 7).await;
     let args = alice.lock_args(&file, range(0, 9), true);
     let reply = alice.connection.call::<v3::Lock>(&Old(args)).await.unwrap().0;
     assert_eq!(reply.status, Status::Granted);
@@ -162,13 +162,13 @@ async fn a_lock_needs_permission_and_giving_it_back_does_not() {
     let file = file(&nfs, &server.root().await, "private", 0).await;
     chmod(&nfs, &file, 0o640).await;
     let user = Options::default().user(1000, 1000, &[]);
-    let stranger = Locker::connect_with(server.at, "alice", 1, &user).await;
-    assert_eq!(stranger.lock_shared(&file, range(0, 0)).await, Status::Denied);
-    assert_eq!(stranger.wait(&file, range(0, 0)).await, Status::DeniedNoLocks);
-    assert_eq!(stranger.unlock(&file, range(0, 0)).await, Status::Granted);
+    let stranger = Locker::connect(server.at, "alice", 1, &user).await.unwrap();
+    assert_eq!(stranger.lock_shared(&file, range(0, 0)).await.unwrap(), Status::Denied);
+    assert_eq!(stranger.wait(&file, range(0, 0)).await.unwrap(), Status::DeniedNoLocks);
+    assert_eq!(stranger.unlock(&file, range(0, 0)).await.unwrap(), Status::Granted);
     chmod(&nfs, &file, 0o644).await;
-    assert_eq!(stranger.lock_shared(&file, range(0, 0)).await, Status::Granted);
-    assert_eq!(stranger.lock(&file, range(0, 0)).await, Status::Denied);
+    assert_eq!(stranger.lock_shared(&file, range(0, 0)).await.unwrap(), Status::Granted);
+    assert_eq!(stranger.lock(&file, range(0, 0)).await.unwrap(), Status::Denied);
     end(server).await;
 }
 
@@ -178,15 +178,15 @@ async fn export_rules_hold_for_locks() {
     // Exclusive locks are for who could write.
     let read_only = Rules { access: Access::ReadOnly, ..open_rules() };
     let server = Running::try_start(config(Limits::default()), rules(read_only)).await.unwrap();
-    let alice = Locker::connect(server.at, "alice", 1).await;
+    let alice = locker(server.at, "alice", 1).await;
     let root = server.root().await;
-    assert_eq!(alice.lock(&root, range(0, 0)).await, Status::RoFs);
-    assert_eq!(alice.lock_shared(&root, range(0, 0)).await, Status::Granted);
+    assert_eq!(alice.lock(&root, range(0, 0)).await.unwrap(), Status::RoFs);
+    assert_eq!(alice.lock_shared(&root, range(0, 0)).await.unwrap(), Status::Granted);
     end(server).await;
     // An unprivileged user of a client does not speak for it.
     let reserved = Rules { reserved_ports: true, ..open_rules() };
     let server = Running::try_start(config(Limits::default()), rules(reserved)).await.unwrap();
-    let alice = Locker::connect(server.at, "alice", 1).await;
+    let alice = locker(server.at, "alice", 1).await;
     let root = sealed_root();
     let args = alice.lock_args(&root, range(0, 0), false);
     let refused = alice.send(&args).await.unwrap_err().to_string();
@@ -219,13 +219,13 @@ async fn the_status_monitor_answers() {
 async fn a_rebooted_host_loses_its_locks_when_nothing_of_it_answers() {
     let server = Running::in_memory().await;
     let file = file_of(&server).await;
-    let alice = Locker::connect(server.at, "alice", 1).await;
-    let bob = Locker::connect(server.at, "bob", 7).await;
-    assert_eq!(alice.lock(&file, range(0, 0)).await, Status::Granted);
+    let alice = locker(server.at, "alice", 1).await;
+    let bob = locker(server.at, "bob", 7).await;
+    assert_eq!(alice.lock(&file, range(0, 0)).await.unwrap(), Status::Granted);
     drop(alice);
     let notice = nsm::NotifyArgs { mon_name: b"alice"[..].into(), state: 5 };
     bob.connection.call::<nsm::Notify>(&notice).await.unwrap();
-    assert_eq!(bob.lock(&file, range(0, 0)).await, Status::Granted);
+    assert_eq!(bob.lock(&file, range(0, 0)).await.unwrap(), Status::Granted);
     end(server).await;
 }
 

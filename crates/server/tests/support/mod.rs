@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
 
 pub mod line;
-pub mod locker;
 pub mod network;
 pub mod watched;
 
@@ -15,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::nfs::Nfs;
-use client::{Connection, Options, mount};
+use client::{Connection, Locker, Options, mount};
 use lockkeeper_server::{
     BootError, Config, Failed, Limits, Locks, RpcbindMode, RpcbindState, Server, Stopper,
 };
@@ -27,7 +26,6 @@ use wire::nfs3::{GetAttr, GetAttrArgs, Handle, NewAttributes, Stability};
 use wire::rpc::Credential;
 
 pub use line::{Line, call, reply, results};
-pub use locker::{Locker, range};
 pub use watched::Watched;
 
 /// How long anything on this machine may take before a test gives up.
@@ -127,6 +125,12 @@ impl Running {
         self.stopper.stop();
     }
 
+    /// Waits until the server has ended by itself, and says why.
+    pub async fn failed(mut self) -> String {
+        let ended = timeout(PATIENCE, self.task.take().unwrap()).await;
+        ended.expect("the server did not end").unwrap().unwrap_err().to_string()
+    }
+
     /// Waits until the server has ended, after a stop.
     pub async fn ended(mut self) {
         let ended = timeout(PATIENCE, self.task.take().unwrap()).await;
@@ -188,4 +192,13 @@ pub fn resident_kilobytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+pub fn range(offset: u64, length: u64) -> wire::nlm::Range {
+    wire::nlm::Range { offset, length }
+}
+
+/// A process of root on a machine of this name.
+pub async fn locker(at: SocketAddr, machine: &str, svid: i32) -> Locker {
+    Locker::connect(at, machine, svid, &Options::default().user(0, 0, &[])).await.unwrap()
 }
