@@ -243,7 +243,7 @@ impl Keeper {
                 return self.refuse_lock(&request, host, why);
             }
             let settled = self.settle_grants(owner, file, request.range);
-            self.confirm_owned(owner, file, request.range, request.mode, now);
+            self.confirm_owned(owner, file, request.range, now);
             self.finish_and_wake(file, settled, Some(request.range), now);
             self.reply_lock(&request, Outcome::Granted);
             return self.end_grace_if_complete(now);
@@ -285,18 +285,17 @@ impl Keeper {
             || planted::has(Bug::StrangersReclaim)
     }
 
-    /// The owner knows of what it has in a range. Where nothing else changes, nothing need be
-    /// written; a weaker mode replaces a stronger one.
-    fn confirm_owned(&mut self, owner: OwnerId, file: FileId, range: Range, mode: Mode, now: Time) {
-        self.confirm_unchanged(owner, file, range, mode);
+    /// The owner knows of what it has in a range. A reclaim weakens nothing (I6): a client that
+    /// reclaims less than is recorded has an upgrade under way, and its grant may still reach it.
+    fn confirm_owned(&mut self, owner: OwnerId, file: FileId, range: Range, now: Time) {
+        // What lies wholly in the range is confirmed where it is: nothing need be written.
+        for mode in [Mode::Shared, Mode::Exclusive] {
+            self.confirm_unchanged(owner, file, range, mode);
+        }
         let own: Vec<Held> = self.table.owned(owner, file, range).collect();
         for held in own {
-            // What the owner took anew since then is not weakened by a late reclaim.
-            if held.terms.confirmed && held.terms.mode > mode {
-                continue;
-            }
             if let Some(part) = held.range.overlap(range) {
-                let terms = Terms { mode, confirmed: true, ..held.terms };
+                let terms = Terms { confirmed: true, ..held.terms };
                 self.grant(file, owner, part, terms, now);
             }
         }
