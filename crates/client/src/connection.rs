@@ -94,6 +94,30 @@ impl Connection {
         self.results((program, version, procedure), &Raw(args)).await
     }
 
+    /// A call whose reply nobody waits for. An error means that it was not handed over.
+    pub async fn tell_raw(
+        &self,
+        program: u32,
+        version: u32,
+        procedure: u32,
+        args: &[u8],
+    ) -> Result<(), CallError> {
+        if let Some(reason) = &lock(&self.table).ended {
+            return Err(reason.clone());
+        }
+        let numbers = (program, version, procedure);
+        let record = self.envelope.record(xid::next(), numbers, &Raw(args));
+        match timeout(self.timeout, self.calls.send(record)).await {
+            Ok(sent) => sent.map_err(|_| CallError::Closed),
+            Err(_) => Err(CallError::Timeout(self.timeout)),
+        }
+    }
+
+    /// Whether the connection is known to have ended.
+    pub fn has_ended(&self) -> bool {
+        lock(&self.table).ended.is_some()
+    }
+
     async fn results(&self, numbers: Numbers, args: &impl Encode) -> Result<Bytes, CallError> {
         let xid = xid::next();
         let record = self.envelope.record(xid, numbers, args);

@@ -20,6 +20,8 @@ pub struct Options {
     pub retransmit_after: Duration,
     /// The longest reply that is read from a stream.
     pub record_bytes_max: usize,
+    /// Room that is kept for reading from a stream when nothing is known about what comes.
+    pub read_bytes: usize,
     /// In how many fragments a reply may come.
     pub fragments_max: usize,
     /// How many calls may be under way on a `Connection`; further callers wait.
@@ -38,6 +40,7 @@ impl Default for Options {
             retransmit_after: Duration::from_millis(500),
             // The largest READ, and room for everything around it.
             record_bytes_max: (1 << 20) + 4096,
+            read_bytes: 64 << 10,
             fragments_max: 64,
             calls_max: 256,
             credential: Credential::None,

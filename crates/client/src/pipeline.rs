@@ -21,9 +21,6 @@ use crate::envelope::{Envelope, Numbers, Raw, fill_mark, numbers};
 use crate::output::Output;
 use crate::{CallError, ConnectError, Options, Prepared, socket, xid};
 
-/// Room that is made in the receive buffer when nothing is known about what comes.
-const READ_BYTES: usize = 64 << 10;
-
 #[derive(Debug)]
 pub struct Pipeline {
     stream: TcpStream,
@@ -31,6 +28,7 @@ pub struct Pipeline {
     output: Output,
     received: BytesMut,
     records: Records,
+    read_bytes: usize,
     /// What the record at the front of `received` still lacks.
     missing: usize,
     /// Past this, `flush` does not read on.
@@ -43,7 +41,8 @@ impl Pipeline {
             stream: socket::connect(to, options).await?,
             envelope: Envelope::new(&options.credential),
             output: Output::default(),
-            received: BytesMut::with_capacity(READ_BYTES),
+            received: BytesMut::with_capacity(options.read_bytes),
+            read_bytes: options.read_bytes.max(1),
             records: Records::new(options.limits()),
             missing: 4,
             kept_bytes_max: options.record_bytes_max.saturating_mul(16),
@@ -159,7 +158,7 @@ impl Pipeline {
     }
 
     fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
-        self.received.reserve(self.missing.max(READ_BYTES));
+        self.received.reserve(self.missing.max(self.read_bytes));
         let read = pin!(self.stream.read_buf(&mut self.received));
         Poll::Ready(match ready!(read.poll(context)) {
             Ok(0) => Err(CallError::Closed),

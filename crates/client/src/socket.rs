@@ -47,14 +47,22 @@ async fn connect_from_any(to: SocketAddr, options: &Options) -> Result<TcpStream
 
 /// A socket that hears only `to`: the system drops datagrams from any other address.
 pub(crate) async fn datagram(to: SocketAddr, options: &Options) -> Result<UdpSocket, ConnectError> {
+    let socket = open_datagram(to, options).await?;
+    socket.connect(to).await.map_err(ConnectError::Connect)?;
+    Ok(socket)
+}
+
+/// A socket of the family of `to` that hears everybody.
+pub(crate) async fn open_datagram(
+    to: SocketAddr,
+    options: &Options,
+) -> Result<UdpSocket, ConnectError> {
     for from in sources(to, options) {
-        let socket = match UdpSocket::bind(from).await {
-            Ok(socket) => socket,
+        match UdpSocket::bind(from).await {
+            Ok(socket) => return Ok(socket),
             Err(error) if taken(&error, options) => continue,
             Err(error) => return Err(ConnectError::Bind(error)),
-        };
-        socket.connect(to).await.map_err(ConnectError::Connect)?;
-        return Ok(socket);
+        }
     }
     Err(ConnectError::NoReservedPort)
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static NEXT: LazyLock<AtomicU32> =
     LazyLock::new(|| AtomicU32::new(RandomState::new().hash_one(std::process::id()) as u32));
 
-pub(crate) fn next() -> u32 {
+/// A number that no call of this process has had for a long time.
+pub fn next() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -278,3 +278,21 @@ async fn a_reserved_port_is_used_or_its_lack_is_named() {
         Err(other) => panic!("{other}"),
     }
 }
+
+#[tokio::test]
+async fn what_nobody_waits_for_is_sent_and_its_reply_dropped() {
+    let (peer, at) = Peer::new().await;
+    let connection = Connection::connect(at, &patient()).await.unwrap();
+    let mut caller = peer.accept().await;
+    connection.tell_raw(100_021, 4, 12, b"body").await.unwrap();
+    let call = caller.call().await;
+    assert_eq!((call.program, call.version, call.procedure), (100_021, 4, 12));
+    assert_eq!(&call.args[..], b"body");
+    caller.answer(&success(call.xid, &())).await;
+    assert!(!connection.has_ended());
+    drop(caller);
+    while !connection.has_ended() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(matches!(connection.tell_raw(100_021, 4, 12, b"").await, Err(CallError::Closed)));
+}

@@ -85,6 +85,11 @@ impl Tracked {
         self.taken_as.keys().any(|taken| *taken != self.row.incarnation)
     }
 
+    /// The first incarnation that it has something of.
+    pub fn oldest(&self) -> Incarnation {
+        self.taken_as.keys().next().copied().unwrap_or(self.row.incarnation)
+    }
+
     /// What counts against its limit.
     pub fn entries(&self) -> usize {
         self.locks + self.shares + self.waiting

@@ -181,6 +181,7 @@ impl Keeper {
             shares: tracked.shares,
             waiting: tracked.waiting,
             unconfirmed: tracked.unconfirmed,
+            oldest: tracked.oldest(),
             suspect,
             crashed: tracked.crashed,
             pending: tracked.pending.as_ref(),

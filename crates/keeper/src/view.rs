@@ -68,6 +68,8 @@ pub struct ClientView<'a> {
     pub waiting: usize,
     /// Locks and shares it has not reclaimed yet.
     pub unconfirmed: usize,
+    /// The first incarnation that it holds or awaits something of.
+    pub oldest: Incarnation,
     pub suspect: bool,
     pub crashed: bool,
     pub pending: Option<&'a PendingReboot>,

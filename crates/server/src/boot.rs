@@ -1,7 +1,7 @@
 //! The story of a start: workers, services, sockets, rpcbind; and of a clean stop.
 
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 use tracing::warn;
 
+use keeper::bytes::Name;
+use keeper::identity::HostKey;
 use vfs::{Exports, HandleKey};
 
 use crate::dispatch::Dispatcher;
@@ -17,7 +19,7 @@ use crate::driver::core::Input;
 use crate::driver::{Driver, End};
 use crate::files::Files;
 use crate::limits::Limits;
-use crate::liveness::Liveness;
+use crate::liveness::{self, Liveness};
 use crate::locks::{self, Carrier, Locks, LocksError};
 use crate::outbound::{self, Outbound, Report};
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
@@ -110,8 +112,6 @@ impl Stopper {
 const LAST_REPLIES: Duration = Duration::from_millis(200);
 /// How long it waits for a store that does not take the last step.
 const LAST_COMMIT: Duration = Duration::from_secs(5);
-/// How long one attempt to tell a peer something may take (R2.2).
-const ATTEMPT: Duration = Duration::from_secs(5);
 
 impl Server {
     /// Takes up the locks, opens the sockets and begins to serve. When this returns, clients can
@@ -146,12 +146,28 @@ impl Server {
         let settings = outbound::Settings {
             rpcbind_port: config.peer_rpcbind_port,
             reserved_ports: rustix::process::geteuid().is_root(),
-            attempt: ATTEMPT,
             in_flight_max: limits.callbacks_max,
+            ..outbound::Settings::default()
         };
         let outbound = Outbound::new(settings, listeners.datagrams(), report);
-        let liveness = Liveness::default();
-        let nlm = Nlm::new(files.clone(), driver.clone(), outbound.clone(), reserved_ports);
+        let on_reset = {
+            let driver = driver.clone();
+            Arc::new(move |address: IpAddr, name: &Name| {
+                driver.report(Input::Reset(HostKey::new(address, name.clone())));
+            })
+        };
+        let settings = liveness::Settings {
+            rpcbind_port: config.peer_rpcbind_port,
+            ..liveness::Settings::default()
+        };
+        let liveness = Liveness::new(settings, on_reset);
+        let nlm = Nlm::new(
+            files.clone(),
+            driver.clone(),
+            outbound.clone(),
+            liveness.clone(),
+            reserved_ports,
+        );
         let programs = vec![
             Program::Direct(Arc::new(Nfs3::new(files.clone()))),
             Program::Direct(Arc::new(MountService::new(files.clone()))),
@@ -162,7 +178,9 @@ impl Server {
             .iter()
             .flat_map(|program| program.versions().iter().map(|v| (program.number(), *v)))
             .collect();
-        let dispatcher = Arc::new(Dispatcher::new(programs, workers.clone(), limits.clone()));
+        let dispatcher =
+            Dispatcher::new(programs, workers.clone(), limits.clone(), liveness.clone());
+        let dispatcher = Arc::new(dispatcher);
 
         let addresses = listeners.addresses().to_vec();
         let registrar = Registrar::new(served, &addresses, listeners.port(), config.rpcbind_port);
@@ -175,7 +193,8 @@ impl Server {
             RpcbindState::Embedded { .. } => match registrar.listen(config.listen) {
                 Ok(listeners) => {
                     let table = Program::Direct(Arc::new(Rpcbind::new(registrar.table())));
-                    let dispatcher = Dispatcher::new(vec![table], workers.clone(), limits);
+                    let dispatcher =
+                        Dispatcher::new(vec![table], workers.clone(), limits, liveness.clone());
                     listeners.serve(&Arc::new(dispatcher), &stopped, &mut tasks);
                     rpcbind
                 }
@@ -197,6 +216,7 @@ impl Server {
             warn!("no rpcbind: {reason}");
         }
         // Now that clients find us, they are told that we are back.
+        let watched = liveness.clone();
         let carrier = Carrier {
             driver: driver.clone(),
             outbound,
@@ -205,6 +225,7 @@ impl Server {
             dispatcher: Arc::downgrade(&dispatcher),
         };
         driver.begin(Box::new(carrier), restored.first);
+        tokio::spawn(locks::watch_holders(driver.clone(), watched));
         let _dispatcher = dispatcher;
         Ok(Self { files, workers, addresses, rpcbind, registrar, tasks, stop, driver, _dispatcher })
     }

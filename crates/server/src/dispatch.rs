@@ -1,5 +1,6 @@
 //! From a record to the service that answers it.
 
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,11 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 
 use vfs::Patience;
-use wire::rpc::{self, Accepted, Call, Refused};
-use wire::{Message, Writer};
+use wire::rpc::{self, Accepted, Call, Credential, Refused};
+use wire::{Message, Writer, nfs3, nlm};
 
 use crate::duplicates::{Duplicates, Key};
 use crate::limits::Limits;
+use crate::liveness::Liveness;
 use crate::replay::Verdict;
 use crate::service::{Deferred, Program, Repeat, Served, Service};
 use crate::task::Task;
@@ -32,10 +34,16 @@ pub struct Dispatcher {
     locks: Duplicates,
     /// Bytes of requests and of expected and unsent replies, over all connections.
     load: Arc<AtomicUsize>,
+    liveness: Liveness,
 }
 
 impl Dispatcher {
-    pub fn new(programs: Vec<Program>, workers: Arc<Workers>, limits: Limits) -> Self {
+    pub fn new(
+        programs: Vec<Program>,
+        workers: Arc<Workers>,
+        limits: Limits,
+        liveness: Liveness,
+    ) -> Self {
         let (entries, bytes) = (limits.replay_entries_max, limits.replay_bytes_max);
         Self {
             programs,
@@ -45,11 +53,16 @@ impl Dispatcher {
             locks: Duplicates::new(entries, bytes),
             limits,
             load: Arc::default(),
+            liveness,
         }
     }
 
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    pub fn liveness(&self) -> &Liveness {
+        &self.liveness
     }
 
     /// Bytes under way; connections add what their peers have not read yet.
@@ -68,6 +81,13 @@ impl Dispatcher {
             Ok(call) => call,
             Err(refused) => return refusal(refused),
         };
+        // Who works with files or locks is a sign of life of its machine; who asks for a port is not.
+        if matches!(call.program, nfs3::PROGRAM | nlm::PROGRAM) {
+            match &call.credential {
+                Credential::Sys(caller) => to.named(&caller.machine),
+                Credential::None => to.named(&[]),
+            }
+        }
         match self.find(&call) {
             Ok(Program::Direct(service)) => self.receive_direct(service, call, record, peer, to),
             Ok(Program::Deferred(service)) => {
@@ -131,9 +151,13 @@ impl Dispatcher {
         to: &ReplyTo,
     ) -> Option<Message> {
         let repeat = service.repeat(&call);
+        let sender = service.sender(&call).unwrap_or_default();
+        if !sender.is_empty() {
+            to.named(sender);
+        }
         let mut key = None;
         if let Some(seen) = self.seen(repeat) {
-            let new = seen.key(&call, &record, peer, service.sender(&call).unwrap_or_default());
+            let new = seen.key(&call, &record, peer, sender);
             match seen.begin(&new, to) {
                 Verdict::New => key = Some((repeat, new)),
                 Verdict::Again(kept) => return Some(service.again(&call, peer, kept)),
@@ -169,8 +193,17 @@ impl Dispatcher {
         })
     }
 
+    /// A connection was opened from there: somebody is up.
+    pub fn heard(&self, address: IpAddr) {
+        for program in &self.programs {
+            if let Program::Deferred(service) = program {
+                service.heard(address);
+            }
+        }
+    }
+
     /// The lock requests of a host that rebooted: it may count from anywhere now.
-    pub fn forget_host(&self, address: std::net::IpAddr, name: &[u8]) {
+    pub fn forget_host(&self, address: IpAddr, name: &[u8]) {
         self.locks.forget(address, name);
     }
 

@@ -1,10 +1,310 @@
-//! stub
+//! Which connections belong to which host, and whether the kernel at their other end still lives
+//! (R6.1, R6.2, R4.5).
+//!
+//! A kernel that rebooted knows nothing of the TCP connections of its predecessor: it answers a
+//! segment on one with a reset, or not at all; a living kernel acknowledges it. So old connections
+//! are witnesses that nobody can forge. `pulse.rs` makes the kernel ask, `round.rs` hears all lines
+//! of a host at once, `verdict.rs` says what their answers mean together.
+//!
+//! A reset that answers our question is proof. A reset that comes by itself is only a suspicion: it
+//! is reported (`on_reset`), unless another connection of the same kernel answers at once.
+//!
+//! What the driver does: [`watch`](Liveness::watch) and then [`took`](Liveness::took) when a host is
+//! given a lock or a place in line, and for every recovered host at a start; `took` for a reclaim
+//! that is granted; [`unwatch`](Liveness::unwatch) when the host has nothing left;
+//! [`probe`](Liveness::probe), on a task of its own, for each `Message::Probe`.
+
+mod line;
+mod lockd;
+mod pulse;
+mod registry;
+mod round;
+#[cfg(test)]
+mod tests;
+mod verdict;
+mod witness;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use keeper::bytes::Name;
+use keeper::identity::{HostKey, Incarnation, Lane, Transport};
 use keeper::request::{ProbeAnswer, Question};
-use std::net::IpAddr;
-#[derive(Clone, Default)]
-pub struct Liveness;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+pub use line::Socket;
+use line::{End, How, Line};
+use lockd::LockManager;
+use registry::Registry;
+use round::{Round, testimony_of_reset};
+use verdict::{Testimony, verdict};
+
+/// Three questions, and time for the last answer.
+const SAME_KERNEL_MAX: Duration = Duration::from_secs(10);
+const REACHABLE_MAX: Duration = Duration::from_secs(5);
+/// So many lines of one host are asked, the oldest ones.
+const LINES_MAX: usize = 64;
+/// Witnesses that look for their lock managers at once.
+const CONNECTING_MAX: usize = 256;
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Hosts with a connection to their lock manager of our own.
+    pub witnesses_max: usize,
+    /// How often a witness calls NULL: lock managers close what is idle for 6 minutes.
+    pub null_every: Duration,
+    /// 111 everywhere but in tests.
+    pub rpcbind_port: u16,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            witnesses_max: 10_000,
+            null_every: Duration::from_secs(2 * 60),
+            rpcbind_port: wire::rpcbind::PORT,
+        }
+    }
+}
+
+/// Called with the address and the name of a host of which a connection was reset without our
+/// having asked. It must not block.
+pub type OnReset = Arc<dyn Fn(IpAddr, &Name) + Send + Sync>;
+
+/// What to find out about a host.
+#[derive(Debug, Clone)]
+pub struct Inquiry {
+    pub host: HostKey,
+    pub question: Question,
+    /// When the claim arrived, or now: connections opened later say nothing about the kernel before
+    /// it. The connection that brought the claim need not be left out: what counts is since when its
+    /// kernel is known.
+    pub asked: Instant,
+    /// The state whose locks are at stake: the oldest of which the host holds something. A later one
+    /// is safe, but the living connections of its kernel would then answer for the older one too.
+    pub incarnation: Incarnation,
+}
+
+#[derive(Clone)]
+pub struct Liveness(Arc<Shared>);
+
+struct Shared {
+    settings: Settings,
+    registry: Mutex<Registry>,
+    on_reset: OnReset,
+    connecting: Arc<Semaphore>,
+    /// Callers may be on threads of their own.
+    runtime: Option<Handle>,
+}
+
+/// A connection that `Liveness` knows of. Whoever owns the socket keeps this beside it, and says how
+/// it ended; if this is dropped before, it ended in order.
+pub struct Acquaintance {
+    shared: Weak<Shared>,
+    line: Arc<Line>,
+}
+
+impl Default for Liveness {
+    fn default() -> Self {
+        Self::new(Settings::default(), Arc::new(|_, _| ()))
+    }
+}
+
 impl Liveness {
-    pub async fn probe(&self, _: IpAddr, _: &[u8], _: Question) -> ProbeAnswer {
-        ProbeAnswer::Silent
+    /// To be called inside a runtime: witnesses run there, whatever thread asks for them.
+    pub fn new(settings: Settings, on_reset: OnReset) -> Self {
+        Self(Arc::new(Shared {
+            settings,
+            registry: Mutex::default(),
+            on_reset,
+            connecting: Arc::new(Semaphore::new(CONNECTING_MAX)),
+            runtime: Handle::try_current().ok(),
+        }))
+    }
+
+    /// A connection with `remote` opened. It is looked at through `socket` as long as that exists.
+    pub fn opened(&self, remote: IpAddr, socket: Arc<dyn Socket>) -> Acquaintance {
+        self.0.opened(remote, socket)
+    }
+
+    /// The answer to a question of the keeper.
+    pub async fn probe(&self, inquiry: &Inquiry) -> ProbeAnswer {
+        let Inquiry { host, question, asked, incarnation } = inquiry;
+        match question {
+            Question::SameKernel => {
+                let taken = self.0.lock().taken(host, *incarnation);
+                self.0.same_kernel(host, *asked, taken).await
+            }
+            Question::Reachable => match self.0.is_reachable(host).await {
+                true => ProbeAnswer::Alive,
+                false => ProbeAnswer::Silent,
+            },
+        }
+    }
+
+    /// The host holds or awaits locks, and came by this lane: its connections are not closed for being idle,
+    /// and one of our own to its lock manager is kept up. Repeating it costs little.
+    pub fn watch(&self, host: &HostKey, lane: Lane) {
+        let shared = &self.0;
+        let (settings, weak) = (&shared.settings, Arc::downgrade(shared));
+        let witness = || {
+            let lock_manager = shared.lock_manager(host, lane);
+            let task = witness::stand(weak, lock_manager, host.name().clone());
+            let runtime = shared.runtime.as_ref().filter(|_| lock_manager.may_be_called())?;
+            Some(runtime.spawn(task).into())
+        };
+        shared.lock().hold(host, lane, settings.witnesses_max, witness);
+    }
+
+    /// The host holds nothing any more.
+    pub fn unwatch(&self, host: &HostKey) {
+        self.0.lock().release(host);
+    }
+
+    /// A watched host was given a lock: its request arrived at that time and carried that state
+    /// (none if it was a reclaim). Connections that were open by then are that kernel's.
+    pub fn took(&self, host: &HostKey, incarnation: Incarnation, arrived: Instant) {
+        self.0.lock().took(host, incarnation, arrived);
+    }
+}
+
+impl Acquaintance {
+    /// A file or lock request came from a machine of that name (AUTH_SYS, or the caller of a lock
+    /// request; empty if it does not say). Costs a comparison if that is known. Until then the
+    /// connection is nobody's sign of life.
+    pub fn named(&self, name: &[u8]) {
+        self.line.named(name);
+    }
+
+    /// The connection is over.
+    pub fn ended(&self, by_reset: bool) {
+        match self.shared.upgrade() {
+            Some(shared) => shared.ended(&self.line, by_reset),
+            None => drop(self.line.set_ended(by_reset)),
+        }
+    }
+
+    /// A lock holder's connections are not closed for being idle (R6.5).
+    pub fn is_kept(&self) -> bool {
+        self.shared.upgrade().is_some_and(|shared| shared.lock().is_holder(&self.line))
+    }
+}
+
+impl Drop for Acquaintance {
+    fn drop(&mut self) {
+        self.ended(false);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn opened(self: &Arc<Self>, remote: IpAddr, socket: Arc<dyn Socket>) -> Acquaintance {
+        // Without keep-alive a silent peer would never be found out; that is no reason to refuse it.
+        let _ = pulse::CALM.apply(socket.stream());
+        let line = Arc::new(Line::new(remote, Arc::downgrade(&socket)));
+        self.lock().insert(line.clone());
+        Acquaintance { shared: Arc::downgrade(self), line }
+    }
+
+    fn ended(self: &Arc<Self>, line: &Arc<Line>, by_reset: bool) {
+        let Some(end) = line.set_ended(by_reset) else { return };
+        self.lock().remove(line);
+        if end.how == How::Reset {
+            for name in line.names() {
+                self.suspect(HostKey::new(line.address, name), end);
+            }
+        }
+    }
+
+    /// A line of this host was reset by itself. If others are left, they are asked first: a kernel
+    /// that answers on one of its older lines did not reboot.
+    fn suspect(self: &Arc<Self>, host: HostKey, end: End) {
+        let alone = self.lock().lines_of(&host, end.at, 1).is_empty();
+        match &self.runtime {
+            Some(runtime) if !alone => {
+                let shared = self.clone();
+                runtime.spawn(async move {
+                    let answer = shared.same_kernel(&host, end.at, Some(end.life)).await;
+                    // Whoever locked meanwhile came after the reset: it is too late to suspect it.
+                    let late = shared.lock().has_taken_since(&host, end.at);
+                    if answer != ProbeAnswer::Alive && !late {
+                        (shared.on_reset)(host.address(), host.name());
+                    }
+                });
+            }
+            _ => (self.on_reset)(host.address(), host.name()),
+        }
+    }
+
+    async fn same_kernel(
+        self: &Arc<Self>,
+        host: &HostKey,
+        asked: Instant,
+        taken: Option<Instant>,
+    ) -> ProbeAnswer {
+        let (lines, resets) = {
+            let registry = self.lock();
+            (registry.lines_of(host, asked, LINES_MAX), registry.resets_of(host, asked, LINES_MAX))
+        };
+        let mut round = Round::new(self, lines, asked, true);
+        let listen = async {
+            while !round.is_over() && !taken.is_some_and(|taken| round.hears_life_since(taken)) {
+                round.listen().await;
+            }
+        };
+        let _ = timeout(SAME_KERNEL_MAX, listen).await;
+        let resets = resets.iter().filter_map(testimony_of_reset);
+        let testimonies: Vec<Testimony> = round.testimonies().chain(resets).collect();
+        verdict(&testimonies, taken)
+    }
+
+    /// Whether anybody answers there: on a connection that is open, or its lock manager.
+    async fn is_reachable(self: &Arc<Self>, host: &HostKey) -> bool {
+        let asked = Instant::now();
+        let (lines, lane) = {
+            let registry = self.lock();
+            (registry.lines_of(host, asked, LINES_MAX), registry.lane(host))
+        };
+        let mut round = Round::new(self, lines, asked, false);
+        let lines_answer = async {
+            while !round.is_over() && !round.hears_life() {
+                round.listen().await;
+            }
+            round.hears_life()
+        };
+        let lock_manager = self.lock_manager(host, lane.unwrap_or_else(|| any_lane(host)));
+        let lock_manager_answers =
+            async { lock_manager.may_be_called() && lock_manager.answers().await };
+        timeout(REACHABLE_MAX, either(lines_answer, lock_manager_answers)).await.unwrap_or(false)
+    }
+
+    fn lock_manager(&self, host: &HostKey, lane: Lane) -> LockManager {
+        let (host, rpcbind_port) = (host.address(), self.settings.rpcbind_port);
+        LockManager { host, lane, rpcbind_port }
+    }
+}
+
+/// For a host of which we do not know by which way it came.
+fn any_lane(host: &HostKey) -> Lane {
+    let ours: IpAddr = match host.address() {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    Lane::new(ours, Transport::Tcp, 4)
+}
+
+/// True as soon as one of them is, false when both are not.
+async fn either(one: impl Future<Output = bool>, other: impl Future<Output = bool>) -> bool {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    tokio::select! {
+        yes = &mut one => yes || other.await,
+        yes = &mut other => yes || one.await,
     }
 }

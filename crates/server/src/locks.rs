@@ -1,25 +1,28 @@
 //! The lock service put together: a keeper restored from its store, the driver around it, and who
 //! carries out what it wants.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use keeper::Keeper;
 use keeper::bytes::Name;
 use keeper::event::Event;
-use keeper::identity::{ClientId, Epoch};
+use keeper::identity::{ClientId, Epoch, HostKey, Lane, Transport};
 use keeper::request::Question;
 use keeper::step::{Grant, Notice};
 use store::{Committed, Memory, Store, StoreError};
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::debug;
 
 use crate::dispatch::Dispatcher;
 use crate::driver::core::{Batch, Core, Input};
-use crate::driver::{Clock, Driver, Hands, Ticket};
+use crate::driver::{Clock, Driver, Hands};
 use crate::files::Files;
-use crate::liveness::Liveness;
+use crate::liveness::{Inquiry, Liveness};
 use crate::news;
 use crate::outbound::Outbound;
 
@@ -110,11 +113,18 @@ impl Hands for Carrier {
     }
 
     fn probe(&self, keeper: &Keeper, client: ClientId, question: Question) {
-        let Some(row) = keeper.client(client).map(|view| view.client.clone()) else { return };
+        let Some(view) = keeper.client(client) else { return };
+        let inquiry = Inquiry {
+            host: view.client.key(),
+            question,
+            asked: Instant::now(),
+            incarnation: view.oldest,
+        };
         let (liveness, driver) = (self.liveness.clone(), self.driver.clone());
         tokio::spawn(async move {
-            let answer = liveness.probe(row.address, row.name.bytes(), question).await;
-            driver.report(Input::<Box<dyn Ticket>>::Probed(client, question, answer));
+            let answer = liveness.probe(&inquiry).await;
+            debug!("{:?} of {:?}: {answer:?}", question, inquiry.host);
+            driver.report(Input::Probed(client, question, answer));
         });
     }
 
@@ -137,6 +147,43 @@ impl Hands for Carrier {
         }
         news::tell(keeper, &event);
     }
+}
+
+/// How often it is looked who holds nothing any more.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// Keeps the witnesses in step with who holds locks, recovered ones too.
+pub async fn watch_holders(driver: Driver, liveness: Liveness) {
+    let mut every = interval(LOOK_EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut watched: HashSet<HostKey> = HashSet::new();
+    loop {
+        tokio::select! {
+            _ = every.tick() => {}
+            _ = driver.ended() => return,
+        }
+        let Some(holders) = driver.read(holders).await else { return };
+        let now: HashSet<HostKey> = holders.iter().map(|(host, _)| host.clone()).collect();
+        for (host, lane) in &holders {
+            liveness.watch(host, *lane);
+        }
+        for host in watched.difference(&now) {
+            liveness.unwatch(host);
+        }
+        watched = now;
+    }
+}
+
+/// Hosts that hold or await something, and a way to them.
+fn holders(keeper: &Keeper) -> Vec<(HostKey, Lane)> {
+    let hosts = keeper.clients(ClientId(0)).filter(|view| view.client.registrant.is_none());
+    let holders = hosts.filter(|view| view.locks + view.shares + view.waiting > 0);
+    holders
+        .filter_map(|view| {
+            let ours = view.client.used.last()?;
+            Some((view.client.key(), Lane::new(*ours, Transport::Tcp, 4)))
+        })
+        .collect()
 }
 
 fn minutes_since_2020() -> u64 {

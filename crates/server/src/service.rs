@@ -7,6 +7,7 @@ pub mod nlm;
 pub mod nsm;
 pub mod rpcbind;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use vfs::Patience;
@@ -66,6 +67,9 @@ pub trait Deferred: Send + Sync {
 
     /// Nothing more comes for the moment.
     fn flush(&self) {}
+
+    /// Somebody at this address is up.
+    fn heard(&self, _: IpAddr) {}
 }
 
 /// A program that answers a call when it has looked at it.

@@ -76,6 +76,15 @@ impl ReplyTo {
         }
     }
 
+    /// The machine at the other end calls itself so.
+    pub fn named(&self, machine: &[u8]) {
+        if let Self::Connection(outgoing) = self
+            && let Some(acquaintance) = outgoing.acquaintance()
+        {
+            acquaintance.named(machine);
+        }
+    }
+
     /// Equal for all that lead to one connection.
     fn order(&self) -> usize {
         match self {

@@ -5,6 +5,7 @@
 
 mod letter;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -23,17 +24,19 @@ use wire::rpc::{Accepted, AuthStatus, Call, Denial, Procedure};
 
 use super::{Deferred, Repeat};
 use crate::driver::Driver;
-use crate::driver::core::Ask;
+use crate::driver::core::{Ask, Input};
 use crate::files::{Files, Needs};
+use crate::liveness::Liveness;
 use crate::outbound::Outbound;
 use crate::task::{Task, success};
 use crate::transport::{Mailbag, Peer, Transport};
-use letter::{Letter, Reach};
+use letter::{Claim, Letter, Reach};
 
 pub struct Nlm {
     files: Arc<Files>,
     driver: Driver,
     outbound: Outbound,
+    liveness: Liveness,
     /// What has no export to say so needs a reserved port (R6.3).
     reserved_ports: bool,
 }
@@ -43,9 +46,10 @@ impl Nlm {
         files: Arc<Files>,
         driver: Driver,
         outbound: Outbound,
+        liveness: Liveness,
         reserved_ports: bool,
     ) -> Self {
-        Self { files, driver, outbound, reserved_ports }
+        Self { files, driver, outbound, liveness, reserved_ports }
     }
 }
 
@@ -158,6 +162,10 @@ impl Deferred for Nlm {
     fn flush(&self) {
         self.driver.flush();
     }
+
+    fn heard(&self, address: IpAddr) {
+        self.driver.report(Input::Heard(address));
+    }
 }
 
 /// Where a question comes from and what file it concerns.
@@ -202,7 +210,9 @@ impl Nlm {
     ) -> Option<Task> {
         match self.question(&task, version, kind, form, patience) {
             Ok((ask, letter)) => {
-                self.driver.ask(ask, Box::new(Reach::new(task, letter, self.outbound.clone())));
+                let claim = Claim::of(&ask, &self.liveness);
+                let outbound = self.outbound.clone();
+                self.driver.ask(ask, Box::new(Reach { task, letter, outbound, claim }));
                 None
             }
             Err(Refused::NotNow) => Some(task),
@@ -215,7 +225,8 @@ impl Nlm {
                 None
             }
             Err(Refused::Status(letter, status)) => {
-                Reach::new(task, letter, self.outbound.clone()).refuse(status, mail);
+                let outbound = self.outbound.clone();
+                Reach { task, letter, outbound, claim: None }.refuse(status, mail);
                 None
             }
         }

@@ -86,8 +86,8 @@ impl Listeners {
     }
 
     /// The UDP sockets, to speak from as well.
-    pub fn datagrams(&self) -> Vec<Arc<Datagrams>> {
-        self.udp.clone()
+    pub fn datagrams(&self) -> Vec<(SocketAddr, Arc<Datagrams>)> {
+        self.addresses.iter().copied().zip(self.udp.iter().cloned()).collect()
     }
 
     pub fn port(&self) -> u16 {

@@ -6,9 +6,9 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::net::TcpStream;
@@ -16,8 +16,11 @@ use tokio::sync::Notify;
 
 use wire::{Message, record};
 
+use crate::liveness::{Acquaintance, Liveness, Socket};
+
 pub struct Outgoing {
     socket: TcpStream,
+    acquaintance: OnceLock<Acquaintance>,
     queue: Mutex<Queue>,
     /// Requests handed to workers and not yet answered.
     unanswered: AtomicUsize,
@@ -43,6 +46,8 @@ struct Queue {
     /// Somebody is writing, or the task has been told to.
     busy: bool,
     broken: bool,
+    /// Writing failed because the peer reset the connection.
+    reset: bool,
 }
 
 /// Replies up to this size are gathered into one buffer before they are written.
@@ -54,6 +59,7 @@ impl Outgoing {
     pub fn new(socket: TcpStream, total: Arc<AtomicUsize>) -> Self {
         Self {
             socket,
+            acquaintance: OnceLock::new(),
             queue: Mutex::default(),
             unanswered: AtomicUsize::new(0),
             load: AtomicUsize::new(0),
@@ -67,6 +73,15 @@ impl Outgoing {
 
     pub fn socket(&self) -> &TcpStream {
         &self.socket
+    }
+
+    /// From now on `liveness` knows of this connection.
+    pub fn introduce(self: &Arc<Self>, liveness: &Liveness, remote: IpAddr) {
+        let _ = self.acquaintance.set(liveness.opened(remote, self.clone()));
+    }
+
+    pub fn acquaintance(&self) -> Option<&Acquaintance> {
+        self.acquaintance.get()
     }
 
     pub async fn woken(&self) {
@@ -147,6 +162,10 @@ impl Outgoing {
         self.lock().broken
     }
 
+    pub fn was_reset(&self) -> bool {
+        self.lock().reset
+    }
+
     /// Nothing more will be sent: answers of workers still under way are dropped.
     pub fn close(&self) {
         let mut queue = self.lock();
@@ -186,8 +205,9 @@ impl Outgoing {
                     self.wake.notify_one();
                     return;
                 }
-                Err(_) => {
+                Err(error) => {
                     queue.broken = true;
+                    queue.reset = error.kind() == io::ErrorKind::ConnectionReset;
                     queue.messages.clear();
                     self.wake.notify_one();
                     return;
@@ -227,6 +247,12 @@ impl Outgoing {
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Socket for Outgoing {
+    fn stream(&self) -> &TcpStream {
+        &self.socket
     }
 }
 

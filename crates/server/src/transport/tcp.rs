@@ -17,6 +17,7 @@ use super::outgoing::Outgoing;
 use super::{Peer, ReplyTo, Transport, canonical, stopping};
 use crate::dispatch::Dispatcher;
 use crate::limits::Limits;
+use crate::liveness::Acquaintance;
 use crate::rarely::Rarely;
 
 /// Receive buffers hold at least this, and otherwise just one record like the last one: large
@@ -115,6 +116,10 @@ enum Ended {
     Unread,
 }
 
+fn is_reset(ended: &Result<(), Ended>) -> bool {
+    matches!(ended, Err(Ended::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset)
+}
+
 async fn serve(
     socket: TcpStream,
     dispatcher: Arc<Dispatcher>,
@@ -123,6 +128,8 @@ async fn serve(
     socket.set_nodelay(true)?;
     let peer = Peer::new(socket.peer_addr()?, socket.local_addr()?, Transport::Tcp);
     let outgoing = Arc::new(Outgoing::new(socket, dispatcher.load()));
+    outgoing.introduce(dispatcher.liveness(), peer.remote.ip());
+    dispatcher.heard(peer.remote.ip());
     let limits = dispatcher.limits().clone();
     let mut connection = Connection {
         peer,
@@ -137,6 +144,9 @@ async fn serve(
         dispatcher,
     };
     let ended = connection.run(&mut stop).await;
+    if let Some(acquaintance) = connection.outgoing.acquaintance() {
+        acquaintance.ended(connection.outgoing.was_reset() || is_reset(&ended));
+    }
     if ended.is_ok() {
         let _ = timeout(LAST_REPLIES, connection.last_replies()).await;
     }
@@ -336,7 +346,8 @@ impl Connection {
             return Err(Ended::Unread);
         }
         let quiet = self.outgoing.unanswered() == 0 && clock.stuck_since.is_none();
-        if quiet && now - clock.active > self.limits.idle_max {
+        let is_idle = quiet && now - clock.active > self.limits.idle_max;
+        if is_idle && !self.outgoing.acquaintance().is_some_and(Acquaintance::is_kept) {
             return Err(Ended::Idle);
         }
         Ok(())

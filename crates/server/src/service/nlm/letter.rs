@@ -1,5 +1,8 @@
 //! The answer to a lock request, in the form and version of the question.
 
+use std::time::Instant;
+
+use keeper::identity::{Caller, Incarnation};
 use keeper::request::Form;
 use keeper::step::{Cancelled, Holder, Outcome, Reply, Tested};
 use wire::nlm::{self, Status, TestOutcome, Version, Versioned};
@@ -8,6 +11,7 @@ use wire::{Message, Writer};
 use super::Kind;
 use crate::driver::Ticket;
 use crate::driver::core::Ask;
+use crate::liveness::Liveness;
 use crate::outbound::Outbound;
 use crate::task::Task;
 use crate::transport::Mailbag;
@@ -56,22 +60,46 @@ impl Letter {
 
 /// A question that is with the keeper, and the way its answer takes.
 pub struct Reach {
-    task: Task,
-    letter: Letter,
-    outbound: Outbound,
+    pub task: Task,
+    pub letter: Letter,
+    pub outbound: Outbound,
+    pub claim: Option<Claim>,
+}
+
+/// What is known of a host once it has a lock, a share, or a place in line: that its kernel was
+/// alive when it asked. Its old connections can testify from then on.
+pub struct Claim {
+    liveness: Liveness,
+    caller: Caller,
+    incarnation: Incarnation,
+    arrived: Instant,
+}
+
+impl Claim {
+    pub fn of(ask: &Ask, liveness: &Liveness) -> Option<Self> {
+        let (caller, incarnation) = match ask {
+            Ask::Lock(request) => (&request.caller, request.incarnation),
+            Ask::Share(request) => (&request.caller, Incarnation::UNKNOWN),
+            _ => return None,
+        };
+        let (liveness, caller) = (liveness.clone(), caller.clone());
+        Some(Self { liveness, caller, incarnation, arrived: Instant::now() })
+    }
+
+    fn stands(self) {
+        let Self { liveness, caller, incarnation, arrived } = self;
+        liveness.watch(&caller.host, caller.lane);
+        liveness.took(&caller.host, incarnation, arrived);
+    }
 }
 
 impl Reach {
-    pub fn new(task: Task, letter: Letter, outbound: Outbound) -> Self {
-        Self { task, letter, outbound }
-    }
-
     pub fn refuse(self, status: Status, mail: &mut Mailbag) {
         self.send(&TestOutcome::Other(status), mail);
     }
 
     fn send(self, outcome: &TestOutcome, mail: &mut Mailbag) {
-        let Self { task, letter, outbound } = self;
+        let Self { task, letter, outbound, .. } = self;
         match letter.form {
             Form::Call => task.reply(mail, |out| letter.write(outcome, out)),
             Form::Message => {
@@ -87,7 +115,13 @@ impl Reach {
 }
 
 impl Ticket for Reach {
-    fn answer(self: Box<Self>, reply: Reply, mail: &mut Mailbag) {
+    fn answer(mut self: Box<Self>, reply: Reply, mail: &mut Mailbag) {
+        if let Reply::Lock(Outcome::Granted | Outcome::Blocked) | Reply::Share(Outcome::Granted) =
+            reply
+            && let Some(claim) = self.claim.take()
+        {
+            claim.stands();
+        }
         let status = match reply {
             Reply::Lock(outcome) | Reply::Share(outcome) => status(outcome),
             Reply::Unlock | Reply::Unshare | Reply::Heard => Status::Granted,

@@ -1,0 +1,200 @@
+//! A line: one TCP connection between a host and us, whoever opened it.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
+
+use keeper::bytes::Name;
+use tokio::net::TcpStream;
+
+use super::pulse::{CALM, Pulse, URGENT};
+
+/// Longer names are nobody's (R6.4).
+const NAME_BYTES_MAX: usize = 1024;
+/// The machine name in the credential and the caller of lock requests may be spelled differently.
+const NAMES_MAX: usize = 3;
+
+/// Whatever owns a socket and lets us look at it.
+pub trait Socket: Send + Sync {
+    fn stream(&self) -> &TcpStream;
+}
+
+impl Socket for TcpStream {
+    fn stream(&self) -> &TcpStream {
+        self
+    }
+}
+
+pub struct Line {
+    pub address: IpAddr,
+    pub opened: Instant,
+    socket: Weak<dyn Socket>,
+    /// The first name is nearly always the only one: it is read without a lock.
+    /// A file or lock request came on it. Whoever only sends notices says nothing about the kernel
+    /// that took the locks.
+    spoke: AtomicBool,
+    name: OnceLock<Name>,
+    others: Mutex<Vec<Name>>,
+    /// Since when the kernel at the other end is known to have lived: this line's beginning, or that
+    /// of a line that was alive when this one opened.
+    since: Mutex<Instant>,
+    /// How many probes ask this line right now, and how many of them want proof.
+    asking: Mutex<Asking>,
+    end: OnceLock<End>,
+}
+
+#[derive(Default)]
+struct Asking {
+    all: usize,
+    for_proof: usize,
+}
+
+/// How a line ended, and when there was the last sign of life on it.
+#[derive(Debug, Clone, Copy)]
+pub struct End {
+    pub how: How,
+    pub at: Instant,
+    pub life: Instant,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// In answer to a segment that we sent because we wanted to know.
+    ResetWhenAsked,
+    /// By itself: a reboot, or a program that closed its socket without reading all.
+    Reset,
+    /// A goodbye of either side, or nobody answered for long: this proves nothing.
+    Otherwise,
+}
+
+impl Line {
+    pub fn new(address: IpAddr, socket: Weak<dyn Socket>) -> Self {
+        let opened = Instant::now();
+        Self {
+            address: address.to_canonical(),
+            opened,
+            socket,
+            spoke: AtomicBool::new(false),
+            name: OnceLock::new(),
+            others: Mutex::default(),
+            since: Mutex::new(opened),
+            asking: Mutex::default(),
+            end: OnceLock::new(),
+        }
+    }
+
+    /// A file or lock request on this line came from a machine of that name, which may be empty.
+    /// Costs a comparison if that is known.
+    pub fn named(&self, name: &[u8]) {
+        if self.name.get().is_some_and(|known| known.bytes() == name) {
+            return;
+        }
+        self.spoke.store(true, Ordering::Relaxed);
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return;
+        }
+        let mut others = lock(&self.others);
+        if self.name.get().is_none() {
+            let _ = self.name.set(Name::new(name));
+        } else if others.len() + 1 < NAMES_MAX && others.iter().all(|other| other.bytes() != name) {
+            others.push(Name::new(name));
+        }
+    }
+
+    pub fn names(&self) -> Vec<Name> {
+        let others = lock(&self.others);
+        self.name.get().into_iter().chain(others.iter()).cloned().collect()
+    }
+
+    pub fn has_spoken(&self) -> bool {
+        self.spoke.load(Ordering::Relaxed)
+    }
+
+    pub fn is_named(&self) -> bool {
+        self.name.get().is_some()
+    }
+
+    pub fn is_of(&self, name: &Name) -> bool {
+        self.name.get().is_some_and(|known| known.names_same_machine(name))
+            || lock(&self.others).iter().any(|known| known.names_same_machine(name))
+    }
+
+    pub fn since(&self) -> Instant {
+        *lock(&self.since)
+    }
+
+    /// The kernel at the other end lived already then.
+    pub fn lived_at(&self, earlier: Instant) {
+        let mut since = lock(&self.since);
+        *since = earlier.min(*since);
+    }
+
+    pub fn socket(&self) -> Option<Arc<dyn Socket>> {
+        self.socket.upgrade()
+    }
+
+    pub fn pulse(&self) -> Option<Pulse> {
+        Pulse::of(self.socket()?.stream()).ok()
+    }
+
+    pub fn end(&self) -> Option<End> {
+        self.end.get().copied()
+    }
+
+    /// Only the first word on how it ended counts; `None` for later ones.
+    pub fn set_ended(&self, by_reset: bool) -> Option<End> {
+        let at = Instant::now();
+        let life = self.pulse().map_or(self.opened, |pulse| pulse.life.max(self.opened));
+        let how = match by_reset {
+            true if lock(&self.asking).for_proof > 0 => How::ResetWhenAsked,
+            true => How::Reset,
+            false => How::Otherwise,
+        };
+        let end = End { how, at, life };
+        self.end.set(end).ok().map(|()| end)
+    }
+}
+
+/// While this is held, the kernel asks the other end every few seconds, the first time at once.
+pub struct Urgent(Arc<Line>, bool);
+
+impl Urgent {
+    pub fn new(line: Arc<Line>, for_proof: bool) -> Self {
+        // Before the lock: if this is the last one, letting go of it ends the line.
+        let socket = line.socket();
+        let mut asking = lock(&line.asking);
+        asking.all += 1;
+        asking.for_proof += usize::from(for_proof);
+        // A socket on which this cannot be set is about to end, and will be seen to.
+        if asking.all == 1
+            && let Some(socket) = &socket
+        {
+            let _ = URGENT.apply(socket.stream());
+        }
+        drop(asking);
+        Self(line, for_proof)
+    }
+
+    pub fn line(&self) -> &Arc<Line> {
+        &self.0
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        let socket = self.0.socket();
+        let mut asking = lock(&self.0.asking);
+        asking.all -= 1;
+        asking.for_proof -= usize::from(self.1);
+        if asking.all == 0
+            && let Some(socket) = &socket
+        {
+            let _ = CALM.apply(socket.stream());
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

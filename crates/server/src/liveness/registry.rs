@@ -1,0 +1,217 @@
+//! Which lines lead to which host, those that were reset lately, and who holds locks.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use keeper::bytes::Name;
+use keeper::identity::{HostKey, Incarnation, Lane};
+
+use super::line::{How, Line};
+use super::witness::Witness;
+
+/// A reset is remembered for as long as a rebooted client repeats its notice.
+pub const REMEMBERED: Duration = Duration::from_secs(15 * 60);
+/// And so many of them in all; then the oldest are forgotten.
+const RESETS_MAX: usize = 8192;
+/// Lock times of so many incarnations of one host are kept: the one we know, the next, and room for
+/// hosts whose state changes without a reboot.
+const INCARNATIONS_MAX: usize = 4;
+
+#[derive(Default)]
+pub struct Registry {
+    open: HashMap<IpAddr, Vec<Arc<Line>>>,
+    resets: HashMap<IpAddr, VecDeque<Arc<Line>>>,
+    /// The addresses of all resets that are remembered, the oldest first.
+    resets_in_order: VecDeque<IpAddr>,
+    holders: HashMap<IpAddr, Vec<Holder>>,
+    witnesses: usize,
+}
+
+/// A host that holds locks.
+struct Holder {
+    name: Name,
+    lane: Lane,
+    witness: Option<Witness>,
+    /// When it last took a lock, by the state that the request carried.
+    taken: Vec<(Incarnation, Instant)>,
+}
+
+/// A line to ask about a host.
+pub struct Candidate {
+    pub line: Arc<Line>,
+    /// It is known to be of that host. If it has no name, its life counts, but not its end.
+    pub is_named: bool,
+}
+
+impl Registry {
+    pub fn insert(&mut self, line: Arc<Line>) {
+        self.open.entry(line.address).or_default().push(line);
+    }
+
+    /// Takes out a line that has ended. What it knew of the other end's kernel passes on to lines
+    /// that were opened while it lived.
+    pub fn remove(&mut self, line: &Arc<Line>) {
+        let Some(there) = self.open.get_mut(&line.address) else { return };
+        if let Some(at) = there.iter().position(|other| Arc::ptr_eq(other, line)) {
+            there.swap_remove(at);
+        }
+        let Some(end) = line.end() else { return };
+        let (since, names) = (line.since(), line.names());
+        for other in there.iter().filter(|other| other.opened <= end.life) {
+            if names.iter().any(|name| other.is_of(name)) {
+                other.lived_at(since);
+            }
+        }
+        if there.is_empty() {
+            self.open.remove(&line.address);
+        }
+        if end.how != How::Otherwise && line.is_named() {
+            self.remember(line.clone(), end.at);
+        }
+    }
+
+    fn remember(&mut self, line: Arc<Line>, now: Instant) {
+        self.forget_resets(now);
+        if self.resets_in_order.len() >= RESETS_MAX {
+            self.forget_oldest();
+        }
+        self.resets_in_order.push_back(line.address);
+        self.resets.entry(line.address).or_default().push_back(line);
+    }
+
+    fn forget_resets(&mut self, now: Instant) {
+        while let Some(oldest) = self.resets_in_order.front().and_then(|at| self.resets.get(at))
+            && oldest.front().and_then(|line| line.end()).is_none_or(|end| is_old(end.at, now))
+        {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(address) = self.resets_in_order.pop_front() else { return };
+        if let Some(there) = self.resets.get_mut(&address) {
+            there.pop_front();
+            if there.is_empty() {
+                self.resets.remove(&address);
+            }
+        }
+    }
+
+    /// The lines to ask about a host, the oldest first. A line that has no name yet counts if every
+    /// line from that address that has one is of this host: two machines may share an address.
+    pub fn lines_of(&self, host: &HostKey, before: Instant, max: usize) -> Vec<Candidate> {
+        let there = self.open.get(&host.address()).map_or(&[][..], Vec::as_slice);
+        let alone = !there.iter().any(|line| line.is_named() && !line.is_of(host.name()));
+        let mut lines: Vec<_> = there
+            .iter()
+            .filter(|line| line.opened <= before && line.has_spoken())
+            .map(|line| Candidate { line: line.clone(), is_named: line.is_of(host.name()) })
+            .filter(|candidate| candidate.is_named || (alone && !candidate.line.is_named()))
+            .collect();
+        lines.sort_by_key(|candidate| candidate.line.opened);
+        lines.truncate(max);
+        lines
+    }
+
+    /// Lines of that host, opened before that, that were reset lately.
+    pub fn resets_of(&self, host: &HostKey, before: Instant, max: usize) -> Vec<Arc<Line>> {
+        let now = Instant::now();
+        let there = self.resets.get(&host.address()).into_iter().flatten().rev();
+        there
+            .filter(|line| line.opened <= before && line.is_of(host.name()))
+            .filter(|line| line.end().is_some_and(|end| !is_old(end.at, now)))
+            .take(max)
+            .cloned()
+            .collect()
+    }
+
+    /// The host holds locks. Answers false if that was known; else `witness` is asked for one,
+    /// unless there are too many.
+    pub fn hold(
+        &mut self,
+        host: &HostKey,
+        lane: Lane,
+        witnesses_max: usize,
+        witness: impl FnOnce() -> Option<Witness>,
+    ) -> bool {
+        let there = self.holders.entry(host.address()).or_default();
+        if there.iter().any(|holder| holder.name == *host.name()) {
+            return false;
+        }
+        let witness = if self.witnesses < witnesses_max { witness() } else { None };
+        self.witnesses += usize::from(witness.is_some());
+        there.push(Holder { name: host.name().clone(), lane, witness, taken: Vec::new() });
+        true
+    }
+
+    /// The host holds nothing any more.
+    pub fn release(&mut self, host: &HostKey) {
+        let Some(there) = self.holders.get_mut(&host.address()) else { return };
+        let gone = there.extract_if(.., |holder| holder.name == *host.name());
+        self.witnesses -= gone.filter(|holder| holder.witness.is_some()).count();
+        if there.is_empty() {
+            self.holders.remove(&host.address());
+        }
+    }
+
+    /// Whether the machine at the other end of this line holds locks.
+    pub fn is_holder(&self, line: &Line) -> bool {
+        let there = self.holders.get(&line.address);
+        there.is_some_and(|there| there.iter().any(|holder| line.is_of(&holder.name)))
+    }
+
+    pub fn lane(&self, host: &HostKey) -> Option<Lane> {
+        self.holder(host).map(|holder| holder.lane)
+    }
+
+    fn holder(&self, host: &HostKey) -> Option<&Holder> {
+        self.holders.get(&host.address())?.iter().find(|holder| holder.name == *host.name())
+    }
+
+    /// A request for a lock came at that time; only what holders do is of interest.
+    pub fn took(&mut self, host: &HostKey, incarnation: Incarnation, at: Instant) {
+        let Some(there) = self.holders.get_mut(&host.address()) else { return };
+        let holder = there.iter_mut().find(|holder| holder.name == *host.name());
+        let Some(taken) = holder.map(|holder| &mut holder.taken) else { return };
+        match taken.iter_mut().find(|(known, _)| *known == incarnation) {
+            Some((_, last)) => *last = at.max(*last),
+            None => {
+                taken.push((incarnation, at));
+                if taken.len() > INCARNATIONS_MAX {
+                    let oldest = taken.iter().map(|(_, at)| *at).min();
+                    taken.retain(|(_, at)| Some(*at) != oldest);
+                }
+            }
+        }
+    }
+
+    pub fn has_taken_since(&self, host: &HostKey, then: Instant) -> bool {
+        let there = self.holders.get(&host.address()).into_iter().flatten();
+        let mut holders = there.filter(|holder| holder.name.names_same_machine(host.name()));
+        holders.any(|holder| holder.taken.iter().any(|(_, at)| *at > then))
+    }
+
+    /// When this incarnation of the host last took a lock. A reclaim carries no state, and only a
+    /// kernel that held the lock before sends one.
+    pub fn taken(&self, host: &HostKey, incarnation: Incarnation) -> Option<Instant> {
+        let is_it = |known: Incarnation| known == incarnation || !known.is_known();
+        let taken = self.holder(host)?.taken.iter();
+        taken.filter(|(known, _)| is_it(*known)).map(|(_, at)| *at).max()
+    }
+}
+
+fn is_old(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) > REMEMBERED
+}
+
+#[cfg(test)]
+impl Registry {
+    /// Open lines, remembered resets.
+    pub fn sizes(&self) -> (usize, usize) {
+        let resets: usize = self.resets.values().map(VecDeque::len).sum();
+        assert_eq!(resets, self.resets_in_order.len());
+        (self.open.values().map(Vec::len).sum(), resets)
+    }
+}

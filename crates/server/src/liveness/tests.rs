@@ -1,0 +1,121 @@
+//! Real connections: on loopback, and between two network namespaces where the peer can crash.
+
+mod loopback;
+mod namespaces;
+#[allow(dead_code)]
+#[path = "../../tests/support/network.rs"]
+mod network;
+mod transport;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use keeper::bytes::Name;
+use keeper::identity::{HostKey, Incarnation};
+use keeper::request::{ProbeAnswer, Question};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+use super::{Inquiry, Liveness, Settings};
+
+const STATE: Incarnation = Incarnation(7);
+
+/// A `Liveness` behind a listener; each connection is named by the first byte that it sends.
+struct Station {
+    liveness: Liveness,
+    at: SocketAddr,
+    /// Names of hosts of which a connection was reset by itself.
+    resets: Arc<Mutex<Vec<Name>>>,
+    open: Arc<AtomicUsize>,
+}
+
+impl Station {
+    async fn at(address: &str, settings: Settings) -> Self {
+        let resets = Arc::<Mutex<Vec<Name>>>::default();
+        let seen = resets.clone();
+        let on_reset = move |_: IpAddr, name: &Name| seen.lock().unwrap().push(name.clone());
+        let liveness = Liveness::new(settings, Arc::new(on_reset));
+        let listener = TcpListener::bind(address).await.unwrap();
+        let (at, open) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
+        tokio::spawn(accept(listener, liveness.clone(), open.clone()));
+        Self { liveness, at, resets, open }
+    }
+
+    fn resets(&self) -> usize {
+        self.resets.lock().unwrap().len()
+    }
+
+    /// Waits until so many connections are open here.
+    async fn until_open(&self, count: usize) {
+        until(|| self.open.load(Ordering::SeqCst) == count).await;
+    }
+
+    async fn same_kernel(&self, host: &HostKey) -> ProbeAnswer {
+        self.liveness.probe(&same_kernel(host)).await
+    }
+}
+
+async fn accept(listener: TcpListener, liveness: Liveness, open: Arc<AtomicUsize>) {
+    loop {
+        let (stream, remote) = listener.accept().await.unwrap();
+        let stream = Arc::new(stream);
+        let acquaintance = liveness.opened(remote.ip(), stream.clone());
+        let open = open.clone();
+        tokio::spawn(async move {
+            loop {
+                stream.readable().await.unwrap();
+                let mut bytes = [0; 16];
+                match stream.try_read(&mut bytes) {
+                    Ok(0) => return end(&open, &acquaintance, false),
+                    Ok(_) => {
+                        acquaintance.named(&bytes[..1]);
+                        open.fetch_add(1, Ordering::SeqCst);
+                    }
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                    Err(error) => {
+                        let by_reset = super::round::is_reset(&error);
+                        return end(&open, &acquaintance, by_reset);
+                    }
+                }
+            }
+        });
+    }
+}
+
+fn end(open: &AtomicUsize, acquaintance: &super::Acquaintance, by_reset: bool) {
+    acquaintance.ended(by_reset);
+    open.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Connects as the machine that is called so.
+async fn call(at: SocketAddr, name: &str) -> TcpStream {
+    let stream = TcpStream::connect(at).await.unwrap();
+    assert_eq!(stream.try_write(name.as_bytes()).unwrap(), 1);
+    stream
+}
+
+/// Closes as a program does that is killed with unread data: by a reset.
+fn abort(stream: TcpStream) {
+    stream.set_zero_linger().unwrap();
+}
+
+fn host(address: &str, name: &str) -> HostKey {
+    HostKey::new(address.parse().unwrap(), Name::from(name))
+}
+
+fn same_kernel(host: &HostKey) -> Inquiry {
+    let (host, question) = (host.clone(), Question::SameKernel);
+    Inquiry { host, question, asked: Instant::now(), incarnation: STATE }
+}
+
+async fn until(is_so: impl Fn() -> bool) {
+    for _ in 0..1000 {
+        if is_so() {
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it did not become so in 10 s");
+}

@@ -1,0 +1,132 @@
+//! The hooks of the server's own connections.
+
+use client::{Connection, Options};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use wire::Message;
+use wire::rpc::{Credential, Groups, MachineName, SysCredential};
+
+use super::super::pulse::{Pulse, State};
+use super::*;
+use crate::dispatch::Dispatcher;
+use crate::limits::Limits;
+use crate::transport::listen::Listeners;
+use crate::transport::outgoing::Outgoing;
+use crate::workers::Workers;
+
+struct Server {
+    dispatcher: Arc<Dispatcher>,
+    at: SocketAddr,
+    _stop: watch::Sender<bool>,
+    _tasks: JoinSet<()>,
+}
+
+fn server(limits: Limits) -> Server {
+    let workers = Arc::new(Workers::start(1, || ()).unwrap());
+    let dispatcher = Arc::new(Dispatcher::new(Vec::new(), workers, limits, Liveness::default()));
+    let listeners = Listeners::open("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (at, mut tasks) = (listeners.addresses()[0], JoinSet::new());
+    let (stop, stopped) = watch::channel(false);
+    listeners.serve(&dispatcher, &stopped, &mut tasks);
+    Server { dispatcher, at, _stop: stop, _tasks: tasks }
+}
+
+impl Server {
+    /// A connection on which a machine has said its name.
+    async fn call(&self, machine: &'static str) -> Connection {
+        let machine = MachineName::from(machine);
+        let groups = Groups::new(&[]);
+        let caller = SysCredential { stamp: 0, machine, uid: 0, gid: 0, groups };
+        let options = Options { credential: Credential::Sys(caller), ..Options::default() };
+        let connection = Connection::connect(self.at, &options).await.unwrap();
+        let nfs = wire::nfs3::PROGRAM;
+        assert!(connection.call_raw(nfs, 3, 0, &[]).await.is_err(), "nothing is served here");
+        connection
+    }
+
+    fn sizes(&self) -> (usize, usize) {
+        self.dispatcher.liveness().0.lock().sizes()
+    }
+}
+
+/// A call of NFS from a machine of that name, as bytes; its answer is not read.
+async fn say_name(stream: &mut TcpStream, machine: &'static str) {
+    let caller = SysCredential {
+        stamp: 0,
+        machine: MachineName::from(machine),
+        uid: 0,
+        gid: 0,
+        groups: Groups::new(&[]),
+    };
+    let mut out = wire::Writer::new();
+    wire::rpc::write_call(&mut out, 1, (wire::nfs3::PROGRAM, 3, 0), &Credential::Sys(caller));
+    let call = out.finish().to_bytes();
+    let mark = wire::record::mark(call.len()).to_be_bytes();
+    stream.write_all(&[&mark[..], &call].concat()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_servers_connections_are_known_by_the_name_in_their_calls() {
+    let server = server(Limits::default());
+    let connection = server.call("alice").await;
+    let liveness = server.dispatcher.liveness();
+    let alive = liveness.probe(&same_kernel(&host("127.0.0.1", "alice"))).await;
+    assert_eq!(alive, ProbeAnswer::Alive);
+    let other = liveness.probe(&same_kernel(&host("127.0.0.1", "bob"))).await;
+    assert_eq!(other, ProbeAnswer::Silent);
+    drop(connection);
+    until(|| server.sizes() == (0, 0)).await;
+}
+
+#[tokio::test]
+async fn a_reset_of_a_servers_connection_is_told_from_an_end() {
+    let server = server(Limits::default());
+    let mut stream = TcpStream::connect(server.at).await.unwrap();
+    until(|| server.sizes() == (1, 0)).await;
+    say_name(&mut stream, "a").await;
+    let lines = || {
+        let liveness = server.dispatcher.liveness();
+        liveness.0.lock().lines_of(&host("127.0.0.1", "a"), Instant::now(), 9)
+    };
+    until(|| lines().len() == 1).await;
+    abort(stream);
+    until(|| server.sizes() == (0, 1)).await;
+}
+
+#[tokio::test]
+async fn a_reset_that_is_met_while_writing_is_seen() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    for resets in [true, false] {
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        let outgoing = Outgoing::new(socket, Arc::default());
+        match resets {
+            true => abort(peer),
+            false => outgoing.close(),
+        }
+        until(|| Pulse::of(outgoing.socket()).unwrap().state != State::Established).await;
+        outgoing.send([Message { head: b"gone"[..].into(), payload: Default::default() }]);
+        assert!(outgoing.is_broken());
+        assert_eq!(outgoing.was_reset(), resets);
+    }
+}
+
+#[tokio::test]
+async fn a_lock_holder_is_not_closed_for_being_idle() {
+    let limits = Limits { idle_max: Duration::from_millis(300), ..Limits::default() };
+    let server = server(limits);
+    let holder = host("127.0.0.1", "alice");
+    let lane = keeper::identity::Lane::new(
+        "127.0.0.1".parse().unwrap(),
+        keeper::identity::Transport::Tcp,
+        4,
+    );
+    server.dispatcher.liveness().watch(&holder, lane);
+    let (_alice, _bob) = (server.call("alice").await, server.call("bob").await);
+    until(|| server.sizes() == (1, 0)).await;
+    sleep(Duration::from_millis(1500)).await;
+    assert_eq!(server.sizes(), (1, 0));
+    server.dispatcher.liveness().unwatch(&holder);
+    until(|| server.sizes() == (0, 0)).await;
+}

@@ -1,0 +1,190 @@
+//! On which port a peer's program listens, asked of its own rpcbind (RFC 1833), and remembered for
+//! a while.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use client::rpcbind::{LookupError, Over, find};
+use client::{CallError, Options, Postbox, Refusal};
+use keeper::identity::Transport;
+use tokio::time::{Instant, timeout};
+use wire::rpc::Accepted;
+use wire::rpcbind::{Binding, Mapping, Netid, Text, parse_universal, universal, v2, v3, v4};
+
+use super::posts::{Posts, Purpose};
+use super::{Settings, rest, short_replies};
+
+/// What is looked for, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Service {
+    pub host: IpAddr,
+    pub program: u32,
+    pub version: u32,
+    pub transport: Transport,
+}
+
+impl Service {
+    fn netid(&self) -> Netid {
+        match (self.transport, self.host.is_ipv6()) {
+            (Transport::Tcp, false) => Netid::Tcp,
+            (Transport::Udp, false) => Netid::Udp,
+            (Transport::Tcp, true) => Netid::Tcp6,
+            (Transport::Udp, true) => Netid::Udp6,
+        }
+    }
+}
+
+/// Why there is no port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// Our own trouble: no such address, no route, no socket.
+    Local,
+    NotRegistered,
+    /// Nobody answers, or nothing that makes sense.
+    NoAnswer,
+}
+
+/// How long a port is believed.
+const KEEP: Duration = Duration::from_secs(300);
+const KNOWN_MAX: usize = 16_384;
+
+pub struct Ports {
+    rpcbind_port: u16,
+    /// An rpcbind that does not answer datagrams for this long is asked over TCP: some networks
+    /// let only that through, and only so a refusal is noticed.
+    udp_alone: Duration,
+    known: Mutex<HashMap<Service, (u16, Instant)>>,
+}
+
+impl Ports {
+    pub fn new(settings: &Settings) -> Self {
+        let Settings { rpcbind_port, alone: udp_alone, .. } = *settings;
+        Self { rpcbind_port, udp_alone, known: Mutex::default() }
+    }
+
+    pub fn known(&self, service: &Service) -> Option<u16> {
+        let known = self.lock();
+        let (port, since) = known.get(service)?;
+        (since.elapsed() < KEEP).then_some(*port)
+    }
+
+    pub fn forget(&self, service: &Service) {
+        self.lock().remove(service);
+    }
+
+    /// The port that is remembered, or else the one that is found.
+    pub async fn port(
+        &self,
+        posts: &Posts,
+        service: Service,
+        from: IpAddr,
+        until: Instant,
+    ) -> Result<u16, Missing> {
+        if let Some(port) = self.known(&service) {
+            return Ok(port);
+        }
+        let port = self.find(posts, service, from, until).await?;
+        let mut known = self.lock();
+        if known.len() >= KNOWN_MAX {
+            known.retain(|_, (_, since)| since.elapsed() < KEEP);
+        }
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(service, (port, Instant::now()));
+        Ok(port)
+    }
+
+    /// Asks the host's rpcbind, from our address `from`. Only a port is believed of the answer.
+    pub async fn find(
+        &self,
+        posts: &Posts,
+        service: Service,
+        from: IpAddr,
+        until: Instant,
+    ) -> Result<u16, Missing> {
+        let at = SocketAddr::new(service.host, self.rpcbind_port);
+        let postbox = posts.postbox(from, Purpose::Lookup).await.map_err(|_| Missing::Local)?;
+        let mut by_udp = std::pin::pin!(ask(&postbox, at, &service, until));
+        if let Ok(answer) = timeout(self.udp_alone.min(rest(until)), &mut by_udp).await {
+            return answer;
+        }
+        let by_tcp = Box::pin(ask_by_tcp(at, &service, from, until));
+        let failed = tokio::select! {
+            answer = &mut by_udp => return answer,
+            answer = by_tcp => match answer {
+                Err(Missing::NoAnswer) => Missing::NoAnswer,
+                answer => return answer,
+            },
+        };
+        // Refused: but a datagram may be late, when the many hosts of a restart are asked at once.
+        timeout(self.udp_alone.min(rest(until)), by_udp).await.unwrap_or(Err(failed))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Service, (u16, Instant)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn ask(
+    postbox: &Postbox,
+    at: SocketAddr,
+    service: &Service,
+    until: Instant,
+) -> Result<u16, Missing> {
+    let missing = |error| match error {
+        // It never left.
+        CallError::Io(_) => Missing::Local,
+        _ => Missing::NoAnswer,
+    };
+    let (program, version, netid) = (service.program, service.version, service.netid());
+    if !netid.is_v6() {
+        let mapping = Mapping { program, version, protocol: netid.protocol(), port: 0 };
+        let port = postbox.call::<v2::GetPort>(at, &mapping, rest(until)).await.map_err(missing)?;
+        return registered(u16::try_from(port).map_err(|_| Missing::NoAnswer)?);
+    }
+    let binding = Binding {
+        program,
+        version,
+        netid: Text::from(netid.name()),
+        address: Text::from(universal(at)),
+        owner: Text::default(),
+    };
+    let text = match postbox.call::<v4::GetAddr>(at, &binding, rest(until)).await {
+        Err(CallError::Refused(Refusal::NotRun(Accepted::ProgramMismatch { .. }))) => {
+            postbox.call::<v3::GetAddr>(at, &binding, rest(until)).await
+        }
+        answer => answer,
+    }
+    .map_err(missing)?;
+    if text.is_empty() {
+        return Err(Missing::NotRegistered);
+    }
+    registered(parse_universal(&text).ok_or(Missing::NoAnswer)?.port())
+}
+
+fn registered(port: u16) -> Result<u16, Missing> {
+    if port == 0 { Err(Missing::NotRegistered) } else { Ok(port) }
+}
+
+async fn ask_by_tcp(
+    at: SocketAddr,
+    service: &Service,
+    from: IpAddr,
+    until: Instant,
+) -> Result<u16, Missing> {
+    let options = Options {
+        source: Some(from),
+        connect_timeout: rest(until),
+        timeout: rest(until),
+        ..short_replies()
+    };
+    let program = (service.program, service.version);
+    match find(at, Over::Tcp, program, service.netid(), &options).await {
+        Ok(found) => Ok(found.port()),
+        Err(LookupError::NotRegistered { .. }) => Err(Missing::NotRegistered),
+        Err(_) => Err(Missing::NoAnswer),
+    }
+}

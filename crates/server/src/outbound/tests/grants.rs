@@ -1,0 +1,341 @@
+//! GRANTED as a call, and the question whether anybody is there.
+
+use super::scripted::{Answer, Heard, Rpcbind, Script, script};
+use super::*;
+use bytes::Bytes;
+use std::time::Instant;
+use wire::nlm::{self, Status, StatusReply, TestArgs, Version, Versioned};
+use wire::rpc::{Accepted, Credential};
+
+fn said(status: Status) -> Bytes {
+    StatusReply { cookie: b"cookie"[..].into(), status }.to_bytes_as(Version::V4)
+}
+
+fn always(status: Status) -> Script {
+    script(move |_| Answer::Results(said(status)))
+}
+
+/// A host with a lock manager over TCP that answers so, and a desk that finds it.
+async fn tcp_host(script: Script) -> (Host, Desk) {
+    let mut host = Host::new().await;
+    host.tcp(nlm::PROGRAM, 4, script).await;
+    let desk = Desk::new(host.rpcbind_port).await;
+    (host, desk)
+}
+
+async fn udp_host(script: Script) -> (Host, Desk) {
+    let mut host = Host::new().await;
+    host.udp(nlm::PROGRAM, 4, script).await;
+    let desk = Desk::new(host.rpcbind_port).await;
+    (host, desk)
+}
+
+#[tokio::test]
+async fn the_waiter_is_told_exactly_what_it_asked_for() {
+    for transport in [Transport::Tcp, Transport::Udp] {
+        let (host, mut desk) = match transport {
+            Transport::Tcp => tcp_host(always(Status::Granted)).await,
+            Transport::Udp => udp_host(always(Status::Granted)).await,
+        };
+        let grant = grant(host.ip, transport);
+        let id = grant.id;
+        assert_eq!(desk.grant(grant).await, GrantAnswer::Accepted);
+        let [heard] = &host.calls()[..] else { panic!("{:?}", host.calls()) };
+        let Heard { by_tcp, from, program, version, procedure, .. } = heard;
+        assert_eq!((*by_tcp, from.ip()), (transport == Transport::Tcp, OURS));
+        assert_eq!((*program, *version, *procedure), (nlm::PROGRAM, 4, 5));
+        let args = TestArgs::from_bytes_as(Version::V4, heard.args.clone()).unwrap();
+        let expected = TestArgs {
+            cookie: id.0.to_be_bytes().to_vec().into(),
+            exclusive: true,
+            lock: nlm::Lock {
+                caller_name: b"alice"[..].into(),
+                file: vec![0xfe; 28].into(),
+                owner: b"7@alice"[..].into(),
+                svid: 7,
+                range: nlm::Range { offset: 100, length: 0 },
+            },
+        };
+        assert_eq!(args, expected);
+        let Credential::Sys(credential) = &heard.credential else { panic!("{heard:?}") };
+        let name = rustix::system::uname();
+        assert_eq!(&credential.machine[..], name.nodename().to_bytes());
+        assert_eq!((credential.uid, credential.gid), (0, 0));
+        desk.no_more_reports().await;
+    }
+}
+
+#[tokio::test]
+async fn every_status_has_its_meaning() {
+    let (host, mut desk) =
+        tcp_host(script(|heard| Answer::Results(said(Status::ALL[heard.before])))).await;
+    for status in Status::ALL {
+        let expected = match status {
+            Status::Granted => GrantAnswer::Accepted,
+            Status::Denied => GrantAnswer::Denied,
+            _ => GrantAnswer::Unclear,
+        };
+        assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, expected, "{status:?}");
+    }
+    desk.no_more_reports().await;
+}
+
+#[tokio::test]
+async fn old_versions_are_told_in_their_own_form() {
+    for version in [1, 3] {
+        let mut host = Host::new().await;
+        let form = Version::from_number(version).unwrap();
+        let answer = StatusReply { cookie: b""[..].into(), status: Status::Denied };
+        let answer = answer.to_bytes_as(form);
+        let answer = script(move |_| Answer::Results(answer.clone()));
+        host.tcp(nlm::PROGRAM, version, answer).await;
+        let mut desk = Desk::new(host.rpcbind_port).await;
+        let lane = Lane::new(OURS, Transport::Tcp, version as u8);
+        let grant = Grant { range: Range::at(5, 3).unwrap(), ..grant_in(host.ip, lane) };
+        let grant = Grant { mode: Mode::Shared, ..grant };
+        assert_eq!(desk.grant(grant).await, GrantAnswer::Denied);
+        let args = TestArgs::from_bytes_as(form, host.calls()[0].args.clone()).unwrap();
+        assert_eq!(args.lock.range, nlm::Range { offset: 5, length: 3 });
+        assert!(!args.exclusive);
+    }
+}
+
+#[tokio::test]
+async fn a_denial_of_what_was_said_twice_is_unclear() {
+    let deny_second = |heard: &Heard| match heard.before {
+        0 => Answer::Nothing,
+        _ => Answer::Results(said(Status::Denied)),
+    };
+    let (host, mut desk) = udp_host(script(deny_second)).await;
+    assert_eq!(desk.grant(grant(host.ip, Transport::Udp)).await, GrantAnswer::Unclear);
+    assert_eq!(host.calls().len(), 2);
+    let grant_second = |heard: &Heard| match heard.before {
+        0 => Answer::Nothing,
+        _ => Answer::Results(said(Status::Granted)),
+    };
+    let (host, mut desk) = udp_host(script(grant_second)).await;
+    assert_eq!(desk.grant(grant(host.ip, Transport::Udp)).await, GrantAnswer::Accepted);
+}
+
+#[tokio::test]
+async fn what_never_left_is_unsent() {
+    // No rpcbind: nobody listens there, or nobody answers.
+    let mut desk = Desk::new(9).await;
+    assert_eq!(desk.grant(grant(address(), Transport::Tcp)).await, GrantAnswer::Unsent);
+    let silent = Host::at(address(), 0, Rpcbind::Silent).await;
+    let mut desk = Desk::new(silent.rpcbind_port).await;
+    for transport in [Transport::Tcp, Transport::Udp] {
+        assert_eq!(desk.grant(grant(silent.ip, transport)).await, GrantAnswer::Unsent);
+    }
+    // No lock manager, or one that is gone.
+    let host = Host::new().await;
+    let mut desk = Desk::new(host.rpcbind_port).await;
+    assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Unsent);
+    host.register(nlm::PROGRAM, 4, true, 9);
+    assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Unsent);
+    desk.no_more_reports().await;
+}
+
+#[tokio::test]
+async fn what_was_said_and_not_answered_is_unclear() {
+    let garbage = || Answer::Results(Bytes::from_static(b"what"));
+    let refused = || Answer::Verdict(Accepted::ProgramUnavailable);
+    let answers = [Answer::Nothing, Answer::Close, garbage(), refused()];
+    for answer in answers {
+        let (host, mut desk) = tcp_host({
+            let answer = answer.clone();
+            script(move |_| answer.clone())
+        })
+        .await;
+        let result = desk.grant(grant(host.ip, Transport::Tcp)).await;
+        assert_eq!(result, GrantAnswer::Unclear, "{answer:?}");
+        assert_eq!(host.calls().len(), 1, "{answer:?}");
+    }
+    let (host, mut desk) = udp_host(script(|_| Answer::OtherXid(said(Status::Granted)))).await;
+    assert_eq!(desk.grant(grant(host.ip, Transport::Udp)).await, GrantAnswer::Unclear);
+    desk.no_more_reports().await;
+}
+
+#[tokio::test]
+async fn the_next_callback_uses_the_same_connection() {
+    let (host, mut desk) = tcp_host(always(Status::Granted)).await;
+    for _ in 0..5 {
+        assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);
+    }
+    assert_eq!((host.connections(), host.lookups().len(), host.calls().len()), (1, 1, 5));
+    // A burst to a new host makes one connection, too.
+    let (host, mut desk) = tcp_host(always(Status::Granted)).await;
+    (0..50).for_each(|_| desk.outbound.send_grant(grant(host.ip, Transport::Tcp)));
+    for _ in 0..50 {
+        assert!(matches!(desk.report().await, Report::Granted(_, GrantAnswer::Accepted)));
+    }
+    assert_eq!((host.connections(), host.lookups().len(), host.calls().len()), (1, 1, 50));
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_ended_is_replaced() {
+    // It hangs up after its answer, as lock managers do with idle connections.
+    let (host, mut desk) = tcp_host(script(|heard| match heard.before {
+        1 => Answer::Close,
+        _ => Answer::Results(said(Status::Granted)),
+    }))
+    .await;
+    let tell = |ip| grant(ip, Transport::Tcp);
+    assert_eq!(desk.grant(tell(host.ip)).await, GrantAnswer::Accepted);
+    // It breaks in the middle of the second call, which is said again over a new one.
+    assert_eq!(desk.grant(tell(host.ip)).await, GrantAnswer::Accepted);
+    assert_eq!((host.connections(), host.calls().len()), (2, 3));
+
+    // The same, but then it says no: it may have taken what it heard first.
+    let (host, mut desk) = tcp_host(script(|heard| match heard.before {
+        0 => Answer::Results(said(Status::Granted)),
+        1 => Answer::Close,
+        _ => Answer::Results(said(Status::Denied)),
+    }))
+    .await;
+    assert_eq!(desk.grant(tell(host.ip)).await, GrantAnswer::Accepted);
+    assert_eq!(desk.grant(tell(host.ip)).await, GrantAnswer::Unclear);
+    assert_eq!(desk.grant(tell(host.ip)).await, GrantAnswer::Denied);
+}
+
+#[tokio::test]
+async fn a_host_that_restarted_elsewhere_is_found_again_in_the_same_attempt() {
+    let ip = address();
+    let mut host = Host::at(ip, 0, Rpcbind::Udp).await;
+    let port = host.rpcbind_port;
+    host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
+    let mut desk = Desk::new(port).await;
+    assert_eq!(desk.grant(grant(ip, Transport::Tcp)).await, GrantAnswer::Accepted);
+    drop(host);
+    tokio::time::sleep(MOMENT).await;
+    let mut host = Host::at(ip, port, Rpcbind::Udp).await;
+    host.tcp(nlm::PROGRAM, 4, always(Status::Denied)).await;
+    assert_eq!(desk.grant(grant(ip, Transport::Tcp)).await, GrantAnswer::Denied);
+    assert_eq!(host.lookups().len(), 1);
+}
+
+#[tokio::test]
+async fn idle_connections_are_closed_and_their_number_is_bounded() {
+    let mut host = Host::new().await;
+    host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
+    let keep = Duration::from_millis(300);
+    let rpcbind_port = host.rpcbind_port;
+    let settings = Settings { rpcbind_port, keep, kept_max: 2, ..quick() };
+    let mut desk = Desk::with(settings).await;
+    // Three of our addresses, so three ends.
+    for last in 1..=3 {
+        let lane = Lane::new(Ipv4Addr::new(127, 0, 0, last).into(), Transport::Tcp, 4);
+        assert_eq!(desk.grant(grant_in(host.ip, lane)).await, GrantAnswer::Accepted);
+    }
+    assert_eq!(desk.outbound.0.lines.count(), 2);
+    let sources: Vec<_> = host.calls().iter().map(|heard| heard.from.ip().to_string()).collect();
+    assert_eq!(sources, ["127.0.0.1", "127.0.0.2", "127.0.0.3"]);
+    let start = Instant::now();
+    while desk.outbound.0.lines.count() > 0 {
+        assert!(start.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_rpcbind_that_hears_only_tcp_is_asked_so() {
+    let mut host = Host::at(address(), 0, Rpcbind::Tcp).await;
+    host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
+    let mut desk = Desk::new(host.rpcbind_port).await;
+    assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);
+}
+
+#[tokio::test]
+async fn over_ipv6_only_the_port_of_an_address_is_believed() {
+    let ip: IpAddr = "::1".parse().unwrap();
+    for kind in [Rpcbind::Udp, Rpcbind::Old] {
+        let mut host = Host::at(ip, 0, kind).await;
+        host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
+        host.udp(nlm::PROGRAM, 4, always(Status::Denied)).await;
+        let mut desk = Desk::new(host.rpcbind_port).await;
+        for (transport, expected) in
+            [(Transport::Tcp, GrantAnswer::Accepted), (Transport::Udp, GrantAnswer::Denied)]
+        {
+            let told = grant_in(ip, Lane::new(ip, transport, 4));
+            assert_eq!(desk.grant(told).await, expected, "{kind:?}");
+        }
+        let versions: Vec<u32> = host.lookups().iter().map(|(version, _)| *version).collect();
+        match kind {
+            Rpcbind::Old => assert_eq!(versions, [4, 3, 4, 3]),
+            _ => assert_eq!(versions, [4, 4]),
+        }
+    }
+}
+
+#[tokio::test]
+async fn nobody_inside_is_called_for_somebody_outside() {
+    let (host, mut desk) = tcp_host(always(Status::Granted)).await;
+    let lane = Lane::new("192.0.2.1".parse().unwrap(), Transport::Tcp, 4);
+    assert_eq!(desk.grant(grant_in(host.ip, lane)).await, GrantAnswer::Unsent);
+    assert!(!desk.outbound.reaches(host.ip, lane).await);
+    assert!(host.lookups().is_empty() && host.calls().is_empty());
+}
+
+#[tokio::test]
+async fn more_than_can_be_under_way_is_put_off() {
+    let (host, desk) = tcp_host(script(|_| Answer::Nothing)).await;
+    drop(desk);
+    let rpcbind_port = host.rpcbind_port;
+    let mut desk = Desk::with(Settings { rpcbind_port, in_flight_max: 2, ..quick() }).await;
+    let sent: Vec<Grant> = (0..5).map(|_| grant(host.ip, Transport::Tcp)).collect();
+    sent.iter().for_each(|grant| desk.outbound.send_grant(grant.clone()));
+    let mut reports = Vec::new();
+    for _ in 0..5 {
+        reports.push(desk.report().await);
+    }
+    for (number, grant) in sent.iter().enumerate() {
+        let answer = if number < 2 { GrantAnswer::Unclear } else { GrantAnswer::Unsent };
+        assert!(reports.contains(&Report::Granted(grant.id, answer)), "{reports:?}");
+    }
+    desk.no_more_reports().await;
+}
+
+#[tokio::test]
+async fn a_thread_outside_of_the_runtime_may_send() {
+    let (host, mut desk) = tcp_host(always(Status::Granted)).await;
+    let (outbound, told) = (desk.outbound.clone(), grant(host.ip, Transport::Tcp));
+    std::thread::spawn(move || outbound.send_grant(told)).join().unwrap();
+    assert!(matches!(desk.report().await, Report::Granted(_, GrantAnswer::Accepted)));
+}
+
+#[tokio::test]
+async fn one_silent_host_does_not_delay_another() {
+    let (silent, desk) = tcp_host(script(|_| Answer::Nothing)).await;
+    drop(desk);
+    let mut host = Host::at(address(), silent.rpcbind_port, Rpcbind::Udp).await;
+    host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
+    let rpcbind_port = host.rpcbind_port;
+    let settings = Settings { rpcbind_port, at_once_max: 8, at_once_per_host_max: 4, ..quick() };
+    let mut desk = Desk::with(settings).await;
+    (0..20).for_each(|_| desk.outbound.send_grant(grant(silent.ip, Transport::Tcp)));
+    tokio::time::sleep(MOMENT).await;
+    let start = Instant::now();
+    assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn anybody_who_answers_is_there() {
+    let (host, desk) = tcp_host(script(|heard| {
+        assert_eq!(heard.procedure, 0);
+        match heard.before {
+            0 => Answer::with(&()),
+            _ => Answer::Verdict(Accepted::ProcedureUnavailable),
+        }
+    }))
+    .await;
+    let lane = |transport| Lane::new(OURS, transport, 4);
+    assert!(desk.outbound.reaches(host.ip, lane(Transport::Tcp)).await);
+    assert!(desk.outbound.reaches(host.ip, lane(Transport::Tcp)).await, "a refusal is an answer");
+    assert_eq!(host.connections(), 1);
+    assert!(!desk.outbound.reaches(host.ip, lane(Transport::Udp)).await, "not registered");
+    let (silent, desk) = tcp_host(script(|_| Answer::Nothing)).await;
+    assert!(!desk.outbound.reaches(silent.ip, lane(Transport::Tcp)).await);
+    let (host, desk) = udp_host(script(|_| Answer::with(&()))).await;
+    assert!(desk.outbound.reaches(host.ip, lane(Transport::Udp)).await);
+}

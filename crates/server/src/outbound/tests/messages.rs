@@ -1,0 +1,176 @@
+//! GRANTED_MSG and its GRANTED_RES; results of requests that came as messages.
+
+use super::scripted::{Answer, Heard, Rpcbind, script};
+use super::*;
+use bytes::Bytes;
+use wire::Encode;
+use wire::nlm::{self, Status, TestArgs, Version, Versioned};
+
+use crate::transport::{self, Peer};
+
+/// A host whose lock manager hears messages and answers nothing by itself.
+async fn host_with(transport: Transport) -> (Host, Desk) {
+    let mut host = Host::new().await;
+    match transport {
+        Transport::Tcp => host.tcp(nlm::PROGRAM, 4, script(|_| Answer::with(&()))).await,
+        Transport::Udp => host.udp(nlm::PROGRAM, 4, script(|_| Answer::Nothing)).await,
+    };
+    let desk = Desk::new(host.rpcbind_port).await;
+    (host, desk)
+}
+
+fn message(to: IpAddr, transport: Transport) -> Grant {
+    Grant { form: Form::Message, ..grant(to, transport) }
+}
+
+async fn calls_of(host: &Host, count: usize) -> Vec<Heard> {
+    let waited = async {
+        while host.calls().len() < count {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, waited).await.expect("in vain waited for a call");
+    host.calls()
+}
+
+#[tokio::test]
+async fn a_message_is_answered_by_a_message() {
+    for transport in [Transport::Tcp, Transport::Udp] {
+        let (host, mut desk) = host_with(transport).await;
+        for (status, answer) in [
+            (Status::Granted, GrantAnswer::Accepted),
+            (Status::Denied, GrantAnswer::Denied),
+            (Status::DeniedGracePeriod, GrantAnswer::Unclear),
+        ] {
+            let before = host.calls().len();
+            let told = message(host.ip, transport);
+            desk.outbound.send_grant(told.clone());
+            let heard = calls_of(&host, before + 1).await.pop().unwrap();
+            assert_eq!((heard.version, heard.procedure), (4, 10));
+            if transport == Transport::Udp {
+                assert_eq!(heard.from, desk.listening, "from the listening socket");
+            }
+            let args = TestArgs::from_bytes_as(Version::V4, heard.args).unwrap();
+            desk.outbound.granted_res(host.ip, &args.cookie, status);
+            assert_eq!(desk.report().await, Report::Granted(told.id, answer));
+            // An answer to an attempt that is over is ignored.
+            desk.outbound.granted_res(host.ip, &args.cookie, Status::Granted);
+        }
+        desk.no_more_reports().await;
+        assert!(host.connections() <= 1);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_from_elsewhere_or_to_something_else_changes_nothing() {
+    let (host, mut desk) = host_with(Transport::Tcp).await;
+    let told = message(host.ip, Transport::Tcp);
+    let cookie = told.id.0.to_be_bytes();
+    desk.outbound.send_grant(told.clone());
+    calls_of(&host, 1).await;
+    desk.outbound.granted_res(address(), &cookie, Status::Granted);
+    desk.outbound.granted_res(host.ip, &(told.id.0 + 1).to_be_bytes(), Status::Granted);
+    desk.outbound.granted_res(host.ip, &cookie[..7], Status::Granted);
+    desk.outbound.granted_res(host.ip, b"", Status::Granted);
+    desk.no_more_reports().await;
+    let mapped = match host.ip {
+        IpAddr::V4(ip) => IpAddr::V6(ip.to_ipv6_mapped()),
+        ip => ip,
+    };
+    desk.outbound.granted_res(mapped, &cookie, Status::Denied);
+    assert_eq!(desk.report().await, Report::Granted(told.id, GrantAnswer::Denied));
+}
+
+#[tokio::test]
+async fn a_message_that_is_not_answered_is_unclear_and_a_late_denial_too() {
+    let (host, mut desk) = host_with(Transport::Udp).await;
+    let told = message(host.ip, Transport::Udp);
+    assert_eq!(desk.grant(told.clone()).await, GrantAnswer::Unclear);
+    assert_eq!(host.calls().len(), 2, "said twice");
+    desk.outbound.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Granted);
+    desk.no_more_reports().await;
+
+    let told = message(host.ip, Transport::Udp);
+    desk.outbound.send_grant(told.clone());
+    calls_of(&host, 4).await;
+    desk.outbound.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Denied);
+    assert_eq!(desk.report().await, Report::Granted(told.id, GrantAnswer::Unclear));
+}
+
+#[tokio::test]
+async fn a_new_attempt_ends_the_one_before() {
+    let (host, mut desk) = host_with(Transport::Tcp).await;
+    let told = message(host.ip, Transport::Tcp);
+    desk.outbound.send_grant(told.clone());
+    calls_of(&host, 1).await;
+    desk.outbound.send_grant(Grant { attempt: 2, ..told.clone() });
+    assert_eq!(desk.report().await, Report::Granted(told.id, GrantAnswer::Unclear));
+    calls_of(&host, 2).await;
+    desk.outbound.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Granted);
+    assert_eq!(desk.report().await, Report::Granted(told.id, GrantAnswer::Accepted));
+    desk.no_more_reports().await;
+}
+
+#[tokio::test]
+async fn without_a_port_a_message_is_unsent() {
+    let host = Host::new().await;
+    let mut desk = Desk::new(host.rpcbind_port).await;
+    for transport in [Transport::Tcp, Transport::Udp] {
+        assert_eq!(desk.grant(message(host.ip, transport)).await, GrantAnswer::Unsent);
+    }
+    // No listening socket has such an address.
+    let lane = Lane::new("127.0.0.2".parse().unwrap(), Transport::Udp, 4);
+    let told = Grant { form: Form::Message, ..grant_in(host.ip, lane) };
+    host.register(nlm::PROGRAM, 4, false, 9);
+    assert_eq!(desk.grant(told).await, GrantAnswer::Unsent);
+}
+
+fn asked_from(remote: SocketAddr, local: SocketAddr, transport: Transport) -> Peer {
+    let transport = match transport {
+        Transport::Tcp => transport::Transport::Tcp,
+        Transport::Udp => transport::Transport::Udp,
+    };
+    Peer::new(remote, local, transport)
+}
+
+#[tokio::test]
+async fn a_result_goes_to_the_lock_manager_by_the_way_that_the_request_came() {
+    for transport in [Transport::Tcp, Transport::Udp] {
+        let (host, desk) = host_with(transport).await;
+        let peer = asked_from(SocketAddr::new(host.ip, 700), desk.listening, transport);
+        let body = Bytes::from_static(b"\0\0\0\x04cook\0\0\0\0");
+        for count in 1..=2 {
+            desk.outbound.send_result(&peer, Version::V4, 12, body.clone());
+            let heard = calls_of(&host, count).await.pop().unwrap();
+            assert_eq!((heard.program, heard.version, heard.procedure), (nlm::PROGRAM, 4, 12));
+            assert_eq!((&heard.args, heard.from.ip()), (&body, OURS));
+            if transport == Transport::Udp {
+                assert_eq!(heard.from, desk.listening);
+            }
+        }
+        assert_eq!(host.lookups().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_result_to_a_host_without_rpcbind_goes_to_the_port_that_asked() {
+    let mut host = Host::at(address(), 0, Rpcbind::Silent).await;
+    let asked = host.udp(1, 1, script(|_| Answer::Nothing)).await;
+    let desk = Desk::new(host.rpcbind_port).await;
+    let peer = asked_from(asked, desk.listening, Transport::Udp);
+    desk.outbound.send_result(&peer, Version::V3, 14, ().to_bytes());
+    let heard = calls_of(&host, 1).await.pop().unwrap();
+    assert_eq!((heard.version, heard.procedure, heard.from), (3, 14, desk.listening));
+}
+
+#[tokio::test]
+async fn a_result_for_somebody_outside_is_not_sent_inside() {
+    let mut host = Host::new().await;
+    let asked = host.udp(nlm::PROGRAM, 4, script(|_| Answer::Nothing)).await;
+    let desk = Desk::new(host.rpcbind_port).await;
+    let outside = SocketAddr::new("192.0.2.1".parse().unwrap(), 2049);
+    let peer = asked_from(asked, outside, Transport::Udp);
+    desk.outbound.send_result(&peer, Version::V4, 12, Bytes::new());
+    tokio::time::sleep(MOMENT).await;
+    assert!(host.calls().is_empty() && host.lookups().is_empty());
+}
