@@ -114,6 +114,9 @@ impl Postbox {
                 Ok(Err(error)) if sent == 0 => return Err(error.into()),
                 // The first one may still be answered.
                 Ok(Err(_)) => {}
+                Err(_) if sent == 0 => {
+                    return Err(io::Error::from(io::ErrorKind::WouldBlock).into());
+                }
                 Err(_) => return Err(timeout()),
             }
             let again = (Instant::now() + wait).min(give_up);

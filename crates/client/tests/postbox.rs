@@ -102,6 +102,6 @@ async fn silence_and_refusal_and_what_never_left_are_told_apart() {
     refusing.await.unwrap();
 
     // Loopback is no place to speak to others from.
-    let unsent = postbox.call_raw("192.0.2.1:9".parse().unwrap(), NUMBERS, &[], LONG).await;
+    let unsent = postbox.call_raw("198.51.100.1:9".parse().unwrap(), NUMBERS, &[], LONG).await;
     assert!(matches!(unsent, Err(CallError::Io(_))), "{unsent:?}");
 }

@@ -43,7 +43,7 @@ impl Keeper {
             if self.is_host_fenced(host) {
                 return self.refuse_lock(&request, Some(host), Refusal::Fenced);
             }
-            if self.is_ghost(host, request.incarnation, now) && !planted::has(Bug::GhostsAdmitted) {
+            if self.is_ghost(host, &request, now) && !planted::has(Bug::GhostsAdmitted) {
                 self.event(Event::Ghost { client: host, incarnation: request.incarnation });
                 return self.refuse_lock(&request, Some(host), Refusal::Ghost);
             }

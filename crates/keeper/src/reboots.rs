@@ -256,12 +256,15 @@ impl Keeper {
 
     /// A late packet of a kernel that is known to be gone. Only for a while: a state can come back
     /// without a reboot (a status monitor restarted in a container).
-    pub(crate) fn is_ghost(&self, host: ClientId, incarnation: Incarnation, now: Time) -> bool {
+    pub(crate) fn is_ghost(&self, host: ClientId, request: &LockRequest, now: Time) -> bool {
         let Some(tracked) = self.clients.get(host) else { return false };
+        let incarnation = request.incarnation;
         tracked.haunted.is_some_and(|(gone, until)| {
+            // A status monitor that starts before its notifier gives the new kernel the old state.
+            let young = request.connected.is_some_and(|since| since + HAUNTED >= until);
             let old = incarnation == gone || incarnation.is_before(gone);
             let other = incarnation.is_known() && incarnation != tracked.row.incarnation;
-            old && other && now.mono < until
+            old && other && !young && now.mono < until
         })
     }
 

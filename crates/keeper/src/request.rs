@@ -2,6 +2,7 @@
 //! here: one form for each question.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use crate::bytes::{FileKey, Handle, Name, OwnerTag};
 use crate::identity::{Caller, ClientId, Incarnation, LockId, RequestId};
@@ -57,6 +58,9 @@ pub struct LockRequest {
     pub form: Form,
     /// The export's `stateless_clients`: a new connection after a reset is a reboot (R6.2).
     pub stateless: bool,
+    /// Since when the connection that it came by is open (`Time::mono`); `None` if it came without
+    /// one. A connection that is younger than a reboot carries nothing of the kernel before.
+    pub connected: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -239,6 +240,13 @@ impl Underway {
             ReplyTo::Datagram(datagrams, _) => datagrams.started(),
         }
         Self { dispatcher, to, weight, key }
+    }
+
+    pub fn connected(&self) -> Option<Instant> {
+        match &self.to {
+            ReplyTo::Connection(outgoing) => Some(outgoing.opened()),
+            ReplyTo::Datagram(..) => None,
+        }
     }
 
     /// Keeps one message for repetitions and sends another to all who wait; mostly they are one.

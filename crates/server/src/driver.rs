@@ -120,9 +120,9 @@ impl Clock {
         Time { mono: self.started.elapsed(), wall_ms: wall.as_millis() as u64 }
     }
 
-    /// The moment that the keeper calls `mono`.
-    pub fn instant(&self, mono: Duration) -> Instant {
-        self.started + mono
+    /// What the keeper calls that moment.
+    pub fn mono(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.started)
     }
 }
 

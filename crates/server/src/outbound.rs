@@ -29,7 +29,7 @@ use keeper::identity::{GrantId, Lane, NoticeId};
 use keeper::request::{GrantAnswer, NoticeResult};
 use keeper::step::{Grant, Notice};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 use wire::nlm;
@@ -39,7 +39,7 @@ use crate::rarely::Rarely;
 use crate::transport::Peer;
 use crate::transport::udp::Datagrams;
 use answers::Answers;
-use hosts::Hosts;
+use hosts::{Hosts, Turn};
 use lines::Lines;
 use permitted::OwnAddresses;
 use ports::Ports;
@@ -223,6 +223,15 @@ impl Outbound {
 }
 
 impl Inner {
+    /// The right to call a host, for as long as it is kept; none if it takes too long to get.
+    async fn turn(&self, host: IpAddr) -> Option<(Turn<'_>, SemaphorePermit<'_>)> {
+        let both = async {
+            let of_host = self.hosts.turn(host).await;
+            Some((of_host, self.callbacks.acquire().await.ok()?))
+        };
+        timeout(self.settings.attempt, both).await.ok()?
+    }
+
     fn deadline(&self) -> Instant {
         Instant::now() + self.settings.attempt
     }

@@ -1,5 +1,7 @@
 //! A call that is answered later, by whoever comes to know the answer.
 
+use std::time::Instant;
+
 use wire::rpc::{self, Accepted, Call, Denial};
 use wire::{Message, Writer};
 
@@ -16,6 +18,11 @@ pub struct Task {
 impl Task {
     pub fn new(call: Call, peer: Peer, underway: Underway) -> Self {
         Self { call, peer, underway }
+    }
+
+    /// Since when the connection that it came by is open; datagrams have none.
+    pub fn connected(&self) -> Option<Instant> {
+        self.underway.connected()
     }
 
     /// The procedure ran; `results` writes what it gives back.

@@ -137,6 +137,7 @@ impl World {
             incarnation: STATE,
             form: Form::Call,
             stateless: false,
+            connected: None,
         }
     }
 

@@ -76,6 +76,7 @@ impl Run {
                     incarnation: Incarnation(if terms.reclaim { 0 } else { state }),
                     form: if terms.message { Form::Message } else { Form::Call },
                     stateless: terms.stateless,
+                    connected: None,
                 };
                 keeper.handle_lock(request, now);
                 true

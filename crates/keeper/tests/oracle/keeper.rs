@@ -65,6 +65,7 @@ impl Asked {
                     incarnation: Incarnation(3),
                     form: Form::Call,
                     stateless: false,
+                    connected: None,
                 };
                 self.keeper.handle_lock(request, now);
             }

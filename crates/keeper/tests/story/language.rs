@@ -7,7 +7,8 @@
 //! alice(7) cancels a.db [0..9] exclusive
 //! alice(7) tests a.db [0..9] exclusive
 //!     , waits    , unmonitored (NM_LOCK)    , as a message (GRANTED_MSG is wanted)    , stateless
-//!     , with state 5    , handle x    , over udp    , nlm 3    , by 10.0.0.101    , tag "x"
+//!     , with state 5    , handle x    , over udp    , over a new connection    , nlm 3
+//!     , by 10.0.0.101    , tag "x"
 //! alice shares a.db for read denying write      SHARE; read, write, both, nothing
 //! alice reclaims a.db for read denying write
 //! alice unshares a.db
@@ -95,6 +96,7 @@ pub struct Terms {
     pub monitored: bool,
     pub form: Form,
     pub stateless: bool,
+    pub newly_connected: bool,
     pub state: Option<u32>,
     pub handle: Option<String>,
 }
@@ -256,6 +258,7 @@ fn clauses(who: &mut Who, reclaim: bool, words: &mut Words) -> Parsed<Terms> {
         monitored: true,
         form: Form::Call,
         stateless: false,
+        newly_connected: false,
         state: reclaim.then_some(0),
         handle: None,
     };
@@ -272,7 +275,8 @@ fn clauses(who: &mut Who, reclaim: bool, words: &mut Words) -> Parsed<Terms> {
                 terms.state = Some(words.number()? as u32);
             }
             "handle" => terms.handle = Some(words.next()?),
-            "over" => words.eat("udp").map(|()| transport = Transport::Udp)?,
+            "over" if words.eat("udp").is_ok() => transport = Transport::Udp,
+            "over" => words.eat_all("a new connection").map(|()| terms.newly_connected = true)?,
             "nlm" => version = words.number()? as u8,
             "by" => ours = words.next()?.parse().map_err(|_| "an address follows \"by\"")?,
             "tag" => who.tag = Some(words.next()?.trim_matches('"').into()),

@@ -296,6 +296,7 @@ impl World {
                     incarnation: Incarnation(state),
                     form: terms.form,
                     stateless: terms.stateless,
+                    connected: terms.newly_connected.then_some(now.mono),
                 };
                 self.keeper().handle_lock(request, now);
             }

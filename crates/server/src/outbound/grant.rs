@@ -29,13 +29,9 @@ const GRANTED_MSG: u32 = 10;
 impl Inner {
     /// Waits for its turn, then makes the attempt.
     pub async fn grant_in_turn(&self, grant: Grant) -> GrantAnswer {
-        let in_turn = async {
-            let of_host = self.hosts.turn(grant.to).await;
-            (of_host, self.callbacks.acquire().await)
-        };
-        match timeout(self.settings.attempt, in_turn).await {
-            Ok((_of_host, Ok(_place))) => Box::pin(self.grant(&grant)).await,
-            _ => GrantAnswer::Unsent,
+        match self.turn(grant.to).await {
+            Some(_turn) => Box::pin(self.grant(&grant)).await,
+            None => GrantAnswer::Unsent,
         }
     }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use keeper::identity::{Lane, Transport};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tracing::debug;
 use wire::nlm::{self, Version};
 
@@ -19,11 +19,7 @@ const LOOKUP: Duration = Duration::from_secs(1);
 
 impl Inner {
     pub async fn result_in_turn(&self, to: &Peer, version: Version, procedure: u32, body: &[u8]) {
-        let in_turn = async {
-            let of_host = self.hosts.turn(to.remote.ip()).await;
-            (of_host, self.callbacks.acquire().await)
-        };
-        if let Ok((_of_host, Ok(_place))) = timeout(self.settings.attempt, in_turn).await {
+        if let Some(_turn) = self.turn(to.remote.ip()).await {
             self.result(to, version, procedure, body).await;
         }
     }

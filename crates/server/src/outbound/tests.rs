@@ -4,6 +4,7 @@
 mod grants;
 mod many;
 mod messages;
+mod neighbours;
 #[allow(dead_code, reason = "it is used from wire's tests too")]
 #[path = "../../../wire/tests/nlm/network.rs"]
 mod network;

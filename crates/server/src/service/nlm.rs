@@ -282,6 +282,7 @@ impl Nlm {
                     },
                     form,
                     stateless,
+                    connected: task.connected().map(|since| self.driver.clock().mono(since)),
                 };
                 Ok((Ask::Lock(request), letter))
             }

@@ -9,6 +9,7 @@ use std::io::{self, IoSlice};
 use std::net::{IpAddr, Shutdown};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::net::TcpStream;
@@ -20,6 +21,7 @@ use crate::liveness::{Acquaintance, Liveness, Socket};
 
 pub struct Outgoing {
     socket: TcpStream,
+    opened: Instant,
     acquaintance: OnceLock<Acquaintance>,
     queue: Mutex<Queue>,
     /// Requests handed to workers and not yet answered.
@@ -59,6 +61,7 @@ impl Outgoing {
     pub fn new(socket: TcpStream, total: Arc<AtomicUsize>) -> Self {
         Self {
             socket,
+            opened: Instant::now(),
             acquaintance: OnceLock::new(),
             queue: Mutex::default(),
             unanswered: AtomicUsize::new(0),
@@ -82,6 +85,10 @@ impl Outgoing {
 
     pub fn acquaintance(&self) -> Option<&Acquaintance> {
         self.acquaintance.get()
+    }
+
+    pub fn opened(&self) -> Instant {
+        self.opened
     }
 
     pub async fn woken(&self) {

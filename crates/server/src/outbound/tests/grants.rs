@@ -270,7 +270,7 @@ async fn over_ipv6_only_the_port_of_an_address_is_believed() {
 #[tokio::test]
 async fn nobody_inside_is_called_for_somebody_outside() {
     let (host, mut desk) = tcp_host(always(Status::Granted)).await;
-    let lane = Lane::new("192.0.2.1".parse().unwrap(), Transport::Tcp, 4);
+    let lane = Lane::new("198.51.100.1".parse().unwrap(), Transport::Tcp, 4);
     assert_eq!(desk.grant(grant_in(host.ip, lane)).await, GrantAnswer::Unsent);
     assert!(!desk.outbound.reaches(host.ip, lane).await);
     assert!(host.lookups().is_empty() && host.calls().is_empty());

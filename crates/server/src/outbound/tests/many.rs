@@ -1,6 +1,7 @@
 //! A restart with many clients (R2.1): all are tried in little time, also when some are dead.
 //!
-//! `LOCKKEEPER_HOSTS=10000` makes it many more, and says what it measured.
+//! `LOCKKEEPER_HOSTS=10000` makes it many more, and says what it measured; that wants a release
+//! build, and a machine that does little else.
 
 use super::*;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -152,19 +153,15 @@ fn restart(world: &World, settings: Settings) -> Measured {
     let (took, threads) = runtime.block_on(async {
         let mut desk = Desk::with(settings).await;
         let start = Instant::now();
-        let mut owed: HashMap<NoticeId, NoticeResult> = HashMap::new();
+        let mut owed: HashMap<NoticeId, bool> = HashMap::new();
         for (ip, kind) in &world.hosts {
             let told = notice(*ip, &[(OURS, "127.0.0.1"), (OURS, "server"), (OURS, "server.x")]);
-            let expected = match kind {
-                Is::Alive => NoticeResult::Answered,
-                _ => NoticeResult::Failed,
-            };
-            owed.insert(told.id, expected);
+            owed.insert(told.id, *kind == Is::Alive);
             desk.outbound.send_notice(told);
         }
         while !owed.is_empty() {
             let Report::Noticed(id, result) = desk.report().await else { panic!() };
-            assert_eq!(owed.remove(&id), Some(result), "{id:?}");
+            assert_eq!(owed.remove(&id), Some(result == NoticeResult::Answered), "{id:?}");
         }
         let took = start.elapsed();
         desk.no_more_reports().await;

@@ -168,7 +168,7 @@ async fn a_result_for_somebody_outside_is_not_sent_inside() {
     let mut host = Host::new().await;
     let asked = host.udp(nlm::PROGRAM, 4, script(|_| Answer::Nothing)).await;
     let desk = Desk::new(host.rpcbind_port).await;
-    let outside = SocketAddr::new("192.0.2.1".parse().unwrap(), 2049);
+    let outside = SocketAddr::new("198.51.100.1".parse().unwrap(), 2049);
     let peer = asked_from(asked, outside, Transport::Udp);
     desk.outbound.send_result(&peer, Version::V4, 12, Bytes::new());
     tokio::time::sleep(MOMENT).await;

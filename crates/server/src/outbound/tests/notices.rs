@@ -160,8 +160,8 @@ async fn only_an_accepted_reply_with_our_number_is_an_answer() {
 #[tokio::test]
 async fn our_own_trouble_is_not_an_attempt() {
     let mut desk = Desk::new(9).await;
-    let absent: IpAddr = "192.0.2.1".parse().unwrap();
-    let elsewhere: IpAddr = "192.0.2.2".parse().unwrap();
+    let absent: IpAddr = "198.51.100.1".parse().unwrap();
+    let elsewhere: IpAddr = "198.51.100.2".parse().unwrap();
     let start = Instant::now();
     let told = notice(elsewhere, &[(absent, "server"), (absent, "other")]);
     assert_eq!(desk.notice(told).await, NoticeResult::Unsent);

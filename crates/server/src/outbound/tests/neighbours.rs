@@ -1,0 +1,48 @@
+//! Dead hosts of the local network: what is sent to them waits in our send buffers for seconds,
+//! because the system still looks for them. That must not keep others waiting. Needs root.
+
+use super::network::Network;
+use super::scripted::{Answer, Rpcbind, script};
+use super::*;
+use std::time::Instant;
+use wire::nsm;
+
+/// Fewer than the system has room for in its table of neighbours.
+const DEAD: u16 = 700;
+
+#[test]
+fn dead_neighbours_do_not_delay_the_living() {
+    let network = Network::new();
+    for command in [
+        "link add wire0 type veth peer name wire1",
+        "link set wire0 up",
+        "link set wire1 up",
+        "addr add 10.99.0.1/16 dev wire0",
+    ] {
+        network.run("ip", &command.split(' ').collect::<Vec<_>>());
+    }
+    let took = network.enter(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let ours: IpAddr = "10.99.0.1".parse().unwrap();
+            let mut host = Host::at(ours, 0, Rpcbind::Udp).await;
+            host.tcp(nsm::PROGRAM, 1, script(|_| Answer::with(&()))).await;
+            let rpcbind_port = host.rpcbind_port;
+            let mut desk = Desk::with(Settings { rpcbind_port, ..Settings::default() }).await;
+            for number in 0..DEAD {
+                let [high, low] = number.to_be_bytes();
+                let dead = Ipv4Addr::new(10, 99, 1 + high, low).into();
+                desk.outbound.send_notice(notice(dead, &[(ours, "server")]));
+            }
+            // Until the dead have been asked twice.
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            let start = Instant::now();
+            for _ in 0..20 {
+                let result = desk.notice(notice(ours, &[(ours, "server")])).await;
+                assert_eq!(result, NoticeResult::Answered);
+            }
+            start.elapsed()
+        })
+    });
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
