@@ -128,7 +128,7 @@ impl Dispatcher {
             return Some(reply);
         }
         let weight = record.len() + service.reply_bytes(&call);
-        let underway = Underway::new(self.clone(), to.clone(), weight, key);
+        let underway = Underway::new(self.clone(), to.clone(), weight, key, false);
         let (service, peer) = (service.clone(), *peer);
         self.workers.submit(move || {
             let reply = answer(&*service, &call, &peer, Patience::Wait);
@@ -166,7 +166,7 @@ impl Dispatcher {
             }
         }
         let weight = record.len() + service.reply_bytes();
-        let underway = Underway::new(self.clone(), to.clone(), weight, key);
+        let underway = Underway::new(self.clone(), to.clone(), weight, key, true);
         let task = Task::new(call, *peer, underway);
         let task = take(&**service, task, Patience::Now)?;
         let service = service.clone();
@@ -225,6 +225,9 @@ pub struct Underway {
     to: ReplyTo,
     weight: usize,
     key: Option<(Repeat, Key)>,
+    /// It takes one of the places for requests under way. Over UDP, where all peers share them,
+    /// requests that wait for something outside do not: they have bounds of their own.
+    placed: bool,
 }
 
 impl Underway {
@@ -233,13 +236,16 @@ impl Underway {
         to: ReplyTo,
         weight: usize,
         key: Option<(Repeat, Key)>,
+        waits: bool,
     ) -> Self {
         dispatcher.load.fetch_add(weight, Ordering::Relaxed);
+        let placed = !waits || matches!(to, ReplyTo::Connection(_));
         match &to {
             ReplyTo::Connection(outgoing) => outgoing.started(weight),
-            ReplyTo::Datagram(datagrams, _) => datagrams.started(),
+            ReplyTo::Datagram(datagrams, _) if placed => datagrams.started(),
+            ReplyTo::Datagram(..) => {}
         }
-        Self { dispatcher, to, weight, key }
+        Self { dispatcher, to, weight, key, placed }
     }
 
     pub fn connected(&self) -> Option<Instant> {
@@ -271,7 +277,8 @@ impl Drop for Underway {
         self.dispatcher.load.fetch_sub(self.weight, Ordering::Relaxed);
         match &self.to {
             ReplyTo::Connection(outgoing) => outgoing.finished(self.weight),
-            ReplyTo::Datagram(datagrams, _) => datagrams.finished(),
+            ReplyTo::Datagram(datagrams, _) if self.placed => datagrams.finished(),
+            ReplyTo::Datagram(..) => {}
         }
     }
 }

@@ -67,7 +67,7 @@ struct Shared {
     line: Mutex<Line>,
     /// Something is in the queue; looked at without the lock.
     waiting: AtomicBool,
-    committer: Mutex<mpsc::Sender<Job>>,
+    committer: mpsc::Sender<Job>,
     ids: AtomicU64,
     clock: Clock,
     hands: OnceLock<Box<dyn Hands>>,
@@ -139,7 +139,7 @@ impl Driver {
         let shared = Arc::new(Shared {
             line: Mutex::new(Line { queue: Queue::new(queue_max), desk: Some(desk) }),
             waiting: AtomicBool::new(false),
-            committer: Mutex::new(committer),
+            committer,
             ids: AtomicU64::new(1),
             clock,
             hands: OnceLock::new(),
@@ -269,6 +269,7 @@ impl Shared {
     /// One round on the thread of who brought the work; what comes meanwhile, and what may wait
     /// for a disk, is the committer's.
     fn work(&self, mut desk: Box<Desk>) {
+        let _careful = Careful(self);
         let batch = self.decide(&mut desk);
         if !batch.changes.is_empty() {
             if !desk.store.is_quick(&batch.changes) {
@@ -292,6 +293,7 @@ impl Shared {
 
     /// The committer's part: goes on until nothing is left.
     fn go_on(&self, mut desk: Box<Desk>, mut begun: Option<(Batch, Next)>) {
+        let _careful = Careful(self);
         loop {
             let (batch, next) = match begun.take() {
                 Some(begun) => begun,
@@ -331,9 +333,8 @@ impl Shared {
     }
 
     fn hand_over(&self, desk: Box<Desk>, batch: Option<(Batch, Next)>) {
-        let committer = self.committer.lock().unwrap_or_else(PoisonError::into_inner);
         // The thread ends with the last driver only.
-        let _ = committer.send((desk, batch));
+        let _ = self.committer.send((desk, batch));
     }
 
     fn decide(&self, desk: &mut Desk) -> Batch {
@@ -439,6 +440,19 @@ impl Shared {
     }
 }
 
+/// A defect while the desk is taken leaves a keeper that nobody can trust: the server ends, and the
+/// next start takes up what is in the store.
+struct Careful<'a>(&'a Shared);
+
+impl Drop for Careful<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let why = "a defect in the lock service; start the server again, no lock is lost";
+            self.0.ended.send_replace(Some(End::Failed(why.into())));
+        }
+    }
+}
+
 /// Wakes the keeper when it wants to be woken.
 async fn ring(shared: Arc<Shared>) {
     let driver = Driver { shared: shared.clone() };
@@ -485,5 +499,28 @@ async fn look(shared: Arc<Shared>) {
         }
         mail.send();
         driver.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::locks::{Locks, restore};
+
+    #[tokio::test]
+    async fn a_defect_ends_the_server_instead_of_leaving_it_stuck() {
+        let driver = restore(Locks::in_memory(), 10).unwrap().driver;
+        assert_eq!(driver.read(|keeper| keeper.counts().locks).await, Some(0));
+        driver.report(Input::Read(Box::new(|_| panic!("on purpose"))));
+        assert!(matches!(driver.ended().await, End::Failed(why) if why.contains("defect")));
+    }
+
+    #[tokio::test]
+    async fn a_stop_is_the_last_thing_that_enters_the_keeper() {
+        let driver = restore(Locks::in_memory(), 10).unwrap().driver;
+        driver.report(Input::Stop);
+        assert_eq!(driver.ended().await, End::Stopped);
+        let late = tokio::time::timeout(Duration::from_millis(100), driver.read(|_| ()));
+        assert_ne!(late.await, Ok(Some(())));
     }
 }

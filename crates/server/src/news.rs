@@ -106,8 +106,15 @@ pub fn tell(keeper: &Keeper, event: &Event) {
         Event::NoticeSent { client, attempt, .. } => {
             debug!("notice {attempt} to {}", host(client));
         }
-        Event::NoticeAnswered { client, .. } => info!("{} was notified", host(client)),
-        Event::NoticeFailed { client, .. } => info!("{} did not answer a notice", host(client)),
+        // With thousands of hosts these lines would drown the others.
+        Event::NoticeAnswered { client, .. } if few(keeper) => {
+            info!("{} was notified", host(client));
+        }
+        Event::NoticeAnswered { client, .. } => debug!("{} was notified", host(client)),
+        Event::NoticeFailed { client, .. } if few(keeper) => {
+            info!("{} did not answer a notice", host(client));
+        }
+        Event::NoticeFailed { client, .. } => debug!("{} did not answer a notice", host(client)),
         Event::NoticeGivenUp { client, .. } => {
             warn!("{} never answered a notice of our restart; given up", host(client));
         }
@@ -120,6 +127,10 @@ pub fn tell(keeper: &Keeper, event: &Event) {
         Event::Fenced { client, by } => warn!("{} was fenced by {by}", host(client)),
         Event::Unfenced { client, by } => warn!("{} was let in again by {by}", host(client)),
     }
+}
+
+fn few(keeper: &Keeper) -> bool {
+    keeper.counts().clients <= 100
 }
 
 fn explain(why: Refusal) -> &'static str {

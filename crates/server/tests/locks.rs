@@ -163,12 +163,12 @@ async fn a_lock_needs_permission_and_giving_it_back_does_not() {
     chmod(&nfs, &file, 0o640).await;
     let user = Options::default().user(1000, 1000, &[]);
     let stranger = Locker::connect(server.at, "alice", 1, &user).await.unwrap();
-    assert_eq!(stranger.lock_shared(&file, range(0, 0)).await.unwrap(), Status::Denied);
-    assert_eq!(stranger.wait(&file, range(0, 0)).await.unwrap(), Status::DeniedNoLocks);
+    assert_eq!(stranger.lock_shared(&file, range(0, 0)).await.unwrap(), Status::Failed);
+    assert_eq!(stranger.wait(&file, range(0, 0)).await.unwrap(), Status::Failed);
     assert_eq!(stranger.unlock(&file, range(0, 0)).await.unwrap(), Status::Granted);
     chmod(&nfs, &file, 0o644).await;
     assert_eq!(stranger.lock_shared(&file, range(0, 0)).await.unwrap(), Status::Granted);
-    assert_eq!(stranger.lock(&file, range(0, 0)).await.unwrap(), Status::Denied);
+    assert_eq!(stranger.lock(&file, range(0, 0)).await.unwrap(), Status::Failed);
     end(server).await;
 }
 

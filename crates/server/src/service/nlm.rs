@@ -434,7 +434,7 @@ fn status(error: vfs::Error) -> Status {
     match error {
         vfs::Error::Stale | vfs::Error::BadHandle | vfs::Error::NotFound => Status::StaleFh,
         vfs::Error::ReadOnly => Status::RoFs,
-        vfs::Error::Denied | vfs::Error::NotOwner => Status::Denied,
+        // Not DENIED: the program would take that for "somebody else has it".
         _ => Status::Failed,
     }
 }
