@@ -1,8 +1,10 @@
 //! What goes wrong, one thing after the other until the faults stop; and the operator, who is not a
 //! fault but comes as unexpectedly.
 
+use keeper::bytes::Name;
 use keeper::identity::{ClientId, LockId};
-use keeper::request::OperatorAction;
+use keeper::request::{OperatorAction, OperatorRequest};
+use server::driver::core::Ask;
 
 use crate::driver::Input;
 use crate::queue::{Ms, SECOND};
@@ -85,10 +87,11 @@ impl World {
             return;
         }
         let Some(driver) = &self.server.driver else { return };
-        let locks: Vec<LockId> = driver.keeper.locks(LockId(0)).map(|lock| lock.id).collect();
+        let locks: Vec<LockId> = driver.core.keeper.locks(LockId(0)).map(|lock| lock.id).collect();
         let clients: Vec<ClientId> =
-            driver.keeper.clients(ClientId(0)).map(|view| view.client.id).collect();
+            driver.core.keeper.clients(ClientId(0)).map(|view| view.client.id).collect();
         let fenced: Vec<ClientId> = driver
+            .core
             .keeper
             .clients(ClientId(0))
             .filter(|view| view.client.fenced)
@@ -114,7 +117,9 @@ impl World {
         if let Some(driver) = &mut self.server.driver {
             let id = driver.new_id();
             self.tally.reach("operator action");
-            self.input(Input::Operator(id, action));
+            let by = Name::from("operator");
+            let request = OperatorRequest { id, by, action };
+            self.input(Input::Ask(Ask::Operator(request), None));
         }
     }
 }

@@ -139,6 +139,8 @@ pub struct Process {
     pub shares: [Option<Sharing>; FILES],
     pub doing: Doing,
     pub call: Option<Rc<Request>>,
+    /// The answer to that call is in the kernel, and waits for the reclaimer to be done.
+    pub answered: bool,
     /// Counts what it does, so that a timer of something past does nothing.
     pub turn: u64,
 }
@@ -182,6 +184,7 @@ impl Process {
             shares: [None; FILES],
             doing: Doing::Idle,
             call: None,
+            answered: false,
             turn: 0,
         }
     }

@@ -5,6 +5,7 @@ mod cause;
 mod claims;
 mod durable;
 mod liveness;
+pub mod note;
 mod replies;
 mod shares;
 mod table;

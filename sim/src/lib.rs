@@ -8,6 +8,7 @@
 #![allow(clippy::needless_range_loop)]
 
 mod adversary;
+mod ask;
 mod cells;
 mod chaos;
 mod disk;
@@ -22,7 +23,6 @@ pub mod plant;
 mod probe;
 mod queue;
 mod random;
-mod replay;
 pub mod runner;
 mod scenario;
 mod server;

@@ -146,8 +146,9 @@ pub struct Model {
     pub owed: BTreeMap<NoticeId, ClientId>,
     pub told: BTreeSet<ClientId>,
     pub claims: Vec<Claim>,
-    /// The last reboot that was accepted of each host, by its state.
+    /// The last reboot that was accepted of each host, by its state; and those on the disk.
     pub accepted: BTreeMap<usize, u32>,
+    pub accepted_durably: BTreeMap<usize, u32>,
     /// The state each host was last known to be in.
     pub states: BTreeMap<usize, u32>,
     /// When a state of a host was last accepted to be gone.
@@ -199,6 +200,7 @@ impl Model {
             told: BTreeSet::new(),
             claims: Vec::new(),
             accepted: BTreeMap::new(),
+            accepted_durably: BTreeMap::new(),
             states: BTreeMap::new(),
             gone_states: BTreeMap::new(),
             abandoned: BTreeSet::new(),
@@ -215,6 +217,7 @@ impl Model {
     /// What was in the server's memory is gone; what is on the disk is not.
     pub fn server_died(&mut self) {
         self.table = self.durable.clone();
+        self.accepted = self.accepted_durably.clone();
         self.waiters.clear();
         self.grantable.clear();
         self.blocks.clear();

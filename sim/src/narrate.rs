@@ -4,29 +4,29 @@ use keeper::event::Event;
 use keeper::identity::RequestId;
 use keeper::step::{Message, Step};
 
-use crate::driver::Input;
+use crate::judge::note::Note;
 use crate::packet::{Call, Request};
 use crate::world::World;
 
 impl World {
-    pub fn tell_input(&mut self, input: &Input) {
+    pub fn tell_input(&mut self, input: &Note) {
         if !self.story.is_told() {
             return;
         }
         let text = match input {
-            Input::Request(id, request) => format!("> {}", self.request_text(*id, request)),
-            Input::Granted(id, answer) => format!("> callback {} answered {answer:?}", id.0),
-            Input::Noticed(id, result) => format!("> notice {} {result:?}", id.0),
-            Input::Probed(client, question, answer) => {
+            Note::Request(id, request) => format!("> {}", self.request_text(*id, request)),
+            Note::Granted(id, answer) => format!("> callback {} answered {answer:?}", id.0),
+            Note::Noticed(id, result) => format!("> notice {} {result:?}", id.0),
+            Note::Probed(client, question, answer) => {
                 format!("> {question:?} of {}: {answer:?}", self.client_text(*client))
             }
-            Input::Reset(client) => {
+            Note::Reset(client) => {
                 format!("> connection of {} is reset", self.client_text(*client))
             }
-            Input::Heard(address) => format!("> {address} is heard of"),
-            Input::Operator(_, action) => format!("> operator: {action:?}"),
-            Input::Timeout => "> timeout".to_owned(),
-            Input::Stop => "> stop".to_owned(),
+            Note::Heard(address) => format!("> {address} is heard of"),
+            Note::Operator(action) => format!("> operator: {action:?}"),
+            Note::Timeout => "> timeout".to_owned(),
+            Note::Stop => "> stop".to_owned(),
         };
         self.tell(|_| text);
     }

@@ -9,7 +9,7 @@ use keeper::range::Range;
 use keeper::request::{Access, Form, Mode};
 use keeper::step::{Grant, Reply};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     Lock { file: usize, range: Range, mode: Mode, wait: bool, reclaim: bool, state: u32 },
     Test { file: usize, range: Range, mode: Mode },

@@ -51,7 +51,7 @@ impl World {
         let key = (self.hosts[host].address, self.hosts[host].name.clone());
         let connected = driver.connections.get(&key).cloned().unwrap_or_default();
         let at_stake = self.model.lives_of(self.hosts[host].processes());
-        connected.into_iter().filter(|life| at_stake.contains(life)).collect()
+        connected.into_keys().filter(|life| at_stake.contains(life)).collect()
     }
 
     fn probe_truth(&self, host: usize, question: Question, lives: &[u32]) -> ProbeAnswer {

@@ -8,8 +8,9 @@ use keeper::identity::{ClientId, GrantId};
 use keeper::request::{GrantAnswer, Question};
 use store::Committed;
 
+use crate::ask;
 use crate::disk::Disk;
-use crate::driver::{self, Answered, Driver};
+use crate::driver::{Answered, Driver};
 use crate::host::{Host, Process};
 use crate::model::Model;
 use crate::network::{Direction, Link};
@@ -394,7 +395,7 @@ impl World {
     }
 
     pub fn file_of(&self, handle: &Handle) -> Option<usize> {
-        (0..crate::cells::FILES).find(|file| driver::handle(*file) == *handle)
+        (0..crate::cells::FILES).find(|file| ask::handle(*file) == *handle)
     }
 
     pub fn reachable(&self, host: usize) -> bool {

@@ -55,7 +55,7 @@ struct Desk {
 
 struct Line {
     queue: Inputs,
-    /// Free to be taken.
+    /// Free to be taken; nobody can before [`Driver::begin`].
     desk: Option<Box<Desk>>,
 }
 
@@ -65,6 +65,8 @@ type Job = (Box<Desk>, Option<(Batch, Next)>);
 
 struct Shared {
     line: Mutex<Line>,
+    /// The desk before the beginning.
+    prepared: Mutex<Option<Box<Desk>>>,
     /// Something is in the queue; looked at without the lock.
     waiting: AtomicBool,
     committer: mpsc::Sender<Job>,
@@ -137,7 +139,8 @@ impl Driver {
         let (committer, jobs) = mpsc::channel();
         let desk = Box::new(Desk { core, store });
         let shared = Arc::new(Shared {
-            line: Mutex::new(Line { queue: Queue::new(queue_max), desk: Some(desk) }),
+            line: Mutex::new(Line { queue: Queue::new(queue_max), desk: None }),
+            prepared: Mutex::new(Some(desk)),
             waiting: AtomicBool::new(false),
             committer,
             ids: AtomicU64::new(1),
@@ -159,14 +162,14 @@ impl Driver {
         Ok(Self { shared })
     }
 
-    /// From here on messages are carried out, and time passes; `first` are the messages of the
-    /// start.
+    /// From here on questions are decided, messages are carried out, and time passes; `first` are
+    /// the messages of the start. What was asked before has waited for this.
     pub fn begin(&self, hands: Box<dyn Hands>, first: Batch) {
         // Set once, at the start.
         let _ = self.shared.hands.set(hands);
-        let shared = self.shared.clone();
-        let taken = shared.lock().desk.take();
-        if let Some(mut desk) = taken {
+        let shared = &self.shared;
+        let prepared = shared.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut desk) = prepared {
             shared.tell(&mut desk, first);
             shared.put_back(desk);
         }
@@ -319,14 +322,15 @@ impl Shared {
         }
     }
 
-    /// Puts the desk back where nothing is left to do.
+    /// Puts the desk back; mostly nothing is left to do.
     fn leave(&self, mut line: MutexGuard<'_, Line>, desk: Box<Desk>) {
         let alarm = desk.core.keeper.poll_timeout();
-        self.waiting.store(false, Ordering::Release);
+        self.waiting.store(!line.queue.is_empty(), Ordering::Release);
         line.desk = Some(desk);
         self.set_alarm(alarm);
     }
 
+    /// Puts the desk where whoever brings the next work takes it.
     fn put_back(&self, desk: Box<Desk>) {
         let line = self.lock();
         self.leave(line, desk);
@@ -505,11 +509,39 @@ async fn look(shared: Arc<Shared>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::locks::{Locks, restore};
+    use crate::locks::{Locks, Restored, restore};
+
+    struct Nobody;
+
+    impl Hands for Nobody {
+        fn grant(&self, _: Grant) {}
+        fn notice(&self, _: Notice) {}
+        fn probe(&self, _: &Keeper, _: ClientId, _: Question) {}
+        fn happened(&self, _: &Keeper, _: Event) {}
+    }
+
+    fn begun() -> Driver {
+        let Restored { driver, first, .. } = restore(Locks::in_memory(), 10).unwrap();
+        driver.begin(Box::new(Nobody), first);
+        driver
+    }
+
+    #[tokio::test]
+    async fn what_comes_before_the_beginning_waits_for_it() {
+        let Restored { driver, first, .. } = restore(Locks::in_memory(), 10).unwrap();
+        let early = tokio::spawn({
+            let driver = driver.clone();
+            async move { driver.read(|keeper| keeper.counts().locks).await }
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!early.is_finished() && !first.events.is_empty());
+        driver.begin(Box::new(Nobody), first);
+        assert_eq!(early.await.unwrap(), Some(0));
+    }
 
     #[tokio::test]
     async fn a_defect_ends_the_server_instead_of_leaving_it_stuck() {
-        let driver = restore(Locks::in_memory(), 10).unwrap().driver;
+        let driver = begun();
         assert_eq!(driver.read(|keeper| keeper.counts().locks).await, Some(0));
         driver.report(Input::Read(Box::new(|_| panic!("on purpose"))));
         assert!(matches!(driver.ended().await, End::Failed(why) if why.contains("defect")));
@@ -517,7 +549,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stop_is_the_last_thing_that_enters_the_keeper() {
-        let driver = restore(Locks::in_memory(), 10).unwrap().driver;
+        let driver = begun();
         driver.report(Input::Stop);
         assert_eq!(driver.ended().await, End::Stopped);
         let late = tokio::time::timeout(Duration::from_millis(100), driver.read(|_| ()));

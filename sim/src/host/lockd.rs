@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use keeper::identity::NoticeId;
+use keeper::identity::{NoticeId, Transport};
 use keeper::range::Range;
 use keeper::request::{GrantAnswer, Mode};
 use keeper::step::{Cancelled, Grant, Outcome, Reply};
@@ -140,6 +140,7 @@ impl World {
     pub fn call(&mut self, process: usize, call: Call, block: u64) {
         let request = self.request_of(process, call, block);
         self.processes[process].call = Some(request.clone());
+        self.processes[process].answered = false;
         self.post(request);
     }
 
@@ -180,10 +181,10 @@ impl World {
     pub fn retransmit(&mut self, request: Rc<Request>) {
         let host = &self.hosts[request.truth.host];
         let same = |other: &Rc<Request>| Rc::ptr_eq(other, &request);
-        let waited_for = request
-            .truth
-            .process
-            .is_some_and(|process| self.processes[process].call.as_ref().is_some_and(same));
+        let waited_for = request.truth.process.is_some_and(|process| {
+            let it = &self.processes[process];
+            !it.answered && it.call.as_ref().is_some_and(same)
+        });
         let reclaimed = host
             .reclaim
             .as_ref()
@@ -239,6 +240,7 @@ impl World {
         }
         // The kernel's own list of locks is the reclaimer's while it works.
         if self.hosts[host].reclaim.is_some() {
+            self.processes[process].answered = true;
             let life = self.hosts[host].life;
             let message = ToHost::Answer { request, answer, decided };
             return self.later(100, Event::ToHost { host, life, message });
@@ -350,7 +352,7 @@ impl World {
         let host = &self.hosts[request.truth.host];
         let waits = self.processes[process].call.as_ref().is_some_and(|c| Rc::ptr_eq(c, request));
         let Some(driver) = &self.server.driver else { return };
-        let held_back = driver.asked.values().any(|asked| Rc::ptr_eq(asked, request));
+        let held_back = self.model.asked.values().any(|(asked, _)| Rc::ptr_eq(asked, request));
         let free = host.up && host.reclaim.is_none();
         let Doing::Locking(want) = self.processes[process].doing else { return };
         if waits && held_back && free && want.wait && driver.committing.is_none() {
@@ -367,7 +369,14 @@ impl World {
         let Call::Lock { state, .. } = request.call else { return };
         let host = request.truth.host;
         let gone = self.model.gone_states.get(&(host, state)).copied();
+        // What comes over TCP comes over a connection that we have.
+        let key = (request.from, request.name.clone());
+        let Some(driver) = &self.server.driver else { return };
+        let lives = driver.connections.get(&key);
+        let comes = request.lane.transport() == Transport::Udp
+            || lives.is_some_and(|lives| lives.contains_key(&request.truth.life));
         if self.hosts[host].life > request.truth.life
+            && comes
             && gone.is_some_and(|at| at + MINUTE > self.now)
         {
             self.fault("late packet of a dead kernel");

@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use keeper::Keeper;
 use keeper::event::{Event, Proof, Release};
-use keeper::identity::{ClientId, GrantId, RequestId};
+use keeper::identity::{ClientId, GrantId, HostKey, RequestId};
 use keeper::range::Range;
 use keeper::request::GrantAnswer;
-use keeper::step::{Cancelled, Message, Outcome, Reply, Step};
+use keeper::step::{Cancelled, Grant, Message, Outcome, Refusal, Reply, Step};
 use keeper::time::Time;
 
 use crate::cells::{self, CELLS, FILES, strength};
-use crate::driver::Input;
+use crate::judge::note::Note;
 use crate::model::{Block, Cell, OpenGrant};
 use crate::packet::{Call, Request};
 use crate::world::World;
@@ -24,6 +24,8 @@ pub enum Doing {
     /// Granted, by a reply or by a callback.
     Set {
         life: u32,
+        /// `None` for a reclaim: it keeps what is recorded.
+        state: Option<u32>,
         at_least: bool,
         reclaim: bool,
     },
@@ -43,9 +45,31 @@ pub struct Cause {
     pub perhaps: bool,
 }
 
+impl Cause {
+    /// What it makes of a byte of an owner that nothing else touches.
+    fn applied_to(&self, cell: usize, old: Cell) -> Cell {
+        match &self.doing {
+            _ if self.perhaps || !cells::cells(self.range).contains(&cell) => old,
+            Doing::Clear => Cell::default(),
+            Doing::Restore(before) => before[cell],
+            Doing::Set { at_least: true, .. } | Doing::Set { reclaim: true, .. }
+                if old.strength > self.strength =>
+            {
+                Cell { unconfirmed: false, ..old }
+            }
+            Doing::Set { life, state, .. } => Cell {
+                strength: self.strength,
+                incarnation: state.unwrap_or(old.incarnation),
+                life: *life,
+                unconfirmed: false,
+            },
+        }
+    }
+}
+
 impl World {
     /// The whole judgement of one input, or of a batch of them.
-    pub fn judge(&mut self, keeper: &Keeper, inputs: &[Input], step: &Step, now: Time) {
+    pub fn judge(&mut self, keeper: &Keeper, inputs: &[Note], step: &Step, now: Time) {
         self.model.serial += 1;
         for input in inputs {
             self.note_input(input);
@@ -118,7 +142,7 @@ impl World {
         seen: Cell,
         causes: &[Cause],
         step: &Step,
-        inputs: &[Input],
+        inputs: &[Note],
         alone: bool,
     ) {
         let same = old.strength == seen.strength && old.incarnation == seen.incarnation;
@@ -135,16 +159,15 @@ impl World {
             }
             // What was stronger stays so until the client has said yes.
             Doing::Set { at_least: true, .. } => seen.strength == old.strength.max(cause.strength),
-            // What the owner got in this epoch is newer than what it reclaims.
-            Doing::Set { reclaim: true, .. } if !old.unconfirmed => {
-                seen.strength == old.strength.max(cause.strength)
-            }
+            // A reclaim weakens nothing: who reclaims less may be told of more yet.
+            Doing::Set { reclaim: true, .. } => seen.strength == old.strength.max(cause.strength),
             Doing::Set { .. } => seen.strength == cause.strength,
             Doing::Restore(before) => before[cell].strength == seen.strength,
         };
         let demanded = mine.iter().rev().copied().find(|cause| !cause.perhaps);
         let cause = if alone { demanded } else { None };
         let cause = cause.or_else(|| mine.iter().rev().copied().find(|cause| fits(cause)));
+        let in_turn = mine.iter().fold(old, |byte, cause| cause.applied_to(cell, byte));
         match cause {
             Some(cause) if cause.perhaps && same => {}
             Some(cause) if fits(cause) => {
@@ -168,6 +191,10 @@ impl World {
                 self.judge_release((process, file, cell), old, step, inputs);
             }
             _ if same => {}
+            // All of them, one after the other.
+            None if demanded.is_some() && in_turn.strength == seen.strength => {
+                new = Cell { incarnation: seen.incarnation, ..in_turn };
+            }
             _ if seen.strength == 0 || seen.strength < old.strength => {
                 self.judge_release((process, file, cell), old, step, inputs);
                 let granted = mine.iter().find_map(|cause| match cause.doing {
@@ -209,10 +236,10 @@ impl World {
     }
 
     /// What the owners did, in the order of the answers.
-    fn causes(&mut self, keeper: &Keeper, inputs: &[Input], step: &Step) -> Vec<Cause> {
+    fn causes(&mut self, keeper: &Keeper, inputs: &[Note], step: &Step) -> Vec<Cause> {
         let mut causes = Vec::new();
         for input in inputs {
-            if let Input::Granted(id, GrantAnswer::Accepted) = input
+            if let Note::Granted(id, GrantAnswer::Accepted) = input
                 && let Some(grant) = self.model.grants.get(id).cloned()
             {
                 causes.push(self.cause_of_grant(&grant, false));
@@ -246,9 +273,10 @@ impl World {
         for message in &step.messages {
             match message {
                 Message::Reply(id, Reply::Lock(Outcome::Blocked)) => self.note_blocked(*id),
-                Message::Reply(id, Reply::Lock(Outcome::Refused(_) | Outcome::Deadlock)) => {
-                    self.note_refused(*id);
-                }
+                Message::Reply(
+                    id,
+                    Reply::Lock(Outcome::Grace | Outcome::Refused(Refusal::TooManyParked)),
+                ) => self.note_turned_away(keeper, *id),
                 Message::Reply(id, Reply::Lock(Outcome::Granted)) => {
                     if let Some((request, _)) = self.model.asked.get(id).cloned() {
                         causes.extend(self.cause_of_lock(&request));
@@ -260,13 +288,13 @@ impl World {
                         && let (Some(process), Call::Cancel { file, range, mode }) =
                             (request.truth.process, &request.call)
                     {
-                        let life = request.truth.life;
+                        let (life, state) = (request.truth.life, None);
                         causes.push(Cause {
                             process,
                             file: *file,
                             range: *range,
                             strength: strength(*mode),
-                            doing: Doing::Set { life, at_least: true, reclaim: false },
+                            doing: Doing::Set { life, state, at_least: true, reclaim: false },
                             perhaps: true,
                         });
                     }
@@ -287,45 +315,62 @@ impl World {
                         });
                     }
                 }
-                Message::Grant(grant)
-                    if grant.attempt <= 1 && !self.model.grants.contains_key(&grant.id) =>
-                {
-                    let process = self.process_of(keeper, &grant.owner);
-                    let (Some(process), Some(file)) = (process, self.file_of(&grant.handle)) else {
-                        self.violate("I6", || format!("a grant to nobody: {grant:?}"));
-                        continue;
-                    };
-                    let open = OpenGrant {
-                        process,
-                        file,
-                        range: grant.range,
-                        mode: grant.mode,
-                        before: self.model.table[process][file],
-                        unclear: false,
-                    };
-                    self.judge_new_grant(keeper, &open, grant.owner.host);
-                    if !self.model.grant_ids.insert(grant.id) {
-                        self.violate("ids", || format!("callback {:?} is used again", grant.id));
-                    }
-                    causes.push(self.cause_of_grant(&open, true));
-                    self.model.grants.insert(grant.id, open);
-                }
                 _ => {}
+            }
+        }
+        // What its owner did after a callback has closed it: one that is sent came last.
+        for message in &step.messages {
+            if let Message::Grant(grant) = message
+                && grant.attempt <= 1
+                && !self.model.grants.contains_key(&grant.id)
+            {
+                let cause = self.open_grant(keeper, grant, &causes);
+                causes.extend(cause);
             }
         }
         causes
     }
 
-    /// Who is refused and waits all the same, from an earlier time, has been heard of.
-    fn note_refused(&mut self, id: RequestId) {
+    fn open_grant(&mut self, keeper: &Keeper, grant: &Grant, causes: &[Cause]) -> Option<Cause> {
+        let process = self.process_of(keeper, &grant.owner);
+        let (Some(process), Some(file)) = (process, self.file_of(&grant.handle)) else {
+            self.violate("I6", || format!("a grant to nobody: {grant:?}"));
+            return None;
+        };
+        let mut before = self.model.table[process][file];
+        for cause in causes.iter().filter(|c| c.process == process && c.file == file) {
+            for (cell, byte) in before.iter_mut().enumerate() {
+                *byte = cause.applied_to(cell, *byte);
+            }
+        }
+        let (range, mode) = (grant.range, grant.mode);
+        let open = OpenGrant { process, file, range, mode, before, unclear: false };
+        self.judge_new_grant(keeper, &open, grant.owner.host);
+        if !self.model.grant_ids.insert(grant.id) {
+            self.violate("ids", || format!("callback {:?} is used again", grant.id));
+        }
+        let cause = self.cause_of_grant(&open, true);
+        self.model.grants.insert(grant.id, open);
+        Some(cause)
+    }
+
+    /// Who is turned away and waits all the same, from an earlier time, has been heard of. Only a
+    /// state that is news to us is not taken up: it is turned away before anybody was asked about it.
+    fn note_turned_away(&mut self, keeper: &Keeper, id: RequestId) {
         let Some((request, _)) = self.model.asked.get(&id).cloned() else { return };
         let Call::Lock { file, range, mode, wait: true, state, .. } = request.call else { return };
         let Some(process) = request.truth.process else { return };
         let wait = (process, file, range, mode);
         let block = self.model.block(wait);
-        if block.id != 0 {
-            self.model.note_block(wait, Block { state, ..block });
+        if block.id == 0 {
+            return;
         }
+        let row = keeper.host(&HostKey::new(request.from, request.name.clone()));
+        let now = row.map_or(0, |row| row.incarnation.0);
+        let was = self.model.states.get(&request.truth.host).copied().unwrap_or(0);
+        let known = [state, was, now].contains(&0) || state == was || state == now;
+        let state = if known { state } else { block.state };
+        self.model.note_block(wait, Block { state, newest: state, ..block });
     }
 
     fn note_blocked(&mut self, id: RequestId) {
@@ -341,33 +386,36 @@ impl World {
     }
 
     fn cause_of_grant(&self, grant: &OpenGrant, at_least: bool) -> Cause {
-        let life = self.model.block(grant.key()).life;
+        let Block { life, state, .. } = self.model.block(grant.key());
         Cause {
             process: grant.process,
             file: grant.file,
             range: grant.range,
             strength: strength(grant.mode),
-            doing: Doing::Set { life, at_least, reclaim: false },
+            doing: Doing::Set { life, state: Some(state), at_least, reclaim: false },
             perhaps: false,
         }
     }
 
     fn cause_of_lock(&mut self, request: &Rc<Request>) -> Option<Cause> {
-        let Call::Lock { file, range, mode, reclaim, .. } = request.call else { return None };
+        let Call::Lock { file, range, mode, reclaim, state, .. } = request.call else {
+            return None;
+        };
         let Some(process) = request.truth.process else {
             self.violate("I6", || "a lock was granted to a forged request".to_owned());
             return None;
         };
-        let doing = Doing::Set { life: request.truth.life, at_least: false, reclaim };
+        let (life, state) = (request.truth.life, (!reclaim).then_some(state));
+        let doing = Doing::Set { life, state, at_least: false, reclaim };
         Some(Cause { process, file, range, strength: strength(mode), doing, perhaps: false })
     }
 
     /// I6: a refused callback undoes that grant and nothing else; an answer to one that is closed,
     /// or that may have been accepted before, undoes nothing (I9).
-    fn cause_of_undoing(&mut self, id: GrantId, inputs: &[Input]) -> Option<Cause> {
+    fn cause_of_undoing(&mut self, id: GrantId, inputs: &[Note]) -> Option<Cause> {
         self.tally.reach("grant undone");
         let refused =
-            inputs.iter().any(|i| matches!(i, Input::Granted(g, GrantAnswer::Denied) if *g == id));
+            inputs.iter().any(|i| matches!(i, Note::Granted(g, GrantAnswer::Denied) if *g == id));
         let Some(grant) = self.model.grants.remove(&id) else {
             self.violate("I6", || format!("{id:?} was closed, and yet it was undone"));
             return None;
@@ -394,7 +442,7 @@ impl World {
         (process, file, cell): (usize, usize, usize),
         old: Cell,
         step: &Step,
-        inputs: &[Input],
+        inputs: &[Note],
     ) {
         let host = self.processes[process].host;
         let mut why = Err("no event says why".to_owned());
@@ -449,9 +497,9 @@ impl World {
         host: usize,
         event: &Event,
         old: Cell,
-        inputs: &[Input],
+        inputs: &[Note],
     ) -> Result<Result<(), String>, String> {
-        let by_operator = inputs.iter().any(|input| matches!(input, Input::Operator(..)));
+        let by_operator = inputs.iter().any(|input| matches!(input, Note::Operator(..)));
         match event {
             Event::Rebooted { to, proof, .. } => {
                 let blind = matches!(proof, Proof::Stateless | Proof::Operator(_));

@@ -9,7 +9,7 @@ use keeper::request::{GrantAnswer, NoticeResult, ProbeAnswer, Question};
 use keeper::step::{Message, Notice, Step};
 
 use crate::cells::{CELLS, FILES};
-use crate::driver::Input;
+use crate::judge::note::Note;
 use crate::model::{Block, Cell, Claim};
 use crate::packet::Call;
 use crate::queue::{MINUTE, SECOND};
@@ -17,9 +17,9 @@ use crate::world::{Phase, World};
 
 impl World {
     /// What an input says, for what is judged later.
-    pub fn note_input(&mut self, input: &Input) {
+    pub fn note_input(&mut self, input: &Note) {
         match input {
-            Input::Request(id, request) => {
+            Note::Request(id, request) => {
                 self.model.asked.insert(*id, (request.clone(), self.model.serial));
                 let mut claim = |name: &keeper::bytes::Name, state| {
                     self.model.claims.push(Claim {
@@ -42,20 +42,20 @@ impl World {
                     _ => {}
                 }
             }
-            Input::Granted(id, answer) => match self.model.grants.get_mut(id) {
+            Note::Granted(id, answer) => match self.model.grants.get_mut(id) {
                 Some(grant) => grant.unclear |= *answer == GrantAnswer::Unclear,
                 None if *answer != GrantAnswer::Unclear => self.tally.reach("late GRANTED answer"),
                 None => {}
             },
-            Input::Noticed(notice, NoticeResult::Failed) => {
+            Note::Noticed(notice, NoticeResult::Failed) => {
                 if let Some(client) = self.model.notices.get(notice) {
                     self.model.failed_notices.insert(*client);
                 }
             }
-            Input::Probed(client, question, answer) => {
+            Note::Probed(client, question, answer) => {
                 self.model.probes.insert((*client, *question), *answer);
             }
-            Input::Reset(client) => {
+            Note::Reset(client) => {
                 self.model.resets.insert(*client);
             }
             _ => {}
@@ -63,9 +63,9 @@ impl World {
     }
 
     /// R2.5: who did not answer, or has not reclaimed everything, is told again.
-    pub fn judge_noticed(&mut self, keeper: &Keeper, inputs: &[Input]) {
+    pub fn judge_noticed(&mut self, keeper: &Keeper, inputs: &[Note]) {
         for input in inputs {
-            let Input::Noticed(notice, result) = input else { continue };
+            let Note::Noticed(notice, result) = input else { continue };
             if *result == NoticeResult::Answered {
                 self.model.told.extend(self.model.notices.get(notice));
             }
@@ -291,11 +291,11 @@ impl World {
         &mut self,
         client: ClientId,
         old: Cell,
-        inputs: &[Input],
+        inputs: &[Note],
     ) -> Result<Result<(), String>, String> {
         let answer = self.model.probes.get(&(client, Question::Reachable)).copied();
         let just_probed = inputs.iter().any(|input| {
-            matches!(input, Input::Probed(probed, Question::Reachable, _) if *probed == client)
+            matches!(input, Note::Probed(probed, Question::Reachable, _) if *probed == client)
         });
         if !self.model.exact {
             return Err("the store was a roster".to_owned());

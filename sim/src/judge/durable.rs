@@ -11,8 +11,8 @@ use keeper::step::{Grant, Outcome, Reply, Step};
 use store::Token;
 
 use super::cause::target;
+use crate::ask::file_key;
 use crate::cells::{self, CELLS, strength};
-use crate::driver::file_key;
 use crate::model::{Cell, Waiting, blank};
 use crate::packet::{Call, Request};
 use crate::queue::Ms;
@@ -119,7 +119,7 @@ impl World {
         }
         let Some(driver) = self.server.driver.take() else { return };
         let locks: Vec<_> = self.disk.written().locks.values().cloned().collect();
-        let written = self.picture_of(&driver.keeper, locks.iter());
+        let written = self.picture_of(&driver.core.keeper, locks.iter());
         self.server.driver = Some(driver);
         for process in 0..self.processes.len() {
             for file in 0..cells::FILES {
@@ -171,7 +171,7 @@ impl World {
         if driver.committing.is_some() {
             return;
         }
-        let kept = Snapshot { exactness: Exactness::Exact, ..driver.keeper.snapshot() };
+        let kept = Snapshot { exactness: Exactness::Exact, ..driver.core.keeper.snapshot() };
         if kept != *self.disk.written() {
             let written = self.disk.written().clone();
             self.violate("snapshot", || {

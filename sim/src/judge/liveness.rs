@@ -11,8 +11,8 @@ use keeper::step::{Cancelled, Message, Outcome, Reply, Step};
 use keeper::time::Time;
 
 use super::cause::target;
-use crate::driver::Input;
 use crate::host::Doing;
+use crate::judge::note::Note;
 use crate::model::{Block, OpenGrant, Picture, Wait, Waiting};
 use crate::packet::Call;
 use crate::queue::{HOUR, Ms, SECOND};
@@ -37,7 +37,7 @@ impl World {
         &mut self,
         before: &Picture,
         seen: Vec<Waiting>,
-        _inputs: &[Input],
+        _inputs: &[Note],
         step: &Step,
     ) {
         let old = std::mem::replace(&mut self.model.waiters, seen);
@@ -169,10 +169,12 @@ impl World {
         if kept.windows(2).any(|pair| pair[0] > pair[1]) {
             self.violate("R3.3", || "waiters changed their places".to_owned());
         }
+        // What was taken in this step keeps others waiting, too.
+        let mut taken: Vec<Wait> = self.granted_at_once(step);
         for message in &step.messages {
             let Message::Grant(grant) = message else { continue };
             let Some(open) = self.model.grants.get(&grant.id).cloned() else { continue };
-            let key = (open.process, open.file, open.range, open.mode);
+            let key = open.key();
             let Some(place) = old.iter().position(|w| w.key() == key) else { continue };
             let overtaken = old[..place].iter().find(|earlier| {
                 earlier.file == open.file
@@ -181,6 +183,11 @@ impl World {
                     && earlier.range.overlaps(open.range)
                     && earlier.mode.conflicts(open.mode)
                     && !self.waits_for(before, earlier, open.process)
+                    && !taken.iter().any(|(process, file, range, mode)| {
+                        (*process, *file) == (open.process, open.file)
+                            && range.overlaps(earlier.range)
+                            && mode.conflicts(earlier.mode)
+                    })
                     && places
                         .get(&earlier.key())
                         .is_some_and(|place| !self.model.waiters[*place].passed_over)
@@ -189,7 +196,23 @@ impl World {
                 let (a, b) = (self.who(open.process), self.who(earlier.process));
                 self.violate("R3.3", || format!("{a} overtook {b}"));
             }
+            taken.push(key);
         }
+    }
+
+    /// LOCKs that this step answers with "granted".
+    fn granted_at_once(&self, step: &Step) -> Vec<Wait> {
+        let granted = step.messages.iter().filter_map(|message| match message {
+            Message::Reply(id, Reply::Lock(Outcome::Granted)) => self.model.asked.get(id),
+            _ => None,
+        });
+        let wait = granted.filter_map(|(request, _)| match request.call {
+            Call::Lock { file, range, mode, .. } => {
+                request.truth.process.map(|process| (process, file, range, mode))
+            }
+            _ => None,
+        });
+        wait.collect()
     }
 
     /// I7: the incarnation of a waiter is looked at again when it is granted.
@@ -212,13 +235,13 @@ impl World {
     }
 
     /// Callbacks that a request of the owner, an answer or a release has closed.
-    pub fn close_grants(&mut self, inputs: &[Input], step: &Step) {
+    pub fn close_grants(&mut self, inputs: &[Note], step: &Step) {
         use keeper::request::GrantAnswer;
         if self.model.grants.is_empty() {
             return;
         }
         for input in inputs {
-            if let Input::Granted(id, GrantAnswer::Accepted | GrantAnswer::Denied) = input {
+            if let Note::Granted(id, GrantAnswer::Accepted | GrantAnswer::Denied) = input {
                 self.model.grants.remove(id);
             }
         }
@@ -299,7 +322,7 @@ impl World {
                     && other.mode.conflicts(wait.3)
             });
             let late = since + GRANT_MAX < now;
-            if (plainly && (lately || late)) || (!plainly && late && polled > since) {
+            if (plainly && lately) || (late && (plainly || polled > since)) {
                 let who = self.who(wait.0);
                 self.violate("liveness", || format!("{who} waits for what is free: {wait:?}"));
             }
@@ -313,9 +336,9 @@ impl World {
             return self.violate("liveness", || "the server is not up".to_owned());
         };
         let mut left = Vec::new();
-        for lock in driver.keeper.locks(LockId(0)) {
+        for lock in driver.core.keeper.locks(LockId(0)) {
             let (Some(process), Some(file)) =
-                (self.process_of(&driver.keeper, lock.owner), self.file_named(lock.file))
+                (self.process_of(&driver.core.keeper, lock.owner), self.file_named(lock.file))
             else {
                 continue;
             };
@@ -357,12 +380,12 @@ impl World {
         let Some(driver) = &self.server.driver else {
             return self.violate("liveness", || "the server is not up".to_owned());
         };
-        let counts = driver.keeper.counts();
-        let in_grace = driver.keeper.grace().is_some();
-        let notices = driver.keeper.notices().filter(|n| n.next.is_some()).count();
-        let unanswered = driver.asked.len();
+        let counts = driver.core.keeper.counts();
+        let in_grace = driver.core.keeper.grace().is_some();
+        let notices = driver.core.keeper.notices().filter(|n| n.next.is_some()).count();
+        let unanswered = driver.unanswered;
         let left: Vec<String> =
-            driver.keeper.locks(LockId(0)).map(|lock| format!("{lock:?}")).collect();
+            driver.core.keeper.locks(LockId(0)).map(|lock| format!("{lock:?}")).collect();
         for process in 0..self.processes.len() {
             let it = &self.processes[process];
             if self.hosts[it.host].up && !matches!(it.doing, Doing::Finished) {
@@ -392,13 +415,17 @@ impl World {
         self.phase = Phase::Over;
         let Some(driver) = &self.server.driver else { return };
         let idle = driver
+            .core
             .keeper
             .clients(ClientId(0))
             .find(|view| view.client.registrant.is_none() && !view.client.fenced)
             .map(|view| view.client.clone());
         if let Some(client) = idle {
-            let row =
-                driver.keeper.host(&HostKey::new(client.address, client.name.clone())).cloned();
+            let row = driver
+                .core
+                .keeper
+                .host(&HostKey::new(client.address, client.name.clone()))
+                .cloned();
             self.violate("R1.5", || format!("still registered after a day: {row:?}"));
         }
     }

@@ -13,8 +13,8 @@ use keeper::step::{Cancelled, Message, Outcome, Refusal, Reply, Step, Tested};
 use keeper::time::Time;
 
 use crate::cells::{self, clash, strength};
-use crate::driver::Input;
 use crate::host::Held;
+use crate::judge::note::Note;
 use crate::model::{Picture, Wait, Waiting};
 use crate::packet::{Answer, Call, Request};
 use crate::queue::{MINUTE, Ms};
@@ -32,7 +32,7 @@ impl World {
         &mut self,
         keeper: &Keeper,
         before: &Picture,
-        inputs: &[Input],
+        inputs: &[Note],
         step: &Step,
         _now: Time,
     ) {
@@ -54,7 +54,7 @@ impl World {
             if *reply == Reply::Heard {
                 self.judge_heard(&request, asked, step);
             }
-            let alone = simple && matches!(inputs, [Input::Request(only, _)] if only == id);
+            let alone = simple && matches!(inputs, [Note::Request(only, _)] if only == id);
             self.judge_reply(keeper, before, &request, reply, simple, alone);
         }
     }
@@ -324,13 +324,16 @@ impl World {
                     format!("a recorded lock cannot be reclaimed: {request:?}")
                 });
             }
-            Outcome::Denied if !self.model.exact && known => {
-                if !self.someone_holds(&self.model.table, process, file, range, mode) && in_grace {
+            Outcome::Denied if !self.model.exact && known && in_grace => {
+                let in_the_way = self.someone_holds(before, process, file, range, mode)
+                    || self.someone_holds(&self.model.table, process, file, range, mode)
+                    || self.someone_came_and_went(process, file);
+                if !in_the_way {
                     self.violate("R3.6", || format!("nobody is in the way of {request:?}"));
                 }
             }
-            Outcome::Denied | Outcome::Grace => {}
-            Outcome::Refused(refusal) => self.judge_refusal(keeper, request, refusal),
+            Outcome::Refused(refusal) if simple => self.judge_refusal(keeper, request, refusal),
+            Outcome::Denied | Outcome::Grace | Outcome::Refused(_) => {}
             Outcome::Blocked | Outcome::Deadlock => {
                 self.violate("reply", || format!("{outcome:?} to a reclaim: {request:?}"));
             }
@@ -462,6 +465,13 @@ impl World {
             other != process
                 && cells::cells(range).any(|cell| clash(strength(mode), files[file][cell].strength))
         })
+    }
+
+    /// Whether another decision of this step concerned the file: who held it then, nobody can say.
+    fn someone_came_and_went(&self, process: usize, file: usize) -> bool {
+        let serial = self.model.serial;
+        let others = self.model.touched.iter().enumerate().filter(|(other, _)| *other != process);
+        others.into_iter().any(|(_, files)| files[file] == serial)
     }
 
     /// Whether whoever is in the way waits, over some steps, for this process itself.

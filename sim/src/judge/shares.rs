@@ -7,8 +7,9 @@ use keeper::change::Snapshot;
 use keeper::event::Event;
 use keeper::step::{Message, Outcome, Reply, Step};
 
+use crate::ask::file_key;
 use crate::cells::FILES;
-use crate::driver::{Input, file_key};
+use crate::judge::note::Note;
 use crate::model::{Cell, Shared};
 use crate::packet::{Call, Request};
 use crate::world::World;
@@ -53,7 +54,7 @@ impl World {
     }
 
     /// What changed, and by whose doing.
-    pub fn judge_shares(&mut self, keeper: &Keeper, inputs: &[Input], step: &Step) {
+    pub fn judge_shares(&mut self, keeper: &Keeper, inputs: &[Note], step: &Step) {
         let mut seen = self.see_shares(keeper);
         let old = std::mem::take(&mut self.model.shares);
         let asked = step.messages.iter().any(|m| matches!(m, Message::Reply(_, Reply::Share(_))));
@@ -139,7 +140,7 @@ impl World {
         (process, file): (usize, usize),
         before: Shared,
         step: &Step,
-        inputs: &[Input],
+        inputs: &[Note],
     ) {
         let host = self.processes[process].host;
         self.model.unshared_at[process][file] = self.model.serial + 1;
@@ -298,7 +299,7 @@ impl World {
                 self.hosts[host].address,
                 self.hosts[host].name.clone(),
             );
-            let current = self.server.driver.as_ref().and_then(|d| d.keeper.host(&key));
+            let current = self.server.driver.as_ref().and_then(|d| d.core.keeper.host(&key));
             if let Some(client) = current.map(|row| row.id).or(client.map(|(id, _)| *id)) {
                 self.operator(keeper::request::OperatorAction::Fence(client));
                 self.operator(keeper::request::OperatorAction::Unfence(client));

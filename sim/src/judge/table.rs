@@ -11,8 +11,8 @@ use keeper::range::Range;
 use keeper::time::Time;
 use keeper::view::LockState;
 
+use crate::ask::file_key;
 use crate::cells::{self, CELLS, FILES, Strength, clash};
-use crate::driver::file_key;
 use crate::model::{Picture, Waiting, blank};
 use crate::world::World;
 
@@ -23,7 +23,7 @@ impl World {
             return *known;
         }
         let row = match &self.server.driver {
-            Some(driver) => driver.keeper.client(client).map(|view| view.client.clone()),
+            Some(driver) => driver.core.keeper.client(client).map(|view| view.client.clone()),
             None => self.disk.written().clients.get(&client).cloned(),
         };
         let row = row?;

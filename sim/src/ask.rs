@@ -1,0 +1,91 @@
+//! Packets in the keeper's words, and the files that they are about.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use keeper::bytes::{FileKey, Handle, Name};
+use keeper::identity::{Caller, HostKey, Incarnation, RequestId};
+use keeper::request::{
+    Callback, CancelRequest, FreeAllRequest, LockRequest, MonitorRequest, OwnerName, RebootNotice,
+    ShareRequest, TestRequest, UnlockRequest, UnmonitorRequest, UnshareRequest,
+};
+use server::driver::core::Ask;
+
+use crate::packet::{Call, Request};
+
+pub fn file_key(file: usize) -> FileKey {
+    FileKey::new(&[0xf5, file as u8])
+}
+
+pub fn handle(file: usize) -> Handle {
+    Handle::new(&[b'h', file as u8, 0])
+}
+
+/// What the services do: a packet becomes a question in the keeper's words. `connected` says since
+/// when its connection is open; `by_port` is planted: a host is known by its port, too.
+pub fn ask(id: RequestId, request: &Request, connected: Option<Duration>, by_port: bool) -> Ask {
+    let mut name = request.name.clone();
+    if by_port {
+        name = Name::from(&*format!("{name}:{}", request.xid / 16));
+    }
+    // A dual-stack socket shows an IPv4 peer under a mapped address.
+    let from = match request.from {
+        IpAddr::V4(v4) if request.xid.is_multiple_of(3) => IpAddr::V6(v4.to_ipv6_mapped()),
+        other => other,
+    };
+    let caller = Caller { host: HostKey::new(from, name), lane: request.lane };
+    let owner = OwnerName { number: request.number, tag: request.tag.clone() };
+    match request.call.clone() {
+        Call::Lock { file, range, mode, wait, reclaim, state } => Ask::Lock(LockRequest {
+            id,
+            caller,
+            owner,
+            file: file_key(file),
+            handle: handle(file),
+            range,
+            mode,
+            wait,
+            reclaim,
+            monitored: request.monitored,
+            incarnation: Incarnation(state),
+            form: request.form,
+            stateless: request.stateless,
+            connected,
+        }),
+        Call::Test { file, range, mode } => {
+            Ask::Test(TestRequest { id, caller, owner, file: file_key(file), range, mode })
+        }
+        Call::Unlock { file, range } => {
+            Ask::Unlock(UnlockRequest { id, caller, owner, file: file_key(file), range })
+        }
+        Call::Cancel { file, range, mode } => {
+            Ask::Cancel(CancelRequest { id, caller, owner, file: file_key(file), range, mode })
+        }
+        Call::Share { file, access, deny, reclaim } => {
+            let (file, tag) = (file_key(file), request.tag.clone());
+            Ask::Share(ShareRequest { id, caller, tag, file, access, deny, reclaim })
+        }
+        Call::Unshare { file } => {
+            let (file, tag) = (file_key(file), request.tag.clone());
+            Ask::Unshare(UnshareRequest { id, caller, tag, file })
+        }
+        Call::FreeAll { name } => Ask::FreeAll(FreeAllRequest { id, source: from, name }),
+        Call::Notify { name, state } => {
+            let (source, incarnation) = (from, Incarnation(state));
+            Ask::Reboot(RebootNotice { id, source, name, incarnation })
+        }
+        Call::Monitor { watched } => {
+            let (source, callback) = (from, callback());
+            let private = [7; 16];
+            Ask::Monitor(MonitorRequest { id, source, callback, watched, private })
+        }
+        Call::Unmonitor { watched } => {
+            let (source, callback) = (from, callback());
+            Ask::Unmonitor(UnmonitorRequest { id, source, callback, watched })
+        }
+    }
+}
+
+fn callback() -> Callback {
+    Callback { name: Name::from("watcher"), program: 100_021, version: 4, procedure: 16 }
+}

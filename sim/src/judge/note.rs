@@ -1,0 +1,43 @@
+//! What went into the keeper, as an observer notes it down.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use keeper::Keeper;
+use keeper::identity::{ClientId, GrantId, NoticeId, RequestId};
+use keeper::request::{GrantAnswer, NoticeResult, OperatorAction, ProbeAnswer, Question};
+use server::driver::core::Ask;
+
+use crate::driver::Input;
+use crate::packet::Request;
+
+#[derive(Clone, Debug)]
+pub enum Note {
+    Request(RequestId, Rc<Request>),
+    Granted(GrantId, GrantAnswer),
+    Noticed(NoticeId, NoticeResult),
+    Probed(ClientId, Question, ProbeAnswer),
+    Reset(ClientId),
+    Heard(IpAddr),
+    Operator(OperatorAction),
+    Timeout,
+    Stop,
+}
+
+impl Note {
+    /// `None` for what cannot change anything.
+    pub fn of(input: &Input, keeper: &Keeper) -> Option<Self> {
+        Some(match input {
+            Input::Ask(ask, Some(request)) => Self::Request(ask.id(), request.clone()),
+            Input::Ask(Ask::Operator(request), None) => Self::Operator(request.action.clone()),
+            Input::Ask(_, None) | Input::Read(_) => return None,
+            Input::Granted(grant, answer) => Self::Granted(*grant, *answer),
+            Input::Noticed(notice, result) => Self::Noticed(*notice, *result),
+            Input::Probed(client, question, answer) => Self::Probed(*client, *question, *answer),
+            Input::Reset(host) => Self::Reset(keeper.host(host)?.id),
+            Input::Heard(address) => Self::Heard(*address),
+            Input::Timeout => Self::Timeout,
+            Input::Stop => Self::Stop,
+        })
+    }
+}

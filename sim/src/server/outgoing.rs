@@ -1,0 +1,135 @@
+//! What the server says: replies, callbacks, notices and probes; and what becomes of its attempts.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use keeper::event::Event as Happening;
+use keeper::request::{GrantAnswer, NoticeResult};
+use keeper::step::{Message, Reply};
+
+use crate::driver::{Answered, Background, Decided, Input, Key};
+use crate::packet::{Answer, ToHost};
+use crate::plant::Plant;
+use crate::queue::{Ms, SECOND};
+use crate::scenario::Kind;
+use crate::world::{Event, World};
+
+/// How long one attempt to tell somebody something may take (R2.2).
+const ATTEMPT: Ms = 5 * SECOND;
+
+impl World {
+    /// What happened comes first: it may concern how the replies are kept.
+    pub fn tell_all(&mut self, Decided { batch, background }: Decided, is_durable: bool) {
+        let now = self.now;
+        let committed = is_durable.then_some((batch.token, &*batch.changes));
+        for event in &batch.events {
+            if let Happening::Rebooted { client, .. } = event
+                && let Some(driver) = &mut self.server.driver
+                && let Some(view) = driver.core.keeper.client(*client)
+            {
+                let (address, name) = (view.client.address, view.client.name.clone());
+                let mono = driver.mono(now);
+                driver.replay.forget(|key| key.from == address && key.name == name, mono);
+            }
+        }
+        for (message, background) in batch.messages.into_iter().zip(background) {
+            let Background { decided, block, life } = background;
+            match message {
+                Message::Reply(id, reply) => {
+                    let Some(driver) = &mut self.server.driver else { return };
+                    let Some(ticket) = driver.take_ticket(id) else {
+                        return self.violate("I8", || format!("nobody has a ticket for {id:?}"));
+                    };
+                    let Some(request) = ticket else { continue };
+                    if reply == Reply::Nothing {
+                        driver.replay.abandoned(&Key::of(&request));
+                        continue;
+                    }
+                    self.check_durable(&request, &reply, decided, committed);
+                    self.answer(request, Answer::Keeper(reply), decided);
+                }
+                Message::Grant(grant) => {
+                    self.check_grant_durable(&grant);
+                    let what = Answered::Grant(grant.id, grant.attempt);
+                    let host = self.host_of(grant.owner.host);
+                    self.begin_attempt(what, grant.to);
+                    if let Some(host) = host {
+                        let grant = Rc::new(grant);
+                        self.send_to_host(host, life, ToHost::Grant { grant, block, decided });
+                    }
+                }
+                Message::Notice(notice) => {
+                    let what = Answered::Notice(notice.id, notice.attempt);
+                    if self.random.per_mille(self.chaos_per_mille(30)) {
+                        self.fault("notice could not be sent");
+                        self.input(Input::Noticed(notice.id, NoticeResult::Unsent));
+                        continue;
+                    }
+                    self.begin_attempt(what, notice.to);
+                    let over_tcp = self.options.plant == Plant::NoticesOverTcpOnly;
+                    if let Some(host) = self.host_of(notice.client)
+                        && !(over_tcp && self.hosts[host].kind == Kind::MacOs)
+                    {
+                        let life = self.hosts[host].life;
+                        let (attempt, state) = (notice.attempt, notice.state);
+                        let message = ToHost::Notice { notice: notice.id, attempt, state };
+                        self.send_to_host(host, life, message);
+                    }
+                }
+                Message::Probe(client, question) => self.begin_probe(client, question),
+            }
+        }
+    }
+
+    fn begin_attempt(&mut self, what: Answered, to: IpAddr) {
+        let life = self.server.life;
+        if let Some(driver) = &mut self.server.driver {
+            driver.attempts.insert(what, to);
+            self.later(ATTEMPT, Event::AttemptTimedOut { life, what });
+        }
+    }
+
+    /// Exactly one result for each attempt: the first answer in time, or none.
+    pub fn answered(&mut self, life: u32, host: usize, what: Answered, answer: GrantAnswer) {
+        if life != self.server.life {
+            return;
+        }
+        let Some(driver) = &mut self.server.driver else { return };
+        match driver.attempts.get(&what) {
+            None => return self.tally.reach("answer to an attempt that was over"),
+            // Nobody answers for another (R6.3).
+            Some(to) if *to != self.hosts[host].address => {
+                return self.tally.reach("forged grant answer");
+            }
+            Some(_) => driver.attempts.remove(&what),
+        };
+        self.attempt_ends(what, Some(answer));
+    }
+
+    pub fn attempt_timed_out(&mut self, life: u32, what: Answered) {
+        if life != self.server.life {
+            return;
+        }
+        let Some(driver) = &mut self.server.driver else { return };
+        if driver.attempts.remove(&what).is_some() {
+            self.attempt_ends(what, None);
+        }
+    }
+
+    fn attempt_ends(&mut self, what: Answered, answer: Option<GrantAnswer>) {
+        match what {
+            Answered::Grant(grant, _) => {
+                let refused = self.options.plant == Plant::SilenceIsRefusal;
+                let answer = answer.or(refused.then_some(GrantAnswer::Denied));
+                self.input(Input::Granted(grant, answer.unwrap_or(GrantAnswer::Unclear)));
+            }
+            Answered::Notice(notice, _) => {
+                let result = match answer {
+                    Some(_) => NoticeResult::Answered,
+                    None => NoticeResult::Failed,
+                };
+                self.input(Input::Noticed(notice, result));
+            }
+        }
+    }
+}
