@@ -3,19 +3,39 @@
 use crate::compare::{Comparison, Row};
 use crate::{Operation, Shape};
 
+const OURS: &str = "lockkeeper";
+
 /// Calls without data, under load: so many times the other's throughput.
 const SMALL_RATIO_MIN: f64 = 2.0;
 /// READ and WRITE, under load.
 const DATA_RATIO_MIN: f64 = 1.3;
 /// One caller who waits for each reply: the best median, in parts of the other's.
 const SINGLE_P50_MAX: f64 = 1.0;
+/// Locks, under load: kept as the other keeps them, through the end of the server.
+const LOCK_RATIO_MIN: f64 = 3.0;
+/// Locks, under load, which survive a power cut; the other's do not.
+const LOCK_POWER_RATIO_MIN: f64 = 1.5;
+/// One caller who waits for each lock.
+const LOCK_SINGLE_P50_US_MAX: f64 = 100.0;
+/// From the start after a kill to the first lock that is taken back, with up to a million held.
+const FIRST_RECLAIM_MS_MAX: f64 = 3_000.0;
 const IDLE_RSS_MIB_MAX: f64 = 25.0;
 const FIRST_ANSWER_MS_MAX: f64 = 100.0;
 
 /// Every bar that is not reached, in words. What was not measured counts as not reached.
 pub fn misses(found: &Comparison) -> Vec<String> {
-    let mut misses: Vec<String> = found.rows.iter().filter_map(miss).collect();
-    match found.servers.iter().find(|server| server.name == "lockkeeper") {
+    let mut misses = Vec::new();
+    for row in &found.rows {
+        match row.operation.locks() {
+            true => misses.extend(lock_misses(row)),
+            false => misses.extend(miss(row)),
+        }
+    }
+    if found.rows.iter().any(|row| row.operation.locks()) {
+        misses.extend(handover_miss(found));
+        misses.extend(restart_miss(found));
+    }
+    match found.servers.iter().find(|server| server.name == OURS) {
         Some(ours) => {
             if ours.idle_rss_mib > IDLE_RSS_MIB_MAX {
                 let rss = ours.idle_rss_mib;
@@ -49,10 +69,55 @@ fn miss(row: &Row) -> Option<String> {
     let min = match row.operation {
         Operation::Null | Operation::GetAttr => SMALL_RATIO_MIN,
         Operation::Read(_) | Operation::Write(_) => DATA_RATIO_MIN,
-        Operation::Lookup | Operation::CreateRemove => return None,
+        Operation::Lookup | Operation::CreateRemove | Operation::LockUnlock => return None,
     };
     let ratio = row.ratio().unwrap_or(0.0);
     (ratio < min).then(|| format!("{what}: {ratio:.2} times, at least {min}"))
+}
+
+fn lock_misses(row: &Row) -> Vec<String> {
+    let what = format!("{} {}", row.operation, row.shape);
+    if row.shape == Shape::SINGLE {
+        return match row.ours.as_ref().map(|ours| ours.p50_us) {
+            Some(p50) if p50 <= LOCK_SINGLE_P50_US_MAX => Vec::new(),
+            Some(p50) => {
+                vec![format!("{what}: median {p50:.1} us, at most {LOCK_SINGLE_P50_US_MAX}")]
+            }
+            None => vec![format!("{what}: not measured")],
+        };
+    }
+    if row.shape != Shape::MEDIUM && row.shape != Shape::HIGH {
+        return Vec::new();
+    }
+    let ratios =
+        [("", row.ratio(), LOCK_RATIO_MIN), (" power", row.ratio_power(), LOCK_POWER_RATIO_MIN)];
+    let miss = |(kind, ratio, min): (&str, Option<f64>, f64)| match ratio {
+        Some(ratio) if ratio >= min => None,
+        Some(ratio) => Some(format!("{what}{kind}: {ratio:.2} times, at least {min}")),
+        None => Some(format!("{what}{kind}: not measured")),
+    };
+    ratios.into_iter().filter_map(miss).collect()
+}
+
+/// There is no bar but that waiters are told.
+fn handover_miss(found: &Comparison) -> Option<String> {
+    let ours = found.handovers.iter().find(|handover| handover.server.starts_with(OURS));
+    let told = ours.is_some_and(|ours| ours.latency.is_some());
+    (!told).then(|| "from UNLOCK to GRANTED: the waiter was not told".to_owned())
+}
+
+fn restart_miss(found: &Comparison) -> Option<String> {
+    let Some(ours) = found.restarts.iter().find(|restart| restart.server.starts_with(OURS)) else {
+        return Some("restart with locks: not measured".to_owned());
+    };
+    let what = format!("restart with {} locks", ours.locks);
+    match ours.first_reclaim_ms {
+        Some(ms) if ms <= FIRST_RECLAIM_MS_MAX => None,
+        Some(ms) => {
+            Some(format!("{what}: first reclaim {ms:.0} ms, at most {FIRST_RECLAIM_MS_MAX}"))
+        }
+        None => Some(format!("{what}: no reclaim was answered")),
+    }
 }
 
 #[cfg(test)]
@@ -60,6 +125,8 @@ mod tests {
     use super::*;
     use crate::Measurement;
     use crate::compare::About;
+    use crate::restart::Restart;
+    use crate::waiting::{Handover, Latency};
 
     fn measured(operation: Operation, shape: Shape, ops: f64, p50_us: f64) -> Measurement {
         Measurement {
@@ -80,6 +147,7 @@ mod tests {
             shape,
             ours: Some(measured(operation, shape, ours.0, ours.1)),
             ours_async: None,
+            ours_power: None,
             ganesha: measured(operation, shape, ganesha.0, ganesha.1),
         }
     }
@@ -87,7 +155,8 @@ mod tests {
     fn comparison(rows: Vec<Row>, start: f64, rss: f64) -> Comparison {
         let name = "lockkeeper".to_owned();
         let about = About { name, start_to_first_answer_ms: start, idle_rss_mib: rss };
-        Comparison { servers: vec![about], rows, others_share: 0.0 }
+        let (handovers, restarts) = (Vec::new(), Vec::new());
+        Comparison { servers: vec![about], rows, handovers, restarts, others_share: 0.0 }
     }
 
     #[test]
@@ -130,7 +199,75 @@ mod tests {
     fn what_was_not_measured_is_a_miss() {
         let mut alone = row(Operation::Null, Shape::HIGH, (9.0, 1.0), (1.0, 1.0));
         alone.ours = None;
-        let found = Comparison { servers: Vec::new(), rows: vec![alone], others_share: 0.0 };
+        let mut found = comparison(vec![alone], 1.0, 1.0);
+        found.servers.clear();
         assert_eq!(misses(&found).len(), 2);
+    }
+
+    /// Locks in all shapes, which reach every bar exactly.
+    fn locks() -> Comparison {
+        let power = |shape, ops| Some(measured(Operation::LockUnlock, shape, ops, 1.0));
+        let lock = |shape, ours| row(Operation::LockUnlock, shape, ours, (100.0, 1.0));
+        let mut rows = vec![
+            lock(Shape::HIGH, (300.0, 9.0)),
+            lock(Shape::MEDIUM, (300.0, 9.0)),
+            lock(Shape::SINGLE, (1.0, 100.0)),
+        ];
+        rows[0].ours_power = power(Shape::HIGH, 150.0);
+        rows[1].ours_power = power(Shape::MEDIUM, 150.0);
+        let mut found = comparison(rows, 1.0, 1.0);
+        let latency = Some(Latency { p50_us: 1e6, p99_us: 1e6, rounds: 1 });
+        found.handovers.push(Handover { server: OURS.to_owned(), latency });
+        found.restarts.push(Restart {
+            server: format!("{OURS}-many"),
+            locks: 1_000_000,
+            rss_mib: 1.0,
+            first_reclaim_ms: Some(3_000.0),
+            all_reclaimed_ms: None,
+            new_lock_ms: None,
+        });
+        found
+    }
+
+    #[test]
+    fn locks_that_reach_every_bar_exactly_miss_none() {
+        assert_eq!(misses(&locks()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_bar_of_locks_is_missed_by_its_own_name() {
+        let mut found = locks();
+        found.rows[0].ours = Some(measured(Operation::LockUnlock, Shape::HIGH, 299.0, 1.0));
+        found.rows[1].ours_power = Some(measured(Operation::LockUnlock, Shape::MEDIUM, 149.0, 1.0));
+        found.rows[2].ours = Some(measured(Operation::LockUnlock, Shape::SINGLE, 1e6, 100.1));
+        found.handovers[0].latency = None;
+        found.restarts[0].first_reclaim_ms = Some(3_001.0);
+        let missed = misses(&found);
+        let names = [
+            "lock-unlock 8x16: 2.99",
+            "lock-unlock 4x8 power: 1.49",
+            "lock-unlock 1x1: median 100.1",
+            "from UNLOCK to GRANTED",
+            "restart with 1000000 locks",
+        ];
+        assert_eq!(missed.len(), names.len(), "{missed:?}");
+        for (missed, name) in missed.iter().zip(names) {
+            assert!(missed.starts_with(name), "{missed}");
+        }
+    }
+
+    #[test]
+    fn of_locks_too_what_was_not_measured_is_a_miss() {
+        let mut found = locks();
+        for row in &mut found.rows {
+            row.ours = None;
+            row.ours_power = None;
+        }
+        found.handovers.clear();
+        found.restarts.clear();
+        assert_eq!(misses(&found).len(), 7);
+        // Nor is anything expected of locks where they were not asked for.
+        found.rows.clear();
+        assert_eq!(misses(&found), Vec::<String>::new());
     }
 }

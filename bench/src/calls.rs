@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use client::Prepared;
 use wire::nfs3::*;
+use wire::nlm::{Range, v4};
 
+use crate::owner::Owner;
 use crate::session::{FILE_BYTES, READ_NAME, Session, create_name};
 use crate::{Operation, Shape};
 
@@ -13,7 +15,8 @@ pub(crate) enum Calls {
     Same(Prepared),
     /// The same call at the next offset.
     Moving { call: Prepared, offset_at: usize, offset: u64, step: u64 },
-    /// Per slot a CREATE and a REMOVE of its own name, in turn.
+    /// Per slot a CREATE and a REMOVE of its own name, or a LOCK and an UNLOCK of its own range,
+    /// in turn.
     Pairs { pairs: Vec<[Prepared; 2]>, turn: Vec<usize> },
 }
 
@@ -56,6 +59,20 @@ impl Calls {
                     [
                         Prepared::new::<Create>(credential, &create),
                         Prepared::new::<Remove>(credential, &at),
+                    ]
+                };
+                let pairs = (0..shape.depth).map(pair).collect();
+                Self::Pairs { pairs, turn: vec![0; shape.depth] }
+            }
+            Operation::LockUnlock => {
+                // As programs of one machine do that share a file, each with its own part of it.
+                let file = &session.write_files[connection];
+                let pair = |slot: usize| {
+                    let owner = Owner::new(format!("bench-{connection}"), slot as i32);
+                    let range = Range { offset: slot as u64 * 4096, length: 4096 };
+                    [
+                        Prepared::new::<v4::Lock>(credential, &owner.lock(file, range)),
+                        Prepared::new::<v4::Unlock>(credential, &owner.unlock(file, range)),
                     ]
                 };
                 let pairs = (0..shape.depth).map(pair).collect();

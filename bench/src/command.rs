@@ -53,6 +53,9 @@ pub struct RunArgs {
     /// The port of MOUNT; the same as of NFS if that is given, otherwise rpcbind is asked
     #[arg(long)]
     pub mount_port: Option<u16>,
+    /// The port of NLM; the same as of NFS if that is given, otherwise rpcbind is asked
+    #[arg(long)]
+    pub nlm_port: Option<u16>,
     /// Call as this user; by default root from a reserved port if we are root
     #[arg(long)]
     pub uid: Option<u32>,
@@ -71,6 +74,12 @@ pub struct CompareArgs {
     /// Also measure our server with metadata = "async" on CREATE and REMOVE
     #[arg(long, requires = "lockkeeper")]
     pub async_metadata: bool,
+    /// Also measure our server with durability = "power" on locks
+    #[arg(long, requires = "lockkeeper")]
+    pub power: bool,
+    /// How many locks are held when the servers are killed and started again; 0 leaves that out
+    #[arg(long, default_value_t = 100_000, value_name = "COUNT")]
+    pub locks: usize,
     /// Where to make the served directory; the system's temporary directory by default
     #[arg(long, value_name = "DIR")]
     pub parent: Option<PathBuf>,
@@ -106,7 +115,9 @@ async fn run(args: RunArgs) -> Result<()> {
     }
     .user(uid, uid, &[]);
     let mount_port = args.mount_port.or(args.port);
-    let target = Target::find(args.host, args.port, mount_port, args.export, options).await?;
+    let nlm_port = args.nlm_port.or(args.port);
+    let target =
+        Target::find(args.host, args.port, mount_port, nlm_port, args.export, options).await?;
     let largest = Shape {
         connections: shapes.iter().map(|shape| shape.connections).max().unwrap_or(1),
         depth: shapes.iter().map(|shape| shape.depth).max().unwrap_or(1),
@@ -146,6 +157,8 @@ fn compare(args: CompareArgs) -> Result<ExitCode> {
     let plan = Plan {
         lockkeeper: args.lockkeeper,
         async_metadata: args.async_metadata,
+        power: args.power,
+        locks: args.locks,
         parent: args.parent,
         operations,
         shapes,

@@ -1,6 +1,5 @@
 //! Our server beside Debian's nfs-ganesha: same directory, same load, in turn.
 
-use std::fmt::Write;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -12,16 +11,24 @@ use client::Options;
 use serde::Serialize;
 
 use crate::ganesha::Ganesha;
+use crate::interference::Interference;
+use crate::lockkeeper::{self, Variant};
 use crate::namespace::Place;
+use crate::restart::{self, Restart};
 use crate::server::Server;
-use crate::usage::Machine;
-use crate::{
-    Measurement, Operation, Session, Shape, Timing, load, lockkeeper, namespace, packages, usage,
-};
+use crate::waiting::{self, Handover};
+use crate::{Measurement, Operation, Session, Shape, Timing, load, namespace, packages};
 
 /// Who calls, and whose the directory is: an ordinary user, so that squashing does not matter and
 /// both servers check permissions as they do every day.
 const USER: u32 = 1000;
+
+/// With more, the locks are not all taken back before its grace period ends, and the rest is lost.
+const GANESHA_LOCKS_MAX: usize = 100_000;
+
+/// Places among the contenders.
+const ASYNC: usize = 1;
+const POWER: usize = 2;
 
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -29,6 +36,10 @@ pub struct Plan {
     pub lockkeeper: Option<PathBuf>,
     /// Also measure our server with asynchronous metadata, on CREATE and REMOVE.
     pub async_metadata: bool,
+    /// Also measure our server with `durability = "power"`, on locks.
+    pub power: bool,
+    /// How many locks are held when the servers are killed; 0 leaves that out.
+    pub locks: usize,
     /// Where the served directory is made; the system's temporary directory if `None`.
     pub parent: Option<PathBuf>,
     pub operations: Vec<Operation>,
@@ -41,6 +52,8 @@ pub struct Plan {
 pub struct Comparison {
     pub servers: Vec<About>,
     pub rows: Vec<Row>,
+    pub handovers: Vec<Handover>,
+    pub restarts: Vec<Restart>,
     /// Which part of the machine's processors everybody else used meanwhile. Past a tenth or so,
     /// the numbers say how the machine was shared, not how fast the servers are.
     pub others_share: f64,
@@ -62,6 +75,8 @@ pub struct Row {
     pub ours: Option<Measurement>,
     /// With asynchronous metadata.
     pub ours_async: Option<Measurement>,
+    /// With locks that survive a power cut.
+    pub ours_power: Option<Measurement>,
     pub ganesha: Measurement,
 }
 
@@ -70,9 +85,13 @@ impl Row {
     pub fn ratio(&self) -> Option<f64> {
         ratio(self.ours.as_ref(), &self.ganesha)
     }
+
+    pub fn ratio_power(&self) -> Option<f64> {
+        ratio(self.ours_power.as_ref(), &self.ganesha)
+    }
 }
 
-fn ratio(ours: Option<&Measurement>, ganesha: &Measurement) -> Option<f64> {
+pub(crate) fn ratio(ours: Option<&Measurement>, ganesha: &Measurement) -> Option<f64> {
     ours.map(|ours| ours.ops_per_second / ganesha.ops_per_second)
 }
 
@@ -109,22 +128,29 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
         Options { reserved_port: true, timeout: Duration::from_secs(30), ..Options::default() }
             .user(USER, USER, &[]);
 
+    let locks = plan.operations.iter().any(|operation| operation.locks());
     progress("starting nfs-ganesha");
-    let ganesha = Ganesha::start(&dir, &state, &options).await?;
-    let mut ours = None;
-    let mut ours_async = None;
+    let mut ganesha = Ganesha::start(&dir, &state, &options, locks).await?;
+    let mut ours = [None, None, None];
     if let Some(program) = &plan.lockkeeper {
         progress("starting lockkeeper");
-        ours = Some(lockkeeper::start(program, &dir, &state, &options).await?);
-        if plan.async_metadata {
-            let server = lockkeeper::start_async(program, &dir, &state, &options);
-            ours_async = Some(server.await?);
+        let wanted = [
+            (Variant::Default, true),
+            (Variant::AsyncMetadata, plan.async_metadata),
+            (Variant::Power, plan.power && locks),
+        ];
+        for (server, (variant, wanted)) in ours.iter_mut().zip(wanted) {
+            if wanted {
+                let started = lockkeeper::start(program, variant, &dir, &state, &options);
+                *server = Some(started.await?);
+            }
         }
     }
-    let servers = [ours.as_ref(), ours_async.as_ref(), Some(&ganesha.server)];
+    let [default, asynchronous, power] = ours.each_ref().map(Option::as_ref);
+    let servers = [default, asynchronous, power, Some(&ganesha.server)];
     let about = servers.into_iter().flatten().map(About::new).collect();
 
-    let mut contenders = [None, None, None];
+    let mut contenders = [const { None }; 4];
     for (contender, server) in contenders.iter_mut().zip(servers) {
         if let Some(server) = server {
             *contender = Some(Contender::prepare(server, plan).await?);
@@ -139,35 +165,53 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
         }
     }
     let others_share = interference.share(&servers)?;
+    let handovers = if locks { handovers(&contenders, progress).await? } else { Vec::new() };
     for contender in contenders.iter_mut().flatten() {
         contender.session.close().await?;
     }
-    Ok(Comparison { servers: about, rows, others_share })
+    drop(contenders);
+    let mut restarts = Vec::new();
+    if locks && plan.locks > 0 {
+        if let Some(program) = &plan.lockkeeper {
+            progress(&format!("killing lockkeeper with {} locks", plan.locks));
+            let many = Variant::ManyLocks;
+            let mut server = lockkeeper::start(program, many, &dir, &state, &options).await?;
+            let measured = restart::measure(&mut server, plan.locks, || Ok(())).await;
+            restarts.push(measured.context("killed lockkeeper")?);
+        }
+        restarts.push(restart_ganesha(&mut ganesha, plan, progress).await?);
+    }
+    Ok(Comparison { servers: about, rows, handovers, restarts, others_share })
 }
 
-/// Tells how much of the machine went to processes that are not part of the comparison.
-struct Interference {
-    machine: Machine,
-    ours: Duration,
+async fn handovers(
+    contenders: &[Option<Contender<'_>>; 4],
+    progress: &impl Fn(&str),
+) -> Result<Vec<Handover>> {
+    progress("from UNLOCK to GRANTED");
+    let mut handovers = Vec::new();
+    for (index, contender) in contenders.iter().enumerate() {
+        // To locks it is the same whether metadata is asynchronous.
+        let Some(Contender { server, session }) = contender.as_ref().filter(|_| index != ASYNC)
+        else {
+            continue;
+        };
+        let measured = waiting::measure(&server.name, session).await;
+        handovers.push(measured.with_context(|| server.name.clone())?);
+    }
+    Ok(handovers)
 }
 
-impl Interference {
-    fn begin(servers: &[Option<&Server>]) -> Result<Self> {
-        Ok(Self { machine: usage::machine()?, ours: Self::ours(servers)? })
-    }
-
-    fn share(&self, servers: &[Option<&Server>]) -> Result<f64> {
-        let machine = usage::machine()?;
-        let busy = machine.busy.saturating_sub(self.machine.busy);
-        let all = machine.all.saturating_sub(self.machine.all);
-        let ours = Self::ours(servers)?.saturating_sub(self.ours);
-        Ok(busy.saturating_sub(ours).as_secs_f64() / all.as_secs_f64().max(0.01))
-    }
-
-    /// The load's own time and the servers'.
-    fn ours(servers: &[Option<&Server>]) -> Result<Duration> {
-        servers.iter().flatten().try_fold(usage::own_cpu(), |sum, server| Ok(sum + server.cpu()?))
-    }
+async fn restart_ganesha(
+    ganesha: &mut Ganesha,
+    plan: &Plan,
+    progress: &impl Fn(&str),
+) -> Result<Restart> {
+    let locks = plan.locks.min(GANESHA_LOCKS_MAX);
+    progress(&format!("killing nfs-ganesha with {locks} locks, up to two minutes"));
+    let restore_grace = ganesha.grace();
+    let measured = restart::measure(&mut ganesha.server, locks, restore_grace).await;
+    measured.context("killed nfs-ganesha").with_context(|| ganesha.last_words())
 }
 
 /// A server and the session that measures it.
@@ -207,26 +251,28 @@ impl<'a> Contender<'a> {
 
 /// Measures the servers in turn, round by round, so that noise hits all of them.
 async fn row(
-    contenders: &mut [Option<Contender<'_>>; 3],
+    contenders: &mut [Option<Contender<'_>>; 4],
     operation: Operation,
     shape: Shape,
     plan: &Plan,
 ) -> Result<Row> {
-    let mut found = [const { Vec::new() }; 3];
+    let mut found = [const { Vec::new() }; 4];
     ensure!(plan.rounds > 0, "at least one round");
     for _ in 0..plan.rounds {
         for (index, contender) in contenders.iter_mut().enumerate() {
             let Some(contender) = contender else { continue };
-            // The second differs from the first only where metadata is changed.
-            if index == 1 && operation != Operation::CreateRemove {
+            // Two of ours differ from the first only where metadata is changed, and in locks.
+            if index == ASYNC && operation != Operation::CreateRemove
+                || index == POWER && !operation.locks()
+            {
                 continue;
             }
             found[index].push(contender.measure(operation, shape, plan.timing).await?);
         }
     }
-    let [ours, ours_async, ganesha] = found.map(|rounds| Measurement::merge(&rounds));
+    let [ours, ours_async, ours_power, ganesha] = found.map(|rounds| Measurement::merge(&rounds));
     let ganesha = ganesha.context("nothing was measured")?;
-    Ok(Row { operation, shape, ours, ours_async, ganesha })
+    Ok(Row { operation, shape, ours, ours_async, ours_power, ganesha })
 }
 
 impl About {
@@ -237,66 +283,4 @@ impl About {
             idle_rss_mib: server.idle_rss_bytes as f64 / f64::from(1 << 20),
         }
     }
-}
-
-impl Comparison {
-    pub fn table(&self) -> String {
-        let mut out = format!(
-            "{:<27} | {:>28} | {:>19} | {:>19} | {:>17}\n",
-            "", "ops/s", "p50 us", "p99 us", "server cpu us"
-        );
-        let _ = writeln!(
-            out,
-            "{:<20} {:>6} | {:>10} {:>10} {:>6} | {:>9} {:>9} | {:>9} {:>9} | {:>8} {:>8}",
-            "operation",
-            "shape",
-            "ours",
-            "ganesha",
-            "ratio",
-            "ours",
-            "ganesha",
-            "ours",
-            "ganesha",
-            "ours",
-            "ganesha"
-        );
-        for row in &self.rows {
-            line(&mut out, row.operation.to_string(), row.ours.as_ref(), row);
-            if row.ours_async.is_some() {
-                line(&mut out, format!("{} async", row.operation), row.ours_async.as_ref(), row);
-            }
-        }
-        out.push('\n');
-        for server in &self.servers {
-            let _ = writeln!(
-                out,
-                "{:<20} first answer after {:>7.1} ms, {:>6.1} MiB when idle",
-                server.name, server.start_to_first_answer_ms, server.idle_rss_mib
-            );
-        }
-        let _ = writeln!(out, "others used {:.0} % of the machine", self.others_share * 100.0);
-        out
-    }
-}
-
-fn line(out: &mut String, name: String, ours: Option<&Measurement>, row: &Row) {
-    let show = |value: Option<f64>, digits: usize| {
-        value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
-    };
-    let other = &row.ganesha;
-    let _ = writeln!(
-        out,
-        "{:<20} {:>6} | {:>10} {:>10.0} {:>6} | {:>9} {:>9.1} | {:>9} {:>9.1} | {:>8} {:>8}",
-        name,
-        row.shape,
-        show(ours.map(|m| m.ops_per_second), 0),
-        other.ops_per_second,
-        show(ratio(ours, other), 2),
-        show(ours.map(|m| m.p50_us), 1),
-        other.p50_us,
-        show(ours.map(|m| m.p99_us), 1),
-        other.p99_us,
-        show(ours.and_then(|m| m.server_cpu_us), 1),
-        show(other.server_cpu_us, 1),
-    );
 }

@@ -6,17 +6,26 @@
 //! loopback is the only interface, so it listens on all addresses of its namespace.
 //!
 //! The configuration is what an administrator would write for a trusted local network: number of
-//! threads, caches and transfer sizes are its defaults, nothing is logged but warnings. Locks,
-//! quotas and ACLs are off, which it can only gain from. File data is not synchronised more
-//! often than the protocol asks, by either server.
+//! threads, caches and transfer sizes are its defaults, nothing is logged but warnings. Quotas and
+//! ACLs are off, and so are locks unless they are measured, which it can only gain from. File data
+//! is not synchronised more often than the protocol asks, by either server.
+//!
+//! For locks it needs rpc.statd, which it tells of every client (address) whose first lock it grants
+//! and whose last lock goes: one caller who locks and unlocks pays for that each time. What rpcbind
+//! and rpc.statd use of the processor counts as its own. With locks, it would grant none until its
+//! grace period of 90 s is over, even if it never had a client; `Graceless` spares us that, except
+//! where a restart is measured.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use client::Options;
+use client::rpcbind::{Over, find};
+use wire::rpcbind::Netid;
 
 use crate::Target;
 use crate::server::{Process, Server};
@@ -24,20 +33,43 @@ use crate::server::{Process, Server};
 pub(crate) const PROGRAM: &str = "ganesha.nfsd";
 const NFS_PORT: u16 = 20_490;
 const MOUNT_PORT: u16 = 20_491;
+const NLM_PORT: u16 = 20_492;
+
+const RPCBIND: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), wire::rpcbind::PORT);
 
 #[derive(Debug)]
 pub(crate) struct Ganesha {
     pub(crate) server: Server,
-    _rpcbind: Process,
+    dir: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+}
+
+/// What it does with locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Locks {
+    Off,
+    /// From the start.
+    Now,
+    /// After a start, those come first who had locks before.
+    AfterGrace,
 }
 
 impl Ganesha {
     /// Serves `dir`; `state` takes its configuration and log. Only inside a namespace of our own,
-    /// where port 111 and /run are free.
-    pub(crate) async fn start(dir: &Path, state: &Path, options: &Options) -> Result<Self> {
+    /// where port 111, /run and /var/lib/nfs are free.
+    pub(crate) async fn start(
+        dir: &Path,
+        state: &Path,
+        options: &Options,
+        locks: bool,
+    ) -> Result<Self> {
         let rpcbind = start_rpcbind().await?;
+        let statd = if locks { Some(start_statd().await?) } else { None };
         let config = state.join("ganesha.conf");
-        fs::write(&config, configuration(dir))?;
+        let mode = if locks { Locks::Now } else { Locks::Off };
+        fs::write(&config, configuration(dir, mode))?;
         let log = state.join("ganesha.log");
         let mut command = Command::new(PROGRAM);
         command.args(["-F", "-L"]).arg(&log).arg("-f").arg(&config);
@@ -46,45 +78,81 @@ impl Ganesha {
         let target = Target {
             nfs: SocketAddr::from((Ipv4Addr::LOCALHOST, NFS_PORT)),
             mount: SocketAddr::from((Ipv4Addr::LOCALHOST, MOUNT_PORT)),
+            nlm: locks.then_some(SocketAddr::from((Ipv4Addr::LOCALHOST, NLM_PORT))),
             export: dir.to_string_lossy().into_owned(),
             options: options.clone(),
         };
-        let server = Server::start("ganesha", command, target).await.with_context(|| {
-            let log = fs::read_to_string(&log).unwrap_or_default();
-            let last: Vec<&str> = log.lines().rev().take(5).collect();
-            format!("its log ends, last line first: {last:#?}")
-        })?;
-        Ok(Self { server, _rpcbind: rpcbind })
+        let mut server =
+            Server::start("ganesha", command, target).await.with_context(|| last_words(&log))?;
+        server.helpers.extend(statd);
+        server.helpers.push(rpcbind);
+        Ok(Self { server, dir: dir.to_owned(), config, log })
     }
+
+    /// What to look at if it does not do as it should.
+    pub(crate) fn last_words(&self) -> String {
+        last_words(&self.log)
+    }
+
+    /// Sees to it that it has a grace period from its next start on, as everywhere else.
+    pub(crate) fn grace(&self) -> impl FnOnce() -> Result<()> + use<> {
+        let (config, text) = (self.config.clone(), configuration(&self.dir, Locks::AfterGrace));
+        move || fs::write(&config, text).context("its configuration")
+    }
+}
+
+fn last_words(log: &Path) -> String {
+    let log = fs::read_to_string(log).unwrap_or_default();
+    let last: Vec<&str> = log.lines().rev().take(5).collect();
+    format!("its log ends, last line first: {last:#?}")
 }
 
 async fn start_rpcbind() -> Result<Process> {
     let mut command = Command::new("rpcbind");
     command.args(["-f", "-w"]).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut rpcbind = Process::spawn(command)?;
-    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, wire::rpcbind::PORT));
+    let mut rpcbind = Process::spawn(&mut command)?;
     for _ in 0..500 {
         rpcbind.check()?;
-        if tokio::net::TcpStream::connect(at).await.is_ok() {
+        if tokio::net::TcpStream::connect(RPCBIND).await.is_ok() {
             return Ok(rpcbind);
         }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    anyhow::bail!("rpcbind does not listen")
+    bail!("rpcbind does not listen")
 }
 
-fn configuration(dir: &Path) -> String {
+/// Locks are refused as long as it is not there (DENIED_NOLOCKS).
+async fn start_statd() -> Result<Process> {
+    let mut command = Command::new("rpc.statd");
+    command.args(["--foreground", "--no-notify"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut statd = Process::spawn(&mut command)?;
+    let service = (wire::nsm::PROGRAM, wire::nsm::VERSION);
+    for _ in 0..500 {
+        statd.check()?;
+        if find(RPCBIND, Over::Tcp, service, Netid::Tcp, &Options::default()).await.is_ok() {
+            return Ok(statd);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    bail!("rpc.statd does not register with rpcbind")
+}
+
+fn configuration(dir: &Path, locks: Locks) -> String {
     let dir = dir.display();
+    let enabled = locks != Locks::Off;
+    let graceless = locks != Locks::AfterGrace;
     format!(
         "NFS_CORE_PARAM {{
   Protocols = 3;
   NFS_Port = {NFS_PORT};
   MNT_Port = {MOUNT_PORT};
-  Enable_NLM = false;
+  NLM_Port = {NLM_PORT};
+  Enable_NLM = {enabled};
   Enable_RQUOTA = false;
   Enable_UDP = false;
 }}
 NFS_KRB5 {{ Active_krb5 = false; }}
+NFSV4 {{ Graceless = {graceless}; }}
 EXPORT {{
   Export_Id = 1;
   Path = {dir};

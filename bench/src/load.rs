@@ -31,6 +31,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(20);
 pub enum LoadError {
     #[error("{0}: {1}")]
     Call(Operation, CallError),
+    #[error("{0}: the server has no lock manager: name its port, or leave the operation out")]
+    Unconnected(Operation),
     #[error("{0}: the server answered status {1}")]
     Status(Operation, u32),
     #[error("{operation}: the server moved {count} bytes")]
@@ -59,7 +61,11 @@ pub async fn run(
     let from = Instant::now() + timing.warm_up;
     let window = Window { from, until: from + timing.measured };
     let mut workers = JoinSet::new();
-    let pipelines: Vec<Pipeline> = session.pipelines.drain(..shape.connections).collect();
+    let ready = session.pipelines(operation);
+    if ready.len() < shape.connections {
+        return Err(LoadError::Unconnected(operation));
+    }
+    let pipelines: Vec<Pipeline> = ready.drain(..shape.connections).collect();
     for (connection, pipeline) in pipelines.into_iter().enumerate() {
         let calls = Calls::new(session, operation, shape, connection);
         workers.spawn(Worker::new(operation, pipeline, calls, shape).run(window));
@@ -75,7 +81,7 @@ pub async fn run(
         let worker = worker.map_err(|_| LoadError::Stopped(operation))??;
         samples.append(worker.samples);
         answered += worker.answered;
-        session.pipelines.push(worker.pipeline);
+        session.pipelines(operation).push(worker.pipeline);
     }
     let cpu = usage::own_cpu().saturating_sub(cpu_before);
     Measurement::new(operation, shape, timing.measured, samples, answered, cpu)

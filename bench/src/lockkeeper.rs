@@ -11,57 +11,73 @@ use client::Options;
 use crate::Target;
 use crate::server::Server;
 
-const PORT: u16 = 20_480;
-const ASYNC_PORT: u16 = 20_481;
+/// How it is set up; each has a port and a state of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Variant {
+    /// As it is by default: a change of a directory is on disk before it is answered, a lock
+    /// survives the end of the server.
+    Default,
+    /// With `metadata = "async"`: as with the other server, a change of a directory may be lost if
+    /// the machine loses power right after it was answered.
+    AsyncMetadata,
+    /// With `durability = "power"`: a lock, too, is on disk before it is answered.
+    Power,
+    /// As by default, but a client may hold any number of locks.
+    ManyLocks,
+}
 
-/// Serves `dir` as it does by default: a change of a directory is on disk before it is answered.
+impl Variant {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Default => "lockkeeper",
+            Self::AsyncMetadata => "lockkeeper-async",
+            Self::Power => "lockkeeper-power",
+            Self::ManyLocks => "lockkeeper-many",
+        }
+    }
+
+    fn port(self) -> u16 {
+        20_480 + self as u16
+    }
+
+    fn configuration(self, dir: &Path) -> String {
+        let (limits, export) = match self {
+            Self::Default | Self::Power => ("", ""),
+            Self::AsyncMetadata => ("", "metadata = \"async\"\n"),
+            Self::ManyLocks => ("[limits]\nlocks_per_client = 10_000_000\n", ""),
+        };
+        // A TOML basic string has the escapes of Rust's.
+        format!("{limits}[[export]]\npath = {:?}\n{export}", dir.to_string_lossy())
+    }
+}
+
+/// Serves `dir`.
 pub(crate) async fn start(
     program: &Path,
+    variant: Variant,
     dir: &Path,
     state: &Path,
     options: &Options,
 ) -> Result<Server> {
-    let mut command = Command::new(program);
-    command.arg("serve").arg(dir);
-    run("lockkeeper", command, PORT, dir, state, options).await
-}
-
-/// Serves `dir` with `metadata = "async"`: as the other server does, a change of a directory may
-/// be lost if the machine loses power right after it was answered.
-pub(crate) async fn start_async(
-    program: &Path,
-    dir: &Path,
-    state: &Path,
-    options: &Options,
-) -> Result<Server> {
-    let config = state.join("lockkeeper-async.toml");
-    // A TOML basic string has the escapes of Rust's.
-    let text = format!("[[export]]\npath = {:?}\nmetadata = \"async\"\n", dir.to_string_lossy());
-    fs::write(&config, text)?;
-    let mut command = Command::new(program);
-    command.arg("serve").arg("--config").arg(config);
-    run("lockkeeper-async", command, ASYNC_PORT, dir, state, options).await
-}
-
-async fn run(
-    name: &str,
-    mut command: Command,
-    port: u16,
-    dir: &Path,
-    state: &Path,
-    options: &Options,
-) -> Result<Server> {
+    let name = variant.name();
     let own = state.join(name);
     fs::create_dir(&own)?;
+    let config = state.join(format!("{name}.toml"));
+    fs::write(&config, variant.configuration(dir))?;
     let log_path = state.join(format!("{name}.log"));
     let log = fs::File::create(&log_path)?;
-    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, variant.port()));
+    let mut command = Command::new(program);
+    command.arg("serve").arg("--config").arg(config);
     command.arg("--state").arg(&own).arg("--listen").arg(at.to_string());
     command.args(["--rpcbind", "off", "--ports", "any"]);
+    if let Variant::Power = variant {
+        command.args(["--durability", "power"]);
+    }
     command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
-    // MOUNT and NFS are served at one port.
+    // All is served at one port.
     let export = dir.to_string_lossy().into_owned();
-    let target = Target { nfs: at, mount: at, export, options: options.clone() };
+    let target = Target { nfs: at, mount: at, nlm: Some(at), export, options: options.clone() };
     Server::start(name, command, target).await.with_context(|| {
         let log = fs::read_to_string(&log_path).unwrap_or_default();
         let last: Vec<&str> = log.lines().rev().take(10).collect();

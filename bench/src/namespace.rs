@@ -70,12 +70,17 @@ fn furnish() -> Result<()> {
     // The kernel's own default, whatever this machine uses: pacing, as BBR does it, measures the
     // pace and not the server. Where there is no cubic, the machine's choice stays.
     let _ = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "cubic");
+    // For locks nfs-ganesha makes connections from reserved ports by the thousand, each for one call.
+    // If they lingered for a minute as usual, no port would be left, neither for it nor for us.
+    let _ = std::fs::write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0");
     run(&["mount", "-t", "tmpfs", "tmpfs", "/run"])?;
     std::fs::create_dir_all("/run/rpcbind")?;
-    // Where nfs-ganesha keeps what it remembers of its clients.
+    // Where nfs-ganesha and rpc.statd keep what they remember of their clients.
     if Path::new("/var/lib/nfs").is_dir() {
         run(&["mount", "-t", "tmpfs", "tmpfs", "/var/lib/nfs"])?;
-        std::fs::create_dir_all("/var/lib/nfs/ganesha")?;
+        for dir in ["ganesha", "sm", "sm.bak"] {
+            std::fs::create_dir_all(Path::new("/var/lib/nfs").join(dir))?;
+        }
     }
     Ok(())
 }

@@ -18,13 +18,15 @@ pub enum Operation {
     Write(u32),
     /// A file is made, then removed; each counts as one operation.
     CreateRemove,
+    /// A range is locked, then unlocked; each counts as one operation.
+    LockUnlock,
 }
 
 const K64: u32 = 64 << 10;
 const M1: u32 = 1 << 20;
 
 impl Operation {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Null,
         Self::GetAttr,
         Self::Lookup,
@@ -33,6 +35,7 @@ impl Operation {
         Self::Write(K64),
         Self::Write(M1),
         Self::CreateRemove,
+        Self::LockUnlock,
     ];
 
     /// What one operation moves.
@@ -41,6 +44,11 @@ impl Operation {
             Self::Read(bytes) | Self::Write(bytes) => bytes,
             _ => 0,
         }
+    }
+
+    /// Whether it is asked of the lock manager, which need not be where NFS is.
+    pub fn locks(self) -> bool {
+        self == Self::LockUnlock
     }
 
     /// Checks the results of a procedure that ran: status OK, and as much data as was asked.
@@ -52,7 +60,12 @@ impl Operation {
             let bytes = results.get(at..).and_then(|rest| rest.first_chunk::<4>());
             bytes.map(|bytes| u32::from_be_bytes(*bytes)).ok_or(LoadError::Short(self))
         };
-        match word(0)? {
+        // NLM says the caller's cookie first.
+        let status_at = match self {
+            Self::LockUnlock => 4 + (word(0)? as usize).next_multiple_of(4),
+            _ => 0,
+        };
+        match word(status_at)? {
             0 => {}
             status => return Err(LoadError::Status(self, status)),
         }
@@ -98,6 +111,7 @@ impl fmt::Display for Operation {
             Self::Read(bytes) => format!("read-{}", size(*bytes)),
             Self::Write(bytes) => format!("write-{}", size(*bytes)),
             Self::CreateRemove => "create-remove".to_owned(),
+            Self::LockUnlock => "lock-unlock".to_owned(),
         })
     }
 }
@@ -182,6 +196,19 @@ mod tests {
             Err(LoadError::Status(Operation::GetAttr, 70))
         ));
         assert!(Operation::GetAttr.check(&[]).is_err());
+    }
+
+    #[test]
+    fn a_lock_is_right_only_if_it_is_granted() {
+        use wire::nlm::{Status, StatusReply};
+        for cookie in [&b""[..], b"12345", b"12345678"] {
+            for status in Status::ALL {
+                let reply = StatusReply { cookie: cookie.into(), status }.to_bytes();
+                let right = Operation::LockUnlock.check(&reply).is_ok();
+                assert_eq!(right, status == Status::Granted, "{cookie:?} {status:?}");
+                assert!(Operation::LockUnlock.check(&reply[..reply.len() - 4]).is_err());
+            }
+        }
     }
 
     #[test]

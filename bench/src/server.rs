@@ -22,14 +22,17 @@ pub(crate) struct Server {
     /// From the start of the process to its first answer.
     pub(crate) start: Duration,
     pub(crate) idle_rss_bytes: u64,
+    command: Command,
     process: Process,
+    /// What it cannot do without; they end after it.
+    pub(crate) helpers: Vec<Process>,
 }
 
 impl Server {
     /// Starts a server and waits for the answer to its first call, then for its memory to settle.
-    pub(crate) async fn start(name: &str, command: Command, target: Target) -> Result<Self> {
+    pub(crate) async fn start(name: &str, mut command: Command, target: Target) -> Result<Self> {
         let started = Instant::now();
-        let mut process = Process::spawn(command)?;
+        let mut process = Process::spawn(&mut command)?;
         while !answers(target.nfs).await {
             process.check()?;
             if started.elapsed() > START_MAX {
@@ -40,12 +43,39 @@ impl Server {
         let start = started.elapsed();
         tokio::time::sleep(IDLE).await;
         let idle_rss_bytes = usage::rss_bytes(process.child.id())?;
-        Ok(Self { name: name.to_owned(), target, start, idle_rss_bytes, process })
+        Ok(Self {
+            name: name.to_owned(),
+            target,
+            start,
+            idle_rss_bytes,
+            command,
+            process,
+            helpers: Vec::new(),
+        })
     }
 
-    /// The processor time that the server has used.
+    /// Kills the server (SIGKILL) and starts it again. Says when; whether it answers is not waited
+    /// for.
+    pub(crate) fn kill_and_start(&mut self) -> Result<Instant> {
+        self.process.kill();
+        let started = Instant::now();
+        self.process = Process::spawn(&mut self.command)?;
+        Ok(started)
+    }
+
+    /// An error if the server has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.process.check()
+    }
+
+    pub(crate) fn rss_bytes(&self) -> Result<u64> {
+        usage::rss_bytes(self.process.child.id())
+    }
+
+    /// The processor time that the server and its helpers have used.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        usage::cpu(self.process.child.id())
+        let own = usage::cpu(self.process.child.id())?;
+        self.helpers.iter().try_fold(own, |sum, helper| Ok(sum + usage::cpu(helper.child.id())?))
     }
 }
 
@@ -65,7 +95,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn spawn(mut command: Command) -> Result<Self> {
+    pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
         let what = command.get_program().to_string_lossy().into_owned();
         let child =
             command.stdin(Stdio::null()).spawn().with_context(|| format!("cannot start {what}"))?;
@@ -79,12 +109,17 @@ impl Process {
             None => Ok(()),
         }
     }
+
+    /// Once it returns, the process is gone, and its ports are free.
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 
@@ -96,7 +131,7 @@ mod tests {
     fn a_process_ends_when_it_is_dropped() {
         let mut command = Command::new("sleep");
         command.arg("60");
-        let mut process = Process::spawn(command).unwrap();
+        let mut process = Process::spawn(&mut command).unwrap();
         process.check().unwrap();
         let path = format!("/proc/{}/stat", process.child.id());
         assert!(std::fs::exists(&path).unwrap());

@@ -7,7 +7,7 @@ use client::nfs::{Nfs, NfsError};
 use client::{Connection, Pipeline, mount};
 use wire::nfs3::{Handle, NewAttributes, Stability, Status};
 
-use crate::{Shape, Target};
+use crate::{Operation, Shape, Target};
 
 /// How far READ and WRITE go before they begin again.
 pub(crate) const FILE_BYTES: u64 = 64 << 20;
@@ -26,7 +26,9 @@ pub struct Session {
     pub(crate) read_file: Handle,
     /// Written by one connection each.
     pub(crate) write_files: Vec<Handle>,
-    pub(crate) pipelines: Vec<Pipeline>,
+    pipelines: Vec<Pipeline>,
+    /// To the lock manager; none if the server has none.
+    lock_pipelines: Vec<Pipeline>,
     /// The largest shape that is measured.
     pub(crate) shape: Shape,
 }
@@ -50,6 +52,7 @@ impl Session {
             read_file: dir.clone(),
             write_files: Vec::new(),
             pipelines: Vec::new(),
+            lock_pipelines: Vec::new(),
             target,
             nfs,
             root,
@@ -73,8 +76,20 @@ impl Session {
             let name = write_name(connection);
             self.write_files.push(self.file(&name, bytes).await?);
             self.pipelines.push(Pipeline::connect(self.target.nfs, &self.target.options).await?);
+            if let Some(nlm) = self.target.nlm {
+                let pipeline = Pipeline::connect(nlm, &self.target.options).await;
+                self.lock_pipelines.push(pipeline.context("lock manager")?);
+            }
         }
         Ok(())
+    }
+
+    /// The connections that an operation goes over.
+    pub(crate) fn pipelines(&mut self, operation: Operation) -> &mut Vec<Pipeline> {
+        match operation.locks() {
+            true => &mut self.lock_pipelines,
+            false => &mut self.pipelines,
+        }
     }
 
     /// A file whose blocks exist and lie in the page cache.
@@ -97,6 +112,7 @@ impl Session {
     /// Removes what the session made.
     pub async fn close(&mut self) -> Result<()> {
         self.pipelines.clear();
+        self.lock_pipelines.clear();
         let mut names = vec![READ_NAME.to_vec()];
         for connection in 0..self.shape.connections {
             names.push(write_name(connection));

@@ -10,6 +10,8 @@ use wire::rpcbind::{Netid, PORT};
 pub struct Target {
     pub nfs: SocketAddr,
     pub mount: SocketAddr,
+    /// The lock manager, where there is one.
+    pub nlm: Option<SocketAddr>,
     pub export: String,
     /// Who calls, and from which port.
     pub options: Options,
@@ -21,6 +23,7 @@ impl Target {
         host: IpAddr,
         nfs_port: Option<u16>,
         mount_port: Option<u16>,
+        nlm_port: Option<u16>,
         export: String,
         options: Options,
     ) -> Result<Self, LookupError> {
@@ -32,6 +35,11 @@ impl Target {
         };
         let nfs = look_up(nfs_port, (wire::nfs3::PROGRAM, wire::nfs3::VERSION)).await?;
         let mount = look_up(mount_port, (wire::mount::PROGRAM, wire::mount::V3)).await?;
-        Ok(Self { nfs, mount, export, options })
+        let nlm = match look_up(nlm_port, (wire::nlm::PROGRAM, wire::nlm::V4)).await {
+            Ok(nlm) => Some(nlm),
+            Err(LookupError::NotRegistered { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Self { nfs, mount, nlm, export, options })
     }
 }

@@ -2,9 +2,10 @@
 //! fails the run.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -15,20 +16,27 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use wire::mount::{MntReply, Mounted};
 use wire::nfs3::*;
+use wire::nlm;
 use wire::record::{Limits, Next, Records, mark};
 use wire::rpc::{Accepted, Call, write_accepted};
-use wire::{Encode, Writer};
+use wire::{Decode, Encode, Writer};
 
 const TIMING: Timing =
-    Timing { warm_up: Duration::from_millis(20), measured: Duration::from_millis(100) };
+    Timing { warm_up: Duration::from_millis(20), measured: Duration::from_millis(300) };
 
-/// Files by name only: enough for NULL, LOOKUP and CREATE/REMOVE.
+/// Files by name only, locks by owner only: enough for NULL, LOOKUP, CREATE/REMOVE and
+/// LOCK/UNLOCK.
 #[derive(Default)]
 struct Fake {
     /// After so many LOOKUPs, STALE.
     lookups_left: AtomicUsize,
     files_made: AtomicUsize,
     files_removed: AtomicUsize,
+    /// Who holds a lock: the name of the machine and the number of the process.
+    held: Mutex<HashSet<(Vec<u8>, i32)>>,
+    locks_taken: AtomicUsize,
+    /// Says so instead of GRANTED.
+    refuses_locks: Option<nlm::Status>,
 }
 
 impl Fake {
@@ -43,7 +51,8 @@ impl Fake {
             }
         });
         let options = Options::default();
-        (fake, Target { nfs: at, mount: at, export: "/export".to_owned(), options })
+        let export = "/export".to_owned();
+        (fake, Target { nfs: at, mount: at, nlm: Some(at), export, options })
     }
 
     async fn serve(self: Arc<Self>, mut stream: TcpStream) {
@@ -65,6 +74,27 @@ impl Fake {
         }
     }
 
+    /// A lock of an owner that has one, or an unlock of one that has none, is a failed test.
+    fn lock(&self, procedure: u32, call: &Call) -> nlm::StatusReply {
+        let mut held = self.held.lock().unwrap();
+        let who = |lock: &nlm::Lock| (lock.caller_name.to_vec(), lock.svid);
+        let cookie = match procedure {
+            2 => {
+                let args = nlm::LockArgs::from_bytes(call.args.clone()).unwrap();
+                assert!(held.insert(who(&args.lock)) && !args.block && !args.reclaim, "{args:?}");
+                self.locks_taken.fetch_add(1, Ordering::Relaxed);
+                args.cookie
+            }
+            4 => {
+                let args = nlm::UnlockArgs::from_bytes(call.args.clone()).unwrap();
+                assert!(held.remove(&who(&args.lock)), "{args:?}");
+                args.cookie
+            }
+            other => panic!("procedure {other} was not expected"),
+        };
+        nlm::StatusReply { cookie, status: self.refuses_locks.unwrap_or(nlm::Status::Granted) }
+    }
+
     fn answer(&self, call: &Call) -> Vec<u8> {
         let mut out = Writer::new();
         write_accepted(&mut out, call.xid, Accepted::Success);
@@ -74,6 +104,7 @@ impl Fake {
                 MntReply(Ok(Mounted { root: handle, flavours: vec![1] })).encode(&mut out);
             }
             (_, 0) => {}
+            (nlm::PROGRAM, procedure) => self.lock(procedure, call).encode(&mut out),
             (_, 3) => match self.lookups_left.fetch_sub(1, Ordering::Relaxed) {
                 0 => LookupReply::Err(Failed(Status::Stale, None)).encode(&mut out),
                 _ => {
@@ -131,4 +162,35 @@ async fn every_file_that_is_made_is_removed() {
     let made = fake.files_made.load(Ordering::Relaxed) - before;
     assert!(made > 0);
     assert_eq!(fake.files_removed.load(Ordering::Relaxed), made);
+}
+
+#[tokio::test]
+async fn every_slot_locks_and_unlocks_its_own_and_leaves_nothing_locked() {
+    let (fake, target) = Fake::default().start().await;
+    let shape = Shape { connections: 2, depth: 3 };
+    let mut session = Session::open(target, shape, false).await.unwrap();
+    for shape in [shape, Shape::SINGLE, shape] {
+        load::run(&mut session, Operation::LockUnlock, shape, TIMING).await.unwrap();
+        assert!(fake.locks_taken.swap(0, Ordering::Relaxed) >= shape.connections * shape.depth);
+        assert_eq!(*fake.held.lock().unwrap(), HashSet::new());
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_not_granted_fails_the_run() {
+    let refuses_locks = Some(nlm::Status::DeniedNoLocks);
+    let (_, target) = Fake { refuses_locks, ..Fake::default() }.start().await;
+    let mut session = Session::open(target, Shape::SINGLE, false).await.unwrap();
+    let failed = load::run(&mut session, Operation::LockUnlock, Shape::SINGLE, TIMING).await;
+    assert!(matches!(failed, Err(LoadError::Status(Operation::LockUnlock, 2))), "{failed:?}");
+}
+
+#[tokio::test]
+async fn without_a_lock_manager_all_but_locks_can_be_measured() {
+    let (_, target) = Fake::default().start().await;
+    let target = Target { nlm: None, ..target };
+    let mut session = Session::open(target, Shape::SINGLE, false).await.unwrap();
+    let failed = load::run(&mut session, Operation::LockUnlock, Shape::SINGLE, TIMING).await;
+    assert!(matches!(failed, Err(LoadError::Unconnected(Operation::LockUnlock))), "{failed:?}");
+    load::run(&mut session, Operation::Null, Shape::SINGLE, TIMING).await.unwrap();
 }

@@ -137,5 +137,6 @@ pub fn e2e(arguments: &[&str]) -> Result<()> {
 pub fn bench(arguments: &[&str]) -> Result<()> {
     run("cargo", &["build", "--release", "--package", "lockkeeper"])?;
     let compare = ["run", "--release", "--package", "lockkeeper-bench", "--", "compare"];
-    run("cargo", &[&compare[..], &["--async-metadata", "--lockkeeper", SERVER], arguments].concat())
+    let ours = ["--async-metadata", "--power", "--lockkeeper", SERVER];
+    run("cargo", &[&compare[..], &ours, arguments].concat())
 }

@@ -1,0 +1,59 @@
+//! Who locks: a process of a machine, as calls to a lock manager say it.
+
+use wire::nlm::{Lock, LockArgs, Range, UnlockArgs};
+
+/// The state that our machines' status monitors would have; any odd number does.
+const STATE: i32 = 3;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Owner {
+    machine: String,
+    svid: i32,
+}
+
+impl Owner {
+    pub(crate) fn new(machine: impl Into<String>, svid: i32) -> Self {
+        Self { machine: machine.into(), svid }
+    }
+
+    fn what(&self, file: &[u8], range: Range) -> Lock {
+        Lock {
+            caller_name: self.machine.clone().into_bytes().into(),
+            file: file.to_vec().into(),
+            // As Linux says it.
+            owner: format!("{}@{}", self.svid, self.machine).into_bytes().into(),
+            svid: self.svid,
+            range,
+        }
+    }
+
+    fn cookie(&self) -> wire::nlm::Cookie {
+        self.svid.to_be_bytes().to_vec().into()
+    }
+
+    /// An exclusive lock, now or never.
+    pub(crate) fn lock(&self, file: &[u8], range: Range) -> LockArgs {
+        LockArgs {
+            cookie: self.cookie(),
+            block: false,
+            exclusive: true,
+            lock: self.what(file, range),
+            reclaim: false,
+            state: STATE,
+        }
+    }
+
+    /// An exclusive lock, to be told of when it is free.
+    pub(crate) fn wait(&self, file: &[u8], range: Range) -> LockArgs {
+        LockArgs { block: true, ..self.lock(file, range) }
+    }
+
+    /// The same lock after a restart of the server.
+    pub(crate) fn reclaim(&self, file: &[u8], range: Range) -> LockArgs {
+        LockArgs { reclaim: true, state: 0, ..self.lock(file, range) }
+    }
+
+    pub(crate) fn unlock(&self, file: &[u8], range: Range) -> UnlockArgs {
+        UnlockArgs { cookie: self.cookie(), lock: self.what(file, range) }
+    }
+}
