@@ -141,7 +141,7 @@ impl Driver {
     /// False if there is no room and the input is gone.
     pub fn push(&mut self, input: Input, now: Ms) -> bool {
         let now = self.mono(now);
-        self.queue.push(input, now).is_ok()
+        self.queue.push(input, now)
     }
 
     pub fn hand_in(&mut self, input: Input, now: Time) {

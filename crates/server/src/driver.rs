@@ -189,7 +189,7 @@ impl Driver {
     /// A question of a peer; it is looked at when [`flush`](Self::flush) is called. Without room it
     /// is dropped, and its sender asks again.
     pub fn ask(&self, ask: Ask, ticket: Box<dyn Ticket>) {
-        let _ = self.shared.push(Input::Ask(ask, ticket));
+        self.shared.push(Input::Ask(ask, ticket));
     }
 
     /// Works on what was asked, or leaves it to who is at it.
@@ -212,7 +212,7 @@ impl Driver {
 
     /// Something that is not a question of a peer.
     pub fn report(&self, input: Input<Box<dyn Ticket>>) {
-        let _ = self.shared.push(input);
+        self.shared.push(input);
         self.wake();
     }
 
@@ -262,11 +262,10 @@ impl Shared {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, input: Input<Box<dyn Ticket>>) -> Result<(), Input<Box<dyn Ticket>>> {
+    fn push(&self, input: Input<Box<dyn Ticket>>) {
         let now = self.clock.started.elapsed();
-        let pushed = self.lock().queue.push(input, now);
+        self.lock().queue.push(input, now);
         self.waiting.store(true, Ordering::Release);
-        pushed
     }
 
     /// One round on the thread of who brought the work; what comes meanwhile, and what may wait

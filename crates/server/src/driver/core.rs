@@ -119,12 +119,12 @@ impl<T> Queue<T> {
         Self { waiting: VecDeque::new(), asks: 0, asks_max, heavy: 0 }
     }
 
-    /// Gives the input back if there is no room: it is dropped as a full socket drops it, and its
-    /// sender asks again.
-    pub fn push(&mut self, input: Input<T>, now: Duration) -> Result<(), Input<T>> {
+    /// False if there is no room: then it is dropped as a full socket drops it, and its sender asks
+    /// again.
+    pub fn push(&mut self, input: Input<T>, now: Duration) -> bool {
         match &input {
-            Input::Ask(..) if self.asks >= self.asks_max => return Err(input),
-            Input::Heard(_) if self.waiting.len() >= self.asks_max => return Err(input),
+            Input::Ask(..) if self.asks >= self.asks_max => return false,
+            Input::Heard(_) if self.waiting.len() >= self.asks_max => return false,
             Input::Ask(ask, _) => {
                 self.asks += 1;
                 self.heavy += usize::from(!ask.is_light());
@@ -132,7 +132,7 @@ impl<T> Queue<T> {
             _ => self.heavy += 1,
         }
         self.waiting.push_back((now, input));
-        Ok(())
+        true
     }
 
     pub fn is_empty(&self) -> bool {
