@@ -188,7 +188,7 @@ fn refuse_twins(open: &[(Source, Arc<LocalFs>)]) -> Result<()> {
 /// There every subvolume has a device number of its own, and handles tell them apart.
 fn has_subvolumes(source: &Source) -> bool {
     const BTRFS: i64 = 0x9123_683e;
-    rustix::fs::statfs(&source.root).is_ok_and(|found| found.f_type as i64 == BTRFS)
+    rustix::fs::statfs(&source.root).is_ok_and(|found| found.f_type == BTRFS)
 }
 
 /// What clients mount: the path as it was configured, also where it is a link; one that is
