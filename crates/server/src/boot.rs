@@ -135,9 +135,9 @@ impl Server {
         let listeners = Listeners::open(config.listen)?;
         let driver = restored.driver;
         let report = {
-            let driver = driver.clone();
+            let reporter = driver.reporter();
             Arc::new(move |report| {
-                driver.report(match report {
+                reporter.report(match report {
                     Report::Granted(grant, answer) => Input::Granted(grant, answer),
                     Report::Noticed(notice, result) => Input::Noticed(notice, result),
                 });
@@ -151,9 +151,9 @@ impl Server {
         };
         let outbound = Outbound::new(settings, listeners.datagrams(), report);
         let on_reset = {
-            let driver = driver.clone();
+            let reporter = driver.reporter();
             Arc::new(move |address: IpAddr, name: &Name| {
-                driver.report(Input::Reset(HostKey::new(address, name.clone())));
+                reporter.report(Input::Reset(HostKey::new(address, name.clone())));
             })
         };
         let settings = liveness::Settings {
@@ -218,7 +218,7 @@ impl Server {
         // Now that clients find us, they are told that we are back.
         let watched = liveness.clone();
         let carrier = Carrier {
-            driver: driver.clone(),
+            reporter: driver.reporter(),
             outbound,
             liveness,
             files: files.clone(),

@@ -9,7 +9,7 @@
 pub mod core;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -97,6 +97,18 @@ pub struct Driver {
     shared: Arc<Shared>,
 }
 
+/// For those whom the driver itself holds: they do not keep it alive.
+#[derive(Clone)]
+pub struct Reporter(Weak<Shared>);
+
+impl Reporter {
+    pub fn report(&self, input: Input<Box<dyn Ticket>>) {
+        if let Some(shared) = self.0.upgrade() {
+            Driver { shared }.report(input);
+        }
+    }
+}
+
 const NEVER: u64 = u64::MAX;
 /// How often requests are looked for that have waited too long.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -176,6 +188,10 @@ impl Driver {
         tokio::spawn(ring(self.shared.clone()));
         tokio::spawn(look(self.shared.clone()));
         self.wake();
+    }
+
+    pub fn reporter(&self) -> Reporter {
+        Reporter(Arc::downgrade(&self.shared))
     }
 
     pub fn new_id(&self) -> RequestId {

@@ -20,7 +20,7 @@ use tracing::debug;
 
 use crate::dispatch::Dispatcher;
 use crate::driver::core::{Batch, Core, Input};
-use crate::driver::{Clock, Driver, Hands};
+use crate::driver::{Clock, Driver, Hands, Reporter};
 use crate::files::Files;
 use crate::liveness::{Inquiry, Liveness};
 use crate::news;
@@ -96,7 +96,7 @@ pub fn restore(locks: Locks, queue_max: usize) -> Result<Restored, LocksError> {
 
 /// One who carries out what the keeper wants, and tells people what happened.
 pub struct Carrier {
-    pub driver: Driver,
+    pub reporter: Reporter,
     pub outbound: Outbound,
     pub liveness: Liveness,
     pub files: Arc<Files>,
@@ -120,11 +120,11 @@ impl Hands for Carrier {
             asked: Instant::now(),
             incarnation: view.oldest,
         };
-        let (liveness, driver) = (self.liveness.clone(), self.driver.clone());
+        let (liveness, reporter) = (self.liveness.clone(), self.reporter.clone());
         tokio::spawn(async move {
             let answer = liveness.probe(&inquiry).await;
             debug!("{:?} of {:?}: {answer:?}", question, inquiry.host);
-            driver.report(Input::Probed(client, question, answer));
+            reporter.report(Input::Probed(client, question, answer));
         });
     }
 

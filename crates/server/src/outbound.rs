@@ -1,5 +1,5 @@
 //! What the keeper wants told to peers, carried out: GRANTED to who waits (R3.3), notices of
-//! restarts (R2), the results of requests that came as messages, and "is anybody there?".
+//! restarts (R2), and the results of requests that came as messages.
 //!
 //! Nothing here decides anything. Each attempt is one task with one deadline and ends in exactly
 //! one [`Report`]; trying again is the keeper's business. Peers are only ever called at the address
@@ -13,19 +13,18 @@ mod notice;
 mod permitted;
 mod ports;
 mod posts;
-mod reach;
 mod results;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use client::{ConnectError, Options};
-use keeper::identity::{GrantId, Lane, NoticeId};
+use keeper::identity::{GrantId, NoticeId};
 use keeper::request::{GrantAnswer, NoticeResult};
 use keeper::step::{Grant, Notice};
 use tokio::runtime::Handle;
@@ -109,8 +108,9 @@ struct Inner {
     settings: Settings,
     runtime: Handle,
     report: ReportTo,
-    /// Our listening sockets and what they are bound to.
-    sockets: Vec<(SocketAddr, Arc<Datagrams>)>,
+    /// Our listening sockets and what they are bound to. Who listens owns them: a server that has
+    /// ended must not keep its port.
+    sockets: Vec<(SocketAddr, Weak<Datagrams>)>,
     /// In whose name lock managers are called.
     credential: Credential,
     posts: Posts,
@@ -148,7 +148,7 @@ impl Outbound {
             hosts: Hosts::new(settings.at_once_per_host_max),
             settings,
             report,
-            sockets,
+            sockets: sockets.iter().map(|(at, socket)| (*at, Arc::downgrade(socket))).collect(),
             credential,
         });
         inner.runtime.spawn(lines::sweep(Arc::downgrade(&inner)));
@@ -197,12 +197,6 @@ impl Outbound {
         });
     }
 
-    /// Whether the host's lock manager answers a call that does nothing, on whatever connection.
-    /// How many are asked at a time is the caller's business.
-    pub async fn reaches(&self, host: IpAddr, lane: Lane) -> bool {
-        self.0.reaches(host.to_canonical(), lane).await
-    }
-
     /// Does `work` in the background if there is room for it, and reports what it says.
     fn spawn<F>(&self, duty: Duty, unsent: Report, work: impl FnOnce(Arc<Inner>) -> F)
     where
@@ -237,11 +231,12 @@ impl Inner {
     }
 
     /// The listening socket through which datagrams leave from `ours`.
-    fn listening_on(&self, ours: IpAddr) -> Option<&Arc<Datagrams>> {
+    fn listening_on(&self, ours: IpAddr) -> Option<Arc<Datagrams>> {
         let fits = |bound: IpAddr| {
             bound == ours || (bound.is_unspecified() && bound.is_ipv4() == ours.is_ipv4())
         };
-        self.sockets.iter().find(|(bound, _)| fits(bound.ip())).map(|(_, socket)| socket)
+        let (_, socket) = self.sockets.iter().find(|(bound, _)| fits(bound.ip()))?;
+        socket.upgrade()
     }
 }
 

@@ -32,9 +32,10 @@ impl LockManager {
         !(link_local || nobody || self.host.is_loopback() || self.host == self.lane.ours())
     }
 
-    /// Asks the host's rpcbind, over the transport that the host uses itself.
-    pub async fn find(&self) -> Result<SocketAddr, LookupError> {
-        let (over, netid) = match (self.lane.transport(), self.host.is_ipv6()) {
+    /// Where it listens over that transport. Its rpcbind is asked by the same: over IPv6 it answers
+    /// for the transport of the question.
+    pub async fn find(&self, transport: Transport) -> Result<SocketAddr, LookupError> {
+        let (over, netid) = match (transport, self.host.is_ipv6()) {
             (Transport::Tcp, false) => (Over::Tcp, Netid::Tcp),
             (Transport::Tcp, true) => (Over::Tcp, Netid::Tcp6),
             (Transport::Udp, false) => (Over::Udp, Netid::Udp),
@@ -45,9 +46,9 @@ impl LockManager {
         find(at, over, program, netid, &self.options()).await
     }
 
-    /// Whether it answers an NLM NULL; whatever it answers, somebody is there.
+    /// Whether it answers an NLM NULL by the way that the host came; whatever it answers, somebody is there.
     pub async fn answers(&self) -> bool {
-        let Ok(at) = self.find().await else { return false };
+        let Ok(at) = self.find(self.lane.transport()).await else { return false };
         let (options, version) = (self.options(), u32::from(self.lane.version()));
         let answer = match self.lane.transport() {
             Transport::Tcp => match Connection::connect(at, &options).await {

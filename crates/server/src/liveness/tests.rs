@@ -5,6 +5,7 @@ mod namespaces;
 #[allow(dead_code)]
 #[path = "../../tests/support/network.rs"]
 mod network;
+mod rpcbind;
 mod transport;
 
 use std::net::{IpAddr, SocketAddr};

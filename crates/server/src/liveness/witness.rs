@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use keeper::bytes::Name;
+use keeper::identity::Transport;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, interval_at, sleep, timeout};
@@ -113,8 +114,9 @@ impl Session {
     }
 }
 
+/// Only a stream is a witness, also for a host that locks over UDP.
 async fn connect(lock_manager: LockManager) -> io::Result<TcpStream> {
-    let at = lock_manager.find().await.map_err(io::Error::other)?;
+    let at = lock_manager.find(Transport::Tcp).await.map_err(io::Error::other)?;
     let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.bind(SocketAddr::new(lock_manager.lane.ours(), 0))?;
     let stream = socket.connect(at).await?;

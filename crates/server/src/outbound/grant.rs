@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use client::{CallError, Connection};
+use client::CallError;
 use keeper::identity::Transport;
 use keeper::request::{Form, GrantAnswer, Mode};
 use keeper::step::Grant;
@@ -71,7 +71,8 @@ impl Inner {
             let Ok(line) = self.line(ends, until).await else {
                 return if said_before { GrantAnswer::Unclear } else { GrantAnswer::Unsent };
             };
-            match self.lock_manager(&line.connection, ends, GRANTED, args, until).await {
+            let connection = line.connection.with_timeout(rest(until));
+            match connection.call_raw(nlm::PROGRAM, ends.version, GRANTED, args).await {
                 Ok(results) => return judge(version, results, said_before),
                 Err(error) => {
                     debug!("GRANTED to {}: {error}", ends.host);
@@ -193,18 +194,6 @@ impl Inner {
         write_call(&mut out, client::next_xid(), numbers, &self.credential);
         out.fixed(args);
         out.finish()
-    }
-
-    pub async fn lock_manager(
-        &self,
-        connection: &Connection,
-        ends: &Ends,
-        procedure: u32,
-        args: &[u8],
-        until: Instant,
-    ) -> Result<Bytes, CallError> {
-        let connection = connection.with_timeout(rest(until));
-        connection.call_raw(nlm::PROGRAM, ends.version, procedure, args).await
     }
 }
 

@@ -106,6 +106,7 @@ impl Lines {
         slot
     }
 
+    #[cfg(test)]
     pub fn count(&self) -> usize {
         self.lock().len()
     }

@@ -114,14 +114,30 @@ impl Inner {
 
     /// TCP; and UDP where there is no TCP or it does not answer soon.
     async fn tell(&self, errand: &Errand, until: Instant) -> Tried {
-        let service = errand.service(Transport::Tcp);
-        let port = match self.ports.find(&self.posts, service, errand.from, until).await {
-            Ok(port) => port,
-            Err(Missing::NotRegistered) => return self.tell_by_udp(errand, until).await,
-            Err(Missing::Local) => return Tried::NotEven,
-            Err(Missing::NoAnswer) => return Tried::Yes,
+        let find =
+            || self.ports.find(&self.posts, errand.service(Transport::Tcp), errand.from, until);
+        // Over IPv4 whoever names no port over TCP names none over UDP either; over IPv6 each
+        // transport is asked about by itself.
+        let port = match errand.to {
+            IpAddr::V4(_) => match find().await {
+                Err(Missing::NotRegistered) => return self.tell_by_udp(errand, until).await,
+                Err(Missing::Local) => return Tried::NotEven,
+                Err(Missing::NoAnswer) => return Tried::Yes,
+                Ok(port) => Some(port),
+            },
+            IpAddr::V6(_) => None,
         };
-        let mut by_tcp = Box::pin(self.tell_by_tcp(errand, port, until));
+        let mut by_tcp = Box::pin(async {
+            let found = match port {
+                Some(port) => Ok(port),
+                None => find().await,
+            };
+            match found {
+                Ok(port) => self.tell_by_tcp(errand, port, until).await,
+                Err(Missing::Local) => Tried::NotEven,
+                Err(Missing::NotRegistered | Missing::NoAnswer) => Tried::Yes,
+            }
+        });
         let alone = self.settings.alone;
         let first = timeout(alone.min(rest(until)), &mut by_tcp).await;
         if errand.is_done() {

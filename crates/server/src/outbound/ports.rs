@@ -2,12 +2,13 @@
 //! a while.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use client::rpcbind::{LookupError, Over, find};
-use client::{CallError, Options, Postbox, Refusal};
+use client::{CallError, ConnectError, Options, Postbox, Refusal};
 use keeper::identity::Transport;
 use tokio::time::{Instant, timeout};
 use wire::rpc::Accepted;
@@ -98,6 +99,10 @@ impl Ports {
     }
 
     /// Asks the host's rpcbind, from our address `from`. Only a port is believed of the answer.
+    ///
+    /// For IPv4 the question names the protocol and may go either way. The newer question, for
+    /// IPv6, is answered for the transport by which it comes, whatever netid it names (RFC 1833,
+    /// 2.2.1): there it must go by the transport that is looked for.
     pub async fn find(
         &self,
         posts: &Posts,
@@ -106,8 +111,14 @@ impl Ports {
         until: Instant,
     ) -> Result<u16, Missing> {
         let at = SocketAddr::new(service.host, self.rpcbind_port);
+        if service.host.is_ipv6() && service.transport == Transport::Tcp {
+            return Box::pin(ask_by_tcp(at, &service, from, until)).await;
+        }
         let postbox = posts.postbox(from, Purpose::Lookup).await.map_err(|_| Missing::Local)?;
         let mut by_udp = std::pin::pin!(ask(&postbox, at, &service, until));
+        if service.host.is_ipv6() {
+            return by_udp.await;
+        }
         if let Ok(answer) = timeout(self.udp_alone.min(rest(until)), &mut by_udp).await {
             return answer;
         }
@@ -185,6 +196,16 @@ async fn ask_by_tcp(
     match find(at, Over::Tcp, program, service.netid(), &options).await {
         Ok(found) => Ok(found.port()),
         Err(LookupError::NotRegistered { .. }) => Err(Missing::NotRegistered),
+        Err(LookupError::Connect(error)) if is_ours(&error) => Err(Missing::Local),
         Err(_) => Err(Missing::NoAnswer),
+    }
+}
+
+/// No socket, no such address of ours, no route: the peer has no part in it.
+fn is_ours(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::Bind(_) | ConnectError::NoReservedPort => true,
+        ConnectError::Connect(error) => error.kind() == io::ErrorKind::NetworkUnreachable,
+        ConnectError::Timeout(_) => false,
     }
 }

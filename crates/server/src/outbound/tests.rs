@@ -7,10 +7,16 @@ mod messages;
 mod neighbours;
 #[allow(dead_code, reason = "it is used from wire's tests too")]
 #[path = "../../../wire/tests/nlm/network.rs"]
-mod network;
+pub(crate) mod network;
 mod notices;
+mod rpcbind;
+#[allow(dead_code, reason = "the tests of the whole server use it too")]
+#[path = "../../tests/support/scripted.rs"]
 mod scripted;
 mod statd;
+#[allow(dead_code, reason = "the tests of the whole server use it too")]
+#[path = "../../tests/support/world.rs"]
+mod world;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -28,7 +34,7 @@ use tokio::time::timeout;
 
 use super::{Outbound, Report, Settings};
 use crate::transport::udp::Datagrams;
-use scripted::Host;
+use scripted::{Host, Rpcbind};
 
 /// How long anything on this machine may take before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -42,6 +48,7 @@ struct Desk {
     outbound: Outbound,
     reports: mpsc::UnboundedReceiver<Report>,
     listening: SocketAddr,
+    _sockets: Vec<(SocketAddr, Arc<Datagrams>)>,
 }
 
 impl Desk {
@@ -58,7 +65,8 @@ impl Desk {
         let report = Arc::new(move |report| {
             let _ = sender.send(report);
         });
-        Self { outbound: Outbound::new(settings, sockets, report), reports, listening }
+        let outbound = Outbound::new(settings, sockets.clone(), report);
+        Self { outbound, reports, listening, _sockets: sockets }
     }
 
     async fn report(&mut self) -> Report {
@@ -111,6 +119,11 @@ fn address() -> IpAddr {
     let [high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let own = 64 + (std::process::id() % 128) as u8;
     Ipv4Addr::new(127, own, high, low).into()
+}
+
+/// A host on an address that no other test uses.
+async fn a_host() -> Host {
+    Host::at(address(), 0, Rpcbind::Usual).await
 }
 
 /// A waiter's lock in version 4, told by a call.

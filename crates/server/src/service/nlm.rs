@@ -189,6 +189,10 @@ impl Nlm {
     }
 
     fn take_granted_res(&self, task: Task, version: Version, mail: &mut Mailbag) {
+        // A user of the waiter's machine could deny what its kernel has taken.
+        if self.reserved_ports && !task.peer.uses_reserved_port() {
+            return task.deny(mail, Denial::Auth(AuthStatus::TooWeak));
+        }
         match nlm::StatusReply::from_bytes_as(version, task.call.args.clone()) {
             Ok(answer) => {
                 let from = task.peer.remote.ip();

@@ -3,9 +3,16 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of this")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
 
+pub mod capture;
+pub mod daemons;
+pub mod house;
 pub mod line;
 pub mod network;
+pub mod scene;
+pub mod scripted;
+pub mod speaker;
 pub mod watched;
+pub mod world;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -27,6 +34,7 @@ use wire::rpc::Credential;
 
 pub use line::{Line, call, reply, results};
 pub use watched::Watched;
+pub use world::resident_kilobytes;
 
 /// How long anything on this machine may take before a test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -185,13 +193,6 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
         Ok(value) => value,
         Err(_) => panic!("in vain waited for {what}"),
     }
-}
-
-/// Kilobytes of memory that this process has in use.
-pub fn resident_kilobytes() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 pub fn range(offset: u64, length: u64) -> wire::nlm::Range {

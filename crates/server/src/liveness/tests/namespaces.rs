@@ -320,6 +320,20 @@ fn a_witness_stands_by_the_lock_manager_of_a_holder() {
 }
 
 #[test]
+fn a_witness_stands_by_a_holder_that_locks_over_udp_too() {
+    let (ours, theirs) = networks();
+    ours.block_on(async move || {
+        let station = Station::at(AT, Settings::default()).await;
+        let machine = Machine::boot(&theirs);
+        sleep(Duration::from_millis(300)).await;
+        let lane = Lane::new(OURS.parse().unwrap(), Transport::Udp, 4);
+        station.liveness.watch(&alice(), lane);
+        until(|| station.liveness.0.lock().sizes().0 == 1).await;
+        machine.crash().await;
+    });
+}
+
+#[test]
 fn a_lock_manager_that_answers_is_reachable() {
     let (ours, theirs) = networks();
     ours.block_on(async move || {

@@ -1,6 +1,6 @@
-//! GRANTED as a call, and the question whether anybody is there.
+//! GRANTED as a call.
 
-use super::scripted::{Answer, Heard, Rpcbind, Script, script};
+use super::scripted::{Answer, Heard, Script, script};
 use super::*;
 use bytes::Bytes;
 use std::time::Instant;
@@ -17,14 +17,14 @@ fn always(status: Status) -> Script {
 
 /// A host with a lock manager over TCP that answers so, and a desk that finds it.
 async fn tcp_host(script: Script) -> (Host, Desk) {
-    let mut host = Host::new().await;
+    let mut host = a_host().await;
     host.tcp(nlm::PROGRAM, 4, script).await;
     let desk = Desk::new(host.rpcbind_port).await;
     (host, desk)
 }
 
 async fn udp_host(script: Script) -> (Host, Desk) {
-    let mut host = Host::new().await;
+    let mut host = a_host().await;
     host.udp(nlm::PROGRAM, 4, script).await;
     let desk = Desk::new(host.rpcbind_port).await;
     (host, desk)
@@ -83,7 +83,7 @@ async fn every_status_has_its_meaning() {
 #[tokio::test]
 async fn old_versions_are_told_in_their_own_form() {
     for version in [1, 3] {
-        let mut host = Host::new().await;
+        let mut host = a_host().await;
         let form = Version::from_number(version).unwrap();
         let answer = StatusReply { cookie: b""[..].into(), status: Status::Denied };
         let answer = answer.to_bytes_as(form);
@@ -128,7 +128,7 @@ async fn what_never_left_is_unsent() {
         assert_eq!(desk.grant(grant(silent.ip, transport)).await, GrantAnswer::Unsent);
     }
     // No lock manager, or one that is gone.
-    let host = Host::new().await;
+    let host = a_host().await;
     let mut desk = Desk::new(host.rpcbind_port).await;
     assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Unsent);
     host.register(nlm::PROGRAM, 4, true, 9);
@@ -201,14 +201,14 @@ async fn a_kept_connection_that_ended_is_replaced() {
 #[tokio::test]
 async fn a_host_that_restarted_elsewhere_is_found_again_in_the_same_attempt() {
     let ip = address();
-    let mut host = Host::at(ip, 0, Rpcbind::Udp).await;
+    let mut host = Host::at(ip, 0, Rpcbind::Usual).await;
     let port = host.rpcbind_port;
     host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
     let mut desk = Desk::new(port).await;
     assert_eq!(desk.grant(grant(ip, Transport::Tcp)).await, GrantAnswer::Accepted);
     drop(host);
     tokio::time::sleep(MOMENT).await;
-    let mut host = Host::at(ip, port, Rpcbind::Udp).await;
+    let mut host = Host::at(ip, port, Rpcbind::Usual).await;
     host.tcp(nlm::PROGRAM, 4, always(Status::Denied)).await;
     assert_eq!(desk.grant(grant(ip, Transport::Tcp)).await, GrantAnswer::Denied);
     assert_eq!(host.lookups().len(), 1);
@@ -216,7 +216,7 @@ async fn a_host_that_restarted_elsewhere_is_found_again_in_the_same_attempt() {
 
 #[tokio::test]
 async fn idle_connections_are_closed_and_their_number_is_bounded() {
-    let mut host = Host::new().await;
+    let mut host = a_host().await;
     host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
     let keep = Duration::from_millis(300);
     let rpcbind_port = host.rpcbind_port;
@@ -248,7 +248,7 @@ async fn an_rpcbind_that_hears_only_tcp_is_asked_so() {
 #[tokio::test]
 async fn over_ipv6_only_the_port_of_an_address_is_believed() {
     let ip: IpAddr = "::1".parse().unwrap();
-    for kind in [Rpcbind::Udp, Rpcbind::Old] {
+    for kind in [Rpcbind::Usual, Rpcbind::Old] {
         let mut host = Host::at(ip, 0, kind).await;
         host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
         host.udp(nlm::PROGRAM, 4, always(Status::Denied)).await;
@@ -272,7 +272,6 @@ async fn nobody_inside_is_called_for_somebody_outside() {
     let (host, mut desk) = tcp_host(always(Status::Granted)).await;
     let lane = Lane::new("198.51.100.1".parse().unwrap(), Transport::Tcp, 4);
     assert_eq!(desk.grant(grant_in(host.ip, lane)).await, GrantAnswer::Unsent);
-    assert!(!desk.outbound.reaches(host.ip, lane).await);
     assert!(host.lookups().is_empty() && host.calls().is_empty());
 }
 
@@ -307,7 +306,7 @@ async fn a_thread_outside_of_the_runtime_may_send() {
 async fn one_silent_host_does_not_delay_another() {
     let (silent, desk) = tcp_host(script(|_| Answer::Nothing)).await;
     drop(desk);
-    let mut host = Host::at(address(), silent.rpcbind_port, Rpcbind::Udp).await;
+    let mut host = Host::at(address(), silent.rpcbind_port, Rpcbind::Usual).await;
     host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
     let rpcbind_port = host.rpcbind_port;
     let settings = Settings { rpcbind_port, at_once_max: 8, at_once_per_host_max: 4, ..quick() };
@@ -317,25 +316,4 @@ async fn one_silent_host_does_not_delay_another() {
     let start = Instant::now();
     assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-}
-
-#[tokio::test]
-async fn anybody_who_answers_is_there() {
-    let (host, desk) = tcp_host(script(|heard| {
-        assert_eq!(heard.procedure, 0);
-        match heard.before {
-            0 => Answer::with(&()),
-            _ => Answer::Verdict(Accepted::ProcedureUnavailable),
-        }
-    }))
-    .await;
-    let lane = |transport| Lane::new(OURS, transport, 4);
-    assert!(desk.outbound.reaches(host.ip, lane(Transport::Tcp)).await);
-    assert!(desk.outbound.reaches(host.ip, lane(Transport::Tcp)).await, "a refusal is an answer");
-    assert_eq!(host.connections(), 1);
-    assert!(!desk.outbound.reaches(host.ip, lane(Transport::Udp)).await, "not registered");
-    let (silent, desk) = tcp_host(script(|_| Answer::Nothing)).await;
-    assert!(!desk.outbound.reaches(silent.ip, lane(Transport::Tcp)).await);
-    let (host, desk) = udp_host(script(|_| Answer::with(&()))).await;
-    assert!(desk.outbound.reaches(host.ip, lane(Transport::Udp)).await);
 }

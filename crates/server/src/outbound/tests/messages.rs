@@ -1,6 +1,6 @@
 //! GRANTED_MSG and its GRANTED_RES; results of requests that came as messages.
 
-use super::scripted::{Answer, Heard, Rpcbind, script};
+use super::scripted::{Answer, Heard, script};
 use super::*;
 use bytes::Bytes;
 use wire::Encode;
@@ -10,7 +10,7 @@ use crate::transport::{self, Peer};
 
 /// A host whose lock manager hears messages and answers nothing by itself.
 async fn host_with(transport: Transport) -> (Host, Desk) {
-    let mut host = Host::new().await;
+    let mut host = a_host().await;
     match transport {
         Transport::Tcp => host.tcp(nlm::PROGRAM, 4, script(|_| Answer::with(&()))).await,
         Transport::Udp => host.udp(nlm::PROGRAM, 4, script(|_| Answer::Nothing)).await,
@@ -113,7 +113,7 @@ async fn a_new_attempt_ends_the_one_before() {
 
 #[tokio::test]
 async fn without_a_port_a_message_is_unsent() {
-    let host = Host::new().await;
+    let host = a_host().await;
     let mut desk = Desk::new(host.rpcbind_port).await;
     for transport in [Transport::Tcp, Transport::Udp] {
         assert_eq!(desk.grant(message(host.ip, transport)).await, GrantAnswer::Unsent);
@@ -165,7 +165,7 @@ async fn a_result_to_a_host_without_rpcbind_goes_to_the_port_that_asked() {
 
 #[tokio::test]
 async fn a_result_for_somebody_outside_is_not_sent_inside() {
-    let mut host = Host::new().await;
+    let mut host = a_host().await;
     let asked = host.udp(nlm::PROGRAM, 4, script(|_| Answer::Nothing)).await;
     let desk = Desk::new(host.rpcbind_port).await;
     let outside = SocketAddr::new("198.51.100.1".parse().unwrap(), 2049);

@@ -2,7 +2,7 @@
 //! because the system still looks for them. That must not keep others waiting. Needs root.
 
 use super::network::Network;
-use super::scripted::{Answer, Rpcbind, script};
+use super::scripted::{Answer, script};
 use super::*;
 use std::time::Instant;
 use wire::nsm;
@@ -25,7 +25,7 @@ fn dead_neighbours_do_not_delay_the_living() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let ours: IpAddr = "10.99.0.1".parse().unwrap();
-            let mut host = Host::at(ours, 0, Rpcbind::Udp).await;
+            let mut host = Host::at(ours, 0, Rpcbind::Usual).await;
             host.tcp(nsm::PROGRAM, 1, script(|_| Answer::with(&()))).await;
             let rpcbind_port = host.rpcbind_port;
             let mut desk = Desk::with(Settings { rpcbind_port, ..Settings::default() }).await;

@@ -1,6 +1,6 @@
 //! SM_NOTIFY and the procedures of registrants.
 
-use super::scripted::{Answer, Heard, Rpcbind, Script, script};
+use super::scripted::{Answer, Heard, Script, script};
 use super::*;
 use keeper::request::Callback;
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ fn names(calls: &[Heard]) -> BTreeSet<(IpAddr, String)> {
 
 #[tokio::test]
 async fn every_name_is_told_from_every_address_over_one_connection_each() {
-    let mut host = Host::new().await;
+    let mut host = a_host().await;
     host.tcp(nsm::PROGRAM, 1, heard_it()).await;
     let mut desk = Desk::new(host.rpcbind_port).await;
     let second: IpAddr = "127.0.0.2".parse().unwrap();
@@ -53,7 +53,7 @@ async fn every_name_is_told_from_every_address_over_one_connection_each() {
 
 #[tokio::test]
 async fn a_host_that_has_only_udp_is_told_so() {
-    let mut host = Host::new().await;
+    let mut host = a_host().await;
     host.udp(nsm::PROGRAM, 1, heard_it()).await;
     let mut desk = Desk::new(host.rpcbind_port).await;
     let start = Instant::now();
@@ -68,7 +68,7 @@ async fn a_host_that_is_slow_over_tcp_is_told_over_udp_too() {
     let late = || script(|_| Answer::Late(Duration::from_secs(30), Default::default()));
     let nobody: Option<Script> = None;
     for tcp in [Some(deaf()), Some(late()), Some(script(|_| Answer::Close)), nobody] {
-        let mut host = Host::new().await;
+        let mut host = a_host().await;
         match tcp {
             Some(script) => drop(host.tcp(nsm::PROGRAM, 1, script).await),
             None => host.register(nsm::PROGRAM, 1, true, 9),
@@ -86,7 +86,7 @@ async fn a_host_that_is_slow_over_tcp_is_told_over_udp_too() {
 
 #[tokio::test]
 async fn only_what_was_not_answered_is_said_again() {
-    let mut host = Host::new().await;
+    let mut host = a_host().await;
     let first_only = |heard: &Heard| match heard.before {
         0 => Answer::with(&()),
         _ => Answer::Nothing,
@@ -101,7 +101,7 @@ async fn only_what_was_not_answered_is_said_again() {
 
 #[tokio::test]
 async fn one_answer_to_one_name_is_an_answer() {
-    let mut host = Host::new().await;
+    let mut host = a_host().await;
     let first_only = |heard: &Heard| match heard.before {
         0 => Answer::with(&()),
         _ => Answer::Nothing,
@@ -126,7 +126,7 @@ async fn who_does_not_answer_has_failed_within_the_time_of_one_attempt() {
     assert_eq!(desk.notice(plain(address())).await, NoticeResult::Failed);
     let silent = Host::at(address(), 0, Rpcbind::Silent).await;
     // No status monitor; one that is gone; one that is silent.
-    let (without, gone, mut mute) = (Host::new().await, Host::new().await, Host::new().await);
+    let (without, gone, mut mute) = (a_host().await, a_host().await, a_host().await);
     gone.register(nsm::PROGRAM, 1, true, 9);
     gone.register(nsm::PROGRAM, 1, false, 9);
     mute.tcp(nsm::PROGRAM, 1, deaf()).await;
@@ -137,7 +137,7 @@ async fn who_does_not_answer_has_failed_within_the_time_of_one_attempt() {
 #[tokio::test]
 async fn only_an_accepted_reply_with_our_number_is_an_answer() {
     let told = async |answer: Answer, by_tcp: bool| {
-        let mut host = Host::new().await;
+        let mut host = a_host().await;
         let script = script(move |_| answer.clone());
         match by_tcp {
             true => host.tcp(nsm::PROGRAM, 1, script).await,
@@ -171,7 +171,7 @@ async fn our_own_trouble_is_not_an_attempt() {
     assert_eq!(desk.notice(inside).await, NoticeResult::Unsent);
     assert!(start.elapsed() < MOMENT, "{:?}", start.elapsed());
     // One address that is not up does not stand in the way of another.
-    let mut host = Host::new().await;
+    let mut host = a_host().await;
     host.tcp(nsm::PROGRAM, 1, heard_it()).await;
     let mut desk = Desk::new(host.rpcbind_port).await;
     let told = notice(host.ip, &[(absent, "server"), (OURS, "server")]);
@@ -183,7 +183,7 @@ async fn our_own_trouble_is_not_an_attempt() {
 
 #[tokio::test]
 async fn a_registrant_is_told_by_its_own_procedure() {
-    let mut host = Host::new().await;
+    let mut host = a_host().await;
     host.udp(200_000, 7, heard_it()).await;
     let mut desk = Desk::new(host.rpcbind_port).await;
     let callback = Callback { name: Name::from("me"), program: 200_000, version: 7, procedure: 16 };
@@ -203,9 +203,9 @@ async fn with_root_everything_is_said_from_reserved_ports() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let mut host = Host::new().await;
+    let mut host = a_host().await;
     host.tcp(nsm::PROGRAM, 1, heard_it()).await;
-    let mut other = Host::at(address(), host.rpcbind_port, Rpcbind::Udp).await;
+    let mut other = Host::at(address(), host.rpcbind_port, Rpcbind::Usual).await;
     other.udp(nsm::PROGRAM, 1, heard_it()).await;
     let rpcbind_port = host.rpcbind_port;
     let mut desk = Desk::with(Settings { rpcbind_port, reserved_ports: true, ..quick() }).await;
@@ -218,9 +218,24 @@ async fn with_root_everything_is_said_from_reserved_ports() {
 #[tokio::test]
 async fn over_ipv6_too() {
     let ip: IpAddr = "::1".parse().unwrap();
-    let mut host = Host::at(ip, 0, Rpcbind::Udp).await;
+    let mut host = Host::at(ip, 0, Rpcbind::Usual).await;
     host.tcp(nsm::PROGRAM, 1, heard_it()).await;
     let mut desk = Desk::new(host.rpcbind_port).await;
     assert_eq!(desk.notice(notice(ip, &[(ip, "::1")])).await, NoticeResult::Answered);
     assert_eq!(names(&host.calls()).len(), 1);
+}
+
+#[tokio::test]
+async fn over_ipv6_one_transport_is_enough() {
+    let ip: IpAddr = "::1".parse().unwrap();
+    for kind in [Rpcbind::Udp, Rpcbind::Tcp] {
+        let mut host = Host::at(ip, 0, kind).await;
+        host.tcp(nsm::PROGRAM, 1, heard_it()).await;
+        host.udp(nsm::PROGRAM, 1, heard_it()).await;
+        let mut desk = Desk::new(host.rpcbind_port).await;
+        let result = desk.notice(notice(ip, &[(ip, "::1")])).await;
+        assert_eq!(result, NoticeResult::Answered, "{kind:?}");
+        let heard = host.calls();
+        assert!(heard.iter().all(|heard| heard.by_tcp == (kind == Rpcbind::Tcp)), "{heard:?}");
+    }
 }

@@ -1,4 +1,4 @@
-//! A host on an address of loopback: an rpcbind and whatever programs the test gives it.
+//! A host on an address of its own: an rpcbind and whatever programs the test gives it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -14,8 +14,6 @@ use wire::record::{Limits, Next, Records, mark};
 use wire::rpc::{Accepted, Call, Credential, write_accepted};
 use wire::rpcbind::{self, Binding, Mapping, Netid, Text, universal};
 use wire::{Decode, Encode, Writer};
-
-use super::address;
 
 /// One call that a host heard.
 #[derive(Debug, Clone)]
@@ -74,8 +72,12 @@ pub struct Host {
 /// What the host's rpcbind is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rpcbind {
-    Udp,
+    /// Hears both transports.
+    Usual,
+    /// Hears only TCP.
     Tcp,
+    /// Hears only UDP; over TCP nobody is there.
+    Udp,
     /// Version 3 and no 4.
     Old,
     /// Hears and says nothing.
@@ -83,10 +85,6 @@ pub enum Rpcbind {
 }
 
 impl Host {
-    pub async fn new() -> Self {
-        Self::at(address(), 0, Rpcbind::Udp).await
-    }
-
     /// Port 0 is any that is free.
     pub async fn at(ip: IpAddr, rpcbind_port: u16, kind: Rpcbind) -> Self {
         let socket = UdpSocket::bind((ip, rpcbind_port)).await.unwrap();
@@ -99,16 +97,15 @@ impl Host {
             memory.lookups.push((heard.version, heard.from));
             lookup(&memory.registered, heard, ip, kind)
         });
-        match kind {
-            Rpcbind::Udp | Rpcbind::Old => {
-                host.tasks.spawn(serve_datagrams(socket, table));
-            }
-            Rpcbind::Silent | Rpcbind::Tcp => {
-                host.tasks.spawn(serve_datagrams(socket, script(|_| Answer::Nothing)));
-                let listener = TcpListener::bind((ip, rpcbind_port)).await.unwrap();
-                let count = host.memory.clone();
-                host.tasks.spawn(serve_streams(listener, table, count));
-            }
+        let by_udp = match kind {
+            Rpcbind::Usual | Rpcbind::Udp | Rpcbind::Old => table.clone(),
+            Rpcbind::Silent | Rpcbind::Tcp => script(|_| Answer::Nothing),
+        };
+        host.tasks.spawn(serve_datagrams(socket, by_udp));
+        if kind != Rpcbind::Udp {
+            let listener = TcpListener::bind((ip, rpcbind_port)).await.unwrap();
+            let count = host.memory.clone();
+            host.tasks.spawn(serve_streams(listener, table, count));
         }
         host
     }
@@ -182,7 +179,9 @@ fn lookup(
     let asked = Binding::from_bytes(heard.args.clone()).unwrap();
     let netid = Netid::parse(&asked.netid).unwrap();
     assert_eq!(netid.is_v6(), ip.is_ipv6());
-    let port = registered.get(&(asked.program, asked.version, netid.protocol()));
+    // As the real one does: it answers for the transport that the question came by.
+    let protocol = if heard.by_tcp { rpcbind::PROTOCOL_TCP } else { rpcbind::PROTOCOL_UDP };
+    let port = registered.get(&(asked.program, asked.version, protocol));
     // An answer that points elsewhere: only its port may be believed.
     let elsewhere = "fd00::dead".parse().unwrap();
     Answer::with(

@@ -1,0 +1,38 @@
+//! A lock manager as Debian's own rpcbind knows it, over IPv6. Needs root.
+
+use super::super::lockd::LockManager;
+use crate::outbound::tests::network::{Network, eventually};
+use client::Options;
+use client::rpcbind::{Over, Rpcbind};
+use keeper::identity::{Lane, Transport};
+use wire::nlm;
+use wire::rpcbind::{Binding, v4};
+
+#[test]
+fn a_lock_manager_is_found_by_each_transport_over_ipv6() {
+    let network = Network::new();
+    let _rpcbind = network.start("rpcbind", &["-f"]);
+    let up = network.inside("run/rpcbind.sock");
+    eventually("rpcbind is up", || up.exists());
+    let find = async || {
+        let ip = "::1".parse().unwrap();
+        let options = Options { reserved_port: true, ..Options::default() };
+        let rpcbind = "[::1]:111".parse().unwrap();
+        let mut rpcbind = Rpcbind::connect(rpcbind, Over::Tcp, &options).await.unwrap();
+        for (netid, address) in [("tcp6", "::.2.1"), ("udp6", "::.2.2")] {
+            let (program, version) = (nlm::PROGRAM, nlm::V4);
+            let [netid, address, owner] = [netid, address, "superuser"].map(Into::into);
+            let binding = Binding { program, version, netid, address, owner };
+            assert!(rpcbind.call::<v4::Set>(&binding).await.unwrap());
+        }
+        for (transport, port) in [(Transport::Tcp, 513), (Transport::Udp, 514)] {
+            let lane = Lane::new(ip, transport, 4);
+            let lock_manager = LockManager { host: ip, lane, rpcbind_port: 111 };
+            assert_eq!(lock_manager.find(transport).await.unwrap().port(), port);
+        }
+    };
+    network.enter(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(find());
+    });
+}
