@@ -150,9 +150,14 @@ impl World {
         let mut inputs = driver.queue.take().into_iter().peekable();
         let together = if self.scenario.one_by_one { 1 } else { usize::MAX };
         let mut decided = Decided::default();
+        let mut stops = false;
         while inputs.peek().is_some() {
             let mut notes = Vec::new();
             for input in inputs.by_ref().take(together) {
+                if stops {
+                    self.violate("R4.6", || "something is done after the clean stop".to_owned());
+                }
+                stops |= matches!(input, Input::Stop);
                 if let Some(note) = Note::of(&input, &driver.core.keeper) {
                     self.tell_input(&note);
                     notes.push(note);
