@@ -40,6 +40,7 @@ enum State<W, R> {
     Answered {
         reply: R,
         bytes: usize,
+        at: Duration,
     },
 }
 
@@ -90,7 +91,7 @@ impl<K: Hash + Eq + Clone, W, R: Clone> Replay<K, W, R> {
 
     /// Keeps the reply and says who waits for it.
     pub fn answered(&mut self, key: K, reply: R, bytes: usize, now: Duration) -> Vec<W> {
-        let entry = Entry { active: now, state: State::Answered { reply, bytes } };
+        let entry = Entry { active: now, state: State::Answered { reply, bytes, at: now } };
         let before = self.entries.insert(key.clone(), entry);
         self.order.push_back((key, now));
         self.bytes += bytes;
@@ -134,10 +135,12 @@ impl<K: Hash + Eq + Clone, W, R: Clone> Replay<K, W, R> {
             && (self.order.len() > self.entries_max
                 || self.bytes > self.bytes_max
                 || now.saturating_sub(*since) > AGE_MAX)
-            && let Some((oldest, _)) = self.order.pop_front()
+            && let Some((oldest, then)) = self.order.pop_front()
         {
-            // A key that was forgotten and asked again is being done now: that stays.
-            if let Some(Entry { state: State::Answered { .. }, .. }) = self.entries.get(&oldest) {
+            // A key that was forgotten and asked again has a newer place in the order, or gets one.
+            if let Some(Entry { state: State::Answered { at, .. }, .. }) = self.entries.get(&oldest)
+                && *at == then
+            {
                 self.remove(&oldest);
             }
         }
@@ -188,6 +191,20 @@ mod tests {
         assert_eq!(begin(&mut replay, 1, 10, 20), Verdict::New);
         assert_eq!(begin(&mut replay, 2, 10, 20), Verdict::Again("done"));
         assert_eq!(begin(&mut replay, 3, 10, 20), Verdict::Started);
+    }
+
+    #[test]
+    fn what_is_asked_again_after_a_reboot_is_kept_for_its_own_time() {
+        let mut replay = replay();
+        for seconds in [0, 100] {
+            assert_eq!(begin(&mut replay, 1, 10, seconds), Verdict::New);
+            replay.answered(1, "done", 4, at(seconds));
+            if seconds == 0 {
+                replay.forget(|_| true, at(50));
+            }
+        }
+        assert_eq!(begin(&mut replay, 1, 10, 130), Verdict::Again("done"));
+        assert_eq!(begin(&mut replay, 1, 10, 230), Verdict::New);
     }
 
     #[test]
