@@ -48,6 +48,8 @@ struct State {
     ready: bool,
     closed: bool,
     last_id: u64,
+    /// How far the boot had come when.
+    marks: Vec<(String, Instant)>,
     commands: HashMap<u64, Progress>,
 }
 
@@ -56,6 +58,8 @@ struct Progress {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     status: Option<i32>,
+    /// How much of standard output had come when.
+    arrivals: Vec<(usize, Instant)>,
 }
 
 impl Shared {
@@ -92,8 +96,11 @@ impl Shared {
         let mut state = self.lock();
         match event {
             Event::Ready => state.ready = true,
+            Event::Mark { name } => state.marks.push((name, Instant::now())),
             Event::Stdout { id, data } => {
-                state.commands.entry(id).or_default().stdout.extend(data);
+                let progress = state.commands.entry(id).or_default();
+                progress.stdout.extend(data);
+                progress.arrivals.push((progress.stdout.len(), Instant::now()));
             }
             Event::Stderr { id, data } => {
                 state.commands.entry(id).or_default().stderr.extend(data);
@@ -140,6 +147,12 @@ impl Agent {
         self.shared.wait("boot", patience, |state| state.ready.then_some(()))
     }
 
+    /// When the boot came to this mark.
+    pub fn mark(&self, name: &str) -> Option<Instant> {
+        let state = self.shared.lock();
+        state.marks.iter().find(|(mark, _)| mark == name).map(|(_, at)| *at)
+    }
+
     pub fn spawn(self: &Arc<Self>, command: &str) -> Result<Task> {
         let id = {
             let mut state = self.shared.lock();
@@ -182,19 +195,28 @@ impl Task {
 
     /// The next whole line of its standard output.
     pub fn line(&mut self, patience: Duration) -> Result<String> {
+        Ok(self.timed_line(patience)?.0)
+    }
+
+    /// The next line, and when its end arrived here.
+    pub fn timed_line(&mut self, patience: Duration) -> Result<(String, Instant)> {
         let (id, seen) = (self.id, self.seen);
         let line = self.agent.shared.wait(&self.command, patience, |state| {
             let progress = state.commands.get(&id)?;
             let rest = &progress.stdout[seen..];
             match rest.iter().position(|&byte| byte == b'\n') {
-                Some(end) => Some(Ok(rest[..end].to_vec())),
+                Some(end) => {
+                    let arrival = progress.arrivals.iter().find(|(had, _)| *had > seen + end);
+                    let at = arrival.map_or_else(Instant::now, |(_, at)| *at);
+                    Some(Ok((rest[..end].to_vec(), at)))
+                }
                 None => progress.status.map(|status| Err((status, progress.stderr.clone()))),
             }
         })?;
         match line {
-            Ok(line) => {
+            Ok((line, at)) => {
                 self.seen += line.len() + 1;
-                Ok(String::from_utf8_lossy(&line).into_owned())
+                Ok((String::from_utf8_lossy(&line).into_owned(), at))
             }
             Err((status, errors)) => {
                 let errors = String::from_utf8_lossy(&errors).into_owned();

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -29,6 +29,16 @@ pub struct Guest {
     namespace: Arc<Namespace>,
     directory: PathBuf,
     machine: Mutex<Option<Machine>>,
+}
+
+/// In which order a guest starts its NSM daemons. Both occur in distributions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Order {
+    /// rpc.statd, then sm-notify: until it is started again, statd tells the kernel the old state.
+    #[default]
+    StatdFirst,
+    /// sm-notify, then rpc.statd: the kernel's first lock carries the new state.
+    NotifyFirst,
 }
 
 #[derive(Debug)]
@@ -55,11 +65,17 @@ impl Guest {
             directory: directory.to_path_buf(),
             machine: Mutex::new(None),
         };
-        let disk = fs::File::create(guest.disk()).context("cannot make the guest's disk")?;
-        disk.set_len(16 << 20).context("cannot size the guest's disk")?;
-        command::finish(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(guest.disk()))?;
+        guest.format_disk()?;
         namespace.add_tap(&guest.tap())?;
         Ok(guest)
+    }
+
+    /// An empty disk; only while it is off.
+    pub fn format_disk(&self) -> Result<()> {
+        let disk = fs::File::create(self.disk()).context("cannot make the guest's disk")?;
+        disk.set_len(16 << 20).context("cannot size the guest's disk")?;
+        let mut format = Command::new("mkfs.ext4");
+        command::finish(format.args(["-q", "-F"]).arg(self.disk())).map(drop)
     }
 
     pub fn name(&self) -> &str {
@@ -77,13 +93,17 @@ impl Guest {
     /// Starts the machine and waits until it takes commands: the network is up, rpcbind and
     /// rpc.statd run, and sm-notify has been started.
     pub fn boot(&self) -> Result<()> {
+        self.boot_in(Order::default())
+    }
+
+    pub fn boot_in(&self, order: Order) -> Result<()> {
         let mut machine = self.machine();
-        if machine.is_some() {
+        if machine.as_mut().is_some_and(|machine| machine.process.is_running()) {
             bail!("{} is already running", self.name);
         }
         let socket = self.namespace.sockets().join(&self.name);
         let _ = fs::remove_file(&socket);
-        let mut process = Process::start(&mut self.emulator(&socket), &self.console())?;
+        let mut process = Process::start(&mut self.emulator(&socket, order), &self.console())?;
         let agent = Agent::connect(&socket, Duration::from_secs(10))
             .and_then(|agent| agent.wait_until_ready(BOOT_PATIENCE).map(|()| agent));
         let agent = match agent {
@@ -110,6 +130,12 @@ impl Guest {
     /// Power off without warning.
     pub fn crash(&self) {
         *self.machine() = None;
+    }
+
+    /// When its last boot had started rpc.statd.
+    pub fn statd_started(&self) -> Result<Instant> {
+        let agent = self.machine().as_ref().map(|machine| Arc::clone(&machine.agent));
+        agent.and_then(|agent| agent.mark("statd")).context("the boot did not tell when")
     }
 
     pub fn is_running(&self) -> bool {
@@ -172,9 +198,11 @@ impl Guest {
         format!("tap{}", self.number)
     }
 
-    fn emulator(&self, socket: &Path) -> Command {
+    fn emulator(&self, socket: &Path, order: Order) -> Command {
+        let first = if order == Order::NotifyFirst { "notify" } else { "statd" };
         let kernel_line = format!(
-            "console=ttyS0 loglevel=5 mitigations=off panic=-1 lab.name={} lab.ip4={} lab.ip6={}",
+            "console=ttyS0 loglevel=5 mitigations=off panic=-1 lab.name={} lab.ip4={} lab.ip6={} \
+             lab.first={first}",
             self.name,
             self.ipv4(),
             self.ipv6()

@@ -23,6 +23,7 @@ const PROGRAMS: &[&str] = &[
     "/sbin/sm-notify",
     "/sbin/showmount",
     "/usr/sbin/rpcinfo",
+    "/sbin/ip",
 ];
 
 const TABLES: &[&str] = &["/etc/netconfig", "/etc/protocols", "/etc/rpc", "/etc/services"];

@@ -19,6 +19,7 @@ for word in $(cat /proc/cmdline); do
     lab.name=*) name=${word#*=} ;;
     lab.ip4=*) ip4=${word#*=} ;;
     lab.ip6=*) ip6=${word#*=} ;;
+    lab.first=*) first=${word#*=} ;;
     esac
 done
 hostname "$name"
@@ -33,8 +34,13 @@ mount -t ext4 /dev/vda /var/lib/nfs || echo "init: no disk for /var/lib/nfs"
 mkdir -p /var/lib/nfs/sm /var/lib/nfs/sm.bak /run/rpcbind /run/sendsigs.omit.d
 chown -R statd /var/lib/nfs
 rpcbind -w
+# Distributions differ in what comes first.
+[ "$first" = notify ] && sm-notify -f
 rpc.statd --no-notify
-sm-notify -f
+echo "mark statd" > /dev/vport0p1
+[ "$first" = notify ] || sm-notify -f
+# A crash a second later shall find the new state, as one on any other day would.
+sync
 
 echo "init: up"
 while :; do

@@ -12,8 +12,17 @@ use crate::command;
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
 /// What a guest loads, without what these depend on.
-const MODULES: &[&str] =
-    &["virtio_pci", "virtio_console", "virtio_blk", "virtio_net", "ext4", "nfs", "nfsv3", "lockd"];
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_console",
+    "virtio_blk",
+    "virtio_net",
+    "ext4",
+    "nfs",
+    "nfsv3",
+    "lockd",
+    "macvlan",
+];
 
 #[derive(Debug, Clone)]
 pub struct Kernel {

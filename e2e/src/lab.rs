@@ -18,11 +18,13 @@ use crate::server::{Server, Setup};
 /// The server's name in every guest, and the guests' names for each other.
 pub const HOSTS: &str = "127.0.0.1 localhost
 ::1 localhost
-10.77.0.1 filer
-fd77::1 filer6
+10.77.0.1 filer.lab.example filer dual
+fd77::1 filer6 dual
+10.77.0.2 second
 10.77.0.11 alice
 10.77.0.12 bob
-10.77.0.13 carol
+fd77::11 alice
+fd77::12 bob
 ";
 
 #[derive(Debug)]
@@ -56,11 +58,11 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Boots every guest, all at the same time.
+    /// Boots every guest that is not running, all at the same time.
     pub fn boot(&self) -> Result<()> {
+        let off = self.guests.iter().filter(|guest| !guest.is_running());
         thread::scope(|scope| {
-            let boots: Vec<_> =
-                self.guests.iter().map(|guest| scope.spawn(|| guest.boot())).collect();
+            let boots: Vec<_> = off.map(|guest| scope.spawn(|| guest.boot())).collect();
             boots.into_iter().try_for_each(|boot| {
                 boot.join().map_err(|_| anyhow!("a thread that boots a guest panicked"))?
             })

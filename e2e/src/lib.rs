@@ -7,6 +7,7 @@
 
 pub mod agent;
 pub mod archive;
+pub mod capture;
 pub mod command;
 pub mod drill;
 pub mod guest;

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<ExitCode> {
-    let steps = chosen(&options.filters);
+    let steps = chosen(&options.filters, options.short);
     if options.list {
         steps.iter().for_each(|step| println!("{}", step.name));
         return Ok(ExitCode::SUCCESS);
@@ -74,7 +74,11 @@ fn run(options: &Options) -> Result<ExitCode> {
     Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn chosen(filters: &[String]) -> Vec<Step> {
-    let wanted = |step: &Step| filters.is_empty() || filters.iter().any(|f| step.name.contains(f));
+/// The steps named, or all; a long one only in the full form or by its name.
+fn chosen(filters: &[String], short: bool) -> Vec<Step> {
+    let wanted = |step: &Step| match filters {
+        [] => !(short && step.long),
+        _ => filters.iter().any(|filter| step.name.contains(filter)),
+    };
     drill::steps().into_iter().filter(wanted).collect()
 }

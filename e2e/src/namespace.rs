@@ -4,7 +4,7 @@
 //! ended: when it is dropped, on SIGINT and SIGTERM, and, after a SIGKILL, by the next lab.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,8 +21,14 @@ use crate::command;
 pub const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
 
+/// Another address of the same server.
+pub const SECOND_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+/// Names resolve by nobody: a server that waits for DNS waits long.
+const RESOLVER: &str = "nameserver 10.77.0.99\n";
+
 const PREFIX: &str = "lockkeeper-e2e-";
-const BRIDGE: &str = "wire";
+pub(crate) const BRIDGE: &str = "wire";
 
 static LIVE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static WATCH: Once = Once::new();
@@ -39,18 +45,60 @@ impl Namespace {
             sweep();
             watch_signals();
         });
+        let namespace = Self::bare()?;
+        fs::create_dir_all(namespace.sockets()).context("cannot make a place for sockets")?;
+        // `ip netns exec` puts this in the place of the host's.
+        let settings = settings(&namespace.name);
+        fs::create_dir_all(&settings)
+            .and_then(|()| fs::write(settings.join("resolv.conf"), RESOLVER))
+            .with_context(|| format!("cannot write {}", settings.display()))?;
+        namespace.ip(&format!("link add {BRIDGE} type bridge"))?;
+        namespace.ip(&format!("addr add {SERVER_V4}/24 dev {BRIDGE}"))?;
+        namespace.ip(&format!("addr add {SECOND_V4}/24 dev {BRIDGE}"))?;
+        namespace.ip(&format!("addr add {SERVER_V6}/64 dev {BRIDGE} nodad"))?;
+        namespace.ip(&format!("link set {BRIDGE} up"))?;
+        Ok(namespace)
+    }
+
+    fn bare() -> Result<Self> {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{number}", std::process::id());
         command::output("ip", &["netns", "add", &name]).context("cannot make a namespace")?;
         LIVE.lock().unwrap_or_else(PoisonError::into_inner).push(name.clone());
         let namespace = Self { name };
-        fs::create_dir_all(namespace.sockets()).context("cannot make a place for sockets")?;
         namespace.ip("link set lo up")?;
-        namespace.ip(&format!("link add {BRIDGE} type bridge"))?;
-        namespace.ip(&format!("addr add {SERVER_V4}/24 dev {BRIDGE}"))?;
-        namespace.ip(&format!("addr add {SERVER_V6}/64 dev {BRIDGE} nodad"))?;
-        namespace.ip(&format!("link set {BRIDGE} up"))?;
         Ok(namespace)
+    }
+
+    /// One more machine on the wire, without a kernel of its own: a namespace with this address.
+    pub fn outpost(&self, address: Ipv4Addr) -> Result<Self> {
+        let outpost = Self::bare()?;
+        // A namespace is gone a moment before its links are, so no name is used twice.
+        let port = format!("port{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        self.ip(&format!("link add {port} type veth peer name eth0 netns {}", outpost.name))?;
+        self.ip(&format!("link set {port} master {BRIDGE} up"))?;
+        outpost.ip(&format!("addr add {address}/24 dev eth0"))?;
+        outpost.ip("link set eth0 up")?;
+        Ok(outpost)
+    }
+
+    /// Drops what comes in and matches, in the words of nftables, until the value is dropped.
+    pub fn deafen(&self, matching: &str) -> Result<Deaf<'_>> {
+        let rules = format!(
+            "add table inet deaf\n\
+             add chain inet deaf hear {{ type filter hook input priority 0 ; }}\n\
+             add rule inet deaf hear {matching} drop\n"
+        );
+        let file = self.sockets().join("deaf.nft");
+        fs::write(&file, rules).context("cannot write the rules")?;
+        command::finish(self.command("nft").arg("-f").arg(&file))?;
+        Ok(Deaf(self))
+    }
+
+    /// Ends every TCP connection with this address, from here, with a reset.
+    pub fn cut(&self, peer: IpAddr) -> Result<()> {
+        let mut ss = self.command("ss");
+        command::finish(ss.args(["-K", "-t", "dst", &peer.to_string()])).map(drop)
     }
 
     pub fn name(&self) -> &str {
@@ -100,6 +148,19 @@ impl Namespace {
     }
 }
 
+/// While it lives, some packets are not heard.
+#[derive(Debug)]
+pub struct Deaf<'a>(&'a Namespace);
+
+impl Drop for Deaf<'_> {
+    fn drop(&mut self) {
+        let mut nft = self.0.command("nft");
+        if let Err(error) = command::finish(nft.args(["delete", "table", "inet", "deaf"])) {
+            eprintln!("packets are still dropped: {error:#}");
+        }
+    }
+}
+
 impl Drop for Namespace {
     fn drop(&mut self) {
         LIVE.lock().unwrap_or_else(PoisonError::into_inner).retain(|name| *name != self.name);
@@ -109,6 +170,10 @@ impl Drop for Namespace {
 
 fn sockets(name: &str) -> PathBuf {
     std::env::temp_dir().join(name)
+}
+
+fn settings(name: &str) -> PathBuf {
+    PathBuf::from("/etc/netns").join(name)
 }
 
 #[allow(unsafe_code)]
@@ -129,6 +194,7 @@ fn tear_down(name: &str) {
         }
     }
     let _ = fs::remove_dir_all(sockets(name));
+    let _ = fs::remove_dir_all(settings(name));
     if let Err(error) = command::output("ip", &["netns", "delete", name]) {
         eprintln!("cannot remove namespace {name}: {error:#}");
     }

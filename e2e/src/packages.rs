@@ -9,6 +9,8 @@ pub const PACKAGES: &[&str] = &[
     "libc6-dev",
     "netbase",
     "nfs-common",
+    "nftables",
     "qemu-system-x86",
     "rpcbind",
+    "tshark",
 ];

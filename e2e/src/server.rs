@@ -14,6 +14,14 @@ use anyhow::{Context, Result, bail};
 use crate::namespace::{Namespace, SERVER_V4};
 use crate::process::Process;
 
+const STATE: &str = "state";
+/// For what must not outlive a restart of the machine.
+const RUN: &str = "run";
+/// `ip netns exec` makes a mount namespace for each program: this one sees the lab's directory where
+/// others see the machine's. The shell becomes the server, under the same process id.
+const WITH_RUN_DIRECTORY: &str =
+    r#"mkdir -p /run/lockkeeper && mount --bind "$0" /run/lockkeeper && exec "$@""#;
+const NFS_PORT: u16 = 2049;
 const START_PATIENCE: Duration = Duration::from_secs(30);
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -30,6 +38,21 @@ pub struct Export {
     pub ports: &'static str,
 }
 
+/// What the configuration says about locks; what is `None` is not mentioned there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The recovery window.
+    pub window_seconds: Option<u64>,
+    /// `strict` or `instant`.
+    pub grace: Option<&'static str>,
+    /// `on-demand`, `immediate` or `retain`.
+    pub unreachable: Option<&'static str>,
+    /// `process` or `power`.
+    pub durability: Option<&'static str>,
+    /// Names that clients know the server by.
+    pub names: Vec<&'static str>,
+}
+
 /// What to start, and with what.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -44,41 +67,95 @@ pub struct Server {
     namespace: Arc<Namespace>,
     program: PathBuf,
     arguments: Vec<String>,
-    log: PathBuf,
+    exports: Vec<Export>,
+    directory: PathBuf,
+    settings: Mutex<Settings>,
     process: Mutex<Option<Process>>,
 }
 
 impl Server {
     /// Writes the configuration into `directory`, which also gets the state and the log.
     pub fn new(setup: &Setup, namespace: &Arc<Namespace>, directory: &Path) -> Result<Self> {
-        let (config, state) = (directory.join("server.toml"), directory.join("state"));
-        fs::write(&config, configuration(&setup.exports))
-            .with_context(|| format!("cannot write {}", config.display()))?;
-        fs::create_dir_all(&state).with_context(|| format!("cannot make {}", state.display()))?;
-        let (config, state) = (config.display().to_string(), state.display().to_string());
+        let path = |name: &str| directory.join(name).display().to_string();
+        let (config, state) = (path("server.toml"), path("state"));
         let mut arguments = vec!["serve".to_owned(), "-c".to_owned(), config];
         arguments.extend(["--state".to_owned(), state]);
         arguments.extend(setup.flags.iter().cloned());
-        Ok(Self {
+        let server = Self {
             namespace: Arc::clone(namespace),
             program: setup.program.clone(),
             arguments,
-            log: directory.join("server.log"),
+            exports: setup.exports.clone(),
+            directory: directory.to_path_buf(),
+            settings: Mutex::default(),
             process: Mutex::new(None),
-        })
+        };
+        server.make_state()?;
+        server.configure(&Settings::default())?;
+        Ok(server)
     }
 
-    /// Starts it and waits until it answers.
-    pub fn start(&self) -> Result<()> {
+    /// What the next start will find in the configuration.
+    pub fn configure(&self, settings: &Settings) -> Result<()> {
+        let path = self.directory.join("server.toml");
+        fs::write(&path, configuration(&self.exports, settings))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings.clone();
+        Ok(())
+    }
+
+    pub fn settings(&self) -> Settings {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Forgets all that a dead server remembered.
+    pub fn wipe(&self) -> Result<()> {
+        for name in [STATE, RUN] {
+            fs::remove_dir_all(self.directory.join(name)).context("cannot wipe the state")?;
+        }
+        self.make_state()
+    }
+
+    /// What a restart of the whole machine does to a dead server: the mark in memory is gone, and
+    /// with it the proof that no lock is missing.
+    pub fn forget_mark(&self) -> Result<()> {
+        let mut marks = 0;
+        for entry in fs::read_dir(self.directory.join(RUN)).context("no run directory")? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "mark") {
+                fs::remove_file(&path)?;
+                marks += 1;
+            }
+        }
+        if marks == 0 {
+            bail!("the server left no mark in its run directory");
+        }
+        Ok(())
+    }
+
+    fn make_state(&self) -> Result<()> {
+        for name in [STATE, RUN] {
+            let path = self.directory.join(name);
+            fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Starts it and waits until it answers; when it first accepted a connection.
+    pub fn start(&self) -> Result<Instant> {
         {
             let mut process = self.process();
             if process.is_some() {
                 bail!("the server is already running");
             }
-            let mut command = self.namespace.command(&self.program);
-            *process = Some(Process::start(command.args(&self.arguments), &self.log)?);
+            let mut command = self.namespace.command("sh");
+            command.args(["-c", WITH_RUN_DIRECTORY]).arg(self.directory.join(RUN));
+            command.arg(&self.program).args(&self.arguments);
+            *process = Some(Process::start(&mut command, &self.log())?);
         }
-        self.wait_until_ready(START_PATIENCE)
+        let accepted = self.wait_until_accepting(START_PATIENCE)?;
+        self.wait_until_ready(START_PATIENCE)?;
+        Ok(accepted)
     }
 
     /// SIGKILL: the server gets no chance to tidy up.
@@ -94,8 +171,8 @@ impl Server {
         }
     }
 
-    /// SIGKILL and start again.
-    pub fn restart(&self) -> Result<()> {
+    /// SIGKILL and start again; when it first accepted a connection.
+    pub fn restart(&self) -> Result<Instant> {
         self.kill();
         self.start()
     }
@@ -108,8 +185,31 @@ impl Server {
         self.process().as_ref().map(Process::id)
     }
 
-    pub fn log(&self) -> &Path {
-        &self.log
+    pub fn log(&self) -> PathBuf {
+        self.directory.join("server.log")
+    }
+
+    fn wait_until_accepting(&self, patience: Duration) -> Result<Instant> {
+        let end = Instant::now() + patience;
+        loop {
+            if let Some(process) = self.process().as_mut() {
+                process.check().context("the server did not start")?;
+            }
+            let accepted = self.namespace.inside(|| {
+                for _ in 0..50 {
+                    if TcpStream::connect(SocketAddr::from((SERVER_V4, NFS_PORT))).is_ok() {
+                        return Ok(Some(Instant::now()));
+                    }
+                    thread::sleep(Duration::from_millis(4));
+                }
+                Ok(None)
+            })?;
+            match accepted {
+                Some(at) => return Ok(at),
+                None if Instant::now() > end => bail!("nobody accepts on port {NFS_PORT}"),
+                None => {}
+            }
+        }
     }
 
     /// Until NFS and the port mapper both answer NULL.
@@ -120,7 +220,7 @@ impl Server {
                 process.check().context("the server did not start")?;
             }
             let answer = self.namespace.inside(|| {
-                call_null(2049, NFS, 3).context("NFS")?;
+                call_null(NFS_PORT, NFS, 3).context("NFS")?;
                 call_null(111, PORT_MAPPER, 2).context("port mapper")
             });
             match answer {
@@ -138,8 +238,27 @@ impl Server {
     }
 }
 
-fn configuration(exports: &[Export]) -> String {
+fn configuration(exports: &[Export], settings: &Settings) -> String {
     let mut text = String::new();
+    let Settings { window_seconds, grace, unreachable, durability, names } = settings;
+    if !names.is_empty() {
+        let _ = write!(text, "[rpc]\nnames = {names:?}\n\n");
+    }
+    if let Some(durability) = durability {
+        let _ = write!(text, "[store]\ndurability = {durability:?}\n\n");
+    }
+    let window = window_seconds.map(|seconds| format!("{seconds}s"));
+    let recovery =
+        [("window", window.as_deref()), ("grace", *grace), ("unreachable", *unreachable)];
+    if recovery.iter().any(|(_, value)| value.is_some()) {
+        text.push_str("[recovery]\n");
+        for (key, value) in recovery {
+            if let Some(value) = value {
+                let _ = writeln!(text, "{key} = {value:?}");
+            }
+        }
+        text.push('\n');
+    }
     for export in exports {
         let Export { path, clients, access, squash, ports } = export;
         // A Debug string is also a TOML basic string for the plain names that a lab uses.
@@ -190,8 +309,16 @@ mod tests {
             squash: "none",
             ports: "any",
         };
-        let text = configuration(&[export]);
+        let text = configuration(&[export], &Settings::default());
         assert!(text.starts_with("[[export]]\npath = \"/srv/x\"\n"));
         assert!(text.contains("clients = [\"10.77.0.0/24\", \"fd77::/64\"]\n"));
+    }
+
+    #[test]
+    fn only_what_is_set_is_written() {
+        let settings =
+            Settings { window_seconds: Some(20), grace: Some("instant"), ..Settings::default() };
+        let text = configuration(&[], &settings);
+        assert_eq!(text, "[recovery]\nwindow = \"20s\"\ngrace = \"instant\"\n\n");
     }
 }

@@ -5,9 +5,11 @@
 pub mod agent;
 pub mod exercise;
 pub mod identity;
+pub mod increment;
 pub mod line;
 pub mod listing;
 pub mod lock;
+pub mod locker;
 pub mod model;
 pub mod open;
 pub mod race;

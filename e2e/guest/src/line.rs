@@ -23,6 +23,10 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Ready,
+    /// The boot has come this far; sent before there is an agent.
+    Mark {
+        name: String,
+    },
     Stdout {
         id: u64,
         data: Vec<u8>,
@@ -53,6 +57,7 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready => write!(f, "ready"),
+            Self::Mark { name } => write!(f, "mark {name}"),
             Self::Stdout { id, data } => write!(f, "stdout {id} {}", Escaped(data)),
             Self::Stderr { id, data } => write!(f, "stderr {id} {}", Escaped(data)),
             Self::Exit { id, status } => write!(f, "exit {id} {status}"),
@@ -78,6 +83,7 @@ impl Event {
         let mut words = Words::new(line);
         Ok(match words.word()? {
             "ready" => Self::Ready,
+            "mark" => Self::Mark { name: words.word()?.to_owned() },
             "stdout" => Self::Stdout { id: words.number()?, data: words.data()? },
             "stderr" => Self::Stderr { id: words.number()?, data: words.data()? },
             "exit" => Self::Exit { id: words.number()?, status: words.number()? },

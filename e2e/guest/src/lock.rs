@@ -6,57 +6,91 @@
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Error, Write};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Posix,
     Ofd,
     Flock,
 }
 
+impl Kind {
+    pub(crate) fn parse(word: &str) -> Result<Self> {
+        Ok(match word {
+            "posix" => Self::Posix,
+            "ofd" => Self::Ofd,
+            "flock" => Self::Flock,
+            _ => bail!("unknown kind of lock {word:?}"),
+        })
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
-struct Range {
-    start: i64,
+pub(crate) struct Range {
+    pub(crate) start: i64,
     /// 0 = to the end of the file, however far that goes.
-    length: i64,
+    pub(crate) length: i64,
+}
+
+/// How an attempt to take a lock ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Granted,
+    /// Somebody else holds it.
+    Denied,
+    /// A signal came while it waited.
+    Interrupted,
+    /// Waiting would have closed a circle.
+    Deadlock,
+}
+
+impl Outcome {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::Denied => "denied",
+            Self::Interrupted => "interrupted",
+            Self::Deadlock => "deadlock",
+        }
+    }
+}
+
+/// `read`, `write` or, to give it up, `none`.
+pub(crate) fn parse_mode(word: &str) -> Result<libc::c_int> {
+    Ok(match word {
+        "read" => libc::F_RDLCK,
+        "write" => libc::F_WRLCK,
+        "none" => libc::F_UNLCK,
+        _ => bail!("a lock is for read or write, not {word:?}"),
+    })
 }
 
 pub fn run(words: &[&str]) -> Result<ExitCode> {
     let &[action, kind, mode, path, ref range @ ..] = words else {
         bail!("lock get|try|wait|hold posix|ofd|flock read|write PATH [START LENGTH]");
     };
-    let kind = match kind {
-        "posix" => Kind::Posix,
-        "ofd" => Kind::Ofd,
-        "flock" => Kind::Flock,
-        _ => bail!("unknown kind of lock {kind:?}"),
-    };
-    let mode = match mode {
-        "read" => libc::F_RDLCK,
-        "write" => libc::F_WRLCK,
-        _ => bail!("a lock is for read or write, not {mode:?}"),
-    };
+    let (kind, mode) = (Kind::parse(kind)?, parse_mode(mode)?);
     let range = match range {
         [] => Range { start: 0, length: 0 },
         [start, length] => Range { start: start.parse()?, length: length.parse()? },
         _ => bail!("a range is START LENGTH"),
     };
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    let file = file.with_context(|| format!("cannot open {path}"))?;
+    let file = open(path.as_ref())?;
     match action {
         "get" => {
             say(&holder(&file, kind, mode, range)?)?;
             Ok(ExitCode::SUCCESS)
         }
         "try" | "hold" | "wait" => {
-            if !set(&file, kind, mode, range, action == "wait")? {
-                say("denied")?;
+            let outcome = set(&file, kind, mode, range, action == "wait")?;
+            say(outcome.word())?;
+            if outcome != Outcome::Granted {
                 return Ok(ExitCode::FAILURE);
             }
-            say("granted")?;
             if action != "try" {
                 keep(&file, kind)?;
             }
@@ -66,7 +100,12 @@ pub fn run(words: &[&str]) -> Result<ExitCode> {
     }
 }
 
-fn say(line: &str) -> Result<()> {
+pub(crate) fn open(path: &Path) -> Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    file.with_context(|| format!("cannot open {}", path.display()))
+}
+
+pub(crate) fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write the answer")
 }
@@ -83,8 +122,14 @@ fn keep(file: &File, kind: Kind) -> Result<()> {
     Ok(())
 }
 
-/// Takes or gives up a lock; false when somebody else holds it.
-fn set(file: &File, kind: Kind, mode: libc::c_int, range: Range, wait: bool) -> Result<bool> {
+/// Takes or gives up a lock.
+pub(crate) fn set(
+    file: &File,
+    kind: Kind,
+    mode: libc::c_int,
+    range: Range,
+    wait: bool,
+) -> Result<Outcome> {
     let result = match (kind, wait) {
         (Kind::Flock, _) => flock(file, mode, wait),
         (Kind::Posix, false) => fcntl(file, libc::F_SETLK, &mut description(mode, range)),
@@ -93,15 +138,17 @@ fn set(file: &File, kind: Kind, mode: libc::c_int, range: Range, wait: bool) -> 
         (Kind::Ofd, true) => fcntl(file, libc::F_OFD_SETLKW, &mut description(mode, range)),
     };
     match result {
-        Ok(()) => Ok(true),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
-            Ok(false)
-        }
-        Err(error) => Err(error).context("lock"),
+        Ok(()) => Ok(Outcome::Granted),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EACCES) => Ok(Outcome::Denied),
+            Some(libc::EINTR) => Ok(Outcome::Interrupted),
+            Some(libc::EDEADLK) => Ok(Outcome::Deadlock),
+            _ => Err(error).context("lock"),
+        },
     }
 }
 
-fn holder(file: &File, kind: Kind, mode: libc::c_int, range: Range) -> Result<String> {
+pub(crate) fn holder(file: &File, kind: Kind, mode: libc::c_int, range: Range) -> Result<String> {
     let command = match kind {
         Kind::Posix => libc::F_GETLK,
         Kind::Ofd => libc::F_OFD_GETLK,
@@ -160,12 +207,13 @@ mod tests {
     fn ofd_locks_of_two_descriptors_conflict_only_where_they_overlap() {
         let (first, second) = two_descriptors();
         let range = |start, length| Range { start, length };
-        assert!(set(first.as_file(), Kind::Ofd, libc::F_WRLCK, range(0, 10), false).unwrap());
-        assert!(!set(&second, Kind::Ofd, libc::F_WRLCK, range(5, 10), false).unwrap());
-        assert!(set(&second, Kind::Ofd, libc::F_WRLCK, range(10, 10), false).unwrap());
+        let take = |file: &File, range| set(file, Kind::Ofd, libc::F_WRLCK, range, false).unwrap();
+        assert_eq!(take(first.as_file(), range(0, 10)), Outcome::Granted);
+        assert_eq!(take(&second, range(5, 10)), Outcome::Denied);
+        assert_eq!(take(&second, range(10, 10)), Outcome::Granted);
         let told = holder(&second, Kind::Ofd, libc::F_WRLCK, range(5, 2)).unwrap();
         assert_eq!(told, "write 0 10 -1");
-        assert!(set(first.as_file(), Kind::Ofd, libc::F_UNLCK, range(0, 10), false).unwrap());
+        set(first.as_file(), Kind::Ofd, libc::F_UNLCK, range(0, 10), false).unwrap();
         let told = holder(&second, Kind::Ofd, libc::F_WRLCK, range(0, 10)).unwrap();
         assert_eq!(told, "free");
     }
@@ -174,8 +222,9 @@ mod tests {
     fn flock_is_shared_by_readers_and_refused_to_a_writer() {
         let (first, second) = two_descriptors();
         let all = Range { start: 0, length: 0 };
-        assert!(set(first.as_file(), Kind::Flock, libc::F_RDLCK, all, false).unwrap());
-        assert!(set(&second, Kind::Flock, libc::F_RDLCK, all, false).unwrap());
-        assert!(!set(&second, Kind::Flock, libc::F_WRLCK, all, false).unwrap());
+        let take = |file: &File, mode| set(file, Kind::Flock, mode, all, false).unwrap();
+        assert_eq!(take(first.as_file(), libc::F_RDLCK), Outcome::Granted);
+        assert_eq!(take(&second, libc::F_RDLCK), Outcome::Granted);
+        assert_eq!(take(&second, libc::F_WRLCK), Outcome::Denied);
     }
 }

@@ -4,12 +4,16 @@ use std::env;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use lockkeeper_guest::{agent, exercise, identity, listing, lock, open, race, tree};
+use lockkeeper_guest::{
+    agent, exercise, identity, increment, listing, lock, locker, open, race, tree,
+};
 
 const USAGE: &str = "usage: lockkeeper-guest COMMAND
   agent PORT                                    obey the harness
   as UID:GID[:GROUP,...] PROGRAM ARGUMENT...    run a program as somebody else
   lock get|try|wait|hold posix|ofd|flock read|write PATH [START LENGTH]
+  locker PATH                                   take locks, as ordered on standard input
+  increment PATH LOG                            add one under a lock, again and again
   open PATH [create]                            hold a file open, take orders on standard input
   exercise SEED FILE TURN OPERATIONS PATH       one turn of the random exerciser
   maketree DIR COUNT SEED                       make a tree of small files
@@ -35,6 +39,8 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
         ["agent", port] => agent::serve(port)?,
         ["as", who, ref program @ ..] => identity::run_as(who, program)?,
         ["lock", ref rest @ ..] => return lock::run(rest),
+        ["locker", path] => locker::run(path.as_ref())?,
+        ["increment", path, log] => increment::run(path.as_ref(), log.as_ref())?,
         ["open", path] => open::run(path, false)?,
         ["open", path, "create"] => open::run(path, true)?,
         ["exercise", seed, file, turn, operations, path] => {

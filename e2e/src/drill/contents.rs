@@ -10,10 +10,8 @@ use guest::tree;
 use super::Step;
 use super::world::World;
 
-pub(super) const STEPS: &[Step] = &[
-    Step { name: "copy-a-tree", run: copy_tree },
-    Step { name: "exercise-from-two-guests", run: exercise },
-];
+pub(super) const STEPS: &[Step] =
+    &[Step::new("copy-a-tree", copy_tree), Step::new("exercise-from-two-guests", exercise)];
 
 const PATIENCE: Duration = Duration::from_secs(400);
 const SEED: u64 = 20_260;

@@ -13,14 +13,14 @@ use crate::agent::Task;
 use crate::guest::Guest;
 
 pub(super) const STEPS: &[Step] = &[
-    Step { name: "open-file-survives-a-server-crash", run: open_file_crash },
-    Step { name: "open-file-survives-a-clean-restart", run: open_file_restart },
-    Step { name: "renamed-open-file-survives-a-server-crash", run: renamed_file },
-    Step { name: "deleted-open-file-survives-a-server-crash", run: deleted_file },
-    Step { name: "writes-not-committed-are-sent-again", run: uncommitted },
-    Step { name: "copy-goes-on-through-a-server-crash", run: copy_without_server },
-    Step { name: "copy-goes-on-through-a-cut-cable", run: copy_without_cable },
-    Step { name: "client-crash", run: client_crash },
+    Step::new("open-file-survives-a-server-crash", open_file_crash),
+    Step::new("open-file-survives-a-clean-restart", open_file_restart),
+    Step::new("renamed-open-file-survives-a-server-crash", renamed_file),
+    Step::new("deleted-open-file-survives-a-server-crash", deleted_file),
+    Step::new("writes-not-committed-are-sent-again", uncommitted),
+    Step::new("copy-goes-on-through-a-server-crash", copy_without_server),
+    Step::new("copy-goes-on-through-a-cut-cable", copy_without_cable),
+    Step::new("client-crash", client_crash),
 ];
 
 /// A client that found the server gone tries again after up to a minute.
@@ -53,11 +53,14 @@ fn finish(task: Task) -> Result<()> {
 }
 
 fn open_file_crash(world: &World) -> Result<()> {
-    open_file(world, "crash-open", || world.server.restart())
+    open_file(world, "crash-open", || world.server.restart().map(drop))
 }
 
 fn open_file_restart(world: &World) -> Result<()> {
-    open_file(world, "restart-open", || world.server.stop().and_then(|()| world.server.start()))
+    open_file(world, "restart-open", || {
+        world.server.stop()?;
+        world.server.start().map(drop)
+    })
 }
 
 fn open_file(world: &World, name: &str, restart: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -174,7 +177,7 @@ fn copy_without_server(world: &World) -> Result<()> {
         world.server.kill();
         thread::sleep(Duration::from_secs(2));
         ensure!(copy.is_running(), "the copy ended without a server");
-        world.server.start()
+        world.server.start().map(drop)
     })
 }
 

@@ -14,9 +14,9 @@ use super::Step;
 use super::world::World;
 
 pub(super) const STEPS: &[Step] = &[
-    Step { name: "disk-free", run: disk_free },
-    Step { name: "sparse-file-over-4-gib", run: sparse },
-    Step { name: "list-a-large-directory", run: large_directory },
+    Step::new("disk-free", disk_free),
+    Step::new("sparse-file-over-4-gib", sparse),
+    Step::new("list-a-large-directory", large_directory),
 ];
 
 fn disk_free(world: &World) -> Result<()> {

@@ -9,10 +9,8 @@ use guest::listing::stay;
 use super::Step;
 use super::world::World;
 
-pub(super) const STEPS: &[Step] = &[
-    Step { name: "list-while-it-changes", run: plus },
-    Step { name: "list-names-while-it-changes", run: plain },
-];
+pub(super) const STEPS: &[Step] =
+    &[Step::new("list-while-it-changes", plus), Step::new("list-names-while-it-changes", plain)];
 
 const STAYING: u64 = 1_500;
 

@@ -3,13 +3,25 @@
 
 pub mod world;
 
+mod client_crash;
 mod contents;
 mod crash;
+mod increments;
 mod large;
 mod listing;
+mod locker;
+mod locks;
 mod mounting;
 mod names;
+mod naming;
 mod permissions;
+mod reboots;
+mod recorded;
+mod recovery;
+mod roster;
+mod server_crash;
+mod spoof;
+mod waiting;
 
 use std::time::Instant;
 
@@ -21,6 +33,19 @@ use world::World;
 pub struct Step {
     pub name: &'static str,
     pub run: fn(&World) -> Result<()>,
+    /// Not part of the short form.
+    pub long: bool,
+}
+
+impl Step {
+    const fn new(name: &'static str, run: fn(&World) -> Result<()>) -> Self {
+        Self { name, run, long: false }
+    }
+
+    /// A step that the short form leaves out.
+    const fn long(name: &'static str, run: fn(&World) -> Result<()>) -> Self {
+        Self { name, run, long: true }
+    }
 }
 
 /// Every step, in the order in which they run.
@@ -33,6 +58,17 @@ pub fn steps() -> Vec<Step> {
         listing::STEPS,
         large::STEPS,
         crash::STEPS,
+        locks::STEPS,
+        waiting::STEPS,
+        client_crash::STEPS,
+        reboots::STEPS,
+        server_crash::STEPS,
+        recovery::STEPS,
+        roster::STEPS,
+        naming::STEPS,
+        spoof::STEPS,
+        recorded::STEPS,
+        increments::STEPS,
     ]
     .concat()
 }
@@ -53,16 +89,22 @@ pub fn run(world: &World, steps: &[Step]) -> Result<Tally> {
         match outcome {
             Ok(()) => {
                 tally.passed += 1;
-                println!("ok    {}  {seconds:.1} s", step.name);
+                println!("ok    {}  {seconds:.1} s{}", step.name, measured(world));
             }
             Err(error) => {
                 tally.failed += 1;
-                println!("FAIL  {}  {seconds:.1} s\n{error:#}\n{}", step.name, world.logs());
+                println!("FAIL  {}  {seconds:.1} s{}", step.name, measured(world));
+                println!("{error:#}\n{}", world.logs());
                 world.recover()?;
             }
         }
     }
     Ok(tally)
+}
+
+fn measured(world: &World) -> String {
+    let notes = world.take_notes();
+    if notes.is_empty() { String::new() } else { format!("  ({})", notes.join(", ")) }
 }
 
 #[cfg(test)]

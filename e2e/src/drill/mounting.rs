@@ -11,14 +11,14 @@ use crate::guest::Guest;
 use crate::lab::server_addresses;
 
 pub(super) const STEPS: &[Step] = &[
-    Step { name: "mount-by-name", run: by_name },
-    Step { name: "mount-by-address", run: by_address },
-    Step { name: "mount-subdirectory", run: subdirectory },
-    Step { name: "exports-are-listed", run: listed },
-    Step { name: "programs-are-registered", run: registered },
-    Step { name: "export-for-others-is-refused", run: foreign },
-    Step { name: "export-read-only", run: read_only },
-    Step { name: "export-needs-reserved-port", run: reserved_port },
+    Step::new("mount-by-name", by_name),
+    Step::new("mount-by-address", by_address),
+    Step::new("mount-subdirectory", subdirectory),
+    Step::new("exports-are-listed", listed),
+    Step::new("programs-are-registered", registered),
+    Step::new("export-for-others-is-refused", foreign),
+    Step::new("export-read-only", read_only),
+    Step::new("export-needs-reserved-port", reserved_port),
 ];
 
 const POINT: &str = "/mnt/try";
@@ -90,7 +90,9 @@ fn listed(world: &World) -> Result<()> {
 
 fn registered(world: &World) -> Result<()> {
     let bob = world.bob()?;
-    for (program, version) in [(100_003, 3), (100_005, 3), (100_000, 2)] {
+    let files = [(100_003, 3), (100_005, 3), (100_000, 2)];
+    let locks = [(100_021, 1), (100_021, 3), (100_021, 4), (100_024, 1)];
+    for (program, version) in files.into_iter().chain(locks) {
         for transport in ["-t", "-u"] {
             bob.succeed(&format!("rpcinfo {transport} filer {program} {version}"))?;
         }

@@ -12,12 +12,12 @@ use super::world::{World, as_user};
 use crate::guest::PATIENCE;
 
 pub(super) const STEPS: &[Step] = &[
-    Step { name: "rename", run: rename },
-    Step { name: "links", run: links },
-    Step { name: "special-files", run: special },
-    Step { name: "strange-names", run: strange },
-    Step { name: "deleted-by-the-other", run: deleted_by_the_other },
-    Step { name: "exclusive-create-race", run: race },
+    Step::new("rename", rename),
+    Step::new("links", links),
+    Step::new("special-files", special),
+    Step::new("strange-names", strange),
+    Step::new("deleted-by-the-other", deleted_by_the_other),
+    Step::new("exclusive-create-race", race),
 ];
 
 fn rename(world: &World) -> Result<()> {

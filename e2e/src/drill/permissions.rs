@@ -8,16 +8,16 @@ use super::Step;
 use super::world::{World, as_user};
 
 pub(super) const STEPS: &[Step] = &[
-    Step { name: "umask", run: umask },
-    Step { name: "owner-writes-what-it-may-not-open", run: owner_override },
-    Step { name: "chmod-chown", run: chmod_chown },
-    Step { name: "times", run: times },
-    Step { name: "groups-and-setgid", run: setgid },
-    Step { name: "setuid-is-cleared", run: setuid },
-    Step { name: "sticky-directory", run: sticky },
-    Step { name: "execute-only", run: execute_only },
-    Step { name: "root-squash", run: root_squash },
-    Step { name: "all-squash", run: all_squash },
+    Step::new("umask", umask),
+    Step::new("owner-writes-what-it-may-not-open", owner_override),
+    Step::new("chmod-chown", chmod_chown),
+    Step::new("times", times),
+    Step::new("groups-and-setgid", setgid),
+    Step::new("setuid-is-cleared", setuid),
+    Step::new("sticky-directory", sticky),
+    Step::new("execute-only", execute_only),
+    Step::new("root-squash", root_squash),
+    Step::new("all-squash", all_squash),
 ];
 
 const ANN: &str = "1001:1001";

@@ -1,8 +1,11 @@
-//! What a step finds: two guests, a running server, five exports, and a fresh directory for itself.
+//! What a step finds: two guests, a running server, six exports, and a fresh directory for itself.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -10,7 +13,7 @@ use crate::guest::Guest;
 use crate::image::Image;
 use crate::lab::Lab;
 use crate::process::tail;
-use crate::server::{Export, Server, Setup};
+use crate::server::{Export, Server, Settings, Setup};
 
 /// How much of everything.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +24,12 @@ pub struct Size {
     pub exercise_operations: u64,
     pub churn_seconds: u64,
     pub races: u64,
+    /// How long to watch that nothing happens.
+    pub stillness_seconds: u64,
+    pub increment_seconds: u64,
+    pub increment_kills: u64,
+    /// How much later than asked something may happen: in CI a machine may have other things to do.
+    pub slack: u32,
 }
 
 impl Size {
@@ -31,6 +40,10 @@ impl Size {
         exercise_operations: 60,
         churn_seconds: 8,
         races: 200,
+        stillness_seconds: 8,
+        increment_seconds: 60,
+        increment_kills: 10,
+        slack: 1,
     };
 
     pub const SHORT: Self = Self {
@@ -40,6 +53,10 @@ impl Size {
         exercise_operations: 50,
         churn_seconds: 4,
         races: 60,
+        stillness_seconds: 3,
+        increment_seconds: 20,
+        increment_kills: 4,
+        slack: 3,
     };
 }
 
@@ -49,6 +66,7 @@ pub struct World {
     pub server: Server,
     pub lab: Lab,
     pub size: Size,
+    notes: Mutex<Vec<String>>,
 }
 
 /// A directory of one step, seen from both sides.
@@ -71,7 +89,7 @@ impl World {
         }
         let setup = Setup { program: program.to_path_buf(), exports, flags: Vec::new() };
         let server = lab.server(&setup)?;
-        let world = Self { server, lab, size };
+        let world = Self { server, lab, size, notes: Mutex::default() };
         world.server.start()?;
         world.lab.boot()?;
         Ok(world)
@@ -85,7 +103,7 @@ impl World {
         self.lab.guest("bob")
     }
 
-    /// The directory that an export serves: `open` (no squash), `home` (root squash),
+    /// The directory that an export serves: `open` and, within, `open/inner` (no squash), `home` (root squash),
     /// `public` (all squash), `archive` (read-only) or `foreign` (for another network).
     pub fn export(&self, name: &str) -> PathBuf {
         self.lab.directory().join(name)
@@ -98,12 +116,22 @@ impl World {
 
     /// Mounts an export on /mnt/NAME of a guest unless it is there; the mount point.
     pub fn mount(&self, guest: &Guest, name: &str) -> Result<String> {
-        let (source, point) = (self.source(name), format!("/mnt/{name}"));
+        let point = format!("/mnt/{name}");
+        self.mount_at(guest, &self.source(name), "vers=3", &point)?;
+        Ok(point)
+    }
+
+    pub fn mount_at(
+        &self,
+        guest: &Guest,
+        source: &str,
+        options: &str,
+        point: &str,
+    ) -> Result<String> {
         guest.succeed(&format!(
             "grep -q ' {point} ' /proc/mounts || \
-             {{ mkdir -p {point} && mount -t nfs -o vers=3 {source} {point}; }}"
-        ))?;
-        Ok(point)
+             {{ mkdir -p {point} && mount -t nfs -o {options} {source} {point}; }}"
+        ))
     }
 
     /// A fresh directory that everybody may write, in an export that both guests have mounted.
@@ -120,24 +148,57 @@ impl World {
         Ok(Room { host, guest: format!("/mnt/{export}/{name}") })
     }
 
-    /// After a failed step: whatever it broke, the next one finds a running server and no mounts.
-    pub fn recover(&self) -> Result<()> {
-        if !self.server.is_running() {
-            self.server.restart()?;
-        }
-        for guest in self.lab.guests() {
-            let unmount = "grep ' nfs ' /proc/mounts | cut -d' ' -f2 | xargs -r -n1 umount -f -l";
-            if !guest.is_running() || guest.run(unmount).is_err() {
-                guest.crash();
-                guest.boot()?;
-            }
+    /// Brings up whoever is down, and gives the server these settings. What it remembers it keeps.
+    pub fn stage(&self, settings: &Settings) -> Result<()> {
+        self.lab.boot()?;
+        if self.server.settings() != *settings || !self.server.is_running() {
+            // What the last step's programs give up at their end shall be heard.
+            thread::sleep(Duration::from_millis(500));
+            self.server.stop()?;
+            self.server.configure(settings)?;
+            self.server.start()?;
         }
         Ok(())
     }
 
+    /// After a failed step: whatever it broke, the next one finds a server and guests that remember
+    /// nothing.
+    pub fn recover(&self) -> Result<()> {
+        self.server.kill();
+        self.server.wipe()?;
+        for guest in self.lab.guests() {
+            guest.crash();
+            guest.plug()?;
+            guest.format_disk()?;
+        }
+        self.server.start()?;
+        self.lab.boot()
+    }
+
+    /// Something measured, to be printed with the step.
+    pub fn note(&self, text: impl Into<String>) {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(text.into());
+    }
+
+    pub fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes how long something took, and fails if that is too long.
+    pub fn within(&self, what: &str, took: Duration, most: Duration) -> Result<()> {
+        self.note(format!("{what} {:.2} s", took.as_secs_f64()));
+        ensure!(took <= most * self.size.slack, "{what}: {took:?}, and {most:?} are allowed");
+        Ok(())
+    }
+
+    /// How long to watch that nothing happens.
+    pub fn stillness(&self) -> Duration {
+        Duration::from_secs(self.size.stillness_seconds)
+    }
+
     /// The ends of all logs.
     pub fn logs(&self) -> String {
-        let mut text = format!("--- server ---\n{}\n", tail(self.server.log(), 30));
+        let mut text = format!("--- server ---\n{}\n", tail(&self.server.log(), 40));
         for guest in self.lab.guests() {
             let console = tail(&guest.console(), 15);
             text.push_str(&format!("--- console of {} ---\n{console}\n", guest.name()));
@@ -197,6 +258,7 @@ fn exports(directory: &Path) -> Vec<Export> {
     };
     vec![
         export("open", &ours, "rw", "none"),
+        export("open/inner", &ours, "rw", "none"),
         export("home", &ours, "rw", "root"),
         export("public", &ours, "rw", "all"),
         export("archive", &ours, "ro", "root"),

@@ -1,0 +1,111 @@
+//! A process in a guest that takes and gives up locks of one file as a step tells it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+
+use super::world::Room;
+use crate::agent::Task;
+use crate::guest::Guest;
+
+/// For what should take no time but may meet a client that waits for a server.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub struct Locker {
+    task: Task,
+    name: String,
+}
+
+/// A lock is `[posix|ofd|flock] read|write START LENGTH`, a range `[posix|ofd|flock] START LENGTH`.
+impl Locker {
+    pub fn open(guest: &Guest, path: &str) -> Result<Self> {
+        let mut task = guest.spawn(&format!("exec lockkeeper-guest locker {path}"))?;
+        let line = task.line(PATIENCE)?;
+        ensure!(line == "open", "it said {line:?}");
+        Ok(Self { task, name: format!("{}:{path}", guest.name()) })
+    }
+
+    /// F_SETLK that must succeed.
+    pub fn takes(&mut self, lock: &str) -> Result<Instant> {
+        self.tries(lock)?;
+        self.granted(PATIENCE)
+    }
+
+    /// F_SETLK that must fail.
+    pub fn is_refused(&mut self, lock: &str) -> Result<()> {
+        self.tries(lock)?;
+        self.denied(PATIENCE)
+    }
+
+    /// F_GETLK: `free`, or mode, start, length and process of who holds it.
+    pub fn holder(&mut self, lock: &str) -> Result<String> {
+        self.send("get", lock)?;
+        Ok(self.answer(PATIENCE)?.0)
+    }
+
+    /// Begins F_SETLK; what comes of it is for later.
+    pub fn tries(&mut self, lock: &str) -> Result<()> {
+        self.send("try", lock)
+    }
+
+    /// Begins F_SETLKW.
+    pub fn waits(&mut self, lock: &str) -> Result<()> {
+        self.send("wait", lock)
+    }
+
+    /// Gives up a range; when it was told to.
+    pub fn unlocks(&mut self, range: &str) -> Result<Instant> {
+        let start = Instant::now();
+        self.send("unlock", range)?;
+        let answer = self.answer(PATIENCE)?.0;
+        ensure!(answer == "unlocked", "{}: unlock {range}: {answer}", self.name);
+        Ok(start)
+    }
+
+    /// When what it began was granted.
+    pub fn granted(&mut self, patience: Duration) -> Result<Instant> {
+        let (answer, at) = self.answer(patience)?;
+        ensure!(answer == "granted", "{}: not granted but {answer}", self.name);
+        Ok(at)
+    }
+
+    pub fn denied(&mut self, patience: Duration) -> Result<()> {
+        let answer = self.answer(patience)?.0;
+        ensure!(answer == "denied", "{}: not denied but {answer}", self.name);
+        Ok(())
+    }
+
+    /// What came of it, and when it was known here.
+    pub fn answer(&mut self, patience: Duration) -> Result<(String, Instant)> {
+        self.task.timed_line(patience)
+    }
+
+    /// Nothing comes of it for this long.
+    pub fn still_waits(&mut self, time: Duration) -> Result<()> {
+        thread::sleep(time);
+        match self.task.timed_line(Duration::ZERO) {
+            Ok((answer, _)) => bail!("{}: it should still wait, and was {answer}", self.name),
+            Err(_) if self.task.is_running() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn signal(&self, number: i32) -> Result<()> {
+        self.task.signal(number)
+    }
+
+    fn send(&self, action: &str, what: &str) -> Result<()> {
+        let has_kind = what.starts_with(|first: char| "pof".contains(first));
+        let kind = if has_kind { "" } else { "posix " };
+        self.task.send(&format!("{action} {kind}{what}"))
+    }
+}
+
+impl Room {
+    /// A locker of a file in this room.
+    pub fn locker(&self, guest: &Guest, name: &str) -> Result<Locker> {
+        Locker::open(guest, &format!("{}/{name}", self.guest))
+    }
+}

@@ -1,0 +1,155 @@
+//! Locks that somebody waits for: granted by a callback, in order, and given up without a trace.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::Step;
+use super::locks::{expect_free, room};
+use super::world::World;
+use crate::capture::Capture;
+
+pub(super) const STEPS: &[Step] = &[
+    Step::new("wait-is-granted-by-callback", callback),
+    Step::new("wait-of-many-is-granted-one-by-one", many),
+    Step::new("wait-ends-by-a-signal", signal),
+    Step::new("wait-ends-with-its-process", killed),
+    Step::new("wait-that-closes-a-circle-is-a-deadlock", deadlock),
+    Step::long("wait-of-a-dead-host-is-passed-over", dead_waiter),
+];
+
+/// From an unlock until the waiter runs; asking again, a client would need up to 30 s.
+pub(super) const CALLBACK: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The two callbacks that a Linux client knows.
+const GRANTED_CALL: &str =
+    "rpc.msgtyp == 0 && (nlm.procedure_v4 == 5 || nlm.procedure_v4 == 10) && ip.dst == 10.77.0.12";
+
+fn callback(world: &World) -> Result<()> {
+    let room = room(world, "callback")?;
+    let mut alice = room.locker(world.alice()?, "file")?;
+    let mut bob = room.locker(world.bob()?, "file")?;
+    alice.takes("write 0 10")?;
+    let capture = Capture::start(&world.lab, "callback")?;
+    bob.waits("write 5 10")?;
+    bob.still_waits(Duration::from_secs(1))?;
+    let unlocked = alice.unlocks("0 10")?;
+    let granted = bob.granted(PATIENCE)?;
+    alice.is_refused("read 7 1")?;
+    bob.unlocks("5 10")?;
+    let packets = capture.stop()?;
+    world.within("granted after", granted - unlocked, CALLBACK)?;
+    ensure!(packets.count(GRANTED_CALL)? > 0, "no GRANTED went to the waiter");
+    Ok(())
+}
+
+/// Three processes of each guest want the same bytes; whoever gets them gives them up.
+fn many(world: &World) -> Result<()> {
+    let room = room(world, "many")?;
+    let mut holder = room.locker(world.alice()?, "file")?;
+    holder.takes("write 0 10")?;
+    let mut waiters = Vec::new();
+    for guest in [world.alice()?, world.bob()?, world.alice()?, world.bob()?, world.bob()?] {
+        let mut waiter = room.locker(guest, "file")?;
+        waiter.waits("write 0 10")?;
+        waiters.push(Some(waiter));
+    }
+    thread::sleep(Duration::from_secs(1));
+    let start = holder.unlocks("0 10")?;
+    while waiters.iter().any(Option::is_some) {
+        ensure!(start.elapsed() < PATIENCE, "after {PATIENCE:?} somebody still waits");
+        let mut ran = None;
+        for (number, place) in waiters.iter_mut().enumerate() {
+            let Some(waiter) = place else { continue };
+            if waiter.still_waits(Duration::from_millis(5)).is_err() {
+                ensure!(ran.is_none(), "two hold the same bytes");
+                ran = Some(number);
+            }
+        }
+        if let Some(number) = ran {
+            // Closing the file gives the lock up.
+            waiters[number] = None;
+        }
+    }
+    world.within("all five after", start.elapsed(), Duration::from_secs(5))?;
+    holder.waits("write 0 10")?;
+    holder.granted(PATIENCE).map(drop)
+}
+
+fn signal(world: &World) -> Result<()> {
+    let room = room(world, "signal")?;
+    let mut alice = room.locker(world.alice()?, "file")?;
+    let mut bob = room.locker(world.bob()?, "file")?;
+    alice.takes("write 0 10")?;
+    bob.waits("write 0 10")?;
+    bob.still_waits(Duration::from_secs(1))?;
+    let start = Instant::now();
+    bob.signal(libc::SIGUSR1)?;
+    let (answer, at) = bob.answer(PATIENCE)?;
+    ensure!(answer == "interrupted", "the wait ended with {answer}");
+    world.within("interrupted after", at - start, Duration::from_secs(2))?;
+    alice.unlocks("0 10")?;
+    // Whoever gave up must not hold it now.
+    expect_free(&mut alice, "write 0 10")?;
+    alice.takes("write 0 10")?;
+    bob.is_refused("write 0 10")
+}
+
+fn killed(world: &World) -> Result<()> {
+    let room = room(world, "killed")?;
+    let mut alice = room.locker(world.alice()?, "file")?;
+    let mut dying = room.locker(world.bob()?, "file")?;
+    let mut next = room.locker(world.bob()?, "file")?;
+    alice.takes("write 0 10")?;
+    dying.waits("write 0 10")?;
+    dying.still_waits(Duration::from_millis(500))?;
+    next.waits("write 0 10")?;
+    next.still_waits(Duration::from_millis(500))?;
+    dying.signal(libc::SIGKILL)?;
+    thread::sleep(Duration::from_secs(1));
+    let unlocked = alice.unlocks("0 10")?;
+    let granted = next.granted(PATIENCE)?;
+    world.within("the next is granted after", granted - unlocked, CALLBACK)
+}
+
+fn deadlock(world: &World) -> Result<()> {
+    let room = room(world, "deadlock")?;
+    let mut alice = room.locker(world.alice()?, "file")?;
+    let mut bob = room.locker(world.bob()?, "file")?;
+    alice.takes("write 0 10")?;
+    bob.takes("write 10 10")?;
+    alice.waits("write 10 10")?;
+    alice.still_waits(Duration::from_secs(1))?;
+    bob.waits("write 0 10")?;
+    let (answer, _) = bob.answer(PATIENCE)?;
+    ensure!(answer == "deadlock", "closing the circle gave {answer}");
+    alice.still_waits(Duration::from_millis(500))?;
+    bob.unlocks("10 10")?;
+    alice.granted(PATIENCE).map(drop)
+}
+
+/// A waiter that has not asked again for 45 s and does not answer keeps its place, and others pass.
+fn dead_waiter(world: &World) -> Result<()> {
+    let room = room(world, "dead-waiter")?;
+    let (alice, bob) = (world.alice()?, world.bob()?);
+    let mut holder = room.locker(alice, "file")?;
+    let mut next = room.locker(alice, "file")?;
+    let mut dying = room.locker(bob, "file")?;
+    holder.takes("write 0 10")?;
+    dying.waits("write 0 10")?;
+    dying.still_waits(Duration::from_secs(1))?;
+    bob.crash();
+    next.waits("write 0 10")?;
+    next.still_waits(Duration::from_secs(48))?;
+    let unlocked = holder.unlocks("0 10")?;
+    let granted = next.granted(Duration::from_secs(60))?;
+    world.within("the next is granted after", granted - unlocked, Duration::from_secs(15))?;
+    next.unlocks("0 10")?;
+    bob.boot()?;
+    // Its waiter went with the old kernel: nothing is granted to nobody.
+    thread::sleep(Duration::from_secs(3));
+    holder.takes("write 0 10").context("after the boot of the dead waiter's host")?;
+    Ok(())
+}
