@@ -67,10 +67,8 @@ pub fn choose(
     let locks = Locks {
         store,
         config: keeper_config(args, file),
-        epoch_copy: match url {
-            StoreUrl::Memory => None,
-            StoreUrl::Embedded(_) => Some(state.join("epoch")),
-        },
+        // A memory store forgets it, and clients must never see one twice.
+        epoch_copy: Some(state.join("epoch")),
         reserved_ports,
     };
     Ok(Chosen { locks, shown })

@@ -42,7 +42,7 @@ pub fn tell(keeper: &Keeper, event: &Event) {
         }
         Event::GraceEnded { why: GraceEnd::Deadline } => info!("grace is over: its time is up"),
         Event::GraceEnded { why: GraceEnd::Operator(by) } => info!("grace was ended by {by}"),
-        Event::Stopped => info!("the locks are on disk for the next start"),
+        Event::Stopped => debug!("the clean stop is in the store"),
         Event::Registered { client } => debug!("{} is monitored", host(client)),
         Event::Unregistered { client } => debug!("host {} is forgotten", client.0),
         Event::Rebooted { client, to, proof, released } => {
