@@ -64,11 +64,10 @@ fn all_hosts_are_tried_in_little_time_though_a_tenth_is_dead() {
     let count = std::env::var("LOCKKEEPER_HOSTS").ok().map(|count| count.parse().unwrap());
     let reserved_ports = rustix::process::geteuid().is_root();
     open_all_descriptors();
-    let attempt = if count.is_some() { Duration::from_secs(5) } else { Duration::from_secs(2) };
     let hosts = count.unwrap_or(300);
     for with_dead in [false, true] {
         let world = World::new(&kinds(hosts, with_dead), address);
-        let settings = Settings { reserved_ports, attempt, ..Settings::default() };
+        let settings = Settings { reserved_ports, ..Settings::default() };
         let measured = restart(&world, settings);
         if count.is_some() {
             let Measured { took, threads, kilobytes, descriptors } = measured;
@@ -78,6 +77,6 @@ fn all_hosts_are_tried_in_little_time_though_a_tenth_is_dead() {
             );
         }
         // On a machine that does nothing else it is a fraction of it.
-        assert!(measured.took < Duration::from_secs(15), "{:?}", measured.took);
+        assert!(measured.took < Duration::from_secs(30), "{:?}", measured.took);
     }
 }
