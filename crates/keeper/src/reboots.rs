@@ -15,7 +15,7 @@ use crate::keeper::Keeper;
 use crate::parking::{Asked, Parked};
 use crate::planted::{self, Bug};
 use crate::request::{FreeAllRequest, LockRequest, ProbeAnswer, Question, RebootNotice};
-use crate::step::{Outcome, Refusal, Reply};
+use crate::step::Reply;
 use crate::sweep::Ended;
 use crate::time::Time;
 use crate::view::PendingReboot;
@@ -239,7 +239,9 @@ impl Keeper {
         self.end_grace_if_complete(now);
     }
 
-    /// Requests of an earlier incarnation that are held back have nobody to answer to.
+    /// Requests of an earlier incarnation that are held back have nobody to answer to. If they have
+    /// all the same (a status monitor that starts before its notifier tells the new kernel an old
+    /// state), no answer makes them come again; a refusal would fail the program.
     fn withdraw_parked(&mut self, host: ClientId, to: Incarnation) {
         let Some(key) = self.clients.get(host).map(|tracked| tracked.row.key()) else { return };
         let withdrawn = self.parking.take_out(|parked| match parked {
@@ -250,7 +252,7 @@ impl Keeper {
             _ => false,
         });
         for request in withdrawn {
-            self.reply(request, Reply::Lock(Outcome::Refused(Refusal::Withdrawn)));
+            self.reply(request, Reply::Nothing);
         }
     }
 
