@@ -54,6 +54,11 @@ impl World {
             if *reply == Reply::Heard {
                 self.judge_heard(&request, asked, step);
             }
+            // Held back over a reboot of its host: whoever lives asks again.
+            let rebooted = step.events.iter().any(|e| matches!(e, Event::Rebooted { .. }));
+            if rebooted && *reply == Reply::Nothing && matches!(request.call, Call::Lock { .. }) {
+                continue;
+            }
             let alone = simple && matches!(inputs, [Note::Request(only, _)] if only == id);
             self.judge_reply(keeper, before, &request, reply, simple, alone);
         }
@@ -268,8 +273,13 @@ impl World {
             Refusal::Withdrawn => true,
             Refusal::Ghost => {
                 let Call::Lock { state, .. } = request.call else { return };
-                let gone = self.model.gone_states.get(&(request.truth.host, state));
-                gone.is_some_and(|at| at + HAUNTED >= self.now)
+                // That state, or one before it.
+                let mut gone = self.model.gone_states.iter();
+                gone.any(|((host, gone), at)| {
+                    *host == request.truth.host
+                        && state.wrapping_sub(*gone) as i32 <= 0
+                        && at + HAUNTED >= self.now
+                })
             }
         };
         if !right {
