@@ -24,6 +24,8 @@ pub(super) const STEPS: &[Step] = &[
 
 const PROCESSES: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(120);
+/// From the start of sm-notify until its notice is judged.
+const NOTICE: Duration = Duration::from_secs(3);
 
 /// One guest's processes, and how many of them died with it.
 struct Crew<'a> {
@@ -118,6 +120,9 @@ fn increments(world: &World, settings: &Settings) -> Result<()> {
                     server_kills += 1;
                 }
                 crew.guest.boot()?;
+                // Its notice is judged first, as at an ordinary boot; who locks before that is the
+                // matter of `notice-comes-after-...`.
+                thread::sleep(NOTICE);
                 world.mount(crew.guest, "open")?;
                 crew.set_to_work(&room)?;
             }
