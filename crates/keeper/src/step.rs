@@ -76,7 +76,7 @@ pub enum Refusal {
     /// Too many requests are held back for a probe already.
     TooManyParked,
     Fenced,
-    /// The caller cancelled, unlocked or rebooted while its request was held back.
+    /// The caller cancelled or unlocked while its request was held back.
     Withdrawn,
     /// A late packet of an incarnation that is known to be gone.
     Ghost,
