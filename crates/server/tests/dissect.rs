@@ -5,17 +5,13 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::{Child, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use client::{CallError, Connection, Datagram, Options};
-use judge::tshark::{Checksums, dissect};
 use lockkeeper_server::{Config, RpcbindMode};
+use support::capture::Capture;
 use support::network::Network;
 use support::{PATH, Running, export, open_rules};
 use vfs::local::{self, LocalFs};
@@ -240,45 +236,6 @@ async fn refusals(way: &mut Way) {
     }
 }
 
-/// A capture that runs until it is stopped.
-struct Capturing(Child);
-
-impl Capturing {
-    fn start(network: &Network, to: &Path) -> Self {
-        let mut child = network
-            .command("dumpcap")
-            .args(["-i", "lo", "-q", "-s", "0", "-B", "64", "-w"])
-            .arg(to)
-            .args(["-f", "port 2049 or port 111"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("dumpcap of package wireshark-common is needed");
-        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-        // It says so when it has begun: "File: ...".
-        let begun = said.any(|line| line.unwrap().starts_with("File:"));
-        assert!(begun, "dumpcap did not begin");
-        std::thread::spawn(move || said.for_each(drop));
-        Self(child)
-    }
-
-    fn stop(mut self) {
-        // What was captured is written in pieces; the last one must come too.
-        std::thread::sleep(Duration::from_millis(500));
-        let id = rustix::process::Pid::from_child(&self.0);
-        rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
-        assert!(self.0.wait().unwrap().success());
-    }
-}
-
-impl Drop for Capturing {
-    fn drop(&mut self) {
-        // Already ended, if all went well.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn every_reply_is_understood_by_another_dissector() {
     let network = Network::new();
@@ -286,8 +243,7 @@ fn every_reply_is_understood_by_another_dissector() {
     for sub in ["root", "state"] {
         std::fs::create_dir(dir.path().join(sub)).unwrap();
     }
-    let pcap = dir.path().join("session.pcapng");
-    let capturing = Capturing::start(&network, &pcap);
+    let capture = Capture::on(&network, "lo", "port 2049 or port 111");
     let options = local::Options::new(dir.path().join("root"), dir.path().join("state"));
     network.block_on(async || {
         let filesystem = Arc::new(LocalFs::open(options).unwrap());
@@ -309,8 +265,7 @@ fn every_reply_is_understood_by_another_dissector() {
             }
         }
     });
-    capturing.stop();
-    let report = dissect(&pcap, Checksums::Ignore);
+    let report = capture.dissected();
     let complaints: Vec<String> = report.complaints.iter().map(|c| c.to_string()).collect();
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 

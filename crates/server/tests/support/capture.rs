@@ -20,11 +20,16 @@ pub struct Capture {
 impl Capture {
     /// All TCP and UDP that goes over the cable of this network.
     pub fn start(network: &Network) -> Self {
+        Self::on(network, "cable", "tcp or udp")
+    }
+
+    /// What a filter lets through of an interface of this network.
+    pub fn on(network: &Network, interface: &str, filter: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let pcap = dir.path().join("session.pcapng");
         let mut child = network
             .command("dumpcap")
-            .args(["-i", "cable", "-q", "-s", "0", "-B", "64", "-f", "tcp or udp", "-w"])
+            .args(["-i", interface, "-q", "-s", "0", "-B", "64", "-f", filter, "-w"])
             .arg(&pcap)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -38,16 +43,21 @@ impl Capture {
         Self { child, pcap, _dir: dir }
     }
 
-    /// Ends it. Nothing in it may be malformed, or strange to the dissector. Calls may be left
-    /// without an answer, since messages are; a connection of a server that is killed ends by a
-    /// reset.
-    pub fn judge(mut self) -> Report {
+    /// Ends it, and lets the dissector read it.
+    pub fn dissected(mut self) -> Report {
         // What was captured is written in pieces; the last one must come too.
         std::thread::sleep(Duration::from_millis(500));
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
         assert!(self.child.wait().unwrap().success());
-        let report = dissect(&self.pcap, Checksums::Ignore);
+        dissect(&self.pcap, Checksums::Ignore)
+    }
+
+    /// Ends it. Nothing in it may be malformed, or strange to the dissector. Calls may be left
+    /// without an answer, since messages are; a connection of a server that is killed ends by a
+    /// reset.
+    pub fn judge(self) -> Report {
+        let report = self.dissected();
         let is_expected = |complaint: &Complaint| match complaint {
             Complaint::Unanswered { .. } => true,
             Complaint::Expert { layer, text, .. } => layer == "tcp" && text.contains("(RST)"),
