@@ -20,6 +20,11 @@ const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 /// For commands that no step gives a time of its own.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 const MEMORY_MIB: u32 = 512;
+/// Where the processes that stand still do so, and the connections to the server.
+const STUCK: &str = "for process in /proc/[0-9]*; do \
+     grep -qE 'rpc|nfs|nlm|connect' $process/stack 2>/dev/null && { \
+     tr '\\0' ' ' < $process/cmdline; cat $process/comm $process/stack; }; done; \
+     cat /proc/net/tcp /proc/net/tcp6";
 
 #[derive(Debug)]
 pub struct Guest {
@@ -179,6 +184,12 @@ impl Guest {
         let agent = self.machine().as_ref().map(|machine| Arc::clone(&machine.agent));
         let agent = agent.with_context(|| format!("{} is not running", self.name))?;
         agent.spawn(command)
+    }
+
+    /// What in it waits for the network, for the report of a failed step.
+    pub fn stuck(&self) -> String {
+        let output = self.run_for(STUCK, Duration::from_secs(10));
+        output.map_or_else(|error| format!("{error:#}"), |output| output.text())
     }
 
     /// Where kernel and start-up messages go.

@@ -132,7 +132,7 @@ impl Server {
 
         restored.fenced.iter().for_each(|address| files.fences.set(*address, true));
 
-        let listeners = Listeners::open(config.listen)?;
+        let listeners = Listeners::bind(config.listen)?;
         let driver = restored.driver;
         let report = {
             let reporter = driver.reporter();
@@ -186,30 +186,32 @@ impl Server {
         let registrar = Registrar::new(served, &addresses, listeners.port(), config.rpcbind_port);
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        listeners.serve(&dispatcher, &stopped, &mut tasks);
 
         let rpcbind = choose_rpcbind(config.rpcbind, &registrar).await?;
-        let rpcbind = match rpcbind {
+        let (rpcbind, table) = match rpcbind {
             RpcbindState::Embedded { .. } => match registrar.listen(config.listen) {
-                Ok(listeners) => {
-                    let table = Program::Direct(Arc::new(Rpcbind::new(registrar.table())));
-                    let dispatcher =
-                        Dispatcher::new(vec![table], workers.clone(), limits, liveness.clone());
-                    listeners.serve(&Arc::new(dispatcher), &stopped, &mut tasks);
-                    rpcbind
-                }
+                Ok(listening) => (rpcbind, Some(listening)),
                 Err(failed) if config.rpcbind == RpcbindMode::Auto => {
-                    RpcbindState::Off { reason: failed.to_string() }
+                    (RpcbindState::Off { reason: failed.to_string() }, None)
                 }
                 Err(failed) => return Err(failed.into()),
             },
             RpcbindState::System { .. } => {
                 let every = config.rpcbind_check_every;
                 tasks.spawn(keep_registered(registrar.clone(), every, stopped.clone()));
-                rpcbind
+                (rpcbind, None)
             }
-            RpcbindState::Off { .. } => rpcbind,
+            RpcbindState::Off { .. } => (rpcbind, None),
         };
+        // The last to open is what clients of the server before this one knock at: a Linux client
+        // that gets in there and is refused at port 111 pauses for five seconds.
+        listeners.listen()?.serve(&dispatcher, &stopped, &mut tasks);
+        if let Some(listening) = table {
+            let table = Program::Direct(Arc::new(Rpcbind::new(registrar.table())));
+            let dispatcher =
+                Dispatcher::new(vec![table], workers.clone(), limits, liveness.clone());
+            listening.serve(&Arc::new(dispatcher), &stopped, &mut tasks);
+        }
         if let RpcbindState::Off { reason } = &rpcbind
             && config.rpcbind == RpcbindMode::Auto
         {

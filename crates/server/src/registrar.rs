@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use wire::rpcbind::{Binding, Mapping, Netid, Text, universal, v2, v4};
 
 use crate::service::rpcbind::{OWN, Registered};
-use crate::transport::listen::{ListenError, Listeners};
+use crate::transport::listen::{ListenError, Listeners, Listening};
 
 /// What the operator wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,8 +105,8 @@ impl Registrar {
     }
 
     /// Sockets for our own rpcbind.
-    pub fn listen(&self, listen: SocketAddr) -> Result<Listeners, ListenError> {
-        Listeners::open(SocketAddr::new(listen.ip(), self.rpcbind_port))
+    pub fn listen(&self, listen: SocketAddr) -> Result<Listening, ListenError> {
+        Listeners::bind(SocketAddr::new(listen.ip(), self.rpcbind_port))?.listen()
     }
 
     async fn connect(&self) -> Result<Rpcbind, String> {

@@ -202,6 +202,9 @@ impl World {
         for guest in self.lab.guests() {
             let console = tail(&guest.console(), 15);
             text.push_str(&format!("--- console of {} ---\n{console}\n", guest.name()));
+            if guest.is_running() {
+                text.push_str(&format!("--- {} waits ---\n{}\n", guest.name(), guest.stuck()));
+            }
         }
         text
     }

@@ -15,6 +15,9 @@ use super::udp::Datagrams;
 use super::{tcp, udp};
 use crate::dispatch::Dispatcher;
 
+/// Connections that wait to be accepted: after a restart, every client's.
+const BACKLOG: i32 = 1024;
+
 /// A failure to open a socket, and what it was to be.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} ({kind}): {error}{}", hint(.error, .address))]
@@ -37,9 +40,10 @@ fn hint(error: &io::Error, address: &SocketAddr) -> String {
     }
 }
 
-/// The open sockets of one port.
+/// The sockets of one port: bound first, so that the port is ours and known; connections are
+/// taken from [`Listeners::listen`] on.
 pub struct Listeners {
-    tcp: Vec<TcpListener>,
+    tcp: Vec<Socket>,
     udp: Vec<Arc<Datagrams>>,
     addresses: Vec<SocketAddr>,
 }
@@ -47,10 +51,10 @@ pub struct Listeners {
 impl Listeners {
     /// `[::]` means every address of both families; where the host has no IPv6 it means IPv4.
     /// Port 0 takes a free port, the same for all sockets.
-    pub fn open(listen: SocketAddr) -> Result<Self, ListenError> {
+    pub fn bind(listen: SocketAddr) -> Result<Self, ListenError> {
         let mut listeners = Self { tcp: Vec::new(), udp: Vec::new(), addresses: Vec::new() };
         if listen.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-            listeners.open_one(listen)?;
+            listeners.bind_one(listen)?;
             return Ok(listeners);
         }
         let without_ipv6 = |error: &io::Error| {
@@ -60,19 +64,20 @@ impl Listeners {
             )
         };
         let mut port = listen.port();
-        match listeners.open_one(listen) {
+        match listeners.bind_one(listen) {
             Ok(taken) => port = taken,
             Err(failed) if without_ipv6(&failed.error) => {}
             Err(failed) => return Err(failed),
         }
-        listeners.open_one(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))?;
+        listeners.bind_one(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))?;
         Ok(listeners)
     }
 
-    fn open_one(&mut self, mut address: SocketAddr) -> Result<u16, ListenError> {
+    fn bind_one(&mut self, mut address: SocketAddr) -> Result<u16, ListenError> {
         let failed = |kind, address| move |error| ListenError { address, kind, error };
-        let tcp = tcp_listener(address).map_err(failed("tcp", address))?;
-        let port = tcp.local_addr().map_err(failed("tcp", address))?.port();
+        let tcp = tcp_socket(address).map_err(failed("tcp", address))?;
+        let bound = tcp.local_addr().map_err(failed("tcp", address))?;
+        let port = bound.as_socket().map_or(address.port(), |bound| bound.port());
         address.set_port(port);
         let udp = udp_socket(address).map_err(failed("udp", address))?;
         self.tcp.push(tcp);
@@ -94,6 +99,24 @@ impl Listeners {
         self.addresses.first().map_or(0, SocketAddr::port)
     }
 
+    /// From now on clients can connect; they are heard as soon as this is served.
+    pub fn listen(self) -> Result<Listening, ListenError> {
+        let tcp = self.tcp.into_iter().zip(&self.addresses).map(|(socket, address)| {
+            let listener =
+                socket.listen(BACKLOG).and_then(|()| TcpListener::from_std(socket.into()));
+            listener.map_err(|error| ListenError { address: *address, kind: "tcp", error })
+        });
+        Ok(Listening { tcp: tcp.collect::<Result<_, _>>()?, udp: self.udp })
+    }
+}
+
+/// Sockets that clients reach.
+pub struct Listening {
+    tcp: Vec<TcpListener>,
+    udp: Vec<Arc<Datagrams>>,
+}
+
+impl Listening {
     /// Starts serving: from now on requests reach `dispatcher`.
     pub fn serve(
         self,
@@ -112,7 +135,7 @@ impl Listeners {
     }
 }
 
-fn tcp_listener(address: SocketAddr) -> io::Result<TcpListener> {
+fn tcp_socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
@@ -121,8 +144,7 @@ fn tcp_listener(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(1024)?;
-    TcpListener::from_std(socket.into())
+    Ok(socket)
 }
 
 fn udp_socket(address: SocketAddr) -> io::Result<Datagrams> {

@@ -25,10 +25,10 @@ struct Server {
 fn server(limits: Limits) -> Server {
     let workers = Arc::new(Workers::start(1, || ()).unwrap());
     let dispatcher = Arc::new(Dispatcher::new(Vec::new(), workers, limits, Liveness::default()));
-    let listeners = Listeners::open("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listeners = Listeners::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let (at, mut tasks) = (listeners.addresses()[0], JoinSet::new());
     let (stop, stopped) = watch::channel(false);
-    listeners.serve(&dispatcher, &stopped, &mut tasks);
+    listeners.listen().unwrap().serve(&dispatcher, &stopped, &mut tasks);
     Server { dispatcher, at, _stop: stop, _tasks: tasks }
 }
 
