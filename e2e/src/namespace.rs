@@ -29,6 +29,9 @@ const RESOLVER: &str = "nameserver 10.77.0.99\n";
 
 const PREFIX: &str = "lockkeeper-e2e-";
 pub(crate) const BRIDGE: &str = "wire";
+/// A bridge without one of its own takes the lowest of its ports': whenever a machine came or went,
+/// the guests would lose the server for as long as they believe in the old one.
+const BRIDGE_MAC: &str = "52:54:00:77:ff:01";
 
 static LIVE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static WATCH: Once = Once::new();
@@ -52,7 +55,7 @@ impl Namespace {
         fs::create_dir_all(&settings)
             .and_then(|()| fs::write(settings.join("resolv.conf"), RESOLVER))
             .with_context(|| format!("cannot write {}", settings.display()))?;
-        namespace.ip(&format!("link add {BRIDGE} type bridge"))?;
+        namespace.ip(&format!("link add {BRIDGE} address {BRIDGE_MAC} type bridge"))?;
         namespace.ip(&format!("addr add {SERVER_V4}/24 dev {BRIDGE}"))?;
         namespace.ip(&format!("addr add {SECOND_V4}/24 dev {BRIDGE}"))?;
         namespace.ip(&format!("addr add {SERVER_V6}/64 dev {BRIDGE} nodad"))?;

@@ -14,7 +14,7 @@ use crate::server::Settings;
 
 pub(super) const STEPS: &[Step] = &[
     Step::new("server-crash-holder-keeps-its-lock", holder_keeps),
-    Step::long("server-crash-with-instant-grace", instant),
+    Step::new("server-crash-with-instant-grace", instant),
     Step::long("server-crash-with-durability-power", power),
     Step::long("server-crash-twice-in-a-row", twice),
     Step::new("server-stop-holder-keeps-its-lock", clean_stop),
