@@ -257,13 +257,16 @@ impl Underway {
 
     /// Keeps one message for repetitions and sends another to all who wait; mostly they are one.
     pub fn finish(mut self, kept: &Message, sent: &Message, mail: &mut Mailbag) {
-        let Some((repeat, key)) = self.key.take() else {
-            return mail.put(self.to.clone(), sent.clone());
-        };
-        let seen = self.dispatcher.seen(repeat);
-        for waiting in seen.map(|seen| seen.answered(key, kept)).unwrap_or_default() {
-            mail.put(waiting, sent.clone());
+        match self.key.take() {
+            None => mail.put(self.to.clone(), sent.clone()),
+            Some((repeat, key)) => {
+                let seen = self.dispatcher.seen(repeat);
+                for waiting in seen.map(|seen| seen.answered(key, kept)).unwrap_or_default() {
+                    mail.put(waiting, sent.clone());
+                }
+            }
         }
+        mail.answers(self);
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use wire::Message;
 
+use crate::dispatch::Underway;
 use outgoing::Outgoing;
 use udp::Datagrams;
 
@@ -105,17 +106,26 @@ impl ReplyTo {
 
 /// Replies that leave together: those to one connection in one go.
 #[derive(Default)]
-pub struct Mailbag(Vec<(ReplyTo, Message)>);
+pub struct Mailbag {
+    replies: Vec<(ReplyTo, Message)>,
+    answered: Vec<Underway>,
+}
 
 impl Mailbag {
     pub fn put(&mut self, to: ReplyTo, message: Message) {
-        self.0.push((to, message));
+        self.replies.push((to, message));
+    }
+
+    /// A request whose reply is in here counts as under way until it is sent: who closes a
+    /// connection with nothing under way must not come in between.
+    pub fn answers(&mut self, request: Underway) {
+        self.answered.push(request);
     }
 
     pub fn send(&mut self) {
         // Stable: the replies to one connection keep their order.
-        self.0.sort_by_key(|(to, _)| to.order());
-        let mut rest = std::mem::take(&mut self.0).into_iter().peekable();
+        self.replies.sort_by_key(|(to, _)| to.order());
+        let mut rest = std::mem::take(&mut self.replies).into_iter().peekable();
         while let Some((to, first)) = rest.next() {
             let ReplyTo::Connection(outgoing) = &to else {
                 to.send(first);
@@ -127,6 +137,7 @@ impl Mailbag {
             }
             outgoing.send(messages);
         }
+        self.answered.clear();
     }
 }
 

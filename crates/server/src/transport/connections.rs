@@ -3,8 +3,14 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 use crate::limits::Limits;
+
+/// How soon it is looked again whether all have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 pub struct Connections {
@@ -48,6 +54,13 @@ impl Connections {
         *of_one += 1;
         open.total += 1;
         Ok(Admitted { connections: self.clone(), address })
+    }
+
+    /// Resolves when none is open.
+    pub async fn ended(&self) {
+        while self.lock().total > 0 {
+            sleep(LOOK_EVERY).await;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {

@@ -31,8 +31,8 @@ const GATHERED_MAX: usize = 128 << 10;
 /// How soon a connection that waits for others to need less looks again.
 const OVERLOAD_PAUSE: Duration = Duration::from_millis(5);
 /// How long requests under way may still be answered when the peer, or the server, has ended the
-/// conversation. Less than what a stop of the server waits for.
-const LAST_REPLIES: Duration = Duration::from_millis(150);
+/// conversation.
+const LAST_REPLIES: Duration = Duration::from_secs(1);
 /// Bytes that a connection may move before others get their turn.
 const TURN_BYTES: usize = 256 << 10;
 /// A peer that reads less than this in the time that replies may stay unread is too slow.
@@ -45,7 +45,7 @@ const RECORDS_PER_TURN: usize = 256;
 static SCARCE: Rarely = Rarely::new();
 static FULL: Rarely = Rarely::new();
 
-/// Accepts until `stop` changes, then waits for nobody: connections end by themselves.
+/// Accepts until `stop` changes, then waits until the connections have ended by themselves.
 pub async fn accept(
     listener: TcpListener,
     dispatcher: Arc<Dispatcher>,
@@ -55,7 +55,7 @@ pub async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stop.changed() => return,
+            _ = stop.changed() => break,
         };
         let (socket, remote) = match accepted {
             Ok(accepted) => accepted,
@@ -91,6 +91,9 @@ pub async fn accept(
             drop(admitted);
         });
     }
+    // Nobody waits in line for one who does not come back.
+    drop(listener);
+    let _ = timeout(LAST_REPLIES * 2, connections.ended()).await;
 }
 
 fn is_scarcity(error: &io::Error) -> bool {
