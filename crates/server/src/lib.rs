@@ -14,6 +14,7 @@ mod limits;
 mod liveness;
 mod locks;
 mod news;
+mod our_names;
 mod outbound;
 mod rarely;
 mod registrar;
@@ -23,7 +24,7 @@ mod task;
 pub mod transport;
 mod workers;
 
-pub use boot::{BootError, Config, Failed, Server, Stopper};
+pub use boot::{BootError, Config, Ended, Failed, Server, Stopper};
 pub use limits::Limits;
 pub use locks::{Locks, LocksError};
 pub use registrar::{RegisterError, RpcbindMode, RpcbindState};

@@ -9,7 +9,6 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use keeper::Keeper;
-use keeper::bytes::Name;
 use keeper::event::Event;
 use keeper::identity::{ClientId, Epoch, HostKey, Lane, Transport};
 use keeper::request::Question;
@@ -24,6 +23,7 @@ use crate::driver::{Clock, Driver, Hands, Reporter};
 use crate::files::Files;
 use crate::liveness::{Inquiry, Liveness};
 use crate::news;
+use crate::our_names;
 use crate::outbound::Outbound;
 
 /// Where locks are kept, and how they behave.
@@ -79,7 +79,9 @@ pub fn restore(locks: Locks, queue_max: usize) -> Result<Restored, LocksError> {
         write_epoch(path, epoch)?;
     }
     config.seed = seed();
-    add_our_names(&mut config.names);
+    our_names::add_host_names(&mut config.names);
+    let used = saved.clients.values().flat_map(|client| client.used.iter().copied());
+    config.reverse_names.extend(our_names::reverse(used.collect()));
     let fenced = saved.clients.values().filter(|client| client.fenced);
     let fenced = fenced.map(|client| client.address).collect();
     let clock = Clock::start();
@@ -223,19 +225,6 @@ fn seed() -> u64 {
     // Without randomness peers could shape our tables; that is all.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u64::from_ne_bytes(bytes)
-}
-
-/// By which clients may know us: the host name, and its short form (R2.3).
-fn add_our_names(names: &mut Vec<Name>) {
-    let host = rustix::system::uname();
-    let host = host.nodename().to_bytes();
-    let short = host.split(|byte| *byte == b'.').next().unwrap_or(host);
-    for name in [host, short] {
-        let name = Name::new(name);
-        if !name.bytes().is_empty() && !names.contains(&name) {
-            names.push(name);
-        }
-    }
 }
 
 #[cfg(test)]
