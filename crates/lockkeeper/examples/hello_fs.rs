@@ -259,6 +259,6 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             stopper.stop();
         }
     });
-    server.run().await?;
+    let _stopped = server.run().await?;
     Ok(())
 }

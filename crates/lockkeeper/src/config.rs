@@ -33,6 +33,8 @@ pub struct Rpc {
     pub rpcbind: Option<Rpcbind>,
     /// Where the rpcbind of clients listens.
     pub peer_rpcbind_port: Option<u16>,
+    /// Whether SM_SIMU_CRASH from this host restarts the server.
+    pub simulated_crash: bool,
     /// More names that clients mount us by.
     pub names: Vec<String>,
 }

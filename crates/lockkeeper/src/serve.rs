@@ -1,6 +1,7 @@
 //! `lockkeeper serve`: from the command line to a running server, and to its clean end.
 
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -8,7 +9,7 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-use server::{Config, Limits, RpcbindMode, Server};
+use server::{Config, Ended, Limits, RpcbindMode, Server};
 use vfs::HandleKey;
 use vfs::secrets::{Secrets, SecretsInDirectory};
 
@@ -36,11 +37,12 @@ pub async fn serve(args: cli::Serve) -> Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     let Chosen { locks, shown } = locks::choose(&args, &file, &state.path, reserved)?;
     let server = Server::start(server_config(&args, &file), exports.clone(), key, locks).await?;
-    print!("{}", banner(&server, &exports, &shown, opener.act_as_server()).await);
+    let shown = banner(&server, &exports, &shown, opener.act_as_server()).await;
     // From here on only the server holds them, so that a reload lets go of what it drops.
     drop(exports);
     // Whoever started us may not be reading; that is no reason to stop.
-    let _ = std::io::stdout().flush();
+    let mut stdout = std::io::stdout();
+    let _ = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
     opener.notes().iter().for_each(|note| warn!("{note}"));
     tell_systemd(&[NotifyState::Ready]);
 
@@ -49,10 +51,10 @@ pub async fn serve(args: cli::Serve) -> Result<()> {
     tokio::pin!(run);
     loop {
         tokio::select! {
-            ended = &mut run => {
-                ended?;
-                break;
-            }
+            ended = &mut run => match ended? {
+                Ended::Stopped => break,
+                Ended::Crashed => return start_again(),
+            },
             _ = terminate.recv() => stop(&stopper, "SIGTERM"),
             _ = interrupt.recv() => stop(&stopper, "SIGINT"),
             _ = hangup.recv() => {
@@ -72,6 +74,14 @@ pub async fn serve(args: cli::Serve) -> Result<()> {
     }
     info!("stopped");
     Ok(())
+}
+
+/// In this place, under this process id: whoever supervises us notices nothing.
+fn start_again() -> Result<()> {
+    let program = std::env::current_exe().context("cannot start again")?;
+    let mut again = std::process::Command::new(&program);
+    let failed = again.args(std::env::args_os().skip(1)).exec();
+    Err(failed).with_context(|| format!("cannot start {} again", program.display()))
 }
 
 fn stop(stopper: &server::Stopper, signal: &str) {
@@ -119,6 +129,7 @@ fn server_config(args: &cli::Serve, file: &File) -> Config {
         listen: args.listen.or(file.rpc.listen).unwrap_or(defaults.listen),
         rpcbind: mode,
         peer_rpcbind_port: file.rpc.peer_rpcbind_port.unwrap_or(defaults.peer_rpcbind_port),
+        simulated_crash: file.rpc.simulated_crash,
         limits: Limits {
             connections_max: file.limits.connections.unwrap_or(limits.connections_max),
             connections_per_address_max: file

@@ -12,11 +12,12 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::{Connection, Options, mount};
 use rustix::process::{Pid, Signal, kill_process};
 use wire::mount::Exports;
+use wire::nsm;
 
 /// A running server; killed when the test ends, whatever way.
 struct Running {
@@ -73,8 +74,12 @@ impl Drop for Running {
 }
 
 fn serve(state: &Path) -> Command {
+    serve_on(0, state)
+}
+
+fn serve_on(port: u16, state: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--rpcbind", "off"]);
+    command.args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--rpcbind", "off"]);
     command.args(["--ports", "any", "--state"]).arg(state);
     command.env_remove("NOTIFY_SOCKET");
     command
@@ -102,6 +107,29 @@ async fn a_directory_is_served_and_a_clean_stop_ends_with_success() {
     let (code, said) = server.ended();
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("stopping on SIGTERM") && said.contains("stopped"), "{said}");
+}
+
+#[tokio::test]
+async fn a_simulated_crash_starts_it_again_in_place_if_that_is_allowed() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = dir.path().join("lockkeeper.toml");
+    fs::write(&config, "[rpc]\nsimulated_crash = true\n").unwrap();
+    let mut command = serve_on(port, &dir.path().join("state"));
+    let mut server = Running::start(command.arg("-c").arg(&config).arg(dir.path()));
+    let state = async || {
+        let connection = Connection::connect(server.address, &Options::default()).await.ok()?;
+        Some(connection.call::<nsm::Stat>(&b"me"[..].into()).await.ok()?.state)
+    };
+    let before = state().await.unwrap();
+    let connection = Connection::connect(server.address, &Options::default()).await.unwrap();
+    connection.call::<nsm::SimuCrash>(&()).await.unwrap();
+    let start = Instant::now();
+    while state().await.is_none_or(|state| state == before) {
+        assert!(start.elapsed() < Duration::from_secs(20), "it did not start again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(server.child.try_wait().unwrap().is_none(), "it is another process");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 use tracing::warn;
@@ -43,6 +43,8 @@ pub struct Config {
     pub peer_rpcbind_port: u16,
     /// How often to look whether the host's rpcbind still knows us.
     pub rpcbind_check_every: Duration,
+    /// SM_SIMU_CRASH from this host ends the server as a crash does (R1.1); else it is refused.
+    pub simulated_crash: bool,
     pub limits: Limits,
 }
 
@@ -54,6 +56,7 @@ impl Default for Config {
             rpcbind_port: wire::rpcbind::PORT,
             peer_rpcbind_port: wire::rpcbind::PORT,
             rpcbind_check_every: Duration::from_secs(30),
+            simulated_crash: false,
             limits: Limits::default(),
         }
     }
@@ -76,7 +79,33 @@ pub enum BootError {
 #[error("{0}")]
 pub struct Failed(String);
 
-/// A server that is listening. It ends when [`Stopper::stop`] is called.
+/// How a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "after a simulated crash the server is to be started again"]
+pub enum Ended {
+    /// Cleanly: the next start needs no grace period.
+    Stopped,
+    /// By SM_SIMU_CRASH: to be started again at once, and its clients reclaim.
+    Crashed,
+}
+
+/// What ends it before it is stopped.
+enum Early {
+    Failed(Failed),
+    Crash,
+}
+
+/// Lets go of the locks as a crash does, unless they were left in order.
+struct Tenure(Driver);
+
+impl Drop for Tenure {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+/// A server that is listening. It ends when [`Stopper::stop`] is called; one that is dropped
+/// instead leaves as by a crash.
 pub struct Server {
     files: Arc<Files>,
     workers: Arc<Workers>,
@@ -85,7 +114,8 @@ pub struct Server {
     registrar: Registrar,
     tasks: JoinSet<()>,
     stop: watch::Sender<bool>,
-    driver: Driver,
+    locks: Tenure,
+    crash: Arc<Notify>,
     // The carrier knows it only weakly.
     _dispatcher: Arc<Dispatcher>,
 }
@@ -108,7 +138,7 @@ impl Stopper {
     }
 }
 
-/// How long a clean stop waits for requests that are under way.
+/// How long a clean stop waits for requests that came by UDP; connections see to theirs.
 const LAST_REPLIES: Duration = Duration::from_millis(200);
 /// How long it waits for a store that does not take the last step.
 const LAST_COMMIT: Duration = Duration::from_secs(5);
@@ -133,7 +163,8 @@ impl Server {
         restored.fenced.iter().for_each(|address| files.fences.set(*address, true));
 
         let listeners = Listeners::bind(config.listen)?;
-        let driver = restored.driver;
+        let locks = Tenure(restored.driver);
+        let driver = &locks.0;
         let report = {
             let reporter = driver.reporter();
             Arc::new(move |report| {
@@ -168,11 +199,18 @@ impl Server {
             liveness.clone(),
             reserved_ports,
         );
+        let crash = Arc::new(Notify::new());
+        let nsm = Nsm::new(
+            driver.clone(),
+            restored.state,
+            reserved_ports,
+            config.simulated_crash.then(|| crash.clone()),
+        );
         let programs = vec![
             Program::Direct(Arc::new(Nfs3::new(files.clone()))),
             Program::Direct(Arc::new(MountService::new(files.clone()))),
             Program::Deferred(Arc::new(nlm)),
-            Program::Deferred(Arc::new(Nsm::new(driver.clone(), restored.state, reserved_ports))),
+            Program::Deferred(Arc::new(nsm)),
         ];
         let served = programs
             .iter()
@@ -229,12 +267,23 @@ impl Server {
         driver.begin(Box::new(carrier), restored.first);
         tokio::spawn(locks::watch_holders(driver.clone(), watched));
         let _dispatcher = dispatcher;
-        Ok(Self { files, workers, addresses, rpcbind, registrar, tasks, stop, driver, _dispatcher })
+        Ok(Self {
+            files,
+            workers,
+            addresses,
+            rpcbind,
+            registrar,
+            tasks,
+            stop,
+            locks,
+            crash,
+            _dispatcher,
+        })
     }
 
     /// The lock service.
     pub fn driver(&self) -> &Driver {
-        &self.driver
+        &self.locks.0
     }
 
     pub fn addresses(&self) -> &[SocketAddr] {
@@ -256,15 +305,25 @@ impl Server {
     /// Serves until it is told to stop, then ends cleanly: no new requests, the last replies go
     /// out, the locks are marked as left in order, rpcbind forgets us. An error is a store that
     /// failed for good: nothing more may be promised.
-    pub async fn run(mut self) -> Result<(), Failed> {
+    pub async fn run(mut self) -> Result<Ended, Failed> {
         let mut stopped = self.stop.subscribe();
-        let failed = tokio::select! {
+        let early = tokio::select! {
             // The sender lives in `self`, so this ends by a stop only.
             _ = stopped.wait_for(|stopped| *stopped) => None,
-            end = self.driver.ended() => match end {
-                End::Stopped => None,
-                End::Failed(why) => Some(Failed(why)),
+            end = self.driver().ended() => match end {
+                End::Stopped | End::Abandoned => None,
+                End::Failed(why) => Some(Early::Failed(Failed(why))),
             },
+            () = self.crash.notified() => Some(Early::Crash),
+        };
+        let failed = match early {
+            Some(Early::Crash) => {
+                // Whoever asked for it is answered first.
+                sleep(LAST_REPLIES).await;
+                return Ok(Ended::Crashed);
+            }
+            Some(Early::Failed(failed)) => Some(failed),
+            None => None,
         };
         self.stop.send_replace(true);
         if matches!(self.rpcbind, RpcbindState::System { .. }) {
@@ -277,13 +336,13 @@ impl Server {
             None => self.stop_locks().await,
         };
         drop(self.workers);
-        failed.map_or(Ok(()), Err)
+        failed.map_or(Ok(Ended::Stopped), Err)
     }
 
     async fn stop_locks(&self) -> Option<Failed> {
-        self.driver.report(Input::Stop);
-        match timeout(LAST_COMMIT, self.driver.ended()).await {
-            Ok(End::Stopped) => None,
+        self.driver().report(Input::Stop);
+        match timeout(LAST_COMMIT, self.driver().ended()).await {
+            Ok(End::Stopped | End::Abandoned) => None,
             Ok(End::Failed(why)) => Some(Failed(why)),
             Err(_) => Some(Failed(
                 "the store did not take the last step; the next start begins with a grace period"

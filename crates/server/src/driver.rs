@@ -90,6 +90,8 @@ pub enum End {
     Stopped,
     /// The store failed in a way that trying again would only make worse (I11).
     Failed(String),
+    /// Left as by a crash, see [`Driver::abandon`].
+    Abandoned,
 }
 
 #[derive(Clone)]
@@ -241,7 +243,11 @@ impl Driver {
         self.report(Input::Read(Box::new(move |keeper| {
             let _ = answer.send(look(keeper));
         })));
-        answered.await.ok()
+        tokio::select! {
+            biased;
+            answer = answered => answer.ok(),
+            _ = self.ended() => None,
+        }
     }
 
     /// Since when the store does not work.
@@ -259,6 +265,23 @@ impl Driver {
             Ok(end) => end.clone().unwrap_or(End::Stopped),
             Err(_) => End::Stopped,
         }
+    }
+
+    /// Ends as a crash does: nothing more is decided or told, and the store is let go. After an
+    /// end it changes nothing.
+    pub fn abandon(&self) {
+        let shared = &self.shared;
+        shared.ended.send_if_modified(|end| match end {
+            Some(_) => false,
+            None => {
+                *end = Some(End::Abandoned);
+                true
+            }
+        });
+        // Who is at work puts the desk away.
+        let desk = shared.lock().desk.take();
+        let prepared = shared.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop((desk, prepared));
     }
 
     /// Lets the committer thread work on what has gathered.
@@ -320,9 +343,7 @@ impl Shared {
             if !batch.changes.is_empty()
                 && let Err(failed) = self.commit(&mut *desk.store, &batch, next)
             {
-                error!("{failed}");
-                self.ended.send_replace(Some(End::Failed(failed.to_string())));
-                return;
+                return self.give_up(&failed);
             }
             let stops = batch.stops;
             self.tell(&mut desk, batch);
@@ -337,8 +358,22 @@ impl Shared {
         }
     }
 
+    fn give_up(&self, failed: &StoreError) {
+        if !self.is_over() {
+            error!("{failed}");
+            self.ended.send_replace(Some(End::Failed(failed.to_string())));
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
     /// Puts the desk back; mostly nothing is left to do.
     fn leave(&self, mut line: MutexGuard<'_, Line>, desk: Box<Desk>) {
+        if self.is_over() {
+            return;
+        }
         let alarm = desk.core.keeper.poll_timeout();
         self.waiting.store(!line.queue.is_empty(), Ordering::Release);
         line.desk = Some(desk);
@@ -396,7 +431,7 @@ impl Shared {
                     Err(error) => error,
                 },
             };
-            if failed.is_fatal() {
+            if failed.is_fatal() || self.is_over() {
                 return Err(failed);
             }
             if complained.is_none_or(|then| then.elapsed() > COMPLAIN_EVERY) {
@@ -523,6 +558,9 @@ async fn look(shared: Arc<Shared>) {
 
 #[cfg(test)]
 mod tests {
+    use keeper::change::{Change, Snapshot};
+    use store::{Memory, Token};
+
     use super::*;
     use crate::locks::{Locks, Restored, restore};
 
@@ -536,7 +574,12 @@ mod tests {
     }
 
     fn begun() -> Driver {
-        let Restored { driver, first, .. } = restore(Locks::in_memory(), 10).unwrap();
+        begun_with(Box::new(Memory::new()))
+    }
+
+    fn begun_with(store: Box<dyn Store>) -> Driver {
+        let locks = Locks { store, ..Locks::in_memory() };
+        let Restored { driver, first, .. } = restore(locks, 10).unwrap();
         driver.begin(Box::new(Nobody), first);
         driver
     }
@@ -560,6 +603,37 @@ mod tests {
         assert_eq!(driver.read(|keeper| keeper.counts().locks).await, Some(0));
         driver.report(Input::Read(Box::new(|_| panic!("on purpose"))));
         assert!(matches!(driver.ended().await, End::Failed(why) if why.contains("defect")));
+    }
+
+    #[tokio::test]
+    async fn an_abandoned_one_lets_go_of_its_store() {
+        struct Told(mpsc::Sender<()>);
+        impl Drop for Told {
+            fn drop(&mut self) {
+                let _ = self.0.send(());
+            }
+        }
+        struct Noted(#[expect(dead_code, reason = "only its end matters")] Told, Memory);
+        impl Store for Noted {
+            fn load(&mut self) -> Result<Snapshot, StoreError> {
+                self.1.load()
+            }
+            fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+                self.1.commit(changes, token)
+            }
+            fn last_token(&mut self) -> Result<Token, StoreError> {
+                self.1.last_token()
+            }
+            fn clear(&mut self, force: bool) -> Result<(), StoreError> {
+                self.1.clear(force)
+            }
+        }
+        let (told, gone) = mpsc::channel();
+        let driver = begun_with(Box::new(Noted(Told(told), Memory::new())));
+        driver.abandon();
+        assert_eq!(driver.ended().await, End::Abandoned);
+        gone.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert!(driver.read(|_| ()).await.is_none());
     }
 
     #[tokio::test]

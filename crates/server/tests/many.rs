@@ -129,7 +129,7 @@ async fn restart(world: &World) -> Measured {
     done.store(true, Ordering::Relaxed);
     let meanwhile = middle(&files.await.unwrap());
     stopper.stop();
-    running.await.unwrap().unwrap();
+    let _stopped = running.await.unwrap().unwrap();
     let told = world.all_told().unwrap().duration_since(begun);
     Measured { told, tried, kilobytes: kilobytes.saturating_sub(at_rest), before, meanwhile }
 }
@@ -147,7 +147,7 @@ async fn getattrs_of(server: Server, how_long: Duration) -> Duration {
     });
     let took = middle(&getattrs(&Nfs(connection), &root, &done).await);
     stopper.stop();
-    running.await.unwrap().unwrap();
+    let _stopped = running.await.unwrap().unwrap();
     took
 }
 

@@ -1,9 +1,13 @@
 //! NSM version 1: who has restarted, and who wants to know.
 
+use std::sync::Arc;
+
 use keeper::bytes::Name;
 use keeper::identity::Incarnation;
 use keeper::request::{Callback, MonitorRequest, RebootNotice, UnmonitorRequest};
 use keeper::step::Reply;
+use tokio::sync::Notify;
+use tracing::warn;
 use vfs::Patience;
 use wire::nsm::{self, MonArgs, MonId, MyId, NotifyArgs, Outcome, StatReply, StateReply};
 use wire::rpc::{Accepted, AuthStatus, Call, Denial, Procedure};
@@ -20,11 +24,23 @@ pub struct Nsm {
     /// Ours: it does not change while we run.
     state: i32,
     reserved_ports: bool,
+    /// Told when somebody on this host wants a crash; without it, nobody gets one.
+    crash: Option<Arc<Notify>>,
 }
 
 impl Nsm {
-    pub fn new(driver: Driver, state: u32, reserved_ports: bool) -> Self {
-        Self { driver, state: state as i32, reserved_ports }
+    pub fn new(
+        driver: Driver,
+        state: u32,
+        reserved_ports: bool,
+        crash: Option<Arc<Notify>>,
+    ) -> Self {
+        Self { driver, state: state as i32, reserved_ports, crash }
+    }
+
+    /// Only root of a machine speaks for it.
+    fn may_ask(&self, task: &Task) -> bool {
+        !self.reserved_ports || task.peer.uses_reserved_port()
     }
 
     fn question(&self, task: &Task) -> Result<Ask, wire::xdr::Error> {
@@ -95,7 +111,7 @@ impl Deferred for Nsm {
                 Err(_) => task.not_run(mail, Accepted::GarbageArgs),
             },
             nsm::Mon::NUMBER..=nsm::UnmonAll::NUMBER | nsm::Notify::NUMBER => {
-                if self.reserved_ports && !task.peer.uses_reserved_port() {
+                if !self.may_ask(&task) {
                     task.deny(mail, Denial::Auth(AuthStatus::TooWeak));
                     return None;
                 }
@@ -104,8 +120,14 @@ impl Deferred for Nsm {
                     Err(_) => task.not_run(mail, Accepted::GarbageArgs),
                 }
             }
-            // A crash is not to be had for the asking.
-            nsm::SimuCrash::NUMBER => task.deny(mail, Denial::Auth(AuthStatus::TooWeak)),
+            nsm::SimuCrash::NUMBER => match &self.crash {
+                Some(crash) if task.peer.is_loopback() && self.may_ask(&task) => {
+                    warn!("a crash is simulated, as {} asks", task.peer.remote);
+                    task.reply(mail, |_| ());
+                    crash.notify_one();
+                }
+                _ => task.deny(mail, Denial::Auth(AuthStatus::TooWeak)),
+            },
             _ => task.not_run(mail, Accepted::ProcedureUnavailable),
         }
         None

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use client::nfs::Nfs;
 use client::{Connection, Locker, Options, mount};
 use lockkeeper_server::{
-    BootError, Config, Failed, Limits, Locks, RpcbindMode, RpcbindState, Server, Stopper,
+    BootError, Config, Ended, Failed, Limits, Locks, RpcbindMode, RpcbindState, Server, Stopper,
 };
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -75,7 +75,7 @@ pub struct Running {
     pub addresses: Vec<SocketAddr>,
     pub rpcbind: RpcbindState,
     pub stopper: Stopper,
-    task: Option<JoinHandle<Result<(), Failed>>>,
+    task: Option<JoinHandle<Result<Ended, Failed>>>,
 }
 
 impl Running {
@@ -142,7 +142,8 @@ impl Running {
     /// Waits until the server has ended, after a stop.
     pub async fn ended(mut self) {
         let ended = timeout(PATIENCE, self.task.take().unwrap()).await;
-        ended.expect("the server did not end").unwrap().unwrap();
+        let ended = ended.expect("the server did not end").unwrap().unwrap();
+        assert_eq!(ended, Ended::Stopped);
     }
 }
 
