@@ -19,6 +19,7 @@ pub const DEFAULT_PATH: &str = "/etc/lockkeeper/lockkeeper.toml";
 #[serde(deny_unknown_fields, default)]
 pub struct File {
     pub rpc: Rpc,
+    pub nsm: Nsm,
     pub store: Store,
     pub recovery: Recovery,
     pub limits: Limits,
@@ -33,10 +34,15 @@ pub struct Rpc {
     pub rpcbind: Option<Rpcbind>,
     /// Where the rpcbind of clients listens.
     pub peer_rpcbind_port: Option<u16>,
-    /// Whether SM_SIMU_CRASH from this host restarts the server.
-    pub simulated_crash: bool,
     /// More names that clients mount us by.
     pub names: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Nsm {
+    /// Whether SM_SIMU_CRASH from this host restarts the server.
+    pub simu_crash: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -54,6 +60,22 @@ pub struct Recovery {
     pub window: Option<Duration>,
     pub grace: Option<Grace>,
     pub unreachable: Option<Unreachable>,
+    pub protocol: Protocols,
+}
+
+/// What one protocol's clients have instead.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Protocols {
+    pub nlm: Protocol,
+    pub nsm: Protocol,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Protocol {
+    #[serde(deserialize_with = "duration")]
+    pub window: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ValueEnum)]
@@ -310,6 +332,10 @@ mod tests {
             window = "45s"
             grace = "instant"
             unreachable = "on-demand"
+            [recovery.protocol.nsm]
+            window = "15s"
+            [nsm]
+            simu_crash = true
             [limits]
             connections = 100
             locks_per_client = 5
@@ -332,6 +358,8 @@ mod tests {
         assert_eq!(file.store.url, Some(StoreUrl::Embedded("/var/lib/locks".into())));
         assert_eq!(file.store.durability, Some(Durability::Power));
         assert_eq!(file.recovery.window, Some(Duration::from_secs(45)));
+        assert_eq!(file.recovery.protocol.nsm.window, Some(Duration::from_secs(15)));
+        assert!(file.recovery.protocol.nlm.window.is_none() && file.nsm.simu_crash);
         assert_eq!(file.recovery.unreachable, Some(Unreachable::OnDemand));
         let export = &file.exports[0];
         assert!(!export.lock_auth && export.stateless_clients);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use keeper::bytes::Name;
+use keeper::change::Protocol;
 use keeper::config::{GraceMode, Unreachable};
 use server::Locks;
 use store::{Durability, Embedded, Memory, Settings, Store};
@@ -105,6 +106,13 @@ fn keeper_config(args: &cli::Serve, file: &File) -> keeper::config::Config {
     }
     keeper::config::Config {
         window: args.window.or(recovery.window).unwrap_or(defaults.window),
+        windows: [
+            (Protocol::Nlm, recovery.protocol.nlm.window),
+            (Protocol::Nsm, recovery.protocol.nsm.window),
+        ]
+        .into_iter()
+        .filter_map(|(protocol, window)| Some((protocol, window?)))
+        .collect(),
         grace: match args.grace.or(recovery.grace).unwrap_or_default() {
             config::Grace::Strict => GraceMode::Strict,
             config::Grace::Instant => GraceMode::Instant,

@@ -129,7 +129,7 @@ fn server_config(args: &cli::Serve, file: &File) -> Config {
         listen: args.listen.or(file.rpc.listen).unwrap_or(defaults.listen),
         rpcbind: mode,
         peer_rpcbind_port: file.rpc.peer_rpcbind_port.unwrap_or(defaults.peer_rpcbind_port),
-        simulated_crash: file.rpc.simulated_crash,
+        simulated_crash: file.nsm.simu_crash,
         limits: Limits {
             connections_max: file.limits.connections.unwrap_or(limits.connections_max),
             connections_per_address_max: file

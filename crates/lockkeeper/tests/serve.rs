@@ -114,7 +114,7 @@ async fn a_simulated_crash_starts_it_again_in_place_if_that_is_allowed() {
     let dir = tempfile::tempdir().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let config = dir.path().join("lockkeeper.toml");
-    fs::write(&config, "[rpc]\nsimulated_crash = true\n").unwrap();
+    fs::write(&config, "[nsm]\nsimu_crash = true\n").unwrap();
     let mut command = serve_on(port, &dir.path().join("state"));
     let mut server = Running::start(command.arg("-c").arg(&config).arg(dir.path()));
     let state = async || {
