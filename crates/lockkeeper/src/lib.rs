@@ -5,8 +5,8 @@
 //! decides. `examples/hello_fs.rs` is a complete program.
 
 pub use server::{
-    BootError, Config, Failed, Limits, ListenError, Locks, LocksError, RegisterError, RpcbindMode,
-    RpcbindState, Server, Stopper,
+    BootError, Config, Ended, Failed, Limits, ListenError, Locks, LocksError, RegisterError,
+    RpcbindMode, RpcbindState, Server, Stopper,
 };
 pub use vfs::{
     Access, Attributes, Caller, Change, Context, CreateMode, Device, DirEntry, Error, Export,

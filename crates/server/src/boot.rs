@@ -29,6 +29,7 @@ use crate::service::nfs3::Nfs3;
 use crate::service::nlm::Nlm;
 use crate::service::nsm::Nsm;
 use crate::service::rpcbind::Rpcbind;
+use crate::tenure::Tenure;
 use crate::transport::listen::{ListenError, Listeners};
 use crate::workers::Workers;
 
@@ -96,9 +97,9 @@ enum Early {
 }
 
 /// Lets go of the locks as a crash does, unless they were left in order.
-struct Tenure(Driver);
+struct Custody(Driver);
 
-impl Drop for Tenure {
+impl Drop for Custody {
     fn drop(&mut self) {
         self.0.abandon();
     }
@@ -114,7 +115,8 @@ pub struct Server {
     registrar: Registrar,
     tasks: JoinSet<()>,
     stop: watch::Sender<bool>,
-    locks: Tenure,
+    locks: Custody,
+    tenure: Tenure,
     crash: Arc<Notify>,
     // The carrier knows it only weakly.
     _dispatcher: Arc<Dispatcher>,
@@ -154,6 +156,7 @@ impl Server {
     ) -> Result<Self, BootError> {
         let limits = config.limits;
         let reserved_ports = locks.reserved_ports;
+        let tenure = Tenure::new(locks.lease.clone());
         let restored = locks::restore(locks, limits.lock_requests_max)?;
         let workers = Workers::start(limits.workers, vfs::local::prepare_worker_thread)
             .map_err(BootError::Workers)?;
@@ -162,8 +165,8 @@ impl Server {
 
         restored.fenced.iter().for_each(|address| files.fences.set(*address, true));
 
-        let listeners = Listeners::bind(config.listen)?;
-        let locks = Tenure(restored.driver);
+        let listeners = Listeners::bind(config.listen, &tenure)?;
+        let locks = Custody(restored.driver);
         let driver = &locks.0;
         let report = {
             let reporter = driver.reporter();
@@ -216,8 +219,13 @@ impl Server {
             .iter()
             .flat_map(|program| program.versions().iter().map(|v| (program.number(), *v)))
             .collect();
-        let dispatcher =
-            Dispatcher::new(programs, workers.clone(), limits.clone(), liveness.clone());
+        let dispatcher = Dispatcher::new(
+            programs,
+            workers.clone(),
+            limits.clone(),
+            liveness.clone(),
+            tenure.clone(),
+        );
         let dispatcher = Arc::new(dispatcher);
 
         let addresses = listeners.addresses().to_vec();
@@ -227,7 +235,7 @@ impl Server {
 
         let rpcbind = choose_rpcbind(config.rpcbind, &registrar).await?;
         let (rpcbind, table) = match rpcbind {
-            RpcbindState::Embedded { .. } => match registrar.listen(config.listen) {
+            RpcbindState::Embedded { .. } => match registrar.listen(config.listen, &tenure) {
                 Ok(listening) => (rpcbind, Some(listening)),
                 Err(failed) if config.rpcbind == RpcbindMode::Auto => {
                     (RpcbindState::Off { reason: failed.to_string() }, None)
@@ -246,8 +254,13 @@ impl Server {
         listeners.listen()?.serve(&dispatcher, &stopped, &mut tasks);
         if let Some(listening) = table {
             let table = Program::Direct(Arc::new(Rpcbind::new(registrar.table())));
-            let dispatcher =
-                Dispatcher::new(vec![table], workers.clone(), limits, liveness.clone());
+            let dispatcher = Dispatcher::new(
+                vec![table],
+                workers.clone(),
+                limits,
+                liveness.clone(),
+                tenure.clone(),
+            );
             listening.serve(&Arc::new(dispatcher), &stopped, &mut tasks);
         }
         if let RpcbindState::Off { reason } = &rpcbind
@@ -261,6 +274,7 @@ impl Server {
             reporter: driver.reporter(),
             outbound,
             liveness,
+            tenure: tenure.clone(),
             files: files.clone(),
             dispatcher: Arc::downgrade(&dispatcher),
         };
@@ -276,6 +290,7 @@ impl Server {
             tasks,
             stop,
             locks,
+            tenure,
             crash,
             _dispatcher,
         })
@@ -315,6 +330,7 @@ impl Server {
                 End::Failed(why) => Some(Early::Failed(Failed(why))),
             },
             () = self.crash.notified() => Some(Early::Crash),
+            why = self.tenure.clone().lost() => Some(Early::Failed(Failed(why))),
         };
         let failed = match early {
             Some(Early::Crash) => {

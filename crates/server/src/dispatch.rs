@@ -18,6 +18,7 @@ use crate::liveness::Liveness;
 use crate::replay::Verdict;
 use crate::service::{Deferred, Program, Repeat, Served, Service};
 use crate::task::Task;
+use crate::tenure::Tenure;
 use crate::transport::{Mailbag, Peer, ReplyTo};
 use crate::workers::Workers;
 
@@ -36,6 +37,7 @@ pub struct Dispatcher {
     /// Bytes of requests and of expected and unsent replies, over all connections.
     load: Arc<AtomicUsize>,
     liveness: Liveness,
+    tenure: Tenure,
 }
 
 impl Dispatcher {
@@ -44,6 +46,7 @@ impl Dispatcher {
         workers: Arc<Workers>,
         limits: Limits,
         liveness: Liveness,
+        tenure: Tenure,
     ) -> Self {
         let (entries, bytes) = (limits.replay_entries_max, limits.replay_bytes_max);
         Self {
@@ -55,6 +58,7 @@ impl Dispatcher {
             limits,
             load: Arc::default(),
             liveness,
+            tenure,
         }
     }
 
@@ -64,6 +68,10 @@ impl Dispatcher {
 
     pub fn liveness(&self) -> &Liveness {
         &self.liveness
+    }
+
+    pub fn tenure(&self) -> &Tenure {
+        &self.tenure
     }
 
     /// Bytes under way; connections add what their peers have not read yet.
@@ -78,6 +86,9 @@ impl Dispatcher {
     /// Takes one record. `Some` is a reply that was ready at once; otherwise it goes to `to`
     /// when it is, or nobody waits for one.
     pub fn receive(self: &Arc<Self>, record: Bytes, peer: &Peer, to: &ReplyTo) -> Option<Message> {
+        if !self.tenure.holds() {
+            return None;
+        }
         let call = match Call::parse(record.clone()) {
             Ok(call) => call,
             Err(refused) => return refusal(refused),
@@ -131,6 +142,9 @@ impl Dispatcher {
         let underway = Underway::new(self.clone(), to.clone(), weight, key, false);
         let (service, peer) = (service.clone(), *peer);
         self.workers.submit(move || {
+            if !underway.dispatcher.tenure.holds() {
+                return;
+            }
             let reply = answer(&*service, &call, &peer, Patience::Wait);
             // The request's buffer goes before the reply does: the peer may send the next.
             drop(call);

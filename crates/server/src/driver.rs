@@ -348,6 +348,7 @@ impl Shared {
             let stops = batch.stops;
             self.tell(&mut desk, batch);
             if stops {
+                desk.store.leave();
                 self.ended.send_replace(Some(End::Stopped));
                 return;
             }

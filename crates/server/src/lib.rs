@@ -21,6 +21,7 @@ mod registrar;
 pub mod replay;
 mod service;
 mod task;
+mod tenure;
 pub mod transport;
 mod workers;
 

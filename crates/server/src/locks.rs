@@ -11,9 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use keeper::Keeper;
 use keeper::event::Event;
 use keeper::identity::{ClientId, Epoch, HostKey, Lane, Transport};
-use keeper::request::Question;
+use keeper::request::{GrantAnswer, NoticeResult, Question};
 use keeper::step::{Grant, Notice};
-use store::{Committed, Memory, Store, StoreError};
+use store::{Committed, Lease, Memory, Store, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::debug;
 
@@ -25,6 +25,7 @@ use crate::liveness::{Inquiry, Liveness};
 use crate::news;
 use crate::our_names;
 use crate::outbound::Outbound;
+use crate::tenure::Tenure;
 
 /// Where locks are kept, and how they behave.
 pub struct Locks {
@@ -33,6 +34,8 @@ pub struct Locks {
     /// A copy of the epoch beside the store, so that a restored backup of the store repeats none
     /// (R1.7).
     pub epoch_copy: Option<PathBuf>,
+    /// Of a store that is shared with a standby: without it, nothing is said.
+    pub lease: Option<Lease>,
     /// Lock and status calls that concern no export must come from a reserved port (R6.3).
     pub reserved_ports: bool,
 }
@@ -44,6 +47,7 @@ impl Locks {
             store: Box::new(Memory::new()),
             config: keeper::config::Config::default(),
             epoch_copy: None,
+            lease: None,
             reserved_ports: false,
         }
     }
@@ -101,17 +105,24 @@ pub struct Carrier {
     pub reporter: Reporter,
     pub outbound: Outbound,
     pub liveness: Liveness,
+    pub tenure: Tenure,
     pub files: Arc<Files>,
     pub dispatcher: Weak<Dispatcher>,
 }
 
 impl Hands for Carrier {
     fn grant(&self, grant: Grant) {
-        self.outbound.send_grant(grant);
+        match self.tenure.holds() {
+            true => self.outbound.send_grant(grant),
+            false => self.reporter.report(Input::Granted(grant.id, GrantAnswer::Unsent)),
+        }
     }
 
     fn notice(&self, notice: Notice) {
-        self.outbound.send_notice(notice);
+        match self.tenure.holds() {
+            true => self.outbound.send_notice(notice),
+            false => self.reporter.report(Input::Noticed(notice.id, NoticeResult::Unsent)),
+        }
     }
 
     fn probe(&self, keeper: &Keeper, client: ClientId, question: Question) {

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use wire::rpcbind::{Binding, Mapping, Netid, Text, universal, v2, v4};
 
 use crate::service::rpcbind::{OWN, Registered};
+use crate::tenure::Tenure;
 use crate::transport::listen::{ListenError, Listeners, Listening};
 
 /// What the operator wants.
@@ -105,8 +106,8 @@ impl Registrar {
     }
 
     /// Sockets for our own rpcbind.
-    pub fn listen(&self, listen: SocketAddr) -> Result<Listening, ListenError> {
-        Listeners::bind(SocketAddr::new(listen.ip(), self.rpcbind_port))?.listen()
+    pub fn listen(&self, listen: SocketAddr, tenure: &Tenure) -> Result<Listening, ListenError> {
+        Listeners::bind(SocketAddr::new(listen.ip(), self.rpcbind_port), tenure)?.listen()
     }
 
     async fn connect(&self) -> Result<Rpcbind, String> {

@@ -36,6 +36,9 @@ pub trait Store: Send {
         false
     }
 
+    /// After a clean stop was committed: whoever waits for the store may have it at once.
+    fn leave(&mut self) {}
+
     /// The token of the last batch that is in the store, read anew from where it is kept.
     fn last_token(&mut self) -> Result<Token, StoreError>;
 

@@ -33,6 +33,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Outbound, Report, Settings};
+use crate::tenure::Tenure;
 use crate::transport::udp::Datagrams;
 use scripted::{Host, Rpcbind};
 
@@ -61,7 +62,8 @@ impl Desk {
         let (sender, reports) = mpsc::unbounded_channel();
         let socket = UdpSocket::bind((OURS, 0)).await.unwrap();
         let listening = socket.local_addr().unwrap();
-        let sockets = vec![(listening, Arc::new(Datagrams::new(socket).unwrap()))];
+        let sockets =
+            vec![(listening, Arc::new(Datagrams::new(socket, Tenure::default()).unwrap()))];
         let report = Arc::new(move |report| {
             let _ = sender.send(report);
         });

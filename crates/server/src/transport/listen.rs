@@ -14,6 +14,7 @@ use super::connections::Connections;
 use super::udp::Datagrams;
 use super::{tcp, udp};
 use crate::dispatch::Dispatcher;
+use crate::tenure::Tenure;
 
 /// Connections that wait to be accepted: after a restart, every client's.
 const BACKLOG: i32 = 1024;
@@ -51,10 +52,10 @@ pub struct Listeners {
 impl Listeners {
     /// `[::]` means every address of both families; where the host has no IPv6 it means IPv4.
     /// Port 0 takes a free port, the same for all sockets.
-    pub fn bind(listen: SocketAddr) -> Result<Self, ListenError> {
+    pub fn bind(listen: SocketAddr, tenure: &Tenure) -> Result<Self, ListenError> {
         let mut listeners = Self { tcp: Vec::new(), udp: Vec::new(), addresses: Vec::new() };
         if listen.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-            listeners.bind_one(listen)?;
+            listeners.bind_one(listen, tenure)?;
             return Ok(listeners);
         }
         let without_ipv6 = |error: &io::Error| {
@@ -64,22 +65,22 @@ impl Listeners {
             )
         };
         let mut port = listen.port();
-        match listeners.bind_one(listen) {
+        match listeners.bind_one(listen, tenure) {
             Ok(taken) => port = taken,
             Err(failed) if without_ipv6(&failed.error) => {}
             Err(failed) => return Err(failed),
         }
-        listeners.bind_one(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))?;
+        listeners.bind_one(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), tenure)?;
         Ok(listeners)
     }
 
-    fn bind_one(&mut self, mut address: SocketAddr) -> Result<u16, ListenError> {
+    fn bind_one(&mut self, mut address: SocketAddr, tenure: &Tenure) -> Result<u16, ListenError> {
         let failed = |kind, address| move |error| ListenError { address, kind, error };
         let tcp = tcp_socket(address).map_err(failed("tcp", address))?;
         let bound = tcp.local_addr().map_err(failed("tcp", address))?;
         let port = bound.as_socket().map_or(address.port(), |bound| bound.port());
         address.set_port(port);
-        let udp = udp_socket(address).map_err(failed("udp", address))?;
+        let udp = udp_socket(address, tenure).map_err(failed("udp", address))?;
         self.tcp.push(tcp);
         self.udp.push(Arc::new(udp));
         self.addresses.push(address);
@@ -147,7 +148,7 @@ fn tcp_socket(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn udp_socket(address: SocketAddr) -> io::Result<Datagrams> {
+fn udp_socket(address: SocketAddr, tenure: &Tenure) -> io::Result<Datagrams> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
@@ -157,5 +158,5 @@ fn udp_socket(address: SocketAddr) -> io::Result<Datagrams> {
     socket.set_send_buffer_size(4 << 20)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    Datagrams::new(UdpSocket::from_std(socket.into())?)
+    Datagrams::new(UdpSocket::from_std(socket.into())?, tenure.clone())
 }

@@ -18,9 +18,11 @@ use tokio::sync::Notify;
 use wire::{Message, record};
 
 use crate::liveness::{Acquaintance, Liveness, Socket};
+use crate::tenure::Tenure;
 
 pub struct Outgoing {
     socket: TcpStream,
+    tenure: Tenure,
     opened: Instant,
     acquaintance: OnceLock<Acquaintance>,
     queue: Mutex<Queue>,
@@ -58,9 +60,10 @@ const SMALL: usize = 4096;
 const PIECES_MAX: usize = 128;
 
 impl Outgoing {
-    pub fn new(socket: TcpStream, total: Arc<AtomicUsize>) -> Self {
+    pub fn new(socket: TcpStream, total: Arc<AtomicUsize>, tenure: Tenure) -> Self {
         Self {
             socket,
+            tenure,
             opened: Instant::now(),
             acquaintance: OnceLock::new(),
             queue: Mutex::default(),
@@ -227,6 +230,9 @@ impl Outgoing {
         while !pieces.is_empty() {
             let mut slices = [IoSlice::new(&[]); PIECES_MAX];
             let count = pieces.len().min(PIECES_MAX);
+            if !self.tenure.holds() {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
             for (slice, piece) in slices.iter_mut().zip(pieces.iter()) {
                 *slice = IoSlice::new(piece);
             }

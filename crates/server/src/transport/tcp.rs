@@ -130,7 +130,7 @@ async fn serve(
 ) -> Result<(), Ended> {
     socket.set_nodelay(true)?;
     let peer = Peer::new(socket.peer_addr()?, socket.local_addr()?, Transport::Tcp);
-    let outgoing = Arc::new(Outgoing::new(socket, dispatcher.load()));
+    let outgoing = Arc::new(Outgoing::new(socket, dispatcher.load(), dispatcher.tenure().clone()));
     outgoing.introduce(dispatcher.liveness(), peer.remote.ip());
     dispatcher.heard(peer.remote.ip());
     let limits = dispatcher.limits().clone();

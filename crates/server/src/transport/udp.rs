@@ -20,6 +20,7 @@ use wire::Message;
 
 use super::{Peer, ReplyTo, Transport, stopping};
 use crate::dispatch::Dispatcher;
+use crate::tenure::Tenure;
 
 /// The largest datagram that IPv4 can carry.
 pub const DATAGRAM_MAX: usize = 65_507;
@@ -33,10 +34,11 @@ pub struct Datagrams {
     local: SocketAddr,
     /// Requests handed to workers and not yet answered.
     unanswered: AtomicUsize,
+    tenure: Tenure,
 }
 
 impl Datagrams {
-    pub fn new(socket: UdpSocket) -> io::Result<Self> {
+    pub fn new(socket: UdpSocket, tenure: Tenure) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
         let local = socket.local_addr()?;
         // Replies are larger than a packet: let the network fragment them. The line above has
@@ -47,7 +49,7 @@ impl Datagrams {
             set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DONT)?;
             setsockopt(&socket, Ipv6DontFrag, &false)?;
         }
-        Ok(Self { socket, state, local, unanswered: AtomicUsize::new(0) })
+        Ok(Self { socket, state, local, unanswered: AtomicUsize::new(0), tenure })
     }
 
     pub fn started(&self) {
@@ -60,6 +62,9 @@ impl Datagrams {
 
     /// A datagram that cannot be sent now is lost, as datagrams are: the client asks again.
     pub fn send(&self, peer: &Peer, message: &Message) {
+        if !self.tenure.holds() {
+            return;
+        }
         if message.len() > DATAGRAM_MAX {
             debug!("a reply of {} bytes to {} does not fit a datagram", message.len(), peer.remote);
             return;

@@ -11,6 +11,7 @@ use super::super::pulse::{Pulse, State};
 use super::*;
 use crate::dispatch::Dispatcher;
 use crate::limits::Limits;
+use crate::tenure::Tenure;
 use crate::transport::listen::Listeners;
 use crate::transport::outgoing::Outgoing;
 use crate::workers::Workers;
@@ -24,8 +25,14 @@ struct Server {
 
 fn server(limits: Limits) -> Server {
     let workers = Arc::new(Workers::start(1, || ()).unwrap());
-    let dispatcher = Arc::new(Dispatcher::new(Vec::new(), workers, limits, Liveness::default()));
-    let listeners = Listeners::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let dispatcher = Arc::new(Dispatcher::new(
+        Vec::new(),
+        workers,
+        limits,
+        Liveness::default(),
+        Tenure::default(),
+    ));
+    let listeners = Listeners::bind("127.0.0.1:0".parse().unwrap(), &Tenure::default()).unwrap();
     let (at, mut tasks) = (listeners.addresses()[0], JoinSet::new());
     let (stop, stopped) = watch::channel(false);
     listeners.listen().unwrap().serve(&dispatcher, &stopped, &mut tasks);
@@ -100,7 +107,7 @@ async fn a_reset_that_is_met_while_writing_is_seen() {
     for resets in [true, false] {
         let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (socket, _) = listener.accept().await.unwrap();
-        let outgoing = Outgoing::new(socket, Arc::default());
+        let outgoing = Outgoing::new(socket, Arc::default(), Tenure::default());
         match resets {
             true => abort(peer),
             false => outgoing.close(),

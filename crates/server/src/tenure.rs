@@ -1,0 +1,52 @@
+//! Whether this server may still speak. One whose store is its own always may; one that shares it
+//! with a standby may for as long as its lease on the store is held.
+//!
+//! Asked when a request comes, before it is worked on by a worker, and again just before a reply or a
+//! callback leaves. What remains is the time between that look and the system call after it.
+
+use std::future::pending;
+use std::time::Duration;
+
+use store::Lease;
+use tokio::time::sleep;
+use tracing::{error, info};
+
+/// How soon it is noticed, and said, that the lease is lost or found again.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Default)]
+pub struct Tenure(Option<Lease>);
+
+impl Tenure {
+    pub fn new(lease: Option<Lease>) -> Self {
+        Self(lease)
+    }
+
+    pub fn holds(&self) -> bool {
+        self.0.as_ref().is_none_or(Lease::is_held)
+    }
+
+    /// Resolves when another server has taken over; says meanwhile when service stops and goes on.
+    pub async fn lost(self) -> String {
+        let Some(lease) = self.0 else { return pending().await };
+        let mut held = true;
+        loop {
+            if let Some(by) = lease.replaced_by() {
+                return format!("{by} has taken over; this server ends");
+            }
+            if lease.is_held() != held {
+                held = !held;
+                match held {
+                    true => info!("the lease on the store is renewed; service goes on"),
+                    false => error!(
+                        "all service stops: the lease on the store was not renewed for {:.1} s \
+                         ({}), and a standby may take over",
+                        lease.renewed_ago().as_secs_f64(),
+                        lease.trouble().unwrap_or_else(|| "this server was stopped".into())
+                    ),
+                }
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A server that shares its store says nothing while its lease on it is not held, and ends when
+//! another has taken over.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+
+mod support;
+
+use std::time::Duration;
+
+use client::{Connection, Datagram, Options};
+use lockkeeper_server::{Limits, Locks};
+use store::Lease;
+use store::lease::boottime;
+use support::{PATH, Running, config, export, open_rules, until, watched::Watched};
+use wire::nfs3::{GetAttr, GetAttrArgs, Null};
+
+const TERM: Duration = Duration::from_secs(60);
+
+async fn leased() -> (Running, std::sync::Arc<Watched>, Lease) {
+    let lease = Lease::new(TERM, boottime());
+    let locks = Locks { lease: Some(lease.clone()), ..Locks::in_memory() };
+    let watched = Watched::new();
+    let exports = vec![export(PATH, watched.clone(), open_rules())];
+    let server = Running::try_start_with(config(Limits::default()), exports, locks).await.unwrap();
+    (server, watched, lease)
+}
+
+fn options() -> Options {
+    Options { timeout: Duration::from_millis(300), ..Options::default() }.user(0, 0, &[])
+}
+
+async fn is_answered(server: &Running) -> (bool, bool) {
+    let by_tcp = match Connection::connect(server.at, &options()).await {
+        Ok(connection) => connection.call::<Null>(&()).await.is_ok(),
+        Err(_) => false,
+    };
+    let mut datagram = Datagram::connect(server.at, &options()).await.unwrap();
+    (by_tcp, datagram.call::<Null>(&()).await.is_ok())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_answered_while_the_lease_is_not_held() {
+    let (server, _, lease) = leased().await;
+    assert_eq!(is_answered(&server).await, (true, true));
+    lease.renew(boottime().saturating_sub(TERM), true);
+    assert_eq!(is_answered(&server).await, (false, false));
+    lease.renew(boottime(), true);
+    assert_eq!(is_answered(&server).await, (true, true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_under_way_when_it_ran_out_is_not_answered() {
+    let (server, watched, lease) = leased().await;
+    let object = server.root().await;
+    let connection = server.connect_as(&options()).await;
+    watched.hold("attributes");
+    let asked =
+        tokio::spawn(
+            async move { connection.call::<GetAttr>(&GetAttrArgs { object }).await.is_ok() },
+        );
+    until("GETATTR was begun", || watched.running("attributes") == 1).await;
+    lease.renew(boottime().saturating_sub(TERM), true);
+    watched.release("attributes");
+    assert!(!asked.await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_replaced_ends_and_says_by_whom() {
+    let (server, _, lease) = leased().await;
+    lease.replaced("filer2");
+    let why = server.failed().await;
+    assert!(why.contains("filer2 has taken over"), "{why}");
+}
