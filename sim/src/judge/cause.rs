@@ -168,8 +168,13 @@ impl World {
         let cause = if alone { demanded } else { None };
         let cause = cause.or_else(|| mine.iter().rev().copied().find(|cause| fits(cause)));
         let in_turn = mine.iter().fold(old, |byte, cause| cause.applied_to(cell, byte));
+        let several = mine.iter().filter(|cause| !cause.perhaps).count() > 1;
         match cause {
             Some(cause) if cause.perhaps && same => {}
+            // As when the refusal of one callback lets the same owner's next one go out.
+            Some(_) if alone && several && in_turn.strength == seen.strength => {
+                new = Cell { incarnation: seen.incarnation, ..in_turn };
+            }
             Some(cause) if fits(cause) => {
                 if let Doing::Set { life, .. } = cause.doing {
                     new.life = life;
