@@ -1,3 +1,4 @@
 //! What tests and benchmarks need of the machine they run on.
 
 pub mod packages;
+pub mod postgres;

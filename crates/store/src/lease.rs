@@ -53,12 +53,8 @@ impl Lease {
         }
         // Read in this order: a renewal after the first load only makes the answer stricter.
         let standby = shared.standby.load(Ordering::Acquire);
-        let (since, limit) = if standby {
-            (&shared.renewed, shared.term / 2)
-        } else {
-            (&shared.ticked, shared.term)
-        };
-        ago(since) < limit
+        let since = if standby { &shared.renewed } else { &shared.ticked };
+        ago(since) < shared.term / 2
     }
 
     /// Set once a heartbeat or a commit found another writer.
@@ -90,12 +86,17 @@ impl Lease {
             self.0.standby.store(true, Ordering::Release);
         }
         self.0.renewed.store(nanos(sent), Ordering::Release);
+        self.0.ticked.store(nanos(sent), Ordering::Release);
         self.0.standby.store(standby, Ordering::Release);
         self.fail(None);
     }
 
+    /// The heartbeat's thread runs. After a pause in which somebody could have taken the seat only a
+    /// renewal counts: the thread must not vouch for others who go on at the same moment.
     pub fn tick(&self) {
-        self.0.ticked.store(nanos(boottime()), Ordering::Release);
+        if ago(&self.0.ticked) < self.0.term / 2 {
+            self.0.ticked.store(nanos(boottime()), Ordering::Release);
+        }
     }
 
     pub fn fail(&self, why: Option<String>) {
@@ -157,6 +158,15 @@ mod tests {
     #[test]
     fn without_a_standby_a_process_that_was_stopped_asks_first() {
         assert!(!aged(TERM * 2, TERM * 2, false).is_held());
+    }
+
+    #[test]
+    fn a_thread_that_was_stopped_itself_vouches_for_nobody() {
+        let lease = aged(TERM * 2, TERM * 2, false);
+        lease.tick();
+        assert!(!lease.is_held());
+        lease.renew(boottime(), false);
+        assert!(lease.is_held());
     }
 
     #[test]

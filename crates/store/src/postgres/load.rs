@@ -1,0 +1,94 @@
+//! Reading everything back: one snapshot of the database, streamed as binary COPY.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use keeper::change::{Client, Exactness, Lock, Share, Snapshot};
+use keeper::identity::Epoch;
+use tokio_postgres::Error;
+use tokio_postgres::binary_copy::{BinaryCopyOutRow, BinaryCopyOutStream};
+use tokio_postgres::types::{FromSql, Type};
+
+use super::connection::{Address, Connection, STATEMENT_MAX};
+use super::rows::{Row, Stored, unsigned};
+use crate::error::StoreError;
+
+/// What was found, and who wrote it.
+pub struct Loaded {
+    pub snapshot: Snapshot,
+    pub writer: i64,
+}
+
+/// The state row and all three tables as of one moment.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+     SET LOCAL statement_timeout = 0";
+
+pub async fn load(address: &Address, connection: &Connection) -> Result<Loaded, StoreError> {
+    let client = &connection.client;
+    let begin = address.within(STATEMENT_MAX, client.batch_execute(BEGIN)).await;
+    begin.map_err(|failure| failure.error)?;
+    let loaded = load_inside(address, connection).await;
+    let end = address.within(STATEMENT_MAX, client.batch_execute("ROLLBACK")).await;
+    end.map_err(|failure| failure.error).and(loaded)
+}
+
+async fn load_inside(address: &Address, connection: &Connection) -> Result<Loaded, StoreError> {
+    let sql = "SELECT epoch, ids_below, in_grace, stopped_cleanly, writer, \
+             weak AND NOT EXISTS (SELECT FROM intact) FROM state";
+    let row = address.within(STATEMENT_MAX, connection.client.query_one(sql, &[])).await;
+    let row = row.map_err(|failure| failure.error)?;
+    let mut snapshot = Snapshot {
+        epoch: Epoch(unsigned(row.get(0))),
+        ids_below: unsigned(row.get(1)),
+        in_grace: row.get(2),
+        stopped_cleanly: row.get(3),
+        exactness: if row.get(5) { Exactness::Roster } else { Exactness::Exact },
+        ..Snapshot::default()
+    };
+    each(address, connection, |client: Client| {
+        snapshot.clients.insert(client.id, Arc::new(client));
+    })
+    .await?;
+    each(address, connection, |lock: Lock| {
+        snapshot.locks.insert(lock.id, lock);
+    })
+    .await?;
+    each(address, connection, |share: Share| {
+        snapshot.shares.insert(share.id, share);
+    })
+    .await?;
+    Ok(Loaded { snapshot, writer: row.get(4) })
+}
+
+async fn each<T: Stored>(
+    address: &Address,
+    connection: &Connection,
+    mut keep: impl FnMut(T),
+) -> Result<(), StoreError> {
+    let columns = T::TABLE.columns;
+    let names: Vec<&str> = columns.iter().map(|(name, ..)| *name).collect();
+    let types: Vec<Type> = columns.iter().map(|(.., stored)| stored.clone()).collect();
+    let table = T::TABLE.name;
+    let sql = format!("COPY {table} ({}) TO STDOUT (FORMAT binary)", names.join(", "));
+    let copy = address.within(STATEMENT_MAX, connection.client.copy_out(&sql)).await;
+    let mut rows = pin!(BinaryCopyOutStream::new(copy.map_err(|failure| failure.error)?, &types));
+    // Each row has its time, however many there are.
+    loop {
+        let next = async { rows.next().await.transpose() };
+        match address.within(STATEMENT_MAX, next).await {
+            Ok(Some(row)) => keep(T::from_row(&row).map_err(|what| StoreError::Damaged {
+                place: format!("a row of table {table} in {}", address.place),
+                what: format!("it has {what}"),
+            })?),
+            Ok(None) => return Ok(()),
+            Err(failure) => return Err(failure.error),
+        }
+    }
+}
+
+impl Row for BinaryCopyOutRow {
+    fn value<'a, T: FromSql<'a>>(&'a self, column: usize) -> Result<T, String> {
+        self.try_get(column).map_err(|error: Error| format!("no such value as it should: {error}"))
+    }
+}
