@@ -13,6 +13,7 @@ use keeper::event::Event;
 use keeper::identity::{ClientId, Epoch, HostKey, Lane, Transport};
 use keeper::request::{GrantAnswer, NoticeResult, Question};
 use keeper::step::{Grant, Notice};
+use store::transfer::is_unfinished;
 use store::{Committed, Lease, Memory, Store, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::debug;
@@ -76,6 +77,9 @@ pub struct Restored {
 pub fn restore(locks: Locks, queue_max: usize) -> Result<Restored, LocksError> {
     let Locks { mut store, mut config, epoch_copy, .. } = locks;
     let saved = store.load()?;
+    if is_unfinished(&saved) {
+        return Err(StoreError::Unfinished.into());
+    }
     let last = store.last_token()?;
     let copy = epoch_copy.as_deref().map(read_epoch).transpose()?.flatten();
     let epoch = Epoch::after(saved.epoch, copy, minutes_since_2020());

@@ -9,7 +9,7 @@ use std::io::{self, IoSlice};
 use std::net::{IpAddr, Shutdown};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::net::TcpStream;
@@ -182,8 +182,16 @@ impl Outgoing {
         queue.broken = true;
         queue.messages.clear();
         queue.stuck.clear();
+        let socket = socket2::SockRef::from(&self.socket);
+        if !self.tenure.holds() {
+            // Our address may be another machine's by now: a farewell would reach nobody, and the
+            // kernel would remember the connection, and stand in the peer's way, when the address
+            // comes back.
+            let _ = socket.set_linger(Some(Duration::ZERO));
+            return;
+        }
         // Workers may keep the socket for as long as they need; the peer shall not wait for that.
-        let _ = socket2::SockRef::from(&self.socket).shutdown(Shutdown::Both);
+        let _ = socket.shutdown(Shutdown::Both);
     }
 
     /// Writes `pieces` and then whatever has been queued, until there is nothing or no room.
