@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{Durability, Grace, parse_duration};
-use crate::locks::StoreUrl;
+use crate::stores::StoreUrl;
 
 /// An NFSv3 server whose locks survive crashes.
 #[derive(Debug, Parser)]
@@ -21,6 +21,36 @@ pub struct Cli {
 pub enum Command {
     /// Serve directories over NFSv3, in the foreground, until SIGTERM
     Serve(Serve),
+    /// Look into a store of locks, move its state to another, or empty it
+    #[command(subcommand)]
+    Store(StoreCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Copy the state of one store into another that is empty
+    Copy {
+        /// embedded:/PATH or postgres://USER@HOST/DATABASE
+        #[arg(value_parser = StoreUrl::parse)]
+        from: StoreUrl,
+        #[arg(value_parser = StoreUrl::parse)]
+        to: StoreUrl,
+    },
+    /// Say what is in a store, and whether it contradicts itself
+    Check {
+        /// embedded:/PATH or postgres://USER@HOST/DATABASE
+        #[arg(value_parser = StoreUrl::parse)]
+        url: StoreUrl,
+    },
+    /// Forget all locks, shares and registrations; refused while locks are held
+    Clear {
+        /// embedded:/PATH or postgres://USER@HOST/DATABASE
+        #[arg(value_parser = StoreUrl::parse)]
+        url: StoreUrl,
+        /// Even if clients rely on them
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -37,13 +67,22 @@ pub struct Serve {
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
-    /// Where locks are kept: embedded:/PATH or memory: [default: in the state directory]
+    /// Where locks are kept: embedded:/PATH, memory: or postgres://USER@HOST/DATABASE [default: in
+    /// the state directory]
     #[arg(long, value_name = "URL", value_parser = StoreUrl::parse)]
     pub store: Option<StoreUrl>,
 
     /// What locks survive without being reclaimed [default: process]
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
+
+    /// Wait until the server that uses this PostgreSQL store ends, then take over
+    #[arg(long)]
+    pub standby: bool,
+
+    /// The name of this server among those of one PostgreSQL store [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
 
     /// How long clients may take to get their locks back after a restart [default: 90s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::cli::{Ports, Rpcbind};
-use crate::locks::StoreUrl;
+use crate::stores::StoreUrl;
 
 pub const DEFAULT_PATH: &str = "/etc/lockkeeper/lockkeeper.toml";
 
@@ -22,6 +22,7 @@ pub struct File {
     pub nsm: Nsm,
     pub store: Store,
     pub recovery: Recovery,
+    pub standby: Standby,
     pub limits: Limits,
     #[serde(rename = "export")]
     pub exports: Vec<Export>,
@@ -61,6 +62,21 @@ pub struct Recovery {
     pub grace: Option<Grace>,
     pub unreachable: Option<Unreachable>,
     pub protocol: Protocols,
+}
+
+/// Servers that share a PostgreSQL store.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Standby {
+    /// The name of this server among them.
+    pub node: Option<String>,
+    /// How long a server that shows no life keeps the store.
+    #[serde(deserialize_with = "duration")]
+    pub lease: Option<Duration>,
+    /// A program that must succeed before the first client is let in.
+    pub on_takeover: Option<PathBuf>,
+    #[serde(deserialize_with = "duration")]
+    pub on_takeover_timeout: Option<Duration>,
 }
 
 /// What one protocol's clients have instead.

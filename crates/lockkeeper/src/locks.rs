@@ -1,6 +1,7 @@
 //! From the configuration to the lock service: which store, and how locks behave.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -8,40 +9,34 @@ use keeper::bytes::Name;
 use keeper::change::Protocol;
 use keeper::config::{GraceMode, Unreachable};
 use server::Locks;
-use store::{Durability, Embedded, Memory, Settings, Store};
+use store::postgres::PostgresSettings;
+use store::{Durability, Memory, Store};
+use tracing::warn;
+use vfs::HandleKey;
+use vfs::secrets::{Secrets as _, SecretsInDirectory};
 
 use crate::cli;
 use crate::config::{self, File};
+use crate::seat::{self, Wish};
+use crate::stores::{StoreUrl, node_name, open_embedded};
 
-/// Where locks are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StoreUrl {
-    Embedded(PathBuf),
-    Memory,
-}
+/// How long the program that is run before clients are let in may take.
+const HOOK_PATIENCE: Duration = Duration::from_secs(60);
 
-impl StoreUrl {
-    pub fn parse(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            Some(("memory", "")) => Ok(Self::Memory),
-            Some(("embedded", path)) if path.starts_with('/') => Ok(Self::Embedded(path.into())),
-            Some(("embedded", _)) => Err(format!("`{text}`: the path must be absolute")),
-            _ => Err(format!("`{text}` is no store: write embedded:/PATH or memory:")),
-        }
-    }
-}
-
-/// What the operator is told about the store.
+/// The lock service to be, what the operator is told about its store, and the key of file handles.
 pub struct Chosen {
     pub locks: Locks,
     pub shown: String,
+    pub key: HandleKey,
 }
 
-pub fn choose(
+/// Opens the store. `waiting` hears whom a standby waits for.
+pub async fn choose(
     args: &cli::Serve,
     file: &File,
     state: &Path,
     reserved_ports: bool,
+    waiting: impl Fn(&str) + Send + 'static,
 ) -> Result<Chosen> {
     let url = args.store.clone().or_else(|| file.store.url.clone());
     let url = url.unwrap_or_else(|| StoreUrl::Embedded(state.join("store")));
@@ -49,20 +44,33 @@ pub fn choose(
         config::Durability::Process => Durability::Process,
         config::Durability::Power => Durability::Power,
     };
+    let word = match durability {
+        Durability::Process => "process",
+        Durability::Power => "power",
+    };
+    let mut key = SecretsInDirectory::new(state).secret("handle")?;
+    let mut lease = None;
+    if args.standby && !matches!(url, StoreUrl::Postgres(_)) {
+        bail!("a standby shares a PostgreSQL store: add --store postgres://USER@HOST/DATABASE");
+    }
     let (store, shown): (Box<dyn Store>, String) = match &url {
         StoreUrl::Memory => {
             (Box::new(Memory::new()), "store memory (locks end with the server)".into())
         }
         StoreUrl::Embedded(path) => {
-            let settings = Settings::new(path, run_directory(state)?, durability)
-                .with_context(|| format!("the lock store {}", path.display()))?;
-            let store = Embedded::open(settings)
-                .with_context(|| format!("the lock store {}", path.display()))?;
-            let word = match durability {
-                Durability::Process => "process",
-                Durability::Power => "power",
-            };
+            let store = open_embedded(path, durability)?;
             (Box::new(store), format!("store embedded {}   durability {word}", path.display()))
+        }
+        StoreUrl::Postgres(address) => {
+            let wish = wish(args, file, address, durability);
+            let mut taken = seat::take(&wish, waiting).await.with_context(|| url.to_string())?;
+            taken.store.remarks().iter().for_each(|remark| warn!("{remark}"));
+            // All servers of one store make the same handles.
+            let shared = taken.store.key_or_insert("handle", &key)?;
+            key = shared.try_into().ok().context("the handle key in the store is damaged")?;
+            lease = Some(taken.lease);
+            let node = &wish.settings.node;
+            (Box::new(taken.store), format!("store {url}   durability {word}   node {node}"))
         }
     };
     let locks = Locks {
@@ -70,30 +78,24 @@ pub fn choose(
         config: keeper_config(args, file),
         // A memory store forgets it, and clients must never see one twice.
         epoch_copy: Some(state.join("epoch")),
+        lease,
         reserved_ports,
     };
-    Ok(Chosen { locks, shown })
+    Ok(Chosen { locks, shown, key: HandleKey::new(key) })
 }
 
-/// Emptied by a restart of the machine; that is what tells one from a restart of the server. A
-/// directory that stays would make a lost page of the journal look whole.
-fn run_directory(state: &Path) -> Result<PathBuf> {
-    if rustix::process::geteuid().is_root() {
-        return Ok("/run/lockkeeper".into());
+fn wish(args: &cli::Serve, file: &File, address: &str, durability: Durability) -> Wish {
+    let node = args.node.clone().or_else(|| file.standby.node.clone()).unwrap_or_else(node_name);
+    let mut settings = PostgresSettings::new(address, &node, durability);
+    if let Some(lease) = file.standby.lease {
+        settings.lease = lease;
     }
-    let candidates = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let candidates = candidates.into_iter().chain([PathBuf::from("/dev/shm")]);
-    for candidate in candidates {
-        if candidate.is_dir() {
-            let user = rustix::process::geteuid().as_raw();
-            return Ok(candidate.join(format!("lockkeeper-{user}")));
-        }
+    Wish {
+        settings,
+        standby: args.standby,
+        on_takeover: file.standby.on_takeover.clone(),
+        on_takeover_timeout: file.standby.on_takeover_timeout.unwrap_or(HOOK_PATIENCE),
     }
-    bail!(
-        "no directory that a restart of the machine empties, for the lock store of {}; set \
-         XDG_RUNTIME_DIR to one, or serve with --store memory:",
-        state.display()
-    )
 }
 
 fn keeper_config(args: &cli::Serve, file: &File) -> keeper::config::Config {
@@ -132,20 +134,5 @@ fn keeper_config(args: &cli::Serve, file: &File) -> keeper::config::Config {
         },
         names,
         ..defaults
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_store_is_named_by_kind_and_place() {
-        assert_eq!(StoreUrl::parse("memory:"), Ok(StoreUrl::Memory));
-        let place = StoreUrl::Embedded("/var/lib/x".into());
-        assert_eq!(StoreUrl::parse("embedded:/var/lib/x"), Ok(place));
-        for wrong in ["", "memory", "embedded:x", "redis://x", "/var/lib/x"] {
-            assert!(StoreUrl::parse(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -6,8 +6,11 @@ mod config;
 mod exports;
 mod locks;
 mod memory;
+mod seat;
 mod serve;
 mod state;
+mod store_command;
+mod stores;
 
 use std::process::ExitCode;
 
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
     };
     let done = match arguments.command {
         cli::Command::Serve(args) => runtime.block_on(serve::serve(args)),
+        cli::Command::Store(command) => store_command::run(&command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

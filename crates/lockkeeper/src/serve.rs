@@ -10,8 +10,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use server::{Config, Ended, Limits, RpcbindMode, Server};
-use vfs::HandleKey;
-use vfs::secrets::{Secrets, SecretsInDirectory};
 
 use crate::banner::banner;
 use crate::cli;
@@ -29,13 +27,21 @@ pub async fn serve(args: cli::Serve) -> Result<()> {
     let reserved = args.ports.map_or(root, |ports| ports == cli::Ports::Reserved);
     let mut opener = Opener::new(&state.path, reserved, descriptors / 4);
     let exports = opener.open(&configured)?;
-    let key = HandleKey::new(SecretsInDirectory::new(&state.path).secret("handle")?);
 
     // Before anybody is told that we are there: a signal that comes at once must find us ready.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let Chosen { locks, shown } = locks::choose(&args, &file, &state.path, reserved)?;
+    let waiting = |told: &str| tell_systemd(&[NotifyState::Ready, NotifyState::Status(told)]);
+    let chosen = tokio::select! {
+        chosen = locks::choose(&args, &file, &state.path, reserved, waiting) => Some(chosen?),
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+    };
+    let Some(Chosen { locks, shown, key }) = chosen else {
+        info!("stopped while waiting for the store");
+        return Ok(());
+    };
     let server = Server::start(server_config(&args, &file), exports.clone(), key, locks).await?;
     let shown = banner(&server, &exports, &shown, opener.act_as_server()).await;
     // From here on only the server holds them, so that a reload lets go of what it drops.
@@ -44,7 +50,7 @@ pub async fn serve(args: cli::Serve) -> Result<()> {
     let mut stdout = std::io::stdout();
     let _ = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
     opener.notes().iter().for_each(|note| warn!("{note}"));
-    tell_systemd(&[NotifyState::Ready]);
+    tell_systemd(&[NotifyState::Ready, NotifyState::Status("serving")]);
 
     let stopper = server.stopper();
     let run = server.run();

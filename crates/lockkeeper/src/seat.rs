@@ -1,0 +1,204 @@
+//! The seat at a store that several servers share: waiting for it, taking it, and what must be done
+//! before the first client is let in.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use store::Lease;
+use store::postgres::{Holder, Moment, Postgres, PostgresSettings, Verdict, Watch};
+use tokio::process::Command;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tracing::{error, info, warn};
+
+/// How often a hook that fails is tried.
+const HOOK_ATTEMPTS: u32 = 3;
+const HOOK_PAUSE: Duration = Duration::from_secs(2);
+
+#[derive(Clone)]
+pub struct Wish {
+    pub settings: PostgresSettings,
+    /// Wait for as long as another serves, instead of refusing to start.
+    pub standby: bool,
+    pub on_takeover: Option<PathBuf>,
+    pub on_takeover_timeout: Duration,
+}
+
+/// The store, ours alone for as long as the lease is held.
+pub struct Taken {
+    pub store: Postgres,
+    pub lease: Lease,
+    /// Who had it before.
+    pub former: Option<Former>,
+}
+
+pub struct Former {
+    pub node: String,
+    /// It stopped cleanly.
+    pub left: bool,
+}
+
+/// Ends the wait when it is dropped.
+struct Wanted(Arc<AtomicBool>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Resolves when the store is ours and the hook has succeeded. Dropped meanwhile, it lets go.
+pub async fn take(wish: &Wish, waiting: impl Fn(&str) + Send + 'static) -> Result<Taken> {
+    let wanted = Wanted(Arc::new(AtomicBool::new(true)));
+    let (done, taken) = oneshot::channel();
+    let (of, is_wanted) = (wish.clone(), wanted.0.clone());
+    thread::Builder::new().name("seat".into()).spawn(move || {
+        let _ = done.send(wait_and_take(&of, &is_wanted, &waiting));
+    })?;
+    let mut taken = taken.await.context("the wait for the store ended in a defect")??;
+    if let Some(hook) = &wish.on_takeover
+        && let Err(failed) = run_hook(wish, hook, taken.former.as_ref()).await
+    {
+        // Another standby may be luckier.
+        let _ = taken.store.release();
+        return Err(failed);
+    }
+    drop(wanted);
+    Ok(taken)
+}
+
+fn wait_and_take(wish: &Wish, wanted: &AtomicBool, waiting: &dyn Fn(&str)) -> Result<Taken> {
+    let every = wish.settings.lease / 6;
+    let mut store = connect(wish, wanted, every)?;
+    let mut watch = Watch::default();
+    let mut known: Option<Holder> = None;
+    let mut troubled = false;
+    let former = loop {
+        if !wanted.load(Ordering::Relaxed) {
+            let _ = store.stop_standing_by();
+            bail!("stopped while waiting for the store");
+        }
+        let registered = if wish.standby { store.stand_by() } else { Ok(()) };
+        let asked = Instant::now();
+        let seat = registered.and_then(|()| store.seat());
+        let moment = Moment { asked, answered: Instant::now() };
+        let verdict = watch.look(moment, seat.as_ref().ok());
+        match seat {
+            Ok(seat) => {
+                if std::mem::take(&mut troubled) {
+                    info!("the store can be read again");
+                }
+                if matches!(verdict, Verdict::Free | Verdict::Dead) {
+                    break seat.holder;
+                }
+                heed(wish, known.as_ref(), seat.holder.as_ref(), waiting)?;
+                known = seat.holder;
+            }
+            Err(failed) if !wish.standby => return Err(failed.into()),
+            Err(failed) if !troubled => {
+                troubled = true;
+                warn!("standing by without a view of the store: {failed}");
+            }
+            Err(_) => {}
+        }
+        thread::sleep(every);
+    };
+    let lease = store.take()?;
+    let former = former.map(|holder| Former { node: holder.node, left: holder.left });
+    match &former {
+        Some(Former { node, left: true }) => info!("{node} has left the store; taking it"),
+        Some(Former { node, left: false }) if *node != wish.settings.node => {
+            warn!("{node} shows no life any more; taking over");
+        }
+        _ => {}
+    }
+    Ok(Taken { store, lease, former })
+}
+
+/// A standby waits for the database as well.
+fn connect(wish: &Wish, wanted: &AtomicBool, every: Duration) -> Result<Postgres> {
+    let mut troubled = false;
+    loop {
+        match Postgres::connect(wish.settings.clone()) {
+            Ok(store) => return Ok(store),
+            Err(failed) if !wish.standby || !failed.may_pass() => return Err(failed.into()),
+            Err(failed) if !troubled => {
+                troubled = true;
+                warn!("standing by without a view of the store: {failed}");
+            }
+            Err(_) => {}
+        }
+        if !wanted.load(Ordering::Relaxed) {
+            bail!("stopped while waiting for the store");
+        }
+        thread::sleep(every.max(Duration::from_millis(500)));
+    }
+}
+
+/// Somebody may be serving: a standby says whom it waits for, others refuse.
+fn heed(
+    wish: &Wish,
+    known: Option<&Holder>,
+    now: Option<&Holder>,
+    waiting: &dyn Fn(&str),
+) -> Result<()> {
+    let Some(now) = now else { return Ok(()) };
+    if wish.standby {
+        if known.is_none_or(|known| known.writer != now.writer) {
+            let told = format!("standing by: {} serves since {}", now.node, now.since);
+            info!("{told}");
+            waiting(&told);
+        }
+        return Ok(());
+    }
+    match known {
+        Some(known) if known.heartbeat != now.heartbeat || known.writer != now.writer => bail!(
+            "{} serves from this store since {}; stop it first, or start this server with \
+             --standby, to take over when that one ends",
+            now.node,
+            now.since
+        ),
+        None => {
+            info!("looking for {:.1} s whether {} still serves", now.lease.as_secs_f64(), now.node);
+            Ok(())
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// It must succeed before clients are let in: it may fence the former server, or move an address.
+async fn run_hook(wish: &Wish, hook: &PathBuf, former: Option<&Former>) -> Result<()> {
+    let shown = hook.display();
+    let mut last = anyhow!("not tried");
+    for attempt in 1..=HOOK_ATTEMPTS {
+        let mut command = Command::new(hook);
+        command
+            .env("LOCKKEEPER_NODE", &wish.settings.node)
+            .env("LOCKKEEPER_FORMER_NODE", former.map_or("", |former| &former.node))
+            .env(
+                "LOCKKEEPER_FORMER_STATE",
+                former.map_or("none", |former| if former.left { "left" } else { "dead" }),
+            )
+            // What it says goes to our log: it may leave something running that holds a pipe open.
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        let limit = wish.on_takeover_timeout;
+        last = match timeout(limit, command.status()).await {
+            Ok(Ok(status)) if status.success() => {
+                info!("{shown} succeeded");
+                return Ok(());
+            }
+            Ok(Ok(status)) => anyhow!("{status}"),
+            Ok(Err(failed)) => failed.into(),
+            Err(_) => anyhow!("it took longer than {limit:?}"),
+        };
+        error!("on_takeover {shown} failed ({attempt} of {HOOK_ATTEMPTS}): {last}");
+        tokio::time::sleep(HOOK_PAUSE).await;
+    }
+    Err(last.context(format!("on_takeover {shown} failed; no client was let in")))
+}

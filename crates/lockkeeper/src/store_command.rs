@@ -1,0 +1,157 @@
+//! `lockkeeper store`: look into a store, move its state, empty it. Nobody may be serving from it.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use keeper::change::{Exactness, Snapshot};
+use store::postgres::{Holder, Seat};
+use store::{Store as _, check, transfer};
+
+use crate::cli::StoreCommand;
+use crate::stores::{StoreUrl, look_into, open_unused};
+
+pub fn run(command: &StoreCommand) -> Result<()> {
+    match command {
+        StoreCommand::Copy { from, to } => copy(from, to),
+        StoreCommand::Check { url } => look(url),
+        StoreCommand::Clear { url, force } => {
+            let mut store = open_unused(url)?;
+            let cleared = transfer::clear(&mut *store, *force);
+            store.leave();
+            cleared?;
+            println!("{url} is empty; its epoch and ids go on");
+            Ok(())
+        }
+    }
+}
+
+fn copy(from: &StoreUrl, to: &StoreUrl) -> Result<()> {
+    if from == to {
+        bail!("{from} is the same store");
+    }
+    let mut source = open_unused(from).with_context(|| from.to_string())?;
+    let mut target = open_or_make(to).with_context(|| to.to_string())?;
+    let start = Instant::now();
+    let mut bar = Bar::new();
+    let saved = transfer::copy(&mut *source, &mut *target, |after, of| bar.show(after, of))?;
+    bar.end();
+    target.leave();
+    source.leave();
+    println!(
+        "copied {} clients, {} locks and {} shares in {:.1} s",
+        saved.clients.len(),
+        saved.locks.len(),
+        saved.shares.len(),
+        start.elapsed().as_secs_f64()
+    );
+    println!("{from} still has them: serve from {to} alone from now on");
+    Ok(())
+}
+
+/// The second store of a copy may not be there yet.
+fn open_or_make(url: &StoreUrl) -> Result<Box<dyn store::Store>> {
+    match url {
+        StoreUrl::Embedded(path) => {
+            Ok(Box::new(crate::stores::open_embedded(path, store::Durability::Power)?))
+        }
+        StoreUrl::Memory => bail!("a store in memory ends with this command"),
+        StoreUrl::Postgres(_) => open_unused(url),
+    }
+}
+
+fn look(url: &StoreUrl) -> Result<()> {
+    let saved = match url {
+        StoreUrl::Postgres(address) => {
+            let mut store = look_into(address).with_context(|| url.to_string())?;
+            print!("{}", who_serves(&store.seat()?));
+            store.load()?
+        }
+        _ => open_unused(url)?.load()?,
+    };
+    print!("{}", described(&saved));
+    let problems = check::problems(&saved);
+    if problems.is_empty() {
+        println!("verdict    sound");
+        return Ok(());
+    }
+    for problem in &problems {
+        println!("problem    {problem}");
+    }
+    bail!(
+        "{url} contradicts itself. Restore it from a backup; or, if no client holds a lock any \
+         more, clear it: lockkeeper store clear {url} --force"
+    )
+}
+
+/// Who serves from a store that several share, and who waits.
+fn who_serves(seat: &Seat) -> String {
+    let mut text = match &seat.holder {
+        None => "serves     nobody yet\n".to_owned(),
+        Some(Holder { node, since, left: true, .. }) => {
+            format!(
+                "serves     nobody; the last was {node}, since {since}, and it stopped cleanly\n"
+            )
+        }
+        Some(Holder { node, since, .. }) => format!("serves     {node}, since {since}\n"),
+    };
+    for standby in &seat.standbys {
+        let heard = standby.heard.as_secs_f64();
+        text += &format!(
+            "standby    {}, since {}, last heard of {heard:.1} s ago\n",
+            standby.node, standby.since
+        );
+    }
+    text
+}
+
+fn described(saved: &Snapshot) -> String {
+    let exact = match saved.exactness {
+        Exactness::Exact => "every acknowledged lock is there",
+        Exactness::Roster => {
+            "all clients are there; locks may be missing, so they will be reclaimed"
+        }
+    };
+    let stop = match (saved.stopped_cleanly, saved.in_grace) {
+        (true, _) => "clean: the next start needs no grace period",
+        (false, true) => "in a grace period: the next start begins another",
+        (false, false) => "not clean: the next start begins a grace period",
+    };
+    format!(
+        "epoch      {}   NSM state {}\nclients    {}\nlocks      {}\nshares     {}\n\
+         exactness  {exact}\nlast stop  {stop}\n",
+        saved.epoch.0,
+        saved.epoch.nsm_state(),
+        saved.clients.len(),
+        saved.locks.len(),
+        saved.shares.len(),
+    )
+}
+
+/// How far it is, on a terminal; silent elsewhere.
+struct Bar {
+    shown: bool,
+}
+
+impl Bar {
+    const WIDTH: usize = 40;
+
+    fn new() -> Self {
+        Self { shown: std::io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, after: usize, of: usize) {
+        if self.shown && of > 0 {
+            let full = Self::WIDTH * after / of;
+            let bar = "#".repeat(full) + &"-".repeat(Self::WIDTH - full);
+            eprint!("\r[{bar}] {after} of {of}");
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    fn end(&mut self) {
+        if self.shown {
+            eprintln!();
+        }
+    }
+}

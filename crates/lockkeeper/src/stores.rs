@@ -1,0 +1,165 @@
+//! Which store, by its url; opened for a command that works with it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use store::postgres::{Postgres, PostgresSettings, Verdict, Watch};
+use store::{Durability, Embedded, Memory, Settings, Store};
+
+/// Where locks are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    Embedded(PathBuf),
+    Memory,
+    Postgres(String),
+}
+
+impl StoreUrl {
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("memory", "")) => Ok(Self::Memory),
+            Some(("embedded", path)) if path.starts_with('/') => Ok(Self::Embedded(path.into())),
+            Some(("embedded", _)) => Err(format!("`{text}`: the path must be absolute")),
+            Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+                Ok(Self::Postgres(text.to_owned()))
+            }
+            // It may have a password in it, so it is not repeated.
+            Some(("postgres" | "postgresql", _)) => {
+                Err("a PostgreSQL store is written postgres://USER@HOST/DATABASE".into())
+            }
+            _ => Err(format!(
+                "`{text}` is no store: write embedded:/PATH, memory: or postgres://USER@HOST/DATABASE"
+            )),
+        }
+    }
+}
+
+/// Without the password.
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Embedded(path) => write!(f, "embedded:{}", path.display()),
+            Self::Memory => f.write_str("memory:"),
+            Self::Postgres(url) => {
+                let (scheme, rest) = url.split_once("//").unwrap_or(("", url));
+                let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+                let shown = match rest.rsplit_once('@') {
+                    Some((who, place)) => {
+                        let user = who.split_once(':').map_or(who, |(user, _)| user);
+                        format!("{user}@{place}")
+                    }
+                    None => rest.to_owned(),
+                };
+                // An option may be a password as well; only where the server is matters here.
+                let host = options.split('&').find(|option| option.starts_with("host="));
+                write!(f, "{scheme}//{shown}")?;
+                host.map_or(Ok(()), |host| write!(f, "?{host}"))
+            }
+        }
+    }
+}
+
+pub fn open_embedded(path: &Path, durability: Durability) -> Result<Embedded> {
+    let shown = || format!("the lock store {}", path.display());
+    let settings = Settings::new(path, run_directory(path)?, durability).with_context(shown)?;
+    Embedded::open(settings).with_context(shown)
+}
+
+/// A store for a command other than `serve`: nobody may be serving from it.
+pub fn open_unused(url: &StoreUrl) -> Result<Box<dyn Store>> {
+    Ok(match url {
+        StoreUrl::Memory => Box::new(Memory::new()),
+        StoreUrl::Embedded(path) => {
+            if !path.is_dir() {
+                bail!("there is no store in {}", path.display());
+            }
+            Box::new(open_embedded(path, Durability::Power)?)
+        }
+        StoreUrl::Postgres(address) => {
+            let mut store = look_into(address).with_context(|| url.to_string())?;
+            refuse_if_served(&mut store)?;
+            store.take()?;
+            Box::new(store)
+        }
+    })
+}
+
+/// Connected to look, not to write: somebody may be serving.
+pub fn look_into(address: &str) -> Result<Postgres> {
+    let node = format!("{} (store command)", node_name());
+    Ok(Postgres::connect(PostgresSettings::new(address, &node, Durability::Process))?)
+}
+
+/// Who has this name among the servers of one store, unless the configuration says otherwise.
+pub fn node_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Looks for as long as its lease whether a server is alive.
+fn refuse_if_served(store: &mut Postgres) -> Result<()> {
+    let mut watch = Watch::default();
+    let first = store.seat()?.holder;
+    loop {
+        match store.watch(&mut watch)? {
+            Verdict::Free | Verdict::Dead => return Ok(()),
+            Verdict::Wait => {}
+        }
+        let now = store.seat()?.holder;
+        if let (Some(first), Some(now)) = (&first, &now)
+            && (first.writer, first.heartbeat) != (now.writer, now.heartbeat)
+        {
+            bail!("{} serves from this store since {}; stop it first", now.node, now.since);
+        }
+        let pause = first.as_ref().map_or(0, |holder| holder.lease.as_millis() as u64 / 6);
+        std::thread::sleep(std::time::Duration::from_millis(pause.max(10)));
+    }
+}
+
+/// Emptied by a restart of the machine; that is what tells one from a restart of the server. A
+/// directory that stays would make a lost page of the journal look whole.
+fn run_directory(path: &Path) -> Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok("/run/lockkeeper".into());
+    }
+    let candidates = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let candidates = candidates.into_iter().chain([PathBuf::from("/dev/shm")]);
+    for candidate in candidates {
+        if candidate.is_dir() {
+            let user = rustix::process::geteuid().as_raw();
+            return Ok(candidate.join(format!("lockkeeper-{user}")));
+        }
+    }
+    bail!(
+        "no directory that a restart of the machine empties, for the lock store {}; set \
+         XDG_RUNTIME_DIR to one, or serve with --store memory:",
+        path.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_named_by_kind_and_place() {
+        assert_eq!(StoreUrl::parse("memory:"), Ok(StoreUrl::Memory));
+        let place = StoreUrl::Embedded("/var/lib/x".into());
+        assert_eq!(StoreUrl::parse("embedded:/var/lib/x"), Ok(place));
+        let url = "postgres://me@db/locks";
+        assert_eq!(StoreUrl::parse(url), Ok(StoreUrl::Postgres(url.into())));
+        for wrong in ["", "memory", "embedded:x", "redis://x", "/var/lib/x", "postgres:x"] {
+            assert!(StoreUrl::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let shown = |url: &str| StoreUrl::Postgres(url.into()).to_string();
+        assert_eq!(shown("postgres://me:p@ss@db:5/locks"), "postgres://me@db:5/locks");
+        assert_eq!(
+            shown("postgres:///locks?password=secret&host=/run/postgresql"),
+            "postgres:///locks?host=/run/postgresql"
+        );
+    }
+}
