@@ -16,5 +16,6 @@ pub mod kernel;
 pub mod lab;
 pub mod namespace;
 pub mod packages;
+pub mod pair;
 pub mod process;
 pub mod server;

@@ -177,6 +177,10 @@ impl Server {
         self.start()
     }
 
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     pub fn is_running(&self) -> bool {
         self.process().as_mut().is_some_and(Process::is_running)
     }

@@ -28,14 +28,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const NOTICE: Duration = Duration::from_secs(3);
 
 /// One guest's processes, and how many of them died with it.
-struct Crew<'a> {
+pub(super) struct Crew<'a> {
     guest: &'a Guest,
     tasks: Vec<Task>,
     died: usize,
 }
 
 impl<'a> Crew<'a> {
-    fn start(guest: &'a Guest, room: &Room) -> Result<Self> {
+    pub(super) fn start(guest: &'a Guest, room: &Room) -> Result<Self> {
         guest.succeed("rm -f /var/lib/nfs/increments.*")?;
         let mut crew = Self { guest, tasks: Vec::new(), died: 0 };
         crew.set_to_work(room)?;
@@ -61,7 +61,7 @@ impl<'a> Crew<'a> {
         self.tasks.iter().all(Task::is_running)
     }
 
-    fn finish(&mut self) -> Result<()> {
+    pub(super) fn finish(&mut self) -> Result<()> {
         self.tasks.iter().try_for_each(Task::close)?;
         for task in self.tasks.drain(..) {
             let output = task.wait(PATIENCE)?;
@@ -71,7 +71,7 @@ impl<'a> Crew<'a> {
     }
 
     /// Every number that its processes logged.
-    fn logged(&self) -> Result<Vec<u64>> {
+    pub(super) fn logged(&self) -> Result<Vec<u64>> {
         let text = self.guest.succeed("cat /var/lib/nfs/increments.*")?;
         text.lines().map(|line| line.parse().with_context(|| format!("{line:?}"))).collect()
     }
@@ -144,7 +144,7 @@ fn increments(world: &World, settings: &Settings) -> Result<()> {
 
 /// Each number up to the last was written by one process. Who died may have written one that it did
 /// not log.
-fn judge(last: u64, logged: &[u64], died: usize) -> Result<()> {
+pub(super) fn judge(last: u64, logged: &[u64], died: usize) -> Result<()> {
     let mut times: BTreeMap<u64, usize> = BTreeMap::new();
     for number in logged {
         *times.entry(*number).or_default() += 1;

@@ -21,6 +21,7 @@ mod recovery;
 mod roster;
 mod server_crash;
 mod spoof;
+mod standby;
 mod waiting;
 
 use std::time::Instant;
@@ -69,6 +70,7 @@ pub fn steps() -> Vec<Step> {
         spoof::STEPS,
         recorded::STEPS,
         increments::STEPS,
+        standby::STEPS,
     ]
     .concat()
 }

@@ -28,6 +28,8 @@ pub struct Size {
     pub stillness_seconds: u64,
     pub increment_seconds: u64,
     pub increment_kills: u64,
+    /// How often a server is paused and replaced.
+    pub pauses: usize,
     /// How much later than asked something may happen: in CI a machine may have other things to do.
     pub slack: u32,
 }
@@ -43,6 +45,7 @@ impl Size {
         stillness_seconds: 8,
         increment_seconds: 60,
         increment_kills: 10,
+        pauses: 10,
         slack: 1,
     };
 
@@ -56,6 +59,7 @@ impl Size {
         stillness_seconds: 3,
         increment_seconds: 20,
         increment_kills: 4,
+        pauses: 2,
         slack: 3,
     };
 }
