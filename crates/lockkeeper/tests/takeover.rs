@@ -18,7 +18,8 @@ use node::Node;
 use recorder::{Random, free_port};
 use rustix::process::Signal;
 use store::{Durability, Postgres, PostgresSettings, Store};
-use testbed::postgres::{Options, Server};
+use testbed::postgres::{Options, Server, Stop};
+use wire::nlm::{Range, Status};
 
 fn takeovers() -> usize {
     std::env::var("LOCKKEEPER_TAKEOVERS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
@@ -147,6 +148,45 @@ async fn a_second_server_is_refused_and_told_of_the_standby() {
     standby.signal(Signal::TERM);
     assert!(standby.ended().await.success());
     assert!(again.is_heard().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_of_the_database_makes_locks_wait_and_files_go_on() {
+    let (database, url) = database();
+    let dir = tempfile::tempdir().unwrap();
+    let export = dir.path().join("export");
+    recorder::export(&export);
+    let options = ["--store", &url, "--node", "alone", export.to_str().unwrap()];
+    let mut server = Node::start(&dir.path().join("alone"), free_port(), &options);
+    server.serves().await;
+    let handles = recorder::files(server.at, &export).await;
+    let lockers = recorder::lockers(server.at).await;
+    let range = Range { offset: 0, length: 8 };
+    assert_eq!(lockers[0].lock(&handles[0], range).await.unwrap(), Status::Granted);
+    // Until it has been seen that nobody waits, one is assumed to.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+
+    database.stop(Stop::Immediate).unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(5) {
+        assert!(server.is_heard().await, "{}", server.said());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // The first is with the store, and nobody knows; the next is told that there is trouble.
+    let (first, handle) = (lockers[3].clone(), handles[2].clone());
+    let first = tokio::spawn(async move { first.lock(&handle, range).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(lockers[1].lock(&handles[1], range).await.unwrap(), Status::DeniedNoLocks);
+    assert!(!first.is_finished() || first.await.unwrap().is_err());
+    database.start_again().unwrap();
+    let begun = Instant::now();
+    while lockers[1].lock(&handles[1], range).await.unwrap() != Status::Granted {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{}", server.said());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let said = server.said();
+    assert!(said.contains("locks wait") && said.contains("the store works again"), "{said}");
+    assert_eq!(lockers[2].lock(&handles[0], range).await.unwrap(), Status::Denied);
 }
 
 fn script(path: &Path, text: &str) {
