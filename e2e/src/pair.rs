@@ -5,7 +5,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// `/run` is for each machine alone; and in a process namespace of its own a server's death shows by
 /// its silence only.
 const AS_A_MACHINE: &str = r#"mount -t tmpfs run /run/lockkeeper && exec "$@""#;
+
+/// The one that operators get.
+static MOVE_ADDRESS: LazyLock<PathBuf> = LazyLock::new(|| {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/takeover/move-address")
+});
 
 pub struct Pair {
     pub nodes: [Node; 2],
@@ -91,10 +96,10 @@ impl Node {
         let hook = self.directory.join("takeover");
         let script = format!(
             "#!/bin/sh\n\
-             # A machine that only paused must not answer for the address.\n\
-             ip -n {other} addr del {SERVICE_V4}/24 dev eth0 2>/dev/null\n\
-             ip addr replace {SERVICE_V4}/24 dev eth0 || exit\n\
-             arping -q -U -c 2 -I eth0 {SERVICE_V4} &\n"
+             export ADDRESS={SERVICE_V4}/24 DEVICE=eth0\n\
+             export TAKE_AWAY='ip -n {other} addr del {SERVICE_V4}/24 dev eth0 || true'\n\
+             exec {}\n",
+            MOVE_ADDRESS.display()
         );
         fs::write(&hook, script)?;
         fs::set_permissions(&hook, fs::Permissions::from_mode(0o755))?;
