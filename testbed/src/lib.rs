@@ -2,3 +2,4 @@
 
 pub mod packages;
 pub mod postgres;
+pub mod small_disk;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::planted;
 use crate::shell::{output, run, run_with};
 
-pub const FUZZ_SECONDS: u32 = 20;
+pub const FUZZ_SECONDS: u32 = 12;
 /// The full form is 20,000.
 const SIM_SEEDS: &str = "1500";
 const FUZZ_DIR: &str = "fuzz";

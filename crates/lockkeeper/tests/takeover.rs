@@ -11,13 +11,15 @@ mod recorder;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use keeper::change::Exactness;
 use node::Node;
 use recorder::{Random, free_port};
 use rustix::process::Signal;
 use store::{Durability, Postgres, PostgresSettings, Store};
+use tempfile::TempDir;
 use testbed::postgres::{Options, Server, Stop};
 use wire::nlm::{Range, Status};
 
@@ -25,10 +27,48 @@ fn takeovers() -> usize {
     std::env::var("LOCKKEEPER_TAKEOVERS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
 }
 
-fn database() -> (Server, String) {
-    let server = Server::start_with(&Options { tcp: true, ..Options::default() }).unwrap();
-    let url = server.tcp_url().unwrap();
-    (server, url)
+/// A database and a directory, for servers that share both.
+struct Scene {
+    database: Server,
+    url: String,
+    dir: TempDir,
+    export: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::with(&Options { tcp: true, ..Options::default() })
+    }
+
+    fn with(options: &Options) -> Self {
+        let database = Server::start_with(options).unwrap();
+        let url = database.tcp_url().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let export = dir.path().join("export");
+        recorder::export(&export);
+        Self { database, url, dir, export }
+    }
+
+    /// What the database has, for each process.
+    fn stored(&self, handles: &[Vec<u8>]) -> Vec<[u32; recorder::FILES]> {
+        let reader = PostgresSettings::new(&self.url, "reader", Durability::Process);
+        let saved = Postgres::connect(reader).unwrap().load().unwrap();
+        assert_eq!(saved.exactness, Exactness::Exact);
+        recorder::stored(&saved, handles)
+    }
+
+    /// Starts a server on a port of its own.
+    fn start(&self, name: &str, more: &[&str]) -> Node {
+        let mut options = vec![self.export.to_str().unwrap()];
+        options.extend(more);
+        self.start_on(free_port(), name, &options)
+    }
+
+    fn start_on(&self, port: u16, name: &str, more: &[&str]) -> Node {
+        let mut options = vec!["--store", &self.url, "--node", name];
+        options.extend(more);
+        Node::start(&self.dir.path().join(name), port, &options)
+    }
 }
 
 /// How a server ends.
@@ -42,26 +82,22 @@ enum End {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn takeovers_lose_nothing_and_steal_nothing() {
-    let (_database, url) = database();
-    let dir = tempfile::tempdir().unwrap();
-    let export = dir.path().join("export");
-    recorder::export(&export);
-    let config = dir.path().join("lockkeeper.toml");
+    let scene = Scene::new();
+    let config = scene.dir.path().join("lockkeeper.toml");
     // Both must make the same handles of the same files.
-    fs::write(&config, format!("[[export]]\npath = {export:?}\nfilesystem_id = 7\n")).unwrap();
+    fs::write(&config, format!("[[export]]\npath = {:?}\nfilesystem_id = 7\n", scene.export))
+        .unwrap();
     let config = config.to_str().unwrap();
     let names = ["a", "b"];
     let ports = [free_port(), free_port()];
-    let node = |which: usize| {
-        let options = ["--store", &url, "--node", names[which], "--standby", "-c", config];
-        Node::start(&dir.path().join(names[which]), ports[which], &options)
-    };
+    let node =
+        |which: usize| scene.start_on(ports[which], names[which], &["--standby", "-c", config]);
     let mut serving = 0;
     let mut server = node(0);
     server.serves().await;
     let mut standby = node(1);
     standby.says("standing by: a serves").await;
-    let handles = recorder::files(server.at, &export).await;
+    let handles = recorder::files(server.at, &scene.export).await;
     let beliefs = recorder::no_beliefs();
     let mut random = Random(11);
     let mut held = 0;
@@ -104,9 +140,7 @@ async fn takeovers_lose_nothing_and_steal_nothing() {
         let status = server.ended().await;
         assert!(end != End::Leave || status.success(), "{}", server.said());
 
-        let reader = PostgresSettings::new(&url, "reader", Durability::Process);
-        let saved = Postgres::connect(reader).unwrap().load().unwrap();
-        let found = recorder::stored(&saved, &handles);
+        let found = scene.stored(&handles);
         held += recorder::compare(&beliefs, &found, round);
         recorder::reclaim(&recorder::lockers(standby.at).await, &found, &handles).await;
         let fresh = node(serving);
@@ -120,18 +154,10 @@ async fn takeovers_lose_nothing_and_steal_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_server_is_refused_and_told_of_the_standby() {
-    let (_database, url) = database();
-    let dir = tempfile::tempdir().unwrap();
-    let export = dir.path().join("export");
-    recorder::export(&export);
-    let start = |name: &str, more: &[&str]| {
-        let mut options = vec!["--store", &url, "--node", name, export.to_str().unwrap()];
-        options.extend(more);
-        Node::start(&dir.path().join(name), free_port(), &options)
-    };
-    let mut first = start("first", &[]);
+    let scene = Scene::new();
+    let mut first = scene.start("first", &[]);
     first.serves().await;
-    let mut second = start("second", &[]);
+    let mut second = scene.start("second", &[]);
     assert_eq!(second.ended().await.code(), Some(1));
     let said = second.said();
     assert!(said.contains("first serves from this store") && said.contains("--standby"), "{said}");
@@ -139,11 +165,11 @@ async fn a_second_server_is_refused_and_told_of_the_standby() {
     first.signal(Signal::KILL);
     first.ended().await;
     let begun = Instant::now();
-    let mut again = start("first", &[]);
+    let mut again = scene.start("first", &[]);
     again.serves().await;
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     // A standby that is told to end does.
-    let mut standby = start("second", &["--standby"]);
+    let mut standby = scene.start("second", &["--standby"]);
     standby.says("standing by").await;
     standby.signal(Signal::TERM);
     assert!(standby.ended().await.success());
@@ -152,21 +178,17 @@ async fn a_second_server_is_refused_and_told_of_the_standby() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_of_the_database_makes_locks_wait_and_files_go_on() {
-    let (database, url) = database();
-    let dir = tempfile::tempdir().unwrap();
-    let export = dir.path().join("export");
-    recorder::export(&export);
-    let options = ["--store", &url, "--node", "alone", export.to_str().unwrap()];
-    let mut server = Node::start(&dir.path().join("alone"), free_port(), &options);
+    let scene = Scene::new();
+    let mut server = scene.start("alone", &[]);
     server.serves().await;
-    let handles = recorder::files(server.at, &export).await;
+    let handles = recorder::files(server.at, &scene.export).await;
     let lockers = recorder::lockers(server.at).await;
     let range = Range { offset: 0, length: 8 };
     assert_eq!(lockers[0].lock(&handles[0], range).await.unwrap(), Status::Granted);
     // Until it has been seen that nobody waits, one is assumed to.
     tokio::time::sleep(Duration::from_secs(2)).await;
 
-    database.stop(Stop::Immediate).unwrap();
+    scene.database.stop(Stop::Immediate).unwrap();
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(5) {
         assert!(server.is_heard().await, "{}", server.said());
@@ -178,7 +200,7 @@ async fn an_outage_of_the_database_makes_locks_wait_and_files_go_on() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(lockers[1].lock(&handles[1], range).await.unwrap(), Status::DeniedNoLocks);
     assert!(!first.is_finished() || first.await.unwrap().is_err());
-    database.start_again().unwrap();
+    scene.database.start_again().unwrap();
     let begun = Instant::now();
     while lockers[1].lock(&handles[1], range).await.unwrap() != Status::Granted {
         assert!(begun.elapsed() < Duration::from_secs(30), "{}", server.said());
@@ -189,6 +211,55 @@ async fn an_outage_of_the_database_makes_locks_wait_and_files_go_on() {
     assert_eq!(lockers[2].lock(&handles[0], range).await.unwrap(), Status::Denied);
 }
 
+/// What happens to the database while clients lock.
+fn trouble(database: &Server, round: usize) {
+    match round % 3 {
+        0 => {
+            database.stop(Stop::Immediate).unwrap();
+            database.start_again().unwrap();
+        }
+        1 => {
+            database.stop(Stop::Fast).unwrap();
+            database.start_again().unwrap();
+        }
+        _ => {
+            for _ in 0..10 {
+                let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                           WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
+                database.psql(sql).unwrap();
+                std::thread::sleep(Duration::from_millis(30));
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_breaks_off_in_the_middle_has_what_clients_were_told() {
+    let scene = Scene::with(&Options { tcp: true, fsync: true, ..Options::default() });
+    let mut server = scene.start("alone", &[]);
+    server.serves().await;
+    let handles = recorder::files(server.at, &scene.export).await;
+    let beliefs = recorder::no_beliefs();
+    let mut held = 0;
+    for round in 0..takeovers() {
+        let tasks = recorder::work(server.at, &beliefs, &handles, round).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::task::block_in_place(|| trouble(&scene.database, round));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        server.signal(Signal::KILL);
+        server.ended().await;
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let found = scene.stored(&handles);
+        held += recorder::compare(&beliefs, &found, round);
+        server = scene.start("alone", &[]);
+        server.serves().await;
+        recorder::reclaim(&recorder::lockers(server.at).await, &found, &handles).await;
+    }
+    assert!(held > takeovers() as u32, "there was hardly a lock to lose");
+}
+
 fn script(path: &Path, text: &str) {
     fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -196,24 +267,16 @@ fn script(path: &Path, text: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_is_let_in_before_the_hook_has_succeeded() {
-    let (_database, url) = database();
-    let dir = tempfile::tempdir().unwrap();
-    let export = dir.path().join("export");
-    recorder::export(&export);
-    let (hook, heard) = (dir.path().join("hook"), dir.path().join("heard"));
-    let config = dir.path().join("lockkeeper.toml");
+    let scene = Scene::new();
+    let (hook, heard) = (scene.dir.path().join("hook"), scene.dir.path().join("heard"));
+    let config = scene.dir.path().join("lockkeeper.toml");
     fs::write(&config, format!("[standby]\non_takeover = {hook:?}\n")).unwrap();
     let configuration = config.to_str().unwrap();
-    let start = |name: &str, more: &[&str]| {
-        let mut options = vec!["--store", &url, "--node", name, export.to_str().unwrap()];
-        options.extend(more);
-        Node::start(&dir.path().join(name), free_port(), &options)
-    };
-    let mut first = start("first", &[]);
+    let mut first = scene.start("first", &[]);
     first.serves().await;
 
     script(&hook, "echo no fence agent >&2; exit 3");
-    let mut failing = start("failing", &["--standby", "-c", configuration]);
+    let mut failing = scene.start("failing", &["--standby", "-c", configuration]);
     failing.says("standing by").await;
     first.signal(Signal::TERM);
     assert!(first.ended().await.success());
@@ -225,7 +288,7 @@ async fn nobody_is_let_in_before_the_hook_has_succeeded() {
     let heard = heard.display();
     script(&hook, &format!("env | grep LOCKKEEPER_ | sort > {heard}; sleep 1"));
     let begun = Instant::now();
-    let mut second = start("second", &["--standby", "-c", configuration]);
+    let mut second = scene.start("second", &["--standby", "-c", configuration]);
     second.serves().await;
     assert!(begun.elapsed() >= Duration::from_secs(1), "it did not wait for the hook");
     let heard = fs::read_to_string(heard.to_string()).unwrap();

@@ -5,30 +5,19 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use keeper::change::{Change, Exactness};
 use keeper::identity::{Epoch, LockId};
 use lockkeeper_store::conformance::{client, lock};
 use lockkeeper_store::{Committed, Durability, Embedded, Settings, Store, StoreError, Token};
+use testbed::small_disk::run_test_inside;
 
 const DIRECTORY: &str = "LOCKKEEPER_STORE_FULL_DIRECTORY";
 
 #[test]
 fn a_full_disk_stops_the_store_and_room_lets_it_go_on() {
     let directory = tempfile::tempdir().unwrap();
-    let script = "mount -t tmpfs -o size=3m none \"$1\" && shift && exec \"$@\"";
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-c", script, "sh"])
-        .arg(directory.path())
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "inside", "--ignored", "--nocapture"])
-        .env(DIRECTORY, directory.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "this test needs root: {said}");
-    assert!(said.contains("1 passed"), "{said}");
+    run_test_inside("inside", directory.path(), "3m", DIRECTORY).unwrap();
 }
 
 #[test]

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use keeper::change::{Change, Exactness, Snapshot};
-use keeper::identity::{ClientId, Epoch, LockId};
-use lockkeeper_store::conformance::{client, lock, share};
+use keeper::identity::Epoch;
+use lockkeeper_store::conformance::batch;
 use lockkeeper_store::{Committed, Durability, Embedded, Settings, Store, Token};
 
 const DIRECTORY: &str = "LOCKKEEPER_STORE_CHILD_DIRECTORY";
@@ -23,25 +23,6 @@ fn settings(directory: &Path, durability: Durability) -> Settings {
     settings.journal_bytes = 50_000;
     settings.sync_delay = Duration::from_millis(5);
     settings
-}
-
-/// The batch with this token, whoever asks.
-fn batch(token: u64) -> Vec<Change> {
-    let mut random = token.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut draw = |below: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (random >> 33) % below
-    };
-    let size = draw(6) + 1;
-    let one = |draw: &mut dyn FnMut(u64) -> u64| match draw(40) {
-        0 => client(draw(20)),
-        1 => Change::ClientGone(ClientId(draw(20))),
-        2 => Change::IdsBelow(token),
-        3 => share(draw(20), 1),
-        4..20 => Change::LockGone(LockId(draw(300))),
-        _ => lock(draw(300), draw(20)),
-    };
-    (0..size).map(|_| one(&mut draw)).collect()
 }
 
 #[test]

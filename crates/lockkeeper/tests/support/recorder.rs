@@ -82,7 +82,8 @@ async fn load(
         match (status, lock) {
             (Status::Granted, true) => belief.held[file] |= mask,
             (Status::Granted, false) => belief.held[file] &= !mask,
-            (Status::Denied, true) => {}
+            // The store cannot be written for a while.
+            (Status::Denied | Status::DeniedNoLocks, true) => {}
             other => panic!("{other:?}"),
         }
     }

@@ -6,33 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use keeper::change::{Change, Exactness};
-use keeper::identity::{ClientId, Epoch, LockId};
-use lockkeeper_store::conformance::{client, lock, share};
+use keeper::identity::Epoch;
+use lockkeeper_store::conformance::{batch, lock};
 use lockkeeper_store::{
     Committed, Durability, Postgres, PostgresSettings, Store, StoreError, Token,
 };
 use testbed::postgres::{Options, Server, Stop};
 
 use crate::world::{Driven, long, settings, taken};
-
-/// The batch with this number, whoever asks.
-fn batch(number: u64) -> Vec<Change> {
-    let mut random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut draw = |below: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (random >> 33) % below
-    };
-    let size = draw(6) + 1;
-    let one = |draw: &mut dyn FnMut(u64) -> u64| match draw(40) {
-        0 => client(draw(20)),
-        1 => Change::ClientGone(ClientId(draw(20))),
-        2 => Change::IdsBelow(number),
-        3 => share(draw(20), 1),
-        4..20 => Change::LockGone(LockId(draw(300))),
-        _ => lock(draw(300), draw(20)),
-    };
-    (0..size).map(|_| one(&mut draw)).collect()
-}
 
 /// Commits while `trouble` runs beside it, and some more after it.
 fn commit_during(driven: &mut Driven, trouble: impl FnOnce() + Send) -> u64 {

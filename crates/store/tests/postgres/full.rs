@@ -11,6 +11,7 @@ use keeper::change::Change;
 use lockkeeper_store::conformance::lock;
 use lockkeeper_store::{Committed, Store, StoreError, Token};
 use testbed::postgres::{Options, Server, Stop, give};
+use testbed::small_disk::run_test_inside;
 
 use crate::world::{Driven, settings, taken};
 
@@ -21,18 +22,7 @@ fn a_full_disk_stops_the_store_and_room_lets_it_go_on() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .unwrap();
-    let script = "mount -t tmpfs -o size=90m none \"$1\" && shift && exec \"$@\"";
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-c", script, "sh"])
-        .arg(directory.path())
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "full::inside", "--ignored", "--nocapture"])
-        .env(DIRECTORY, directory.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "this test needs root: {said}");
-    assert!(said.contains("1 passed"), "{said}");
+    run_test_inside("full::inside", directory.path(), "90m", DIRECTORY).unwrap();
 }
 
 #[test]
