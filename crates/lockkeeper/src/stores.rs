@@ -28,8 +28,10 @@ impl StoreUrl {
             Some(("postgres" | "postgresql", _)) => {
                 Err("a PostgreSQL store is written postgres://USER@HOST/DATABASE".into())
             }
-            _ => Err(format!(
-                "`{text}` is no store: write embedded:/PATH, memory: or postgres://USER@HOST/DATABASE"
+            kind => Err(format!(
+                "`{}` is no kind of store: write embedded:/PATH, memory: or \
+                 postgres://USER@HOST/DATABASE",
+                kind.map_or(text, |(kind, _)| kind)
             )),
         }
     }

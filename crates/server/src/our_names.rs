@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use keeper::bytes::Name;
 
 /// A restart waits no longer for a name service: most clients go by the address.
-const PATIENCE: Duration = Duration::from_millis(250);
+const PATIENCE: Duration = Duration::from_millis(100);
 /// A look-up is a thread that may hang for as long as the resolver likes.
 const LOOKUPS_MAX: usize = 16;
 
