@@ -1,6 +1,7 @@
 //! What our server must reach beside the other one, in one and the same run.
 
 use crate::compare::{Comparison, Row};
+use crate::lockkeeper::Variant;
 use crate::{Operation, Shape};
 
 const OURS: &str = "lockkeeper";
@@ -15,10 +16,16 @@ const SINGLE_P50_MAX: f64 = 1.0;
 const LOCK_RATIO_MIN: f64 = 3.0;
 /// Locks, under load, which survive a power cut; the other's do not.
 const LOCK_POWER_RATIO_MIN: f64 = 1.5;
+/// Locks, under the heaviest load, kept in PostgreSQL: so many in a second, or this part of the
+/// other's throughput.
+const LOCK_POSTGRES_OPS_MIN: f64 = 20_000.0;
+const LOCK_POSTGRES_RATIO_MIN: f64 = 0.8;
 /// One caller who waits for each lock.
 const LOCK_SINGLE_P50_US_MAX: f64 = 100.0;
 /// From the start after a kill to the first lock that is taken back, with up to a million held.
 const FIRST_RECLAIM_MS_MAX: f64 = 3_000.0;
+/// The same, when they are kept in PostgreSQL.
+const FIRST_RECLAIM_POSTGRES_MS_MAX: f64 = 10_000.0;
 const IDLE_RSS_MIB_MAX: f64 = 25.0;
 const FIRST_ANSWER_MS_MAX: f64 = 100.0;
 
@@ -33,7 +40,9 @@ pub fn misses(found: &Comparison) -> Vec<String> {
     }
     if found.rows.iter().any(|row| row.operation.locks()) {
         misses.extend(handover_miss(found));
-        misses.extend(restart_miss(found));
+        misses.extend(restart_miss(found, Variant::ManyLocks, FIRST_RECLAIM_MS_MAX));
+        let postgres = Variant::ManyLocksPostgres;
+        misses.extend(restart_miss(found, postgres, FIRST_RECLAIM_POSTGRES_MS_MAX));
     }
     match found.servers.iter().find(|server| server.name == OURS) {
         Some(ours) => {
@@ -96,7 +105,25 @@ fn lock_misses(row: &Row) -> Vec<String> {
         Some(ratio) => Some(format!("{what}{kind}: {ratio:.2} times, at least {min}")),
         None => Some(format!("{what}{kind}: not measured")),
     };
-    ratios.into_iter().filter_map(miss).collect()
+    let mut misses: Vec<String> = ratios.into_iter().filter_map(miss).collect();
+    if row.shape == Shape::HIGH {
+        misses.extend(postgres_miss(row, &what));
+    }
+    misses
+}
+
+/// Either will do: a machine may be slow, and the other server with it.
+fn postgres_miss(row: &Row, what: &str) -> Option<String> {
+    let (Some(ours), Some(ratio)) = (&row.ours_postgres, row.ratio_postgres()) else {
+        return Some(format!("{what} postgres: not measured"));
+    };
+    let ops = ours.ops_per_second;
+    (ops < LOCK_POSTGRES_OPS_MIN && ratio < LOCK_POSTGRES_RATIO_MIN).then(|| {
+        format!(
+            "{what} postgres: {ops:.0} in a second, at least {LOCK_POSTGRES_OPS_MIN}, \
+             or {ratio:.2} times, at least {LOCK_POSTGRES_RATIO_MIN}"
+        )
+    })
 }
 
 /// There is no bar but that waiters are told.
@@ -106,16 +133,15 @@ fn handover_miss(found: &Comparison) -> Option<String> {
     (!told).then(|| "from UNLOCK to GRANTED: the waiter was not told".to_owned())
 }
 
-fn restart_miss(found: &Comparison) -> Option<String> {
-    let Some(ours) = found.restarts.iter().find(|restart| restart.server.starts_with(OURS)) else {
-        return Some("restart with locks: not measured".to_owned());
+fn restart_miss(found: &Comparison, many: Variant, max: f64) -> Option<String> {
+    let name = many.name();
+    let Some(ours) = found.restarts.iter().find(|restart| restart.server == name) else {
+        return Some(format!("restart with locks, {name}: not measured"));
     };
-    let what = format!("restart with {} locks", ours.locks);
+    let what = format!("restart with {} locks, {name}", ours.locks);
     match ours.first_reclaim_ms {
-        Some(ms) if ms <= FIRST_RECLAIM_MS_MAX => None,
-        Some(ms) => {
-            Some(format!("{what}: first reclaim {ms:.0} ms, at most {FIRST_RECLAIM_MS_MAX}"))
-        }
+        Some(ms) if ms <= max => None,
+        Some(ms) => Some(format!("{what}: first reclaim {ms:.0} ms, at most {max}")),
         None => Some(format!("{what}: no reclaim was answered")),
     }
 }
@@ -148,6 +174,7 @@ mod tests {
             ours: Some(measured(operation, shape, ours.0, ours.1)),
             ours_async: None,
             ours_power: None,
+            ours_postgres: None,
             ganesha: measured(operation, shape, ganesha.0, ganesha.1),
         }
     }
@@ -206,26 +233,29 @@ mod tests {
 
     /// Locks in all shapes, which reach every bar exactly.
     fn locks() -> Comparison {
-        let power = |shape, ops| Some(measured(Operation::LockUnlock, shape, ops, 1.0));
+        let synced = |shape, ops| Some(measured(Operation::LockUnlock, shape, ops, 1.0));
         let lock = |shape, ours| row(Operation::LockUnlock, shape, ours, (100.0, 1.0));
         let mut rows = vec![
             lock(Shape::HIGH, (300.0, 9.0)),
             lock(Shape::MEDIUM, (300.0, 9.0)),
             lock(Shape::SINGLE, (1.0, 100.0)),
         ];
-        rows[0].ours_power = power(Shape::HIGH, 150.0);
-        rows[1].ours_power = power(Shape::MEDIUM, 150.0);
+        rows[0].ours_power = synced(Shape::HIGH, 150.0);
+        rows[1].ours_power = synced(Shape::MEDIUM, 150.0);
+        rows[0].ours_postgres = synced(Shape::HIGH, 80.0);
         let mut found = comparison(rows, 1.0, 1.0);
         let latency = Some(Latency { p50_us: 1e6, p99_us: 1e6, rounds: 1 });
         found.handovers.push(Handover { server: OURS.to_owned(), latency });
-        found.restarts.push(Restart {
-            server: format!("{OURS}-many"),
-            locks: 1_000_000,
-            rss_mib: 1.0,
-            first_reclaim_ms: Some(3_000.0),
-            all_reclaimed_ms: None,
-            new_lock_ms: None,
-        });
+        for (many, ms) in [(Variant::ManyLocks, 3_000.0), (Variant::ManyLocksPostgres, 10_000.0)] {
+            found.restarts.push(Restart {
+                server: many.name().to_owned(),
+                locks: 1_000_000,
+                rss_mib: 1.0,
+                first_reclaim_ms: Some(ms),
+                all_reclaimed_ms: None,
+                new_lock_ms: None,
+            });
+        }
         found
     }
 
@@ -241,18 +271,33 @@ mod tests {
         found.rows[1].ours_power = Some(measured(Operation::LockUnlock, Shape::MEDIUM, 149.0, 1.0));
         found.rows[2].ours = Some(measured(Operation::LockUnlock, Shape::SINGLE, 1e6, 100.1));
         found.handovers[0].latency = None;
+        found.rows[0].ours_postgres = Some(measured(Operation::LockUnlock, Shape::HIGH, 79.0, 1.0));
         found.restarts[0].first_reclaim_ms = Some(3_001.0);
+        found.restarts[1].first_reclaim_ms = Some(10_001.0);
         let missed = misses(&found);
         let names = [
             "lock-unlock 8x16: 2.99",
+            "lock-unlock 8x16 postgres: 79 in a second",
             "lock-unlock 4x8 power: 1.49",
             "lock-unlock 1x1: median 100.1",
             "from UNLOCK to GRANTED",
-            "restart with 1000000 locks",
+            "restart with 1000000 locks, lockkeeper-many: first reclaim 3001",
+            "restart with 1000000 locks, lockkeeper-postgres-many: first reclaim 10001",
         ];
         assert_eq!(missed.len(), names.len(), "{missed:?}");
         for (missed, name) in missed.iter().zip(names) {
             assert!(missed.starts_with(name), "{missed}");
+        }
+    }
+
+    #[test]
+    fn enough_locks_in_postgres_are_enough_however_fast_the_other_is() {
+        let mut found = locks();
+        let row = &mut found.rows[0];
+        for (ops, missed) in [(20_000.0, false), (19_999.0, true)] {
+            row.ours_postgres = Some(measured(Operation::LockUnlock, Shape::HIGH, ops, 1.0));
+            row.ganesha.ops_per_second = 100_000.0;
+            assert_eq!(postgres_miss(row, "locks").is_some(), missed, "{ops}");
         }
     }
 
@@ -262,10 +307,11 @@ mod tests {
         for row in &mut found.rows {
             row.ours = None;
             row.ours_power = None;
+            row.ours_postgres = None;
         }
         found.handovers.clear();
         found.restarts.clear();
-        assert_eq!(misses(&found).len(), 7);
+        assert_eq!(misses(&found).len(), 9);
         // Nor is anything expected of locks where they were not asked for.
         found.rows.clear();
         assert_eq!(misses(&found), Vec::<String>::new());

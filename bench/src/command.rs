@@ -77,6 +77,9 @@ pub struct CompareArgs {
     /// Also measure our server with durability = "power" on locks
     #[arg(long, requires = "lockkeeper")]
     pub power: bool,
+    /// Also measure our server with its locks in Debian's PostgreSQL
+    #[arg(long, requires = "lockkeeper")]
+    pub postgres: bool,
     /// How many locks are held when the servers are killed and started again; 0 leaves that out
     #[arg(long, default_value_t = 100_000, value_name = "COUNT")]
     pub locks: usize,
@@ -158,6 +161,7 @@ fn compare(args: CompareArgs) -> Result<ExitCode> {
         lockkeeper: args.lockkeeper,
         async_metadata: args.async_metadata,
         power: args.power,
+        postgres: args.postgres,
         locks: args.locks,
         parent: args.parent,
         operations,

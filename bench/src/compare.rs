@@ -4,12 +4,14 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use client::Options;
 use serde::Serialize;
 
+use crate::database::Database;
 use crate::ganesha::Ganesha;
 use crate::interference::Interference;
 use crate::lockkeeper::{self, Variant};
@@ -29,6 +31,8 @@ const GANESHA_LOCKS_MAX: usize = 100_000;
 /// Places among the contenders.
 const ASYNC: usize = 1;
 const POWER: usize = 2;
+const POSTGRES: usize = 3;
+const CONTENDERS: usize = 5;
 
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -38,6 +42,8 @@ pub struct Plan {
     pub async_metadata: bool,
     /// Also measure our server with `durability = "power"`, on locks.
     pub power: bool,
+    /// Also measure our server with its locks in PostgreSQL.
+    pub postgres: bool,
     /// How many locks are held when the servers are killed; 0 leaves that out.
     pub locks: usize,
     /// Where the served directory is made; the system's temporary directory if `None`.
@@ -77,6 +83,8 @@ pub struct Row {
     pub ours_async: Option<Measurement>,
     /// With locks that survive a power cut.
     pub ours_power: Option<Measurement>,
+    /// With locks in PostgreSQL.
+    pub ours_postgres: Option<Measurement>,
     pub ganesha: Measurement,
 }
 
@@ -88,6 +96,10 @@ impl Row {
 
     pub fn ratio_power(&self) -> Option<f64> {
         ratio(self.ours_power.as_ref(), &self.ganesha)
+    }
+
+    pub fn ratio_postgres(&self) -> Option<f64> {
+        ratio(self.ours_postgres.as_ref(), &self.ganesha)
     }
 }
 
@@ -108,6 +120,9 @@ pub enum Ending {
 /// and outside any runtime.
 pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Ending> {
     testbed::packages::install(packages::PACKAGES)?;
+    if plan.postgres {
+        testbed::packages::install(packages::POSTGRES)?;
+    }
     let parent = plan.parent.clone().unwrap_or_else(std::env::temp_dir);
     let scratch = match namespace::enter(&parent)? {
         Place::Inside(scratch) => scratch,
@@ -131,26 +146,33 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
     let locks = plan.operations.iter().any(|operation| operation.locks());
     progress("starting nfs-ganesha");
     let mut ganesha = Ganesha::start(&dir, &state, &options, locks).await?;
-    let mut ours = [None, None, None];
+    let mut database = None;
+    if plan.postgres && plan.lockkeeper.is_some() && locks {
+        progress("starting PostgreSQL");
+        database = Some(Arc::new(Database::start()?));
+    }
+    let database = database.as_ref();
+    let mut ours = [None, None, None, None];
     if let Some(program) = &plan.lockkeeper {
         progress("starting lockkeeper");
         let wanted = [
             (Variant::Default, true),
             (Variant::AsyncMetadata, plan.async_metadata),
             (Variant::Power, plan.power && locks),
+            (Variant::Postgres, database.is_some()),
         ];
         for (server, (variant, wanted)) in ours.iter_mut().zip(wanted) {
             if wanted {
-                let started = lockkeeper::start(program, variant, &dir, &state, &options);
+                let started = lockkeeper::start(program, variant, &dir, &state, &options, database);
                 *server = Some(started.await?);
             }
         }
     }
-    let [default, asynchronous, power] = ours.each_ref().map(Option::as_ref);
-    let servers = [default, asynchronous, power, Some(&ganesha.server)];
+    let [default, asynchronous, power, postgres] = ours.each_ref().map(Option::as_ref);
+    let servers = [default, asynchronous, power, postgres, Some(&ganesha.server)];
     let about = servers.into_iter().flatten().map(About::new).collect();
 
-    let mut contenders = [const { None }; 4];
+    let mut contenders = [const { None }; CONTENDERS];
     for (contender, server) in contenders.iter_mut().zip(servers) {
         if let Some(server) = server {
             *contender = Some(Contender::prepare(server, plan).await?);
@@ -173,11 +195,14 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
     let mut restarts = Vec::new();
     if locks && plan.locks > 0 {
         if let Some(program) = &plan.lockkeeper {
-            progress(&format!("killing lockkeeper with {} locks", plan.locks));
-            let many = Variant::ManyLocks;
-            let mut server = lockkeeper::start(program, many, &dir, &state, &options).await?;
-            let measured = restart::measure(&mut server, plan.locks, || Ok(())).await;
-            restarts.push(measured.context("killed lockkeeper")?);
+            let many =
+                [(Variant::ManyLocks, true), (Variant::ManyLocksPostgres, database.is_some())];
+            for (many, _) in many.into_iter().filter(|(_, wanted)| *wanted) {
+                progress(&format!("killing {} with {} locks", many.name(), plan.locks));
+                let started = lockkeeper::start(program, many, &dir, &state, &options, database);
+                let measured = restart::measure(&mut started.await?, plan.locks, || Ok(())).await;
+                restarts.push(measured.with_context(|| format!("killed {}", many.name()))?);
+            }
         }
         restarts.push(restart_ganesha(&mut ganesha, plan, progress).await?);
     }
@@ -185,7 +210,7 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
 }
 
 async fn handovers(
-    contenders: &[Option<Contender<'_>>; 4],
+    contenders: &[Option<Contender<'_>>; CONTENDERS],
     progress: &impl Fn(&str),
 ) -> Result<Vec<Handover>> {
     progress("from UNLOCK to GRANTED");
@@ -251,28 +276,29 @@ impl<'a> Contender<'a> {
 
 /// Measures the servers in turn, round by round, so that noise hits all of them.
 async fn row(
-    contenders: &mut [Option<Contender<'_>>; 4],
+    contenders: &mut [Option<Contender<'_>>; CONTENDERS],
     operation: Operation,
     shape: Shape,
     plan: &Plan,
 ) -> Result<Row> {
-    let mut found = [const { Vec::new() }; 4];
+    let mut found = [const { Vec::new() }; CONTENDERS];
     ensure!(plan.rounds > 0, "at least one round");
     for _ in 0..plan.rounds {
         for (index, contender) in contenders.iter_mut().enumerate() {
             let Some(contender) = contender else { continue };
-            // Two of ours differ from the first only where metadata is changed, and in locks.
+            // Ours differ from the first only where metadata is changed, and in locks.
             if index == ASYNC && operation != Operation::CreateRemove
-                || index == POWER && !operation.locks()
+                || (index == POWER || index == POSTGRES) && !operation.locks()
             {
                 continue;
             }
             found[index].push(contender.measure(operation, shape, plan.timing).await?);
         }
     }
-    let [ours, ours_async, ours_power, ganesha] = found.map(|rounds| Measurement::merge(&rounds));
+    let [ours, ours_async, ours_power, ours_postgres, ganesha] =
+        found.map(|rounds| Measurement::merge(&rounds));
     let ganesha = ganesha.context("nothing was measured")?;
-    Ok(Row { operation, shape, ours, ours_async, ours_power, ganesha })
+    Ok(Row { operation, shape, ours, ours_async, ours_power, ours_postgres, ganesha })
 }
 
 impl About {

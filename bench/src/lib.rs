@@ -12,6 +12,7 @@ mod calls;
 pub mod command;
 pub mod compare;
 mod crowd;
+mod database;
 mod ganesha;
 mod grantee;
 mod interference;

@@ -50,6 +50,8 @@ async fn outside(scratch: &Path) -> Result<ExitCode> {
         .arg(program)
         .args(std::env::args_os().skip(1))
         .env(SCRATCH, scratch)
+        // Also what others make inside is cleared away, and is on the same disk.
+        .env("TMPDIR", scratch)
         .kill_on_drop(true)
         .spawn()
         .context("cannot run setpriv (package util-linux)")?;

@@ -2,12 +2,14 @@
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use client::nfs::Nfs;
 use client::{Connection, Options};
 
+use crate::database::Database;
 use crate::{Target, usage};
 
 /// How long a server may take until it answers.
@@ -26,6 +28,8 @@ pub(crate) struct Server {
     process: Process,
     /// What it cannot do without; they end after it.
     pub(crate) helpers: Vec<Process>,
+    /// Where it keeps its locks, if not in files of its own.
+    pub(crate) database: Option<Arc<Database>>,
 }
 
 impl Server {
@@ -51,6 +55,7 @@ impl Server {
             command,
             process,
             helpers: Vec::new(),
+            database: None,
         })
     }
 
@@ -72,10 +77,16 @@ impl Server {
         usage::rss_bytes(self.process.child.id())
     }
 
-    /// The processor time that the server and its helpers have used.
+    /// The processor time that the server, its helpers and its database have used.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        let own = usage::cpu(self.process.child.id())?;
-        self.helpers.iter().try_fold(own, |sum, helper| Ok(sum + usage::cpu(helper.child.id())?))
+        let mut sum = usage::cpu(self.process.child.id())?;
+        for helper in &self.helpers {
+            sum += usage::cpu(helper.child.id())?;
+        }
+        if let Some(database) = &self.database {
+            sum += database.cpu()?;
+        }
+        Ok(sum)
     }
 }
 

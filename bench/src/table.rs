@@ -35,12 +35,16 @@ impl Comparison {
             if row.ours_power.is_some() {
                 line(&mut out, format!("{} power", row.operation), row.ours_power.as_ref(), row);
             }
+            if row.ours_postgres.is_some() {
+                let name = format!("{} postgres", row.operation);
+                line(&mut out, name, row.ours_postgres.as_ref(), row);
+            }
         }
         out.push('\n');
         for server in &self.servers {
             let _ = writeln!(
                 out,
-                "{:<20} first answer after {:>7.1} ms, {:>6.1} MiB when idle",
+                "{:<24} first answer after {:>7.1} ms, {:>6.1} MiB when idle",
                 server.name, server.start_to_first_answer_ms, server.idle_rss_mib
             );
         }
@@ -58,7 +62,7 @@ impl Comparison {
                 }
                 None => "the waiter was not told".to_owned(),
             };
-            let _ = writeln!(out, "{:<20} from UNLOCK to GRANTED: {said}", handover.server);
+            let _ = writeln!(out, "{:<24} from UNLOCK to GRANTED: {said}", handover.server);
         }
         let after = |ms: Option<f64>| match ms {
             Some(ms) => format!("after {ms:.1} ms"),
@@ -67,7 +71,7 @@ impl Comparison {
         for restart in &self.restarts {
             let _ = writeln!(
                 out,
-                "{:<20} killed with {} locks ({:.1} MiB): first reclaim {}, all {}, new lock {}",
+                "{:<24} killed with {} locks ({:.1} MiB): first reclaim {}, all {}, new lock {}",
                 restart.server,
                 restart.locks,
                 restart.rss_mib,

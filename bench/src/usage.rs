@@ -18,6 +18,20 @@ pub(crate) fn cpu(process: u32) -> Result<Duration> {
     parse_cpu(&stat).context("no processor time")
 }
 
+/// The processor time that all processes of this name have used, and their children that have ended.
+pub(crate) fn cpu_of_all(name: &str) -> Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for entry in std::fs::read_dir("/proc").context("/proc")? {
+        // Not every entry is a process, and one may end while it is looked at.
+        if let Ok(stat) = std::fs::read_to_string(entry?.path().join("stat"))
+            && let Some(used) = parse_cpu_with_children(&stat, name)
+        {
+            sum += used;
+        }
+    }
+    Ok(sum)
+}
+
 /// Our own processor time.
 pub(crate) fn own_cpu() -> Duration {
     cpu(std::process::id()).unwrap_or_default()
@@ -55,11 +69,27 @@ fn parse_rss(status: &str) -> Option<u64> {
 
 /// utime and stime of `/proc/PID/stat`, which counts in hundredths of a second.
 fn parse_cpu(stat: &str) -> Option<Duration> {
+    parse_times(stat, 2)
+}
+
+/// Those and cutime and cstime, if the process has this name.
+fn parse_cpu_with_children(stat: &str, name: &str) -> Option<Duration> {
+    let (start, _) = stat.rsplit_once(')')?;
+    let (_, found) = start.split_once('(')?;
+    if found == name { parse_times(stat, 4) } else { None }
+}
+
+/// The sum of the first `count` of utime, stime, cutime and cstime.
+fn parse_times(stat: &str, count: usize) -> Option<Duration> {
     // The name, in parentheses, may itself hold spaces and parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace().skip(11);
-    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    Some(Duration::from_millis((user + system) * 10))
+    let times: Vec<u64> = fields
+        .split_ascii_whitespace()
+        .skip(11)
+        .take(count)
+        .map(|n| n.parse().ok())
+        .collect::<Option<_>>()?;
+    (times.len() == count).then(|| Duration::from_millis(times.iter().sum::<u64>() * 10))
 }
 
 #[cfg(test)]
@@ -70,8 +100,10 @@ mod tests {
     fn memory_and_processor_time_are_found_in_what_the_kernel_says() {
         let status = "Name:\tx\nVmHWM:\t  9 kB\nVmRSS:\t    5120 kB\nThreads:\t1\n";
         assert_eq!(parse_rss(status), Some(5 << 20));
-        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 123 77 0 0 20 0 1 0 5 6 7";
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 123 77 60 40 20 0 1 0 5 6 7";
         assert_eq!(parse_cpu(stat), Some(Duration::from_secs(2)));
+        assert_eq!(parse_cpu_with_children(stat, "a) b"), Some(Duration::from_secs(3)));
+        assert_eq!(parse_cpu_with_children(stat, "a"), None);
         assert_eq!((parse_rss(""), parse_cpu("")), (None, None));
     }
 

@@ -137,6 +137,6 @@ pub fn e2e(arguments: &[&str]) -> Result<()> {
 pub fn bench(arguments: &[&str]) -> Result<()> {
     run("cargo", &["build", "--release", "--package", "lockkeeper"])?;
     let compare = ["run", "--release", "--package", "lockkeeper-bench", "--", "compare"];
-    let ours = ["--async-metadata", "--power", "--lockkeeper", SERVER];
+    let ours = ["--async-metadata", "--power", "--postgres", "--lockkeeper", SERVER];
     run("cargo", &[&compare[..], &ours, arguments].concat())
 }
