@@ -7,7 +7,6 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{Durability, Grace, parse_duration};
-use crate::stores::StoreUrl;
 
 /// An NFSv3 server whose locks survive crashes.
 #[derive(Debug, Parser)]
@@ -31,22 +30,18 @@ pub enum StoreCommand {
     /// Copy the state of one store into another that is empty
     Copy {
         /// embedded:/PATH or postgres://USER@HOST/DATABASE
-        #[arg(value_parser = StoreUrl::parse)]
-        from: StoreUrl,
-        #[arg(value_parser = StoreUrl::parse)]
-        to: StoreUrl,
+        from: String,
+        to: String,
     },
     /// Say what is in a store, and whether it contradicts itself
     Check {
         /// embedded:/PATH or postgres://USER@HOST/DATABASE
-        #[arg(value_parser = StoreUrl::parse)]
-        url: StoreUrl,
+        url: String,
     },
     /// Forget all locks, shares and registrations; refused while locks are held
     Clear {
         /// embedded:/PATH or postgres://USER@HOST/DATABASE
-        #[arg(value_parser = StoreUrl::parse)]
-        url: StoreUrl,
+        url: String,
         /// Even if clients rely on them
         #[arg(long)]
         force: bool,
@@ -69,8 +64,9 @@ pub struct Serve {
 
     /// Where locks are kept: embedded:/PATH, memory: or postgres://USER@HOST/DATABASE [default: in
     /// the state directory]
-    #[arg(long, value_name = "URL", value_parser = StoreUrl::parse)]
-    pub store: Option<StoreUrl>,
+    // Text here: a parser's error would repeat it, and it may have a password in it.
+    #[arg(long, value_name = "URL")]
+    pub store: Option<String>,
 
     /// What locks survive without being reclaimed [default: process]
     #[arg(long, value_enum)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Error, Result, bail};
 
 use keeper::bytes::Name;
 use keeper::change::Protocol;
@@ -38,7 +38,8 @@ pub async fn choose(
     reserved_ports: bool,
     waiting: impl Fn(&str) + Send + 'static,
 ) -> Result<Chosen> {
-    let url = args.store.clone().or_else(|| file.store.url.clone());
+    let named = args.store.as_deref().map(StoreUrl::parse).transpose();
+    let url = named.map_err(Error::msg)?.or_else(|| file.store.url.clone());
     let url = url.unwrap_or_else(|| StoreUrl::Embedded(state.join("store")));
     let durability = match args.durability.or(file.store.durability).unwrap_or_default() {
         config::Durability::Process => Durability::Process,

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use store::Lease;
-use store::postgres::{Holder, Moment, Postgres, PostgresSettings, Verdict, Watch};
+use store::postgres::{
+    COMMAND, Holder, Moment, Postgres, PostgresSettings, Process, Verdict, Watch,
+};
 use tokio::process::Command;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -39,8 +41,16 @@ pub struct Taken {
 
 pub struct Former {
     pub node: String,
-    /// It stopped cleanly.
+    /// It stopped cleanly, or is certain to have ended.
     pub left: bool,
+}
+
+impl Taken {
+    /// Those who must be fenced before a client is let in: they were taken to be dead, and nobody has
+    /// made sure since.
+    fn unfenced(&mut self) -> Result<Vec<String>> {
+        Ok(self.store.seat()?.unfenced)
+    }
 }
 
 /// Ends the wait when it is dropped.
@@ -61,24 +71,23 @@ pub async fn take(wish: &Wish, waiting: impl Fn(&str) + Send + 'static) -> Resul
         let _ = done.send(wait_and_take(&of, &is_wanted, &waiting));
     })?;
     let mut taken = taken.await.context("the wait for the store ended in a defect")??;
-    if let Some(hook) = &wish.on_takeover
-        && let Err(failed) = run_hook(wish, hook, taken.former.as_ref()).await
-    {
-        // Another standby may be luckier.
-        let _ = taken.store.release();
-        return Err(failed);
+    // Should anything fail from here on, the store lets go of the seat, and others may be luckier.
+    if let Some(hook) = &wish.on_takeover {
+        let unfenced = taken.unfenced()?;
+        run_hook(wish, hook, taken.former.as_ref(), &unfenced).await?;
     }
+    taken.store.fenced()?;
     drop(wanted);
     Ok(taken)
 }
 
 fn wait_and_take(wish: &Wish, wanted: &AtomicBool, waiting: &dyn Fn(&str)) -> Result<Taken> {
-    let every = wish.settings.lease / 6;
+    let mut every = wish.settings.lease / 6;
     let mut store = connect(wish, wanted, every)?;
     let mut watch = Watch::default();
     let mut known: Option<Holder> = None;
     let mut troubled = false;
-    let former = loop {
+    let (seat, lease) = loop {
         if !wanted.load(Ordering::Relaxed) {
             let _ = store.stop_standing_by();
             bail!("stopped while waiting for the store");
@@ -94,10 +103,21 @@ fn wait_and_take(wish: &Wish, wanted: &AtomicBool, waiting: &dyn Fn(&str)) -> Re
                     info!("the store can be read again");
                 }
                 if matches!(verdict, Verdict::Free | Verdict::Dead) {
-                    break seat.holder;
+                    match store.take_as_seen(&seat) {
+                        Ok(Some(lease)) => break (seat, lease),
+                        // It shows life again, or another was faster.
+                        Ok(None) => {}
+                        Err(failed) if wish.standby && failed.may_pass() => {
+                            warn!("could not take over: {failed}");
+                        }
+                        Err(failed) => return Err(failed.into()),
+                    }
                 }
                 heed(wish, known.as_ref(), seat.holder.as_ref(), waiting)?;
                 known = seat.holder;
+                // Whoever serves must see that we wait, by its own lease.
+                let lease = known.as_ref().map_or(wish.settings.lease, |holder| holder.lease);
+                every = lease.min(wish.settings.lease).max(Duration::from_millis(300)) / 6;
             }
             Err(failed) if !wish.standby => return Err(failed.into()),
             Err(failed) if !troubled => {
@@ -108,8 +128,11 @@ fn wait_and_take(wish: &Wish, wanted: &AtomicBool, waiting: &dyn Fn(&str)) -> Re
         }
         thread::sleep(every);
     };
-    let lease = store.take()?;
-    let former = former.map(|holder| Former { node: holder.node, left: holder.left });
+    let holder = seat.holder.filter(|holder| !holder.node.ends_with(COMMAND));
+    let former = holder.map(|holder| Former {
+        left: holder.left || holder.process.as_ref().is_some_and(Process::is_gone),
+        node: holder.node,
+    });
     match &former {
         Some(Former { node, left: true }) => info!("{node} has left the store; taking it"),
         Some(Former { node, left: false }) if *node != wish.settings.node => {
@@ -172,18 +195,26 @@ fn heed(
 }
 
 /// It must succeed before clients are let in: it may fence the former server, or move an address.
-async fn run_hook(wish: &Wish, hook: &PathBuf, former: Option<&Former>) -> Result<()> {
+async fn run_hook(
+    wish: &Wish,
+    hook: &PathBuf,
+    former: Option<&Former>,
+    unfenced: &[String],
+) -> Result<()> {
     let shown = hook.display();
+    let state = match former {
+        _ if !unfenced.is_empty() => "dead",
+        Some(_) => "left",
+        None => "none",
+    };
     let mut last = anyhow!("not tried");
     for attempt in 1..=HOOK_ATTEMPTS {
         let mut command = Command::new(hook);
         command
             .env("LOCKKEEPER_NODE", &wish.settings.node)
             .env("LOCKKEEPER_FORMER_NODE", former.map_or("", |former| &former.node))
-            .env(
-                "LOCKKEEPER_FORMER_STATE",
-                former.map_or("none", |former| if former.left { "left" } else { "dead" }),
-            )
+            .env("LOCKKEEPER_FORMER_STATE", state)
+            .env("LOCKKEEPER_UNFENCED", unfenced.join("\n"))
             // What it says goes to our log: it may leave something running that holds a pipe open.
             .stdin(Stdio::null())
             .kill_on_drop(true);

@@ -1,21 +1,24 @@
 //! `lockkeeper store`: look into a store, move its state, empty it. Nobody may be serving from it.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Error, Result, bail};
 use keeper::change::{Exactness, Snapshot};
 use store::postgres::{Holder, Seat};
 use store::{Store as _, check, transfer};
+use vfs::secrets::{Secrets as _, SecretsInDirectory};
 
 use crate::cli::StoreCommand;
 use crate::stores::{StoreUrl, look_into, open_unused};
 
 pub fn run(command: &StoreCommand) -> Result<()> {
     match command {
-        StoreCommand::Copy { from, to } => copy(from, to),
-        StoreCommand::Check { url } => look(url),
-        StoreCommand::Clear { url, force } => {
+        StoreCommand::Copy { from, to } => copy(&url(from)?, &url(to)?),
+        StoreCommand::Check { url: text } => look(&url(text)?),
+        StoreCommand::Clear { url: text, force } => {
+            let url = &url(text)?;
             let mut store = open_unused(url)?;
             let cleared = transfer::clear(&mut *store, *force);
             store.leave();
@@ -26,12 +29,20 @@ pub fn run(command: &StoreCommand) -> Result<()> {
     }
 }
 
+fn url(text: &str) -> Result<StoreUrl> {
+    StoreUrl::parse(text).map_err(Error::msg)
+}
+
 fn copy(from: &StoreUrl, to: &StoreUrl) -> Result<()> {
     if from == to {
         bail!("{from} is the same store");
     }
     let mut source = open_unused(from).with_context(|| from.to_string())?;
     let mut target = open_or_make(to).with_context(|| to.to_string())?;
+    let key = handle_key(from)?;
+    if let Some(key) = key {
+        keep_handle_key(to, key)?;
+    }
     let start = Instant::now();
     let mut bar = Bar::new();
     let saved = transfer::copy(&mut *source, &mut *target, |after, of| bar.show(after, of))?;
@@ -45,7 +56,61 @@ fn copy(from: &StoreUrl, to: &StoreUrl) -> Result<()> {
         saved.shares.len(),
         start.elapsed().as_secs_f64()
     );
+    match key {
+        Some(_) => println!("the key of file handles came along"),
+        None => println!(
+            "the key of file handles stays where it is: start the first server with the same \
+             --state DIR as before, or clients must mount again"
+        ),
+    }
     println!("{from} still has them: serve from {to} alone from now on");
+    Ok(())
+}
+
+/// What signs file handles, if it is where it is looked for: in the database, or in the state directory
+/// that an embedded store is in.
+fn handle_key(url: &StoreUrl) -> Result<Option<[u8; 16]>> {
+    match url {
+        StoreUrl::Embedded(path) => match path.parent() {
+            Some(state) if state.join("handle.key").exists() => {
+                Ok(Some(SecretsInDirectory::new(state).secret("handle")?))
+            }
+            _ => Ok(None),
+        },
+        StoreUrl::Memory => Ok(None),
+        StoreUrl::Postgres(address) => {
+            let key = look_into(address)?.key("handle")?;
+            key.map(|key| key.try_into().ok().context("the handle key in it is damaged"))
+                .transpose()
+        }
+    }
+}
+
+/// Puts it where a server of that store will find it. Another one that is there already stays, and
+/// nothing is copied: clients of the two stores have different handles.
+fn keep_handle_key(url: &StoreUrl, key: [u8; 16]) -> Result<()> {
+    let there = match url {
+        StoreUrl::Embedded(path) => {
+            let Some(state) = path.parent() else { return Ok(()) };
+            let file = state.join("handle.key");
+            if !file.exists() {
+                std::fs::create_dir_all(state)?;
+                let mut options = std::fs::OpenOptions::new();
+                let mut file = options.write(true).create_new(true).mode(0o600).open(&file)?;
+                file.write_all(&key)?;
+                file.sync_all()?;
+            }
+            SecretsInDirectory::new(state).secret("handle")?.to_vec()
+        }
+        StoreUrl::Memory => return Ok(()),
+        StoreUrl::Postgres(address) => look_into(address)?.key_or_insert("handle", &key)?,
+    };
+    if there != key {
+        bail!(
+            "{url} has another key of file handles, so clients would have to mount again; if they \
+             may, delete handle.key beside the store, or the row of `keys` in the database"
+        );
+    }
     Ok(())
 }
 

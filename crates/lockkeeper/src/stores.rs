@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
-use store::postgres::{Postgres, PostgresSettings, Verdict, Watch};
+use store::postgres::{COMMAND, Moment, Postgres, PostgresSettings, Verdict, Watch};
 use store::{Durability, Embedded, Memory, Settings, Store};
 
 /// Where locks are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     Embedded(PathBuf),
     Memory,
@@ -22,6 +23,9 @@ impl StoreUrl {
             Some(("embedded", path)) if path.starts_with('/') => Ok(Self::Embedded(path.into())),
             Some(("embedded", _)) => Err(format!("`{text}`: the path must be absolute")),
             Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+                if rest.matches('@').count() > 1 {
+                    return Err("an `@` in a password or name is written %40".into());
+                }
                 Ok(Self::Postgres(text.to_owned()))
             }
             // It may have a password in it, so it is not repeated.
@@ -37,6 +41,12 @@ impl StoreUrl {
     }
 }
 
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Without the password.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,17 +55,14 @@ impl fmt::Display for StoreUrl {
             Self::Memory => f.write_str("memory:"),
             Self::Postgres(url) => {
                 let (scheme, rest) = url.split_once("//").unwrap_or(("", url));
-                let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
-                let shown = match rest.rsplit_once('@') {
-                    Some((who, place)) => {
-                        let user = who.split_once(':').map_or(who, |(user, _)| user);
-                        format!("{user}@{place}")
-                    }
-                    None => rest.to_owned(),
-                };
+                // Whatever comes before the last `@` may be a password, or a part of one.
+                let (who, place) = rest.rsplit_once('@').unwrap_or(("", rest));
+                let user = who.split(':').next().unwrap_or("");
+                let (place, options) = place.split_once('?').unwrap_or((place, ""));
+                let at = if user.is_empty() { "" } else { "@" };
+                write!(f, "{scheme}//{user}{at}{place}")?;
                 // An option may be a password as well; only where the server is matters here.
                 let host = options.split('&').find(|option| option.starts_with("host="));
-                write!(f, "{scheme}//{shown}")?;
                 host.map_or(Ok(()), |host| write!(f, "?{host}"))
             }
         }
@@ -80,8 +87,7 @@ pub fn open_unused(url: &StoreUrl) -> Result<Box<dyn Store>> {
         }
         StoreUrl::Postgres(address) => {
             let mut store = look_into(address).with_context(|| url.to_string())?;
-            refuse_if_served(&mut store)?;
-            store.take()?;
+            take_unserved(&mut store)?;
             Box::new(store)
         }
     })
@@ -89,7 +95,7 @@ pub fn open_unused(url: &StoreUrl) -> Result<Box<dyn Store>> {
 
 /// Connected to look, not to write: somebody may be serving.
 pub fn look_into(address: &str) -> Result<Postgres> {
-    let node = format!("{} (store command)", node_name());
+    let node = format!("{} {COMMAND}", node_name());
     Ok(Postgres::connect(PostgresSettings::new(address, &node, Durability::Process))?)
 }
 
@@ -98,16 +104,19 @@ pub fn node_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Looks for as long as its lease whether a server is alive.
-fn refuse_if_served(store: &mut Postgres) -> Result<()> {
+/// Takes the seat, after looking for as long as its lease whether a server is alive.
+fn take_unserved(store: &mut Postgres) -> Result<()> {
     let mut watch = Watch::default();
     let first = store.seat()?.holder;
     loop {
-        match store.watch(&mut watch)? {
-            Verdict::Free | Verdict::Dead => return Ok(()),
-            Verdict::Wait => {}
+        let asked = Instant::now();
+        let seat = store.seat()?;
+        let moment = Moment { asked, answered: Instant::now() };
+        if watch.look(moment, Some(&seat)) != Verdict::Wait && store.take_as_seen(&seat)?.is_some()
+        {
+            return Ok(());
         }
-        let now = store.seat()?.holder;
+        let now = seat.holder;
         if let (Some(first), Some(now)) = (&first, &now)
             && (first.writer, first.heartbeat) != (now.writer, now.heartbeat)
         {
@@ -159,6 +168,11 @@ mod tests {
     fn a_password_is_never_shown() {
         let shown = |url: &str| StoreUrl::Postgres(url.into()).to_string();
         assert_eq!(shown("postgres://me:p@ss@db:5/locks"), "postgres://me@db:5/locks");
+        assert_eq!(shown("postgres://me:p?ss@db:5/locks"), "postgres://me@db:5/locks");
+        let debugged = format!("{:?}", StoreUrl::Postgres("postgres://me:secret@db/x".into()));
+        assert!(!debugged.contains("secret"), "{debugged}");
+        let error = StoreUrl::parse("postgres://me:xy@zzy@db/locks").unwrap_err();
+        assert!(error.contains("%40") && !error.contains("zzy"), "{error}");
         assert_eq!(
             shown("postgres:///locks?password=secret&host=/run/postgresql"),
             "postgres:///locks?host=/run/postgresql"

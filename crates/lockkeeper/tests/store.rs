@@ -41,13 +41,17 @@ async fn locks_move_to_postgresql_and_back_and_no_epoch_comes_again() {
     let dir = tempfile::tempdir().unwrap();
     let export = dir.path().join("export");
     recorder::export(&export);
-    let directory = export.to_str().unwrap();
+    // The file system has no identity of its own here.
+    let config = dir.path().join("lockkeeper.toml");
+    let text = format!("[[export]]\npath = {export:?}\nfilesystem_id = 7\n");
+    std::fs::write(&config, text).unwrap();
+    let config = config.to_str().unwrap();
     let home = dir.path().join("server");
     let own = format!("embedded:{}", home.join("state/store").display());
     let range = Range { offset: 3, length: 5 };
 
     // A server with locks is killed; while it runs, its store is its own.
-    let mut server = Node::start(&home, free_port(), &[directory]);
+    let mut server = Node::start(&home, free_port(), &["-c", config]);
     server.serves().await;
     let handles = recorder::files(server.at, &export).await;
     let lockers = recorder::lockers(server.at).await;
@@ -62,17 +66,20 @@ async fn locks_move_to_postgresql_and_back_and_no_epoch_comes_again() {
     let first = epoch(&said);
     let (done, said) = store(&["copy", &own, &shared]);
     assert!(done && said.contains("1 locks and 0 shares"), "{said}");
+    assert!(said.contains("the key of file handles came along"), "{said}");
     let (done, said) = store(&["copy", &own, &shared]);
     assert!(!done && said.contains("not empty"), "{said}");
 
-    // It goes on from PostgreSQL: the lock is there, and its owner gets it back.
-    let mut server = Node::start(&home, free_port(), &["--store", &shared, directory]);
+    // It goes on from PostgreSQL, on another machine: the lock is there, handles are good, and the
+    // owner gets its lock back.
+    let elsewhere = dir.path().join("elsewhere");
+    let mut server = Node::start(&elsewhere, free_port(), &["--store", &shared, "-c", config]);
     server.serves().await;
     let lockers = recorder::lockers(server.at).await;
     assert_eq!(lockers[5].lock(&handles[0], range).await.unwrap(), Status::DeniedGracePeriod);
     assert_eq!(lockers[0].reclaim(&handles[0], range).await.unwrap(), Status::Granted);
     assert_eq!(lockers[5].lock(&handles[0], range).await.unwrap(), Status::Denied);
-    let back = format!("embedded:{}", dir.path().join("back").display());
+    let back = format!("embedded:{}", dir.path().join("back/store").display());
     let (done, said) = store(&["copy", &shared, &back]);
     assert!(!done && said.contains("serves from this store"), "{said}");
     let (done, said) = store(&["check", &shared]);
@@ -82,6 +89,8 @@ async fn locks_move_to_postgresql_and_back_and_no_epoch_comes_again() {
 
     let (done, said) = store(&["copy", &shared, &back]);
     assert!(done, "{said}");
+    let key = |home: &std::path::Path| std::fs::read(home.join("handle.key")).unwrap();
+    assert_eq!(key(&dir.path().join("back")), key(&home.join("state")));
     let (done, said) = store(&["check", &back]);
     assert!(done && said.contains("locks      1\n") && said.contains("last stop  clean"), "{said}");
     let second = epoch(&said);

@@ -211,6 +211,35 @@ async fn an_outage_of_the_database_makes_locks_wait_and_files_go_on() {
     assert_eq!(lockers[2].lock(&handles[0], range).await.unwrap(), Status::Denied);
 }
 
+/// A server that only pauses must be fenced by whoever takes over, also if the first attempt failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_only_be_paused_is_not_forgotten_until_it_is_fenced() {
+    let scene = Scene::new();
+    let (hook, heard) = (scene.dir.path().join("hook"), scene.dir.path().join("heard"));
+    let config = scene.dir.path().join("lockkeeper.toml");
+    fs::write(&config, format!("[standby]\non_takeover = {hook:?}\n")).unwrap();
+    let standby = ["--standby", "-c", config.to_str().unwrap()];
+    let mut paused = scene.start("paused", &[]);
+    paused.serves().await;
+    script(&hook, "exit 1");
+    let mut failing = scene.start("failing", &standby);
+    failing.says("standing by").await;
+    paused.signal(Signal::STOP);
+    assert_eq!(failing.ended().await.code(), Some(1));
+
+    let told = format!("echo $LOCKKEEPER_FORMER_STATE $LOCKKEEPER_UNFENCED >> {}", heard.display());
+    script(&hook, &told);
+    let mut second = scene.start("second", &standby);
+    second.serves().await;
+    second.signal(Signal::TERM);
+    assert!(second.ended().await.success());
+    let mut third = scene.start("third", &standby);
+    third.serves().await;
+    assert_eq!(fs::read_to_string(&heard).unwrap(), "dead paused\nleft\n");
+    paused.signal(Signal::CONT);
+    assert_eq!(paused.ended().await.code(), Some(1));
+}
+
 /// What happens to the database while clients lock.
 fn trouble(database: &Server, round: usize) {
     match round % 3 {
@@ -293,6 +322,6 @@ async fn nobody_is_let_in_before_the_hook_has_succeeded() {
     assert!(begun.elapsed() >= Duration::from_secs(1), "it did not wait for the hook");
     let heard = fs::read_to_string(heard.to_string()).unwrap();
     let expected = "LOCKKEEPER_FORMER_NODE=failing\nLOCKKEEPER_FORMER_STATE=left\n\
-                    LOCKKEEPER_NODE=second\n";
+                    LOCKKEEPER_NODE=second\nLOCKKEEPER_UNFENCED=\n";
     assert!(heard.contains(expected), "{heard}");
 }

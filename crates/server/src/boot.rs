@@ -181,6 +181,7 @@ impl Server {
             rpcbind_port: config.peer_rpcbind_port,
             reserved_ports: rustix::process::geteuid().is_root(),
             in_flight_max: limits.callbacks_max,
+            tenure: tenure.clone(),
             ..outbound::Settings::default()
         };
         let outbound = Outbound::new(settings, listeners.datagrams(), report);

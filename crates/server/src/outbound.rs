@@ -35,6 +35,7 @@ use wire::nlm;
 use wire::rpc::{Credential, Groups, MachineName, SysCredential};
 
 use crate::rarely::Rarely;
+use crate::tenure::Tenure;
 use crate::transport::Peer;
 use crate::transport::udp::Datagrams;
 use answers::Answers;
@@ -65,6 +66,8 @@ pub struct Settings {
     /// Connections to lock managers that are kept for the next callback, and for how long.
     pub kept_max: usize,
     pub keep: Duration,
+    /// Without it nothing is said.
+    pub tenure: Tenure,
 }
 
 impl Default for Settings {
@@ -80,6 +83,7 @@ impl Default for Settings {
             at_once_per_host_max: 256,
             kept_max: 1_024,
             keep: Duration::from_secs(60),
+            tenure: Tenure::default(),
         }
     }
 }

@@ -14,7 +14,7 @@ use tracing::{error, info};
 /// How soon it is noticed, and said, that the lease is lost or found again.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tenure(Option<Lease>);
 
 impl Tenure {
@@ -26,13 +26,13 @@ impl Tenure {
         self.0.as_ref().is_none_or(Lease::is_held)
     }
 
-    /// Resolves when another server has taken over; says meanwhile when service stops and goes on.
+    /// Resolves when another server has taken over, or the store has failed for good; says meanwhile when service stops and goes on.
     pub async fn lost(self) -> String {
         let Some(lease) = self.0 else { return pending().await };
         let mut held = true;
         loop {
-            if let Some(by) = lease.replaced_by() {
-                return format!("{by} has taken over; this server ends");
+            if let Some(why) = lease.why_lost() {
+                return why;
             }
             if lease.is_held() != held {
                 held = !held;

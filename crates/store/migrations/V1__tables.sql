@@ -42,7 +42,9 @@ CREATE TABLE seat (
     boot       bytea,
     namespaces text,
     pid        bigint,
-    started    bigint
+    started    bigint,
+    -- Who was taken to be dead and has not been fenced since: it may only be paused.
+    unfenced   text[]  NOT NULL DEFAULT '{}'
 ) WITH (fillfactor = 10);
 INSERT INTO seat DEFAULT VALUES;
 

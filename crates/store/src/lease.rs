@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Lease(Arc<Shared>);
 
+#[derive(Debug)]
 struct Shared {
     term: Duration,
     /// When the last renewal that succeeded was sent.
@@ -26,6 +27,7 @@ struct Shared {
     standby: AtomicBool,
     over: AtomicBool,
     replaced_by: OnceLock<String>,
+    lost: OnceLock<String>,
     trouble: Mutex<Option<String>>,
 }
 
@@ -40,6 +42,7 @@ impl Lease {
             standby: AtomicBool::new(true),
             over: AtomicBool::new(false),
             replaced_by: OnceLock::new(),
+            lost: OnceLock::new(),
             trouble: Mutex::new(None),
         }))
     }
@@ -105,6 +108,19 @@ impl Lease {
 
     pub fn replaced(&self, by: &str) {
         let _ = self.0.replaced_by.set(by.to_owned());
+        self.end();
+    }
+
+    /// Why the store can never be had again by this process, once that is so.
+    pub fn why_lost(&self) -> Option<String> {
+        let replaced = self.0.replaced_by.get();
+        let replaced = replaced.map(|by| format!("{by} has taken over; this server ends"));
+        replaced.or_else(|| self.0.lost.get().cloned())
+    }
+
+    /// The store has failed for good.
+    pub fn lost(&self, why: String) {
+        let _ = self.0.lost.set(why);
         self.end();
     }
 

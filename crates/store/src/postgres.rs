@@ -51,7 +51,7 @@ use line::Line;
 
 use crate::lease::{self, Lease};
 pub use process::Process;
-pub use seat::{Holder, Seat, Standby};
+pub use seat::{COMMAND, Holder, Seat, Standby};
 pub use watch::{Moment, Verdict, Watch};
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -180,13 +180,44 @@ impl Postgres {
 
     /// Becomes the writer, whoever was: the former one's writes are refused from here on.
     pub fn take(&mut self) -> Result<Lease, StoreError> {
+        match self.take_if(None)? {
+            Some(lease) => Ok(lease),
+            None => Err(StoreError::NoSeat),
+        }
+    }
+
+    /// Becomes the writer if nothing has happened since this look at the seat: a holder that shows
+    /// life again keeps it, and of two takers one gets it. One that is not certain to have ended is
+    /// remembered as [`Seat::unfenced`] until [`Postgres::fenced`].
+    pub fn take_as_seen(&mut self, seat: &Seat) -> Result<Option<Lease>, StoreError> {
+        let holder = seat.holder.as_ref();
+        let process = holder.and_then(|holder| holder.process.as_ref());
+        let seen = seat::Seen {
+            writer: rows::signed(holder.map_or(0, |holder| holder.writer)),
+            heartbeat: rows::signed(holder.map_or(0, |holder| holder.heartbeat)),
+            is_gone: process.is_some_and(Process::is_gone),
+        };
+        self.take_if(Some(&seen))
+    }
+
+    /// Whoever was taken to be dead has been made harmless.
+    pub fn fenced(&mut self) -> Result<(), StoreError> {
+        let Some(title) = &self.title else { return Err(StoreError::NoSeat) };
+        let writer = title.writer;
+        self.line()?;
+        self.ask(async |line: &Line| seat::fenced(&line.connection, writer).await)
+    }
+
+    fn take_if(&mut self, seen: Option<&seat::Seen>) -> Result<Option<Lease>, StoreError> {
         self.title = None;
         self.line()?;
         let (node, term) = (self.settings.node.clone(), self.settings.lease);
         let sent = lease::boottime();
         let taken = self.ask_even_if_blocked(async |line: &Line| {
-            seat::take(&line.connection, &node, term, line.promises.synchronous(true)).await
+            let synchronous = line.promises.synchronous(true);
+            seat::take(&line.connection, &node, term, synchronous, seen).await
         })?;
+        let Some(taken) = taken else { return Ok(None) };
         let (pen, done) = (taken.pen, taken.token);
         let vouched = if taken.roster { Vouched::Withheld } else { Vouched::Due };
         self.write_with(pen, vouched)?;
@@ -202,7 +233,7 @@ impl Postgres {
             vouched: if taken.roster { Vouched::Withheld } else { Vouched::Given },
             replaced: None,
         });
-        Ok(lease)
+        Ok(Some(lease))
     }
 
     /// A clean stop: whoever waits may have the seat at once. Without it the seat is free when the
@@ -235,6 +266,15 @@ impl Postgres {
         self.ask(async |line: &Line| seat::stop_standing_by(&line.connection, &node).await)
     }
 
+    /// The secret of this name, if there is one.
+    pub fn key(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let sql = "SELECT value FROM keys WHERE name = $1";
+        self.line()?;
+        let row =
+            self.ask(async |line: &Line| line.connection.client.query_opt(sql, &[&name]).await);
+        Ok(row?.map(|row| row.get(0)))
+    }
+
     /// The secret of this name; `fresh` becomes it if there is none yet.
     pub fn key_or_insert(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
         let insert = "INSERT INTO keys (name, value) SELECT $1, $2 \
@@ -247,6 +287,17 @@ impl Postgres {
             let row = client.query_one("SELECT value FROM keys WHERE name = $1", &[&name]).await?;
             row.try_get(0)
         })
+    }
+}
+
+/// One that ends without a clean stop leaves the seat too, if it still can: nobody needs to wait for
+/// it, or to fence it.
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let replaced = self.title.as_ref().is_none_or(|title| title.replaced.is_some());
+        if !replaced {
+            let _ = self.release();
+        }
     }
 }
 
@@ -273,7 +324,10 @@ impl Store for Postgres {
         }
         let batch = Batch::of(changes);
         let must_sync = self.settings.durability.must_sync(changes);
-        match self.try_ask(async |line: &Line| batch.write(line, token, must_sync).await) {
+        let written = self.try_ask_for(batch.patience(), async |line: &Line| {
+            batch.write(line, token, must_sync).await
+        });
+        match written {
             Ok(true) => {
                 self.committed(changes, token);
                 Committed::Done

@@ -72,6 +72,9 @@ impl Inner {
                 return if said_before { GrantAnswer::Unclear } else { GrantAnswer::Unsent };
             };
             let connection = line.connection.with_timeout(rest(until));
+            if !self.settings.tenure.holds() {
+                return GrantAnswer::Unsent;
+            }
             match connection.call_raw(nlm::PROGRAM, ends.version, GRANTED, args).await {
                 Ok(results) => return judge(version, results, said_before),
                 Err(error) => {
@@ -105,6 +108,9 @@ impl Inner {
         };
         let to = SocketAddr::new(ends.host, port);
         let numbers = (nlm::PROGRAM, ends.version, GRANTED);
+        if !self.settings.tenure.holds() {
+            return GrantAnswer::Unsent;
+        }
         match postbox.call_raw(to, numbers, args, rest(until)).await {
             Ok(answered) => judge(version, answered.results, answered.sent > 1),
             Err(error) => {
@@ -128,6 +134,9 @@ impl Inner {
         let mut expected = self.answers.expect(grant.id, ends.host);
         let line = loop {
             let Ok(line) = self.line(ends, until).await else { return GrantAnswer::Unsent };
+            if !self.settings.tenure.holds() {
+                return GrantAnswer::Unsent;
+            }
             let told = line
                 .connection
                 .with_timeout(rest(until))

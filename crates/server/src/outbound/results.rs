@@ -56,6 +56,9 @@ impl Inner {
                 return debug!("a result cannot be sent to {}", ends.host);
             };
             let connection = line.connection.with_timeout(rest(until));
+            if !self.settings.tenure.holds() {
+                return;
+            }
             match connection.tell_raw(nlm::PROGRAM, ends.version, procedure, body).await {
                 Ok(()) => return,
                 Err(error) => {

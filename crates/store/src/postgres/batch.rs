@@ -5,15 +5,21 @@
 //! statement that comes late from a connection we gave up, change nothing.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use keeper::change::{Change, Client, Lock, Share};
 use tokio_postgres::{Error, Statement};
 
 use super::columns::{ClientColumns, Columns, LockColumns, Parameters, ShareColumns};
-use super::connection::{Address, Connection, Failure, STATEMENT_MAX};
+use super::connection::{Address, Connection, Failure, SESSION, STATEMENT_MAX};
 use super::line::Line;
 use super::rows::{CLIENTS, LOCKS, SHARES, Table, signed};
 use crate::store::Token;
+
+/// From so many rows on the database's own limit is lifted.
+const BIG: usize = 10_000;
+/// What a row may take on a database that is slow.
+const SLOW_ROW: Duration = Duration::from_micros(100);
 
 /// Who writes: the count of takers, and the count of our connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +82,16 @@ impl<'a> Batch<'a> {
         batch
     }
 
+    fn rows(&self) -> usize {
+        self.clients.len() + self.locks.len() + self.shares.len()
+    }
+
+    /// How long it may take. A small one is soon done; one that ends a grace period may have millions
+    /// of rows, and would never be done if it were broken off.
+    pub fn patience(&self) -> Duration {
+        STATEMENT_MAX + SLOW_ROW * u32::try_from(self.rows()).unwrap_or(u32::MAX)
+    }
+
     /// False if we are not the writer, or this is not our session any more; then nothing was
     /// written.
     pub async fn write(&self, line: &Line, token: Token, must_sync: bool) -> Result<bool, Error> {
@@ -103,7 +119,15 @@ impl<'a> Batch<'a> {
             shares.add_to(&mut parameters);
             &line.statements.all
         };
-        let row = line.connection.client.query_one(statement, &parameters).await?;
+        let client = &line.connection.client;
+        let big = self.rows() > BIG;
+        if big {
+            client.batch_execute("SET statement_timeout = 0").await?;
+        }
+        let row = client.query_one(statement, &parameters).await?;
+        if big {
+            client.batch_execute(SESSION).await?;
+        }
         Ok(row.try_get::<_, i64>(0)? == 1)
     }
 }

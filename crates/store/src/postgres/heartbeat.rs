@@ -82,7 +82,7 @@ impl Heart {
                 }
                 error if error.is_fatal() => {
                     self.lease.fail(Some(error.to_string()));
-                    self.lease.end();
+                    self.lease.lost(error.to_string());
                     return;
                 }
                 error => self.lease.fail(Some(error.to_string())),
@@ -148,7 +148,8 @@ async fn prepare(connection: &Connection) -> Result<Statement, Error> {
     connection.client.batch_execute("SET synchronous_commit = off").await?;
     let sql = "WITH me AS (UPDATE seat SET heartbeat = heartbeat + 1 WHERE writer = $1 RETURNING 1) \
          SELECT EXISTS (SELECT FROM me), nodes.name, nodes.counter \
-         FROM (VALUES (1)) AS one LEFT JOIN nodes ON true LIMIT 64";
+         FROM (VALUES (1)) AS one LEFT JOIN nodes ON true \
+         ORDER BY nodes.refreshed DESC NULLS LAST LIMIT 64";
     connection.client.prepare(sql).await
 }
 

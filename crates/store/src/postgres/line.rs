@@ -201,7 +201,7 @@ impl Postgres {
         self.try_ask_for(STATEMENT_MAX, work)
     }
 
-    fn try_ask_for<T>(
+    pub(super) fn try_ask_for<T>(
         &mut self,
         limit: Duration,
         work: impl AsyncFnOnce(&Line) -> Result<T, Error>,

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
 use super::batch::Pen;
@@ -26,6 +27,8 @@ pub struct Seat {
     /// Those that said that they wait. One that died without a word stays in the list, and its
     /// counter stands still.
     pub standbys: Vec<Standby>,
+    /// Who was taken to be dead, and nobody has made sure since.
+    pub unfenced: Vec<String>,
     /// Counts our connections: two looks over one connection had the database there in between.
     pub connection: u64,
 }
@@ -58,7 +61,7 @@ impl Seat {
         let client = &connection.client;
         let sql = format!(
             "SELECT node, to_char(since AT TIME ZONE 'UTC', '{TIME}'), writer, heartbeat, \
-                 lease_ms, has_left, boot, namespaces, pid, started FROM seat"
+                 lease_ms, has_left, boot, namespaces, pid, started, unfenced FROM seat"
         );
         let nodes = format!(
             "SELECT name, to_char(since AT TIME ZONE 'UTC', '{TIME}'), counter, \
@@ -74,7 +77,7 @@ impl Seat {
             heard: Duration::from_millis(unsigned(row.get(3))),
         });
         let standbys = standbys.collect();
-        Ok(Self { holder: holder(&row), standbys, connection: number })
+        Ok(Self { holder: holder(&row), standbys, unfenced: row.get(10), connection: number })
     }
 }
 
@@ -112,7 +115,18 @@ pub struct Taken {
     pub roster: bool,
 }
 
-/// Takes the seat from whoever has it. Both rows change at once, so that no batch of the former
+/// A look at the seat, by which it is to be taken: only if nothing has happened since.
+pub struct Seen {
+    pub writer: i64,
+    pub heartbeat: i64,
+    /// Whoever had it certainly runs no more.
+    pub is_gone: bool,
+}
+
+/// A command that has the seat for a moment serves nobody, and is nobody to be fenced.
+pub const COMMAND: &str = "(store command)";
+
+/// Takes the seat from whoever has it; `None` if it is not as it was seen. Both rows change at once, so that no batch of the former
 /// writer can come after this, and the row lock waits for one that is being committed. Durable
 /// whatever the session's setting: if the database forgot it, there would be two writers.
 pub async fn take(
@@ -120,12 +134,17 @@ pub async fn take(
     node: &str,
     lease: Duration,
     synchronous: &str,
-) -> Result<Taken, Error> {
+    seen: Option<&Seen>,
+) -> Result<Option<Taken>, Error> {
     let sql = "WITH gone AS (DELETE FROM nodes WHERE name = $1), \
          me AS (UPDATE seat SET writer = writer + 1, node = $1, since = clock_timestamp(), \
                  heartbeat = heartbeat + 1, lease_ms = $2, has_left = false, boot = $3, \
-                 namespaces = $4, pid = $5, started = $6 \
-             WHERE set_config('synchronous_commit', $7::text, true) <> '' RETURNING writer) \
+                 namespaces = $4, pid = $5, started = $6, \
+                 unfenced = CASE WHEN has_left OR node IS NULL OR $10 OR node = ANY(unfenced) \
+                     OR right(node, length($11)) = $11 THEN unfenced ELSE unfenced || node END \
+             WHERE set_config('synchronous_commit', $7::text, true) <> '' \
+                 AND ($8::bigint IS NULL OR writer = $8 AND (has_left OR heartbeat = $9)) \
+             RETURNING writer) \
          UPDATE state SET writer = me.writer, session = session + 1 FROM me \
          RETURNING state.writer, state.session, state.token, \
              state.weak AND NOT EXISTS (SELECT FROM intact)";
@@ -135,15 +154,33 @@ pub async fn take(
     let namespaces = own.as_ref().map(|process| process.namespaces.as_str());
     let pid = own.as_ref().map(|process| i64::from(process.pid));
     let started = own.as_ref().map(|process| signed(process.started));
-    let row = connection
-        .client
-        .query_one(sql, &[&node, &lease_ms, &boot, &namespaces, &pid, &started, &synchronous])
-        .await?;
-    Ok(Taken {
+    let (writer, heartbeat) = seen.map(|seen| (seen.writer, seen.heartbeat)).unzip();
+    let is_gone = seen.is_some_and(|seen| seen.is_gone);
+    let parameters: [&(dyn ToSql + Sync); 11] = [
+        &node,
+        &lease_ms,
+        &boot,
+        &namespaces,
+        &pid,
+        &started,
+        &synchronous,
+        &writer,
+        &heartbeat,
+        &is_gone,
+        &COMMAND,
+    ];
+    let row = connection.client.query_opt(sql, &parameters).await?;
+    Ok(row.map(|row| Taken {
         pen: Pen { writer: row.get(0), session: row.get(1) },
         token: Token(unsigned(row.get(2))),
         roster: row.get(3),
-    })
+    }))
+}
+
+/// All who were taken to be dead have been made harmless.
+pub async fn fenced(connection: &Connection, writer: i64) -> Result<(), Error> {
+    let sql = "UPDATE seat SET unfenced = '{}' WHERE writer = $1";
+    connection.client.execute(sql, &[&writer]).await.map(|_| ())
 }
 
 /// Takes up the pen again over a new connection. The session that counts up shuts out what former
@@ -196,7 +233,9 @@ pub async fn release(connection: &Connection, writer: i64) -> Result<bool, Error
 
 /// Says that this node waits. Not synced: it is said again in a moment.
 pub async fn stand_by(connection: &Connection, node: &str) -> Result<(), Error> {
-    let sql = "INSERT INTO nodes (name, counter, since, refreshed) \
+    let sql = "WITH old AS (DELETE FROM nodes \
+             WHERE refreshed < clock_timestamp() - interval '1 day' AND name <> $1) \
+         INSERT INTO nodes (name, counter, since, refreshed) \
          SELECT $1, 1, clock_timestamp(), clock_timestamp() \
          WHERE set_config('synchronous_commit', 'off', true) <> '' \
          ON CONFLICT (name) DO UPDATE SET counter = nodes.counter + 1, \

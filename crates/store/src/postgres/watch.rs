@@ -123,7 +123,12 @@ mod tests {
                 left: false,
                 process: None,
             };
-            let seat = Seat { holder: Some(holder), standbys: Vec::new(), connection: 1 };
+            let seat = Seat {
+                holder: Some(holder),
+                standbys: Vec::new(),
+                unfenced: Vec::new(),
+                connection: 1,
+            };
             Self { watch: Watch::new(|_| false), now: Instant::now(), seat }
         }
 
