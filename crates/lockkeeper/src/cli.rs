@@ -38,6 +38,12 @@ pub enum StoreCommand {
         /// embedded:/PATH or postgres://USER@HOST/DATABASE
         url: String,
     },
+    /// Take the locks of a PostgreSQL store for incomplete, after a backup was restored or a replica
+    /// took over that lagged behind: the next start lets clients reclaim theirs
+    Distrust {
+        /// postgres://USER@HOST/DATABASE
+        url: String,
+    },
     /// Forget all locks, shares and registrations; refused while locks are held
     Clear {
         /// embedded:/PATH or postgres://USER@HOST/DATABASE

@@ -11,12 +11,13 @@ use store::{Store as _, check, transfer};
 use vfs::secrets::{Secrets as _, SecretsInDirectory};
 
 use crate::cli::StoreCommand;
-use crate::stores::{StoreUrl, look_into, open_unused};
+use crate::stores::{self, StoreUrl, look_into, open_unused};
 
 pub fn run(command: &StoreCommand) -> Result<()> {
     match command {
         StoreCommand::Copy { from, to } => copy(&url(from)?, &url(to)?),
         StoreCommand::Check { url: text } => look(&url(text)?),
+        StoreCommand::Distrust { url: text } => distrust(&url(text)?),
         StoreCommand::Clear { url: text, force } => {
             let url = &url(text)?;
             let mut store = open_unused(url)?;
@@ -31,6 +32,17 @@ pub fn run(command: &StoreCommand) -> Result<()> {
 
 fn url(text: &str) -> Result<StoreUrl> {
     StoreUrl::parse(text).map_err(Error::msg)
+}
+
+fn distrust(url: &StoreUrl) -> Result<()> {
+    let StoreUrl::Postgres(address) = url else {
+        bail!("an embedded store knows by itself how far it can be trusted");
+    };
+    let mut store = look_into(address).with_context(|| url.to_string())?;
+    stores::take_unserved(&mut store)?;
+    store.distrust()?;
+    println!("{url}: the next start takes the locks for incomplete, and clients reclaim theirs");
+    Ok(())
 }
 
 fn copy(from: &StoreUrl, to: &StoreUrl) -> Result<()> {

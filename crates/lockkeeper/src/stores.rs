@@ -105,7 +105,7 @@ pub fn node_name() -> String {
 }
 
 /// Takes the seat, after looking for as long as its lease whether a server is alive.
-fn take_unserved(store: &mut Postgres) -> Result<()> {
+pub fn take_unserved(store: &mut Postgres) -> Result<()> {
     let mut watch = Watch::default();
     let first = store.seat()?.holder;
     loop {

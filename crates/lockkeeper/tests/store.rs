@@ -96,6 +96,10 @@ async fn locks_move_to_postgresql_and_back_and_no_epoch_comes_again() {
     let second = epoch(&said);
     assert!(second > first);
 
+    let (done, said) = store(&["distrust", &shared]);
+    assert!(done, "{said}");
+    let (done, said) = store(&["check", &shared]);
+    assert!(done && said.contains("locks may be missing"), "{said}");
     let (done, said) = store(&["clear", &back]);
     assert!(!done && said.contains("1 locks and shares are held"), "{said}");
     let (done, said) = store(&["clear", &back, "--force"]);

@@ -142,8 +142,9 @@ impl Postgres {
         Err(StoreError::Forgot { place: self.address.place.clone(), what })
     }
 
-    /// Comes before the error that ends us: who starts next must know.
-    fn distrust(&mut self) -> Result<(), StoreError> {
+    /// Whoever loads it next takes the locks for incomplete. Comes before an error that ends us: who
+    /// starts next must know.
+    pub fn distrust(&mut self) -> Result<(), StoreError> {
         self.ask(async |line: &Line| seat::distrust(&line.connection).await)
     }
 

@@ -105,6 +105,36 @@ fn a_commit_in_the_midst_of_a_takeover_is_whole_or_nothing() {
 }
 
 #[test]
+fn a_look_that_is_old_takes_nothing() {
+    let server = Server::start().unwrap();
+    let (mut a, lease) = taken(&short(&server, "a"));
+    let mut b = Postgres::connect(short(&server, "b")).unwrap();
+    let seen = b.seat().unwrap();
+    let beat = seen.holder.as_ref().unwrap().heartbeat;
+    soon("a shows life", || b.seat().unwrap().holder.unwrap().heartbeat > beat);
+    assert!(b.take_as_seen(&seen).unwrap().is_none(), "from one that lives");
+    assert!(lease.is_held());
+    a.release().unwrap();
+    let seen = b.seat().unwrap();
+    let mut c = Postgres::connect(short(&server, "c")).unwrap();
+    assert!(b.take_as_seen(&seen).unwrap().is_some());
+    assert!(c.take_as_seen(&seen).unwrap().is_none(), "from one that was faster");
+}
+
+#[test]
+fn who_was_not_certain_to_be_dead_stays_known_until_it_is_fenced() {
+    let server = Server::start().unwrap();
+    let (_a, _) = taken(&short(&server, "a"));
+    let (mut b, _) = taken(&short(&server, "b"));
+    assert_eq!(b.seat().unwrap().unfenced, ["a"]);
+    b.release().unwrap();
+    let (mut c, _) = taken(&short(&server, "c"));
+    assert_eq!(c.seat().unwrap().unfenced, ["a"], "whoever fails to fence it");
+    c.fenced().unwrap();
+    assert!(c.seat().unwrap().unfenced.is_empty());
+}
+
+#[test]
 fn a_clean_stop_frees_the_seat_at_once() {
     let server = Server::start().unwrap();
     let mut b = Postgres::connect(settings(&server, "b")).unwrap();
