@@ -35,7 +35,8 @@ fn scene(world: &World, name: &str) -> Result<(Pair, Room)> {
     let point = format!("/mnt/pair-{name}");
     let source = format!("{SERVICE_V4}:{}", host.display());
     for guest in world.lab.guests() {
-        world.mount_at(guest, &source, "vers=3", &point)?;
+        // What a machine had received when it paused is repeated after this, and not after a minute.
+        world.mount_at(guest, &source, "vers=3,timeo=50", &point)?;
     }
     Ok((pair, Room { host, guest: point }))
 }
