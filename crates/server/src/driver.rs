@@ -27,6 +27,7 @@ use keeper::time::Time;
 use store::{Committed, Store, StoreError};
 
 use self::core::{Ask, Batch, Core, Input, Next, Queue};
+use crate::tenure::Tenure;
 use crate::transport::Mailbag;
 
 /// Whom a reply goes to.
@@ -79,6 +80,7 @@ struct Shared {
     /// Since when the store has not worked, in nanoseconds; 0 if it works.
     stalled_since: AtomicU64,
     ended: watch::Sender<Option<End>>,
+    tenure: Tenure,
     /// Where errands are run from whatever thread they are sent on.
     runtime: Option<Handle>,
 }
@@ -149,6 +151,7 @@ impl Driver {
         store: Box<dyn Store>,
         clock: Clock,
         queue_max: usize,
+        tenure: Tenure,
     ) -> std::io::Result<Self> {
         let (committer, jobs) = mpsc::channel();
         let desk = Box::new(Desk { core, store });
@@ -164,6 +167,7 @@ impl Driver {
             alarm_moved: Notify::new(),
             stalled_since: AtomicU64::new(0),
             ended: watch::channel(None).0,
+            tenure,
             runtime: Handle::try_current().ok(),
         });
         let weak = Arc::downgrade(&shared);
@@ -212,7 +216,7 @@ impl Driver {
 
     /// Works on what was asked, or leaves it to who is at it.
     pub fn flush(&self) {
-        if !self.shared.waiting.load(Ordering::Acquire) {
+        if !self.shared.waiting.load(Ordering::Acquire) || !self.shared.tenure.may_decide() {
             return;
         }
         let mut line = self.shared.lock();
@@ -286,6 +290,9 @@ impl Driver {
 
     /// Lets the committer thread work on what has gathered.
     fn wake(&self) {
+        if !self.shared.tenure.may_decide() {
+            return;
+        }
         let mut line = self.shared.lock();
         if !line.queue.is_empty()
             && let Some(desk) = line.desk.take()
@@ -338,6 +345,7 @@ impl Shared {
         loop {
             let (batch, next) = match begun.take() {
                 Some(begun) => begun,
+                None if !self.tenure.may_decide() => return self.put_back(desk),
                 None => (self.decide(&mut desk), Next::CommitAgain),
             };
             if !batch.changes.is_empty()
@@ -547,7 +555,8 @@ async fn look(shared: Arc<Shared>) {
         let mut mail = Mailbag::default();
         let expired = {
             let mut line = shared.lock();
-            if line.desk.is_some() { Vec::new() } else { line.queue.expired(now) }
+            let works = line.desk.is_some() && shared.tenure.may_decide();
+            if works { Vec::new() } else { line.queue.expired(now) }
         };
         for (ask, ticket) in expired {
             ticket.stalled(&ask, &mut mail);

@@ -75,7 +75,7 @@ pub struct Restored {
 /// Takes up what the store has. When this returns, the new epoch is durable and sockets may open
 /// (I3).
 pub fn restore(locks: Locks, queue_max: usize) -> Result<Restored, LocksError> {
-    let Locks { mut store, mut config, epoch_copy, .. } = locks;
+    let Locks { mut store, mut config, epoch_copy, lease, .. } = locks;
     let saved = store.load()?;
     if is_unfinished(&saved) {
         return Err(StoreError::Unfinished.into());
@@ -100,7 +100,8 @@ pub fn restore(locks: Locks, queue_max: usize) -> Result<Restored, LocksError> {
         Committed::NotWritten(error) | Committed::Unknown(error) => return Err(error.into()),
     }
     let state = epoch.nsm_state();
-    let driver = Driver::new(core, store, clock, queue_max).map_err(LocksError::Thread)?;
+    let driver = Driver::new(core, store, clock, queue_max, Tenure::new(lease));
+    let driver = driver.map_err(LocksError::Thread)?;
     Ok(Restored { driver, first, state, fenced })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use store::Lease;
 use tokio::time::sleep;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 /// How soon it is noticed, and said, that the lease is lost or found again.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -26,10 +26,15 @@ impl Tenure {
         self.0.as_ref().is_none_or(Lease::is_held)
     }
 
+    /// Whether locks may be decided about: not by a server that another may have replaced.
+    pub fn may_decide(&self) -> bool {
+        self.0.as_ref().is_none_or(Lease::is_fresh)
+    }
+
     /// Resolves when another server has taken over, or the store has failed for good; says meanwhile when service stops and goes on.
     pub async fn lost(self) -> String {
         let Some(lease) = self.0 else { return pending().await };
-        let mut held = true;
+        let (mut held, mut fresh) = (true, true);
         loop {
             if let Some(why) = lease.why_lost() {
                 return why;
@@ -44,6 +49,13 @@ impl Tenure {
                         lease.renewed_ago().as_secs_f64(),
                         lease.trouble().unwrap_or_else(|| "this server was stopped".into())
                     ),
+                }
+            }
+            if lease.is_fresh() != fresh {
+                fresh = !fresh;
+                match fresh {
+                    true => info!("the lease on the store is renewed; locks go on"),
+                    false => warn!("locks wait: {}", lease.trouble().unwrap_or_default()),
                 }
             }
             sleep(LOOK_EVERY).await;

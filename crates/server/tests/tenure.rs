@@ -6,12 +6,13 @@ mod support;
 
 use std::time::Duration;
 
-use client::{Connection, Datagram, Options};
+use client::{Connection, Datagram, Locker, Options};
 use lockkeeper_server::{Limits, Locks};
 use store::Lease;
 use store::lease::boottime;
-use support::{PATH, Running, config, export, open_rules, until, watched::Watched};
+use support::{PATH, Running, config, export, memory, open_rules, until, watched::Watched};
 use wire::nfs3::{GetAttr, GetAttrArgs, Null};
+use wire::nlm::{Range, Status};
 
 const TERM: Duration = Duration::from_secs(60);
 
@@ -45,6 +46,37 @@ async fn nothing_is_answered_while_the_lease_is_not_held() {
     assert_eq!(is_answered(&server).await, (false, false));
     lease.renew(boottime(), true);
     assert_eq!(is_answered(&server).await, (true, true));
+}
+
+/// A database that is out of reach, as far as is known without a standby.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_wait_for_the_lease_to_be_fresh_and_files_do_not() {
+    let term = Duration::from_secs(2);
+    let lease = Lease::new(term, boottime());
+    lease.renew(boottime(), false);
+    let locks = Locks { lease: Some(lease.clone()), ..Locks::in_memory() };
+    let exports = vec![export(PATH, memory(), open_rules())];
+    let server = Running::try_start_with(config(Limits::default()), exports, locks).await.unwrap();
+    let (nfs, root) = (server.nfs().await, server.root().await);
+    let file = support::file(&nfs, &root, "f", 1).await;
+    let locker = Locker::new(server.connect().await, "host", 1);
+    let range = Range { offset: 0, length: 1 };
+    assert_eq!(locker.lock(&file.0, range).await.unwrap(), Status::Granted);
+    let ticking = lease.clone();
+    let ticks = tokio::spawn(async move {
+        loop {
+            ticking.tick();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    tokio::time::sleep(term).await;
+    assert!(lease.is_held() && !lease.is_fresh());
+    assert_eq!(is_answered(&server).await, (true, true));
+    // It holds this lock, and nothing would change: but perhaps another has it by now.
+    assert_eq!(locker.lock(&file.0, range).await.unwrap(), Status::DeniedNoLocks);
+    lease.renew(boottime() + TERM, false);
+    assert_eq!(locker.lock(&file.0, range).await.unwrap(), Status::Granted);
+    ticks.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

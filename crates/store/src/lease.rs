@@ -6,7 +6,7 @@
 //! knows it the moment it goes on, before it has heard anything.
 //!
 //! What remains: a holder that cannot reach the database, and has not heard that a standby came in
-//! the meantime, goes on with what needs no commit (files). Locks stop, because commits fail.
+//! the meantime, goes on with files. Locks stop: nothing is decided by a lease that is not fresh.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -58,6 +58,12 @@ impl Lease {
         let standby = shared.standby.load(Ordering::Acquire);
         let since = if standby { &shared.renewed } else { &shared.ticked };
         ago(since) < shared.term / 2
+    }
+
+    /// Renewed within half its term, whoever waits: what is decided about locks now is decided by the
+    /// one who has the store.
+    pub fn is_fresh(&self) -> bool {
+        !self.0.over.load(Ordering::Acquire) && self.renewed_ago() < self.0.term / 2
     }
 
     /// Set once a heartbeat or a commit found another writer.
@@ -169,6 +175,7 @@ mod tests {
     #[test]
     fn without_a_standby_an_outage_ends_nothing() {
         assert!(aged(TERM * 100, Duration::ZERO, false).is_held());
+        assert!(!aged(TERM * 100, Duration::ZERO, false).is_fresh());
     }
 
     #[test]
