@@ -194,12 +194,9 @@ async fn an_outage_of_the_database_makes_locks_wait_and_files_go_on() {
         assert!(server.is_heard().await, "{}", server.said());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // The first is with the store, and nobody knows; the next is told that there is trouble.
-    let (first, handle) = (lockers[3].clone(), handles[2].clone());
-    let first = tokio::spawn(async move { first.lock(&handle, range).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(lockers[1].lock(&handles[1], range).await.unwrap(), Status::DeniedNoLocks);
-    assert!(!first.is_finished() || first.await.unwrap().is_err());
+    // It holds this one: but without the database nobody knows whether another has it by now.
+    assert_eq!(lockers[0].lock(&handles[0], range).await.unwrap(), Status::DeniedNoLocks);
     scene.database.start_again().unwrap();
     let begun = Instant::now();
     while lockers[1].lock(&handles[1], range).await.unwrap() != Status::Granted {
@@ -207,7 +204,7 @@ async fn an_outage_of_the_database_makes_locks_wait_and_files_go_on() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let said = server.said();
-    assert!(said.contains("locks wait") && said.contains("the store works again"), "{said}");
+    assert!(said.contains("locks wait") && said.contains("locks go on"), "{said}");
     assert_eq!(lockers[2].lock(&handles[0], range).await.unwrap(), Status::Denied);
 }
 
