@@ -92,6 +92,7 @@ const UNIT_PACKAGES: &[&str] = &[
     "libc6-dev",
     "libtirpc-dev",
     "nfs-common",
+    "postgresql",
     "rpcbind",
     "rpcsvc-proto",
     "tshark",
