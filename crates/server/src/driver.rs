@@ -6,12 +6,13 @@
 //! whatever has gathered meanwhile: so a network thread never waits, and many requests share one
 //! commit when there are many.
 
+mod clock;
 pub mod core;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
@@ -23,8 +24,9 @@ use keeper::event::Event;
 use keeper::identity::{ClientId, RequestId};
 use keeper::request::Question;
 use keeper::step::{Grant, Message, Notice, Reply};
-use keeper::time::Time;
 use store::{Committed, Store, StoreError};
+
+pub use clock::Clock;
 
 use self::core::{Ask, Batch, Core, Input, Next, Queue};
 use crate::tenure::Tenure;
@@ -121,28 +123,6 @@ const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// How often a store that does not work is complained about.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
-
-/// Time as the keeper wants it.
-#[derive(Clone, Copy)]
-pub struct Clock {
-    started: Instant,
-}
-
-impl Clock {
-    pub fn start() -> Self {
-        Self { started: Instant::now() }
-    }
-
-    pub fn now(&self) -> Time {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Time { mono: self.started.elapsed(), wall_ms: wall.as_millis() as u64 }
-    }
-
-    /// What the keeper calls that moment.
-    pub fn mono(&self, at: Instant) -> Duration {
-        at.saturating_duration_since(self.started)
-    }
-}
 
 impl Driver {
     /// The first batch of `core`, the start itself, must be committed already (I3).
@@ -257,7 +237,7 @@ impl Driver {
     /// Since when the store does not work.
     pub fn stalled_for(&self) -> Option<Duration> {
         let since = self.shared.stalled_since.load(Ordering::Relaxed);
-        let now = self.shared.clock.started.elapsed();
+        let now = self.shared.clock.elapsed();
         (since != 0).then(|| now.saturating_sub(Duration::from_nanos(since)))
     }
 
@@ -309,7 +289,7 @@ impl Shared {
     }
 
     fn push(&self, input: Input<Box<dyn Ticket>>) {
-        let now = self.clock.started.elapsed();
+        let now = self.clock.elapsed();
         self.lock().queue.push(input, now);
         self.waiting.store(true, Ordering::Release);
     }
@@ -453,7 +433,7 @@ impl Shared {
     }
 
     fn stall(&self, error: &StoreError) {
-        let now = self.clock.started.elapsed().as_nanos() as u64;
+        let now = self.clock.elapsed().as_nanos() as u64;
         let _ = self.stalled_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
         warn!("locks wait: {error}");
     }
@@ -461,7 +441,7 @@ impl Shared {
     fn works_again(&self) {
         let since = self.stalled_since.swap(0, Ordering::Relaxed);
         if since != 0 {
-            let after = self.clock.started.elapsed().saturating_sub(Duration::from_nanos(since));
+            let after = self.clock.elapsed().saturating_sub(Duration::from_nanos(since));
             info!("the store works again after {:.1} s; locks go on", after.as_secs_f64());
         }
     }
@@ -521,7 +501,7 @@ async fn ring(shared: Arc<Shared>) {
     let driver = Driver { shared: shared.clone() };
     loop {
         let at = shared.alarm.load(Ordering::Relaxed);
-        let now = shared.clock.started.elapsed().as_nanos() as u64;
+        let now = shared.clock.elapsed().as_nanos() as u64;
         if at <= now {
             // It is set again when the desk is put back.
             let rung =
@@ -551,7 +531,7 @@ async fn look(shared: Arc<Shared>) {
             _ = every.tick() => {}
             _ = driver.ended() => return,
         }
-        let now = shared.clock.started.elapsed();
+        let now = shared.clock.elapsed();
         let mut mail = Mailbag::default();
         let expired = {
             let mut line = shared.lock();
@@ -567,91 +547,4 @@ async fn look(shared: Arc<Shared>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use keeper::change::{Change, Snapshot};
-    use store::{Memory, Token};
-
-    use super::*;
-    use crate::locks::{Locks, Restored, restore};
-
-    struct Nobody;
-
-    impl Hands for Nobody {
-        fn grant(&self, _: Grant) {}
-        fn notice(&self, _: Notice) {}
-        fn probe(&self, _: &Keeper, _: ClientId, _: Question) {}
-        fn happened(&self, _: &Keeper, _: Event) {}
-    }
-
-    fn begun() -> Driver {
-        begun_with(Box::new(Memory::new()))
-    }
-
-    fn begun_with(store: Box<dyn Store>) -> Driver {
-        let locks = Locks { store, ..Locks::in_memory() };
-        let Restored { driver, first, .. } = restore(locks, 10).unwrap();
-        driver.begin(Box::new(Nobody), first);
-        driver
-    }
-
-    #[tokio::test]
-    async fn what_comes_before_the_beginning_waits_for_it() {
-        let Restored { driver, first, .. } = restore(Locks::in_memory(), 10).unwrap();
-        let early = tokio::spawn({
-            let driver = driver.clone();
-            async move { driver.read(|keeper| keeper.counts().locks).await }
-        });
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(!early.is_finished() && !first.events.is_empty());
-        driver.begin(Box::new(Nobody), first);
-        assert_eq!(early.await.unwrap(), Some(0));
-    }
-
-    #[tokio::test]
-    async fn a_defect_ends_the_server_instead_of_leaving_it_stuck() {
-        let driver = begun();
-        assert_eq!(driver.read(|keeper| keeper.counts().locks).await, Some(0));
-        driver.report(Input::Read(Box::new(|_| panic!("on purpose"))));
-        assert!(matches!(driver.ended().await, End::Failed(why) if why.contains("defect")));
-    }
-
-    #[tokio::test]
-    async fn an_abandoned_one_lets_go_of_its_store() {
-        struct Told(mpsc::Sender<()>);
-        impl Drop for Told {
-            fn drop(&mut self) {
-                let _ = self.0.send(());
-            }
-        }
-        struct Noted(#[expect(dead_code, reason = "only its end matters")] Told, Memory);
-        impl Store for Noted {
-            fn load(&mut self) -> Result<Snapshot, StoreError> {
-                self.1.load()
-            }
-            fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
-                self.1.commit(changes, token)
-            }
-            fn last_token(&mut self) -> Result<Token, StoreError> {
-                self.1.last_token()
-            }
-            fn clear(&mut self, force: bool) -> Result<(), StoreError> {
-                self.1.clear(force)
-            }
-        }
-        let (told, gone) = mpsc::channel();
-        let driver = begun_with(Box::new(Noted(Told(told), Memory::new())));
-        driver.abandon();
-        assert_eq!(driver.ended().await, End::Abandoned);
-        gone.recv_timeout(Duration::from_secs(10)).unwrap();
-        assert!(driver.read(|_| ()).await.is_none());
-    }
-
-    #[tokio::test]
-    async fn a_stop_is_the_last_thing_that_enters_the_keeper() {
-        let driver = begun();
-        driver.report(Input::Stop);
-        assert_eq!(driver.ended().await, End::Stopped);
-        let late = tokio::time::timeout(Duration::from_millis(100), driver.read(|_| ()));
-        assert_ne!(late.await, Ok(Some(())));
-    }
-}
+mod tests;
