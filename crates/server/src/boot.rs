@@ -156,8 +156,8 @@ impl Server {
     ) -> Result<Self, BootError> {
         let limits = config.limits;
         let reserved_ports = locks.reserved_ports;
-        let tenure = Tenure::new(locks.lease.clone());
         let restored = locks::restore(locks, limits.lock_requests_max)?;
+        let tenure = restored.tenure;
         let workers = Workers::start(limits.workers, vfs::local::prepare_worker_thread)
             .map_err(BootError::Workers)?;
         let workers = Arc::new(workers);
@@ -275,7 +275,6 @@ impl Server {
             reporter: driver.reporter(),
             outbound,
             liveness,
-            tenure: tenure.clone(),
             files: files.clone(),
             dispatcher: Arc::downgrade(&dispatcher),
         };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use keeper::Keeper;
 use keeper::event::Event;
 use keeper::identity::{ClientId, Epoch, HostKey, Lane, Transport};
-use keeper::request::{GrantAnswer, NoticeResult, Question};
+use keeper::request::Question;
 use keeper::step::{Grant, Notice};
 use store::transfer::is_unfinished;
 use store::{Committed, Lease, Memory, Store, StoreError};
@@ -70,6 +70,7 @@ pub struct Restored {
     pub first: Batch,
     pub state: u32,
     pub fenced: Vec<std::net::IpAddr>,
+    pub tenure: Tenure,
 }
 
 /// Takes up what the store has. When this returns, the new epoch is durable and sockets may open
@@ -100,9 +101,10 @@ pub fn restore(locks: Locks, queue_max: usize) -> Result<Restored, LocksError> {
         Committed::NotWritten(error) | Committed::Unknown(error) => return Err(error.into()),
     }
     let state = epoch.nsm_state();
-    let driver = Driver::new(core, store, clock, queue_max, Tenure::new(lease));
+    let tenure = Tenure::new(lease);
+    let driver = Driver::new(core, store, clock, queue_max, tenure.clone());
     let driver = driver.map_err(LocksError::Thread)?;
-    Ok(Restored { driver, first, state, fenced })
+    Ok(Restored { driver, first, state, fenced, tenure })
 }
 
 /// One who carries out what the keeper wants, and tells people what happened.
@@ -110,24 +112,17 @@ pub struct Carrier {
     pub reporter: Reporter,
     pub outbound: Outbound,
     pub liveness: Liveness,
-    pub tenure: Tenure,
     pub files: Arc<Files>,
     pub dispatcher: Weak<Dispatcher>,
 }
 
 impl Hands for Carrier {
     fn grant(&self, grant: Grant) {
-        match self.tenure.holds() {
-            true => self.outbound.send_grant(grant),
-            false => self.reporter.report(Input::Granted(grant.id, GrantAnswer::Unsent)),
-        }
+        self.outbound.send_grant(grant);
     }
 
     fn notice(&self, notice: Notice) {
-        match self.tenure.holds() {
-            true => self.outbound.send_notice(notice),
-            false => self.reporter.report(Input::Noticed(notice.id, NoticeResult::Unsent)),
-        }
+        self.outbound.send_notice(notice);
     }
 
     fn probe(&self, keeper: &Keeper, client: ClientId, question: Question) {

@@ -31,7 +31,8 @@ impl Tenure {
         self.0.as_ref().is_none_or(Lease::is_fresh)
     }
 
-    /// Resolves when another server has taken over, or the store has failed for good; says meanwhile when service stops and goes on.
+    /// Resolves when another server has taken over, or the store has failed for good; says meanwhile
+    /// when service stops and goes on.
     pub async fn lost(self) -> String {
         let Some(lease) = self.0 else { return pending().await };
         let (mut held, mut fresh) = (true, true);

@@ -30,6 +30,7 @@ impl Inner {
     /// Waits for its turn, then makes the attempt.
     pub async fn grant_in_turn(&self, grant: Grant) -> GrantAnswer {
         match self.turn(grant.to).await {
+            Some(_) if !self.settings.tenure.holds() => GrantAnswer::Unsent,
             Some(_turn) => Box::pin(self.grant(&grant)).await,
             None => GrantAnswer::Unsent,
         }

@@ -72,6 +72,9 @@ enum Tried {
 
 impl Inner {
     pub async fn notice(self: &Arc<Self>, notice: Notice) -> NoticeResult {
+        if !self.settings.tenure.holds() {
+            return NoticeResult::Unsent;
+        }
         let until = self.deadline();
         let mut errands = errands(&notice);
         errands.retain(|errand| match refusal(errand.to, errand.from, &self.own) {
