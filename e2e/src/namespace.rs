@@ -17,6 +17,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::command;
+use crate::process::signal;
 
 pub const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
@@ -193,7 +194,7 @@ fn tear_down(name: &str) {
     let inside = command::output("ip", &["netns", "pids", name]).unwrap_or_default();
     for id in inside.lines().filter_map(|line| line.trim().parse::<i32>().ok()) {
         if id != std::process::id() as i32 {
-            kill(id);
+            let _ = signal(id, libc::SIGKILL);
         }
     }
     let _ = fs::remove_dir_all(sockets(name));
@@ -201,12 +202,6 @@ fn tear_down(name: &str) {
     if let Err(error) = command::output("ip", &["netns", "delete", name]) {
         eprintln!("cannot remove namespace {name}: {error:#}");
     }
-}
-
-#[allow(unsafe_code)]
-fn kill(id: i32) {
-    // SAFETY: kill takes two integers and touches no memory of ours.
-    unsafe { libc::kill(id, libc::SIGKILL) };
 }
 
 /// Removes namespaces of labs that were killed before they could do it themselves.

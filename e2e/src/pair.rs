@@ -9,11 +9,11 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use testbed::postgres;
 
 use crate::namespace::Namespace;
-use crate::process::{Process, tail};
+use crate::process::{self, Process, tail};
 
 /// The address that clients mount.
 pub const SERVICE_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
@@ -140,16 +140,11 @@ impl Node {
     }
 
     /// The server itself, not what keeps it apart from others.
-    #[allow(unsafe_code)]
     pub fn signal(&self, number: i32) -> Result<()> {
         let outer = self.process.as_ref().context("it is not running")?.id();
         let children = fs::read_to_string(format!("/proc/{outer}/task/{outer}/children"))?;
         let inner: i32 = children.trim().parse().context("it has no process")?;
-        // SAFETY: kill takes two integers and touches no memory of ours.
-        if unsafe { libc::kill(inner, number) } != 0 {
-            bail!("cannot signal {}: {}", self.name, std::io::Error::last_os_error());
-        }
-        Ok(())
+        process::signal(inner, number).with_context(|| format!("cannot signal {}", self.name))
     }
 
     /// Waits for its end.

@@ -61,11 +61,10 @@ impl Process {
         Ok(())
     }
 
-    #[allow(unsafe_code)]
     pub fn signal(&mut self, number: i32) {
+        // Not yet reaped, so the id is still its own.
         if self.is_running() {
-            // SAFETY: kill takes two integers; the child is not yet reaped, so the id is still its own.
-            unsafe { libc::kill(self.child.id() as i32, number) };
+            let _ = signal(self.child.id() as i32, number);
         }
     }
 }
@@ -73,6 +72,16 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Signals a process by its id.
+#[allow(unsafe_code)]
+pub fn signal(id: i32, number: i32) -> std::io::Result<()> {
+    // SAFETY: kill takes two integers and touches no memory of ours.
+    match unsafe { libc::kill(id, number) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }
 
