@@ -9,6 +9,8 @@ use keeper::identity::LockId;
 use server::{RpcbindState, Server};
 use vfs::{Access, Export, Exports, Squash};
 
+use crate::host;
+
 /// `as_server`: everything is done as the user who runs the server.
 pub async fn banner(server: &Server, exports: &Exports, store: &str, as_server: bool) -> String {
     let found = server.driver().read(Found::look).await;
@@ -36,7 +38,7 @@ pub async fn banner(server: &Server, exports: &Exports, store: &str, as_server: 
     if let Some(found) = &found {
         line("recovery", found.to_string());
     }
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = host::name();
     let options = match server.rpcbind() {
         RpcbindState::Off { .. } => {
             format!("vers=3,tcp,port={port},mountport={port},mountproto=tcp")

@@ -17,8 +17,9 @@ use vfs::secrets::{Secrets as _, SecretsInDirectory};
 
 use crate::cli;
 use crate::config::{self, File};
+use crate::host;
 use crate::seat::{self, Wish};
-use crate::stores::{StoreUrl, node_name, open_embedded};
+use crate::stores::{StoreUrl, open_embedded};
 
 /// How long the program that is run before clients are let in may take.
 const HOOK_PATIENCE: Duration = Duration::from_secs(60);
@@ -41,13 +42,9 @@ pub async fn choose(
     let named = args.store.as_deref().map(StoreUrl::parse).transpose();
     let url = named.map_err(Error::msg)?.or_else(|| file.store.url.clone());
     let url = url.unwrap_or_else(|| StoreUrl::Embedded(state.join("store")));
-    let durability = match args.durability.or(file.store.durability).unwrap_or_default() {
-        config::Durability::Process => Durability::Process,
-        config::Durability::Power => Durability::Power,
-    };
-    let word = match durability {
-        Durability::Process => "process",
-        Durability::Power => "power",
+    let (durability, word) = match args.durability.or(file.store.durability).unwrap_or_default() {
+        config::Durability::Process => (Durability::Process, "process"),
+        config::Durability::Power => (Durability::Power, "power"),
     };
     let mut key = SecretsInDirectory::new(state).secret("handle")?;
     let mut lease = None;
@@ -86,7 +83,7 @@ pub async fn choose(
 }
 
 fn wish(args: &cli::Serve, file: &File, address: &str, durability: Durability) -> Wish {
-    let node = args.node.clone().or_else(|| file.standby.node.clone()).unwrap_or_else(node_name);
+    let node = args.node.clone().or_else(|| file.standby.node.clone()).unwrap_or_else(host::name);
     let mut settings = PostgresSettings::new(address, &node, durability);
     if let Some(lease) = file.standby.lease {
         settings.lease = lease;

@@ -4,6 +4,7 @@ mod banner;
 mod cli;
 mod config;
 mod exports;
+mod host;
 mod locks;
 mod memory;
 mod seat;

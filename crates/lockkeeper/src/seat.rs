@@ -36,21 +36,16 @@ pub struct Taken {
     pub store: Postgres,
     pub lease: Lease,
     /// Who had it before.
-    pub former: Option<Former>,
-}
-
-pub struct Former {
-    pub node: String,
-    /// It stopped cleanly, or is certain to have ended.
-    pub left: bool,
-}
-
-impl Taken {
+    former: Option<Former>,
     /// Those who must be fenced before a client is let in: they were taken to be dead, and nobody has
     /// made sure since.
-    fn unfenced(&mut self) -> Result<Vec<String>> {
-        Ok(self.store.seat()?.unfenced)
-    }
+    unfenced: Vec<String>,
+}
+
+struct Former {
+    node: String,
+    /// It stopped cleanly, or is certain to have ended.
+    left: bool,
 }
 
 /// Ends the wait when it is dropped.
@@ -73,8 +68,7 @@ pub async fn take(wish: &Wish, waiting: impl Fn(&str) + Send + 'static) -> Resul
     let mut taken = taken.await.context("the wait for the store ended in a defect")??;
     // Should anything fail from here on, the store lets go of the seat, and others may be luckier.
     if let Some(hook) = &wish.on_takeover {
-        let unfenced = taken.unfenced()?;
-        run_hook(wish, hook, taken.former.as_ref(), &unfenced).await?;
+        run_hook(wish, hook, taken.former.as_ref(), &taken.unfenced).await?;
     }
     taken.store.fenced()?;
     drop(wanted);
@@ -93,12 +87,15 @@ fn wait_and_take(wish: &Wish, wanted: &AtomicBool, waiting: &dyn Fn(&str)) -> Re
             bail!("stopped while waiting for the store");
         }
         let registered = if wish.standby { store.stand_by() } else { Ok(()) };
-        let asked = Instant::now();
-        let seat = registered.and_then(|()| store.seat());
-        let moment = Moment { asked, answered: Instant::now() };
-        let verdict = watch.look(moment, seat.as_ref().ok());
-        match seat {
-            Ok(seat) => {
+        let seen = match registered {
+            Ok(()) => store.watch(&mut watch),
+            Err(failed) => {
+                watch.look(Moment::at(Instant::now()), None);
+                Err(failed)
+            }
+        };
+        match seen {
+            Ok((seat, verdict)) => {
                 if std::mem::take(&mut troubled) {
                     info!("the store can be read again");
                 }
@@ -140,7 +137,8 @@ fn wait_and_take(wish: &Wish, wanted: &AtomicBool, waiting: &dyn Fn(&str)) -> Re
         }
         _ => {}
     }
-    Ok(Taken { store, lease, former })
+    let unfenced = store.seat()?.unfenced;
+    Ok(Taken { store, lease, former, unfenced })
 }
 
 /// A standby waits for the database as well.
@@ -180,7 +178,7 @@ fn heed(
         return Ok(());
     }
     match known {
-        Some(known) if known.heartbeat != now.heartbeat || known.writer != now.writer => bail!(
+        Some(known) if now.shows_life_since(known) => bail!(
             "{} serves from this store since {}; stop it first, or start this server with \
              --standby, to take over when that one ends",
             now.node,

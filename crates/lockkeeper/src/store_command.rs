@@ -20,10 +20,7 @@ pub fn run(command: &StoreCommand) -> Result<()> {
         StoreCommand::Distrust { url: text } => distrust(&url(text)?),
         StoreCommand::Clear { url: text, force } => {
             let url = &url(text)?;
-            let mut store = open_unused(url)?;
-            let cleared = transfer::clear(&mut *store, *force);
-            store.leave();
-            cleared?;
+            transfer::clear(&mut *open_unused(url)?, *force)?;
             println!("{url} is empty; its epoch and ids go on");
             Ok(())
         }
@@ -59,8 +56,6 @@ fn copy(from: &StoreUrl, to: &StoreUrl) -> Result<()> {
     let mut bar = Bar::new();
     let saved = transfer::copy(&mut *source, &mut *target, |after, of| bar.show(after, of))?;
     bar.end();
-    target.leave();
-    source.leave();
     println!(
         "copied {} clients, {} locks and {} shares in {:.1} s",
         saved.clients.len(),
@@ -130,7 +125,7 @@ fn keep_handle_key(url: &StoreUrl, key: [u8; 16]) -> Result<()> {
 fn open_or_make(url: &StoreUrl) -> Result<Box<dyn store::Store>> {
     match url {
         StoreUrl::Embedded(path) => {
-            Ok(Box::new(crate::stores::open_embedded(path, store::Durability::Power)?))
+            Ok(Box::new(stores::open_embedded(path, store::Durability::Power)?))
         }
         StoreUrl::Memory => bail!("a store in memory ends with this command"),
         StoreUrl::Postgres(_) => open_unused(url),

@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use store::postgres::{COMMAND, Moment, Postgres, PostgresSettings, Verdict, Watch};
+use store::postgres::{COMMAND, Postgres, PostgresSettings, Verdict, Watch};
 use store::{Durability, Embedded, Memory, Settings, Store};
+
+use crate::host;
 
 /// Where locks are kept.
 #[derive(Clone, PartialEq, Eq)]
@@ -95,35 +98,26 @@ pub fn open_unused(url: &StoreUrl) -> Result<Box<dyn Store>> {
 
 /// Connected to look, not to write: somebody may be serving.
 pub fn look_into(address: &str) -> Result<Postgres> {
-    let node = format!("{} {COMMAND}", node_name());
+    let node = format!("{} {COMMAND}", host::name());
     Ok(Postgres::connect(PostgresSettings::new(address, &node, Durability::Process))?)
-}
-
-/// Who has this name among the servers of one store, unless the configuration says otherwise.
-pub fn node_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Takes the seat, after looking for as long as its lease whether a server is alive.
 pub fn take_unserved(store: &mut Postgres) -> Result<()> {
     let mut watch = Watch::default();
     let first = store.seat()?.holder;
+    let lease = first.as_ref().map_or(Duration::ZERO, |holder| holder.lease);
     loop {
-        let asked = Instant::now();
-        let seat = store.seat()?;
-        let moment = Moment { asked, answered: Instant::now() };
-        if watch.look(moment, Some(&seat)) != Verdict::Wait && store.take_as_seen(&seat)?.is_some()
-        {
+        let (seat, verdict) = store.watch(&mut watch)?;
+        if verdict != Verdict::Wait && store.take_as_seen(&seat)?.is_some() {
             return Ok(());
         }
-        let now = seat.holder;
-        if let (Some(first), Some(now)) = (&first, &now)
-            && (first.writer, first.heartbeat) != (now.writer, now.heartbeat)
+        if let (Some(first), Some(now)) = (&first, &seat.holder)
+            && now.shows_life_since(first)
         {
             bail!("{} serves from this store since {}; stop it first", now.node, now.since);
         }
-        let pause = first.as_ref().map_or(0, |holder| holder.lease.as_millis() as u64 / 6);
-        std::thread::sleep(std::time::Duration::from_millis(pause.max(10)));
+        thread::sleep((lease / 6).max(Duration::from_millis(10)));
     }
 }
 

@@ -169,13 +169,13 @@ impl Postgres {
         self.ask(async |line: &Line| Seat::read(&line.connection, number).await)
     }
 
-    /// One look at the seat for a watch, which says whether it may be taken.
-    pub fn watch(&mut self, watch: &mut Watch) -> Result<Verdict, StoreError> {
+    /// One look at the seat for a watch, which says whether it may be taken as it was seen.
+    pub fn watch(&mut self, watch: &mut Watch) -> Result<(Seat, Verdict), StoreError> {
         let asked = Instant::now();
         let seat = self.seat();
         let moment = Moment { asked, answered: Instant::now() };
         let verdict = watch.look(moment, seat.as_ref().ok());
-        seat.map(|_| verdict)
+        seat.map(|seat| (seat, verdict))
     }
 
     /// Becomes the writer, whoever was: the former one's writes are refused from here on.

@@ -46,6 +46,13 @@ pub struct Holder {
     pub process: Option<Process>,
 }
 
+impl Holder {
+    /// Whether it, or another in its place, has done anything since it was seen so.
+    pub fn shows_life_since(&self, then: &Holder) -> bool {
+        (self.writer, self.heartbeat) != (then.writer, then.heartbeat)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standby {
     pub node: String,

@@ -30,7 +30,7 @@ fn wait_for_seat(store: &mut Postgres, watch: &mut Watch) -> Verdict {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         store.stand_by().unwrap();
-        match store.watch(watch).unwrap() {
+        match store.watch(watch).unwrap().1 {
             Verdict::Wait => assert!(Instant::now() < deadline, "it is never free"),
             verdict => return verdict,
         }
@@ -139,12 +139,12 @@ fn a_clean_stop_frees_the_seat_at_once() {
     let server = Server::start().unwrap();
     let mut b = Postgres::connect(settings(&server, "b")).unwrap();
     let mut watch = Watch::default();
-    assert_eq!(b.watch(&mut watch).unwrap(), Verdict::Free);
+    assert_eq!(b.watch(&mut watch).unwrap().1, Verdict::Free);
     let (mut a, lease) = taken(&settings(&server, "a"));
-    assert_eq!(b.watch(&mut watch).unwrap(), Verdict::Wait);
+    assert_eq!(b.watch(&mut watch).unwrap().1, Verdict::Wait);
     a.release().unwrap();
     assert!(!lease.is_held());
-    assert_eq!(b.watch(&mut watch).unwrap(), Verdict::Free);
+    assert_eq!(b.watch(&mut watch).unwrap().1, Verdict::Free);
     b.stand_by().unwrap();
     b.take().unwrap();
     let seat = b.seat().unwrap();
@@ -182,7 +182,7 @@ fn an_outage_ends_the_service_of_a_pair_and_no_life() {
     let mut watch = Watch::default();
     soon("b is there", || {
         b.stand_by().unwrap();
-        assert_eq!(b.watch(&mut watch).unwrap(), Verdict::Wait);
+        assert_eq!(b.watch(&mut watch).unwrap().1, Verdict::Wait);
         lease.has_standby()
     });
     assert!(lease.is_held());
@@ -196,7 +196,7 @@ fn an_outage_ends_the_service_of_a_pair_and_no_life() {
     }
     server.start_again().unwrap();
     soon("a serves again", || {
-        assert_eq!(b.watch(&mut watch).unwrap(), Verdict::Wait);
+        assert_eq!(b.watch(&mut watch).unwrap().1, Verdict::Wait);
         thread::sleep(LEASE / 6);
         lease.is_held()
     });
