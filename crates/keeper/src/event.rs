@@ -67,6 +67,10 @@ pub enum Event {
         client: ClientId,
         incarnation: Incarnation,
     },
+    /// A host has everything back that it held before we restarted.
+    Reclaimed {
+        client: ClientId,
+    },
     ReclaimRefused {
         client: ClientId,
     },
@@ -108,6 +112,18 @@ pub enum Event {
     },
     Unfenced {
         client: ClientId,
+        by: Name,
+    },
+    /// An operator had our notice sent again.
+    Renotified {
+        client: ClientId,
+        by: Name,
+    },
+    /// An operator took a client off the list; what it was called, because it is gone.
+    Forgotten {
+        client: ClientId,
+        name: Name,
+        address: IpAddr,
         by: Name,
     },
 }

@@ -243,7 +243,9 @@ impl Keeper {
                 return self.refuse_lock(&request, host, why);
             }
             let settled = self.settle_grants(owner, file, request.range);
+            let before = self.unconfirmed_of(host);
             self.confirm_owned(owner, file, request.range, now);
+            self.tell_reclaimed(host, before);
             self.finish_and_wake(file, settled, Some(request.range), now);
             self.reply_lock(&request, Outcome::Granted);
             return self.end_grace_if_complete(now);
@@ -274,6 +276,20 @@ impl Keeper {
                 let outcome = if request.wait { Outcome::Grace } else { Outcome::Denied };
                 self.reply_lock(&request, outcome);
             }
+        }
+    }
+
+    pub(crate) fn unconfirmed_of(&self, host: Option<ClientId>) -> usize {
+        host.and_then(|host| self.clients.get(host)).map_or(0, |tracked| tracked.unconfirmed)
+    }
+
+    /// Says so once a host has nothing left to reclaim; `before` is how much it had.
+    pub(crate) fn tell_reclaimed(&mut self, host: Option<ClientId>, before: usize) {
+        if let Some(client) = host
+            && before > 0
+            && self.unconfirmed_of(host) == 0
+        {
+            self.event(Event::Reclaimed { client });
         }
     }
 

@@ -35,6 +35,7 @@ pub struct OpenGrant {
     pub handle: Handle,
     pub form: Form,
     pub attempt: u32,
+    pub since_ms: u64,
     /// The step in which it was last sent.
     pub step: u64,
     /// The last attempt has not been reported on.
@@ -227,7 +228,9 @@ impl Keeper {
     /// Gives a waiter its lock, and begins to tell it so.
     fn grant_waiter(&mut self, id: WaiterId, now: Time) {
         let Some(waiter) = self.forget_waiter(id, now) else { return };
-        let Waiter { file, owner, range, mode, incarnation, monitored, handle, form, .. } = waiter;
+        let Waiter {
+            file, owner, range, mode, incarnation, monitored, handle, form, since_ms, ..
+        } = waiter;
         let terms = Terms { mode, incarnation, monitored, confirmed: true };
         let before = self.table.owned(owner, file, range);
         let before: Vec<(Range, Terms)> = before
@@ -244,6 +247,7 @@ impl Keeper {
             handle,
             form,
             attempt: 1,
+            since_ms,
             step: self.steps,
             in_flight: true,
             maybe_taken: false,
@@ -286,6 +290,7 @@ impl Keeper {
             mode: open.terms.mode,
             form: open.form,
             attempt: open.attempt,
+            since_ms: open.since_ms,
         };
         // In case the answer itself gets lost on its way to us.
         self.timers.set(Timer::Grant(id), now.mono + RETRY_MAX);

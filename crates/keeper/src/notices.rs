@@ -227,13 +227,23 @@ impl Keeper {
     }
 
     pub fn notices(&self) -> impl Iterator<Item = NoticeView> {
-        self.notices.owed.iter().map(|(id, owed)| NoticeView {
-            id: *id,
+        self.notices.owed.iter().map(|(id, owed)| self.view_notice(*id, owed))
+    }
+
+    /// The notice of our restart that a client is being sent.
+    pub fn notice_to(&self, client: ClientId) -> Option<NoticeView> {
+        let id = self.notices.by_client.get(&(client, Subject::Us))?;
+        self.notices.owed.get(id).map(|owed| self.view_notice(*id, owed))
+    }
+
+    fn view_notice(&self, id: NoticeId, owed: &Owed) -> NoticeView {
+        NoticeView {
+            id,
             client: owed.client,
             attempts: owed.attempts,
             answered: owed.answered,
-            next: self.timers.due(Timer::Notice(*id)),
-        })
+            next: self.timers.due(Timer::Notice(id)),
+        }
     }
 }
 

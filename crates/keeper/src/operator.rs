@@ -20,8 +20,8 @@ impl Keeper {
             OperatorAction::Unfence(client) => self.unfence(client, by),
             OperatorAction::ConfirmReboot(client) => self.confirm_reboot(client, by, now),
             OperatorAction::EndGrace => self.end_grace_by_hand(by, now),
-            OperatorAction::Renotify(client) => self.renotify_by_hand(client, now),
-            OperatorAction::Forget(client) => self.forget_client(client),
+            OperatorAction::Renotify(client) => self.renotify_by_hand(client, by, now),
+            OperatorAction::Forget(client) => self.forget_client(client, by),
         };
         let done = done.map(|released| OperatorDone { released });
         self.reply(id, Reply::Operator(done));
@@ -117,20 +117,29 @@ impl Keeper {
         Ok(0)
     }
 
-    fn renotify_by_hand(&mut self, client: ClientId, now: Time) -> Result<u64, OperatorError> {
+    fn renotify_by_hand(
+        &mut self,
+        client: ClientId,
+        by: Name,
+        now: Time,
+    ) -> Result<u64, OperatorError> {
         if self.clients.get(client).is_none_or(|tracked| !tracked.row.monitored) {
             return Err(OperatorError::NoSuchClient);
         }
+        self.event(Event::Renotified { client, by });
         self.renotify(client, now);
         Ok(0)
     }
 
-    fn forget_client(&mut self, client: ClientId) -> Result<u64, OperatorError> {
+    /// Not one that is fenced: forgetting it would lift the fence.
+    fn forget_client(&mut self, client: ClientId, by: Name) -> Result<u64, OperatorError> {
         let tracked = self.clients.get(client).ok_or(OperatorError::NoSuchClient)?;
-        if !tracked.has_nothing() || self.owes(client) {
+        if !tracked.has_nothing() || tracked.row.fenced || self.owes(client) {
             return Err(OperatorError::Busy);
         }
+        let (name, address) = (tracked.row.name.clone(), tracked.row.address);
         self.unregister(client);
+        self.event(Event::Forgotten { client, name, address, by });
         Ok(0)
     }
 

@@ -4,13 +4,14 @@
 use std::net::IpAddr;
 
 use crate::bytes::FileKey;
-use crate::change::{Client, Lock, Snapshot};
+use crate::change::{Client, Exactness, Lock, Snapshot};
 use crate::clients::{Suspicion, Tracked};
-use crate::identity::{ClientId, Epoch, HostKey, LockId};
+use crate::identity::{ClientId, Epoch, HostKey, LockId, ShareId};
 use crate::keeper::Keeper;
+use crate::shares::HeldShare;
 use crate::table::Held;
 use crate::view::{ClientView, Counts, GraceView, LockState, LockView, ShareView, WaiterView};
-use crate::waiters::Waiter;
+use crate::waiters::{Waiter, WaiterId};
 
 impl Keeper {
     pub fn epoch(&self) -> Epoch {
@@ -19,6 +20,21 @@ impl Keeper {
 
     pub fn nsm_state(&self) -> u32 {
         self.epoch.nsm_state()
+    }
+
+    /// How far the recovered locks could be trusted.
+    pub fn exactness(&self) -> Exactness {
+        self.exactness
+    }
+
+    /// Grows with every lock taken and every place in line.
+    pub fn next_id(&self) -> u64 {
+        self.ids.next()
+    }
+
+    /// Whether hosts may still come back for what they held.
+    pub fn in_window(&self) -> bool {
+        self.recovery.in_window
     }
 
     pub fn grace(&self) -> Option<GraceView> {
@@ -66,28 +82,52 @@ impl Keeper {
         self.recovery.remembered.after(after)
     }
 
+    pub fn remembered_len(&self) -> usize {
+        self.recovery.remembered.locks.len()
+    }
+
     pub fn shares_on(&self, file: &FileKey) -> impl Iterator<Item = ShareView<'_>> {
         let file = self.files.find(file).map(|file| self.files.file(file));
         let ids = file.into_iter().flat_map(|file| &file.shares);
-        ids.filter_map(|id| self.shares.get(*id)).map(|share| ShareView {
-            id: share.id,
-            file: self.files.key(share.file),
-            owner: self.owners.owner(share.owner),
-            access: share.access,
-            deny: share.deny,
-            confirmed: share.confirmed,
-        })
+        ids.filter_map(|id| self.shares.get(*id)).map(|share| self.view_share(share))
     }
 
-    pub fn waiters(&self) -> impl Iterator<Item = WaiterView<'_>> {
-        self.waiters.iter().map(|(_, waiter)| self.view_waiter(waiter))
+    /// Shares in the order of their ids, from the one after `after`.
+    pub fn shares(&self, after: ShareId) -> impl Iterator<Item = ShareView<'_>> {
+        self.shares.after(after).map(|share| self.view_share(share))
+    }
+
+    pub fn share(&self, id: ShareId) -> Option<ShareView<'_>> {
+        self.shares.get(id).map(|share| self.view_share(share))
+    }
+
+    pub fn shares_of(&self, client: ClientId) -> impl Iterator<Item = ShareView<'_>> {
+        self.shares.of_host(client).map(|share| self.view_share(share))
+    }
+
+    /// Those who wait, in the order in which they came, from the one after `after`.
+    pub fn waiters(&self, after: LockId) -> impl Iterator<Item = WaiterView<'_>> {
+        let after = self.waiters.after(WaiterId(after.0));
+        after.map(|(id, waiter)| self.view_waiter(id, waiter))
+    }
+
+    pub fn waiter(&self, id: LockId) -> Option<WaiterView<'_>> {
+        let id = WaiterId(id.0);
+        self.waiters.get(id).map(|waiter| self.view_waiter(id, waiter))
+    }
+
+    pub fn waiters_of(&self, client: ClientId) -> impl Iterator<Item = WaiterView<'_>> {
+        let owners = self.clients.get(client).into_iter().flat_map(|tracked| &tracked.owners);
+        owners
+            .flat_map(|owner| self.waiters.of_owner(*owner))
+            .map(|(id, waiter)| self.view_waiter(id, waiter))
     }
 
     /// First come, first served.
     pub fn waiters_on(&self, file: &FileKey) -> impl Iterator<Item = WaiterView<'_>> {
         let file = self.files.find(file).map(|file| self.files.file(file));
         let ids = file.into_iter().flat_map(|file| &file.queue);
-        ids.filter_map(|id| self.waiters.get(*id)).map(|waiter| self.view_waiter(waiter))
+        ids.filter_map(|id| Some(self.view_waiter(*id, self.waiters.get(*id)?)))
     }
 
     pub fn clients(&self, after: ClientId) -> impl Iterator<Item = ClientView<'_>> {
@@ -155,9 +195,22 @@ impl Keeper {
         }
     }
 
-    fn view_waiter<'a>(&'a self, waiter: &'a Waiter) -> WaiterView<'a> {
+    fn view_share<'a>(&'a self, share: &'a HeldShare) -> ShareView<'a> {
+        ShareView {
+            id: share.id,
+            file: self.files.key(share.file),
+            owner: self.owners.owner(share.owner),
+            access: share.access,
+            deny: share.deny,
+            confirmed: share.confirmed,
+            since_ms: share.since_ms,
+        }
+    }
+
+    fn view_waiter<'a>(&'a self, id: WaiterId, waiter: &'a Waiter) -> WaiterView<'a> {
         let Waiter { file, owner, range, mode, .. } = *waiter;
         WaiterView {
+            id: LockId(id.0),
             file: self.files.key(file),
             owner: self.owners.owner(owner),
             range,

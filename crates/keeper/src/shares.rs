@@ -2,6 +2,7 @@
 //! never wait, and they know nothing of byte ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use crate::bytes::{FileKey, OwnerTag};
 use crate::change::{Change, Exactness, Share};
@@ -51,6 +52,10 @@ impl Shares {
 
     pub fn iter(&self) -> impl Iterator<Item = &HeldShare> {
         self.rows.values()
+    }
+
+    pub fn after(&self, id: ShareId) -> impl Iterator<Item = &HeldShare> {
+        self.rows.range((Bound::Excluded(id), Bound::Unbounded)).map(|(_, share)| share)
     }
 
     pub fn of_host(&self, host: ClientId) -> impl Iterator<Item = &HeldShare> {
@@ -187,7 +192,9 @@ impl Keeper {
             && share.access == request.access
             && share.deny == request.deny
         {
+            let before = self.unconfirmed_of(host);
             self.confirm_share(share);
+            self.tell_reclaimed(host, before);
             self.reply(request.id, Reply::Share(Outcome::Granted));
             return self.end_grace_if_complete(now);
         }

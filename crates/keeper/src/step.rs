@@ -118,6 +118,8 @@ pub struct Grant {
     pub mode: Mode,
     pub form: Form,
     pub attempt: u32,
+    /// Since when it waited (`Time::wall_ms`).
+    pub since_ms: u64,
 }
 
 impl Grant {
@@ -157,7 +159,8 @@ pub struct OperatorDone {
 pub enum OperatorError {
     NoSuchLock,
     NoSuchClient,
-    /// `Forget` of a client that holds or awaits something, or must still be told of our restart.
+    /// `Forget` of a client that holds or awaits something, is fenced, or must still be told of our
+    /// restart.
     Busy,
     NotInGrace,
 }

@@ -43,10 +43,13 @@ pub struct ShareView<'a> {
     pub access: Access,
     pub deny: Access,
     pub confirmed: bool,
+    pub since_ms: u64,
 }
 
 #[derive(Clone, Debug)]
 pub struct WaiterView<'a> {
+    /// From the same counter as the ids of locks.
+    pub id: LockId,
     pub file: &'a FileKey,
     pub owner: &'a Arc<Owner>,
     pub range: Range,

@@ -2,6 +2,7 @@
 //! queue from the first time on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::Duration;
 
 use crate::bytes::Handle;
@@ -110,6 +111,11 @@ impl Waiters {
 
     pub fn iter(&self) -> impl Iterator<Item = (WaiterId, &Waiter)> {
         self.rows.iter().map(|(id, waiter)| (*id, waiter))
+    }
+
+    pub fn after(&self, id: WaiterId) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+        let after = self.rows.range((Bound::Excluded(id), Bound::Unbounded));
+        after.map(|(id, waiter)| (*id, waiter))
     }
 
     pub fn len(&self) -> usize {

@@ -12,7 +12,14 @@ use vfs::{Access, Export, Exports, Squash};
 use crate::host;
 
 /// `as_server`: everything is done as the user who runs the server.
-pub async fn banner(server: &Server, exports: &Exports, store: &str, as_server: bool) -> String {
+/// `admin`: where it can be seen and steered.
+pub async fn banner(
+    server: &Server,
+    exports: &Exports,
+    store: &str,
+    as_server: bool,
+    admin: Option<String>,
+) -> String {
     let found = server.driver().read(Found::look).await;
     let mut text = String::new();
     let mut line = |name: &str, rest: String| {
@@ -37,6 +44,9 @@ pub async fn banner(server: &Server, exports: &Exports, store: &str, as_server: 
     );
     if let Some(found) = &found {
         line("recovery", found.to_string());
+    }
+    if let Some(admin) = admin {
+        line("admin", admin);
     }
     let host = host::name();
     let options = match server.rpcbind() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::{Durability, Grace, parse_duration};
+use crate::config::{AdminListen, Durability, Grace, parse_duration};
 
 /// An NFSv3 server whose locks survive crashes.
 #[derive(Debug, Parser)]
@@ -105,6 +105,14 @@ pub struct Serve {
     /// How clients find the port [default: auto]
     #[arg(long, value_enum)]
     pub rpcbind: Option<Rpcbind>,
+
+    /// Where the web page, metrics and the API are served, or off [default: 127.0.0.1:9049]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub admin: Option<AdminListen>,
+
+    /// The socket that commands talk to [default: /run/lockkeeper/admin.sock as root]
+    #[arg(long, value_name = "PATH")]
+    pub admin_socket: Option<PathBuf>,
 
     /// From which source ports requests are taken [default: reserved as root, else any]
     #[arg(long, value_enum)]

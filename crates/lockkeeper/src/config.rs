@@ -24,6 +24,7 @@ pub struct File {
     pub recovery: Recovery,
     pub standby: Standby,
     pub limits: Limits,
+    pub admin: Admin,
     #[serde(rename = "export")]
     pub exports: Vec<Export>,
 }
@@ -44,6 +45,66 @@ pub struct Rpc {
 pub struct Nsm {
     /// Whether SM_SIMU_CRASH from this host restarts the server.
     pub simu_crash: bool,
+}
+
+/// Where the server can be seen and steered.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admin {
+    pub socket: Option<AdminSocket>,
+    pub listen: Option<AdminListen>,
+    /// Whether requests are counted for `/metrics`.
+    pub metrics: Option<bool>,
+}
+
+/// A unix socket, or "off".
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum AdminSocket {
+    Off,
+    At(PathBuf),
+}
+
+impl TryFrom<String> for AdminSocket {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "off" => Ok(Self::Off),
+            path if path.starts_with('/') => Ok(Self::At(path.into())),
+            _ => Err("a socket is an absolute path, or \"off\"".into()),
+        }
+    }
+}
+
+/// An address and port, or "off".
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum AdminListen {
+    Off,
+    At(SocketAddr),
+}
+
+impl TryFrom<String> for AdminListen {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "off" => Ok(Self::Off),
+            address => address
+                .parse()
+                .map(Self::At)
+                .map_err(|_| "an address and port, as in 127.0.0.1:9049, or \"off\"".into()),
+        }
+    }
+}
+
+impl std::str::FromStr for AdminListen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.to_string().try_into()
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]

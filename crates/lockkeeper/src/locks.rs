@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result, bail};
 
+use admin::Facts;
 use keeper::bytes::Name;
 use keeper::change::Protocol;
 use keeper::config::{GraceMode, Unreachable};
@@ -31,27 +32,68 @@ pub struct Chosen {
     pub key: HandleKey,
 }
 
+/// Which store is meant, before anything is opened.
+pub struct Plan {
+    url: StoreUrl,
+    durability: Durability,
+}
+
+impl Plan {
+    pub fn of(args: &cli::Serve, file: &File, state: &Path) -> Result<Self> {
+        let named = args.store.as_deref().map(StoreUrl::parse).transpose();
+        let url = named.map_err(Error::msg)?.or_else(|| file.store.url.clone());
+        let url = url.unwrap_or_else(|| StoreUrl::Embedded(state.join("store")));
+        let durability = match args.durability.or(file.store.durability).unwrap_or_default() {
+            config::Durability::Process => Durability::Process,
+            config::Durability::Power => Durability::Power,
+        };
+        Ok(Self { url, durability })
+    }
+
+    /// What operators are told about the server, whether it serves or stands by.
+    pub fn facts(&self, args: &cli::Serve, file: &File) -> Facts {
+        let (store, durability) = match &self.url {
+            StoreUrl::Memory => ("memory", "none"),
+            StoreUrl::Embedded(_) => ("embedded", self.word()),
+            StoreUrl::Postgres(_) => ("postgres", self.word()),
+        };
+        Facts {
+            version: env!("CARGO_PKG_VERSION").into(),
+            node: node(args, file),
+            store: store.into(),
+            store_shown: self.url.to_string(),
+            durability: durability.into(),
+        }
+    }
+
+    fn word(&self) -> &'static str {
+        match self.durability {
+            Durability::Process => "process",
+            Durability::Power => "power",
+        }
+    }
+}
+
+fn node(args: &cli::Serve, file: &File) -> String {
+    args.node.clone().or_else(|| file.standby.node.clone()).unwrap_or_else(host::name)
+}
+
 /// Opens the store. `waiting` hears whom a standby waits for.
 pub async fn choose(
     args: &cli::Serve,
     file: &File,
+    plan: &Plan,
     state: &Path,
     reserved_ports: bool,
     waiting: impl Fn(&str) + Send + 'static,
 ) -> Result<Chosen> {
-    let named = args.store.as_deref().map(StoreUrl::parse).transpose();
-    let url = named.map_err(Error::msg)?.or_else(|| file.store.url.clone());
-    let url = url.unwrap_or_else(|| StoreUrl::Embedded(state.join("store")));
-    let (durability, word) = match args.durability.or(file.store.durability).unwrap_or_default() {
-        config::Durability::Process => (Durability::Process, "process"),
-        config::Durability::Power => (Durability::Power, "power"),
-    };
+    let (url, durability, word) = (&plan.url, plan.durability, plan.word());
     let mut key = SecretsInDirectory::new(state).secret("handle")?;
     let mut lease = None;
     if args.standby && !matches!(url, StoreUrl::Postgres(_)) {
         bail!("a standby shares a PostgreSQL store: add --store postgres://USER@HOST/DATABASE");
     }
-    let (store, shown): (Box<dyn Store>, String) = match &url {
+    let (store, shown): (Box<dyn Store>, String) = match url {
         StoreUrl::Memory => {
             (Box::new(Memory::new()), "store memory (locks end with the server)".into())
         }
@@ -83,8 +125,7 @@ pub async fn choose(
 }
 
 fn wish(args: &cli::Serve, file: &File, address: &str, durability: Durability) -> Wish {
-    let node = args.node.clone().or_else(|| file.standby.node.clone()).unwrap_or_else(host::name);
-    let mut settings = PostgresSettings::new(address, &node, durability);
+    let mut settings = PostgresSettings::new(address, &node(args, file), durability);
     if let Some(lease) = file.standby.lease {
         settings.lease = lease;
     }

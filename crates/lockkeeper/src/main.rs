@@ -1,5 +1,6 @@
 //! The program `lockkeeper`.
 
+mod admin;
 mod banner;
 mod cli;
 mod config;

@@ -7,15 +7,18 @@ use anyhow::{Context as _, Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use ::admin::{Admin, Reload};
 use server::{Config, Ended, Limits, RpcbindMode, Server};
 
+use crate::admin;
 use crate::banner::banner;
 use crate::cli;
 use crate::config::{self, File};
 use crate::exports::Opener;
-use crate::locks::{self, Chosen};
+use crate::locks::{self, Chosen, Plan};
 use crate::state::StateDirectory;
 
 pub async fn serve(args: cli::Serve) -> Result<()> {
@@ -32,9 +35,18 @@ pub async fn serve(args: cli::Serve) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let waiting = |told: &str| tell_systemd(&[NotifyState::Ready, NotifyState::Status(told)]);
+    let plan = Plan::of(&args, &file, &state.path)?;
+    let (wants, mut reloads) = mpsc::channel(1);
+    let mut admin = admin::open(&args, &file, &state.path, plan.facts(&args, &file), wants).await?;
+    let waiter = admin.as_ref().map(Admin::waiter);
+    let waiting = move |told: &str| {
+        tell_systemd(&[NotifyState::Ready, NotifyState::Status(told)]);
+        if let Some(waiter) = &waiter {
+            waiter(told);
+        }
+    };
     let chosen = tokio::select! {
-        chosen = locks::choose(&args, &file, &state.path, reserved, waiting) => Some(chosen?),
+        chosen = locks::choose(&args, &file, &plan, &state.path, reserved, waiting) => Some(chosen?),
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
     };
@@ -43,7 +55,11 @@ pub async fn serve(args: cli::Serve) -> Result<()> {
         return Ok(());
     };
     let server = Server::start(server_config(&args, &file), exports.clone(), key, locks).await?;
-    let shown = banner(&server, &exports, &shown, opener.act_as_server()).await;
+    if let Some(admin) = &mut admin {
+        admin.serve(server.control());
+    }
+    let seen = admin.as_ref().map(admin::describe);
+    let shown = banner(&server, &exports, &shown, opener.act_as_server(), seen).await;
     // From here on only the server holds them, so that a reload lets go of what it drops.
     drop(exports);
     // Whoever started us may not be reading; that is no reason to stop.
@@ -63,18 +79,10 @@ pub async fn serve(args: cli::Serve) -> Result<()> {
             },
             _ = terminate.recv() => stop(&stopper, "SIGTERM"),
             _ = interrupt.recv() => stop(&stopper, "SIGINT"),
-            _ = hangup.recv() => {
-                if let Ok(now) = NotifyState::monotonic_usec_now() {
-                    tell_systemd(&[NotifyState::Reloading, now]);
-                }
-                match reload(&args, &mut opener) {
-                    Ok(exports) => {
-                        info!("read the configuration again: {} exports", exports.iter().count());
-                        stopper.replace_exports(exports);
-                    }
-                    Err(error) => warn!("kept the old exports: {error:#}"),
-                }
-                tell_systemd(&[NotifyState::Ready]);
+            _ = hangup.recv() => drop(reload(&args, &mut opener, &stopper)),
+            Some(Reload(answer)) = reloads.recv() => {
+                // Whoever asked may have gone away.
+                let _ = answer.send(reload(&args, &mut opener, &stopper));
             }
         }
     }
@@ -116,7 +124,33 @@ fn configured_exports(args: &cli::Serve, file: &mut File) -> Result<Vec<config::
     Ok(exports)
 }
 
-fn reload(args: &cli::Serve, opener: &mut Opener) -> Result<vfs::Exports> {
+/// Reads the configuration again; says what was done, or why nothing was.
+fn reload(
+    args: &cli::Serve,
+    opener: &mut Opener,
+    stopper: &server::Stopper,
+) -> Result<String, String> {
+    if let Ok(now) = NotifyState::monotonic_usec_now() {
+        tell_systemd(&[NotifyState::Reloading, now]);
+    }
+    let done = match reopen(args, opener) {
+        Ok(exports) => {
+            let done = format!("read the configuration again: {} exports", exports.iter().count());
+            info!("{done}");
+            stopper.replace_exports(exports);
+            Ok(done)
+        }
+        Err(error) => {
+            let failed = format!("kept the old exports: {error:#}");
+            warn!("{failed}");
+            Err(failed)
+        }
+    };
+    tell_systemd(&[NotifyState::Ready]);
+    done
+}
+
+fn reopen(args: &cli::Serve, opener: &mut Opener) -> Result<vfs::Exports> {
     let mut file = File::load(args.config.as_deref())?;
     let configured = configured_exports(args, &mut file)?;
     opener.open(&configured).context("exports")
@@ -136,6 +170,7 @@ fn server_config(args: &cli::Serve, file: &File) -> Config {
         rpcbind: mode,
         peer_rpcbind_port: file.rpc.peer_rpcbind_port.unwrap_or(defaults.peer_rpcbind_port),
         simulated_crash: file.nsm.simu_crash,
+        metrics: file.admin.metrics.unwrap_or(true),
         limits: Limits {
             connections_max: file.limits.connections.unwrap_or(limits.connections_max),
             connections_per_address_max: file

@@ -14,6 +14,8 @@ use keeper::bytes::Name;
 use keeper::identity::HostKey;
 use vfs::{Exports, HandleKey};
 
+use crate::chronicle::Chronicle;
+use crate::control::Control;
 use crate::dispatch::Dispatcher;
 use crate::driver::core::Input;
 use crate::driver::{Driver, End};
@@ -21,6 +23,7 @@ use crate::files::Files;
 use crate::limits::Limits;
 use crate::liveness::{self, Liveness};
 use crate::locks::{self, Carrier, Locks, LocksError};
+use crate::meters::Meters;
 use crate::outbound::{self, Outbound, Report};
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
 use crate::service::Program;
@@ -46,6 +49,8 @@ pub struct Config {
     pub rpcbind_check_every: Duration,
     /// SM_SIMU_CRASH from this host ends the server as a crash does (R1.1); else it is refused.
     pub simulated_crash: bool,
+    /// Whether requests, replies and commits are counted for [`Control::meters`].
+    pub metrics: bool,
     pub limits: Limits,
 }
 
@@ -58,6 +63,7 @@ impl Default for Config {
             peer_rpcbind_port: wire::rpcbind::PORT,
             rpcbind_check_every: Duration::from_secs(30),
             simulated_crash: false,
+            metrics: true,
             limits: Limits::default(),
         }
     }
@@ -108,10 +114,10 @@ impl Drop for Custody {
 /// A server that is listening. It ends when [`Stopper::stop`] is called; one that is dropped
 /// instead leaves as by a crash.
 pub struct Server {
+    control: Control,
     files: Arc<Files>,
     workers: Arc<Workers>,
     addresses: Vec<SocketAddr>,
-    rpcbind: RpcbindState,
     registrar: Registrar,
     tasks: JoinSet<()>,
     stop: watch::Sender<bool>,
@@ -156,7 +162,9 @@ impl Server {
     ) -> Result<Self, BootError> {
         let limits = config.limits;
         let reserved_ports = locks.reserved_ports;
-        let restored = locks::restore(locks, limits.lock_requests_max)?;
+        let meters = config.metrics.then(|| Arc::new(Meters::default()));
+        let restored = locks::restore(locks, limits.lock_requests_max, meters.clone())?;
+        let chronicle = Arc::new(Chronicle::new(restored.epoch));
         let tenure = restored.tenure;
         let workers = Workers::start(limits.workers, vfs::local::prepare_worker_thread)
             .map_err(BootError::Workers)?;
@@ -169,10 +177,15 @@ impl Server {
         let locks = Custody(restored.driver);
         let driver = &locks.0;
         let report = {
-            let reporter = driver.reporter();
+            let (reporter, meters) = (driver.reporter(), meters.clone());
             Arc::new(move |report| {
                 reporter.report(match report {
-                    Report::Granted(grant, answer) => Input::Granted(grant, answer),
+                    Report::Granted(grant, answer) => {
+                        if let Some(meters) = &meters {
+                            meters.called_back(answer);
+                        }
+                        Input::Granted(grant, answer)
+                    }
                     Report::Noticed(notice, result) => Input::Noticed(notice, result),
                 });
             })
@@ -182,6 +195,7 @@ impl Server {
             reserved_ports: rustix::process::geteuid().is_root(),
             in_flight_max: limits.callbacks_max,
             tenure: tenure.clone(),
+            meters: meters.clone(),
             ..outbound::Settings::default()
         };
         let outbound = Outbound::new(settings, listeners.datagrams(), report);
@@ -206,7 +220,7 @@ impl Server {
         let crash = Arc::new(Notify::new());
         let nsm = Nsm::new(
             driver.clone(),
-            restored.state,
+            restored.epoch.nsm_state(),
             reserved_ports,
             config.simulated_crash.then(|| crash.clone()),
         );
@@ -226,6 +240,7 @@ impl Server {
             limits.clone(),
             liveness.clone(),
             tenure.clone(),
+            meters.clone(),
         );
         let dispatcher = Arc::new(dispatcher);
 
@@ -261,6 +276,7 @@ impl Server {
                 limits,
                 liveness.clone(),
                 tenure.clone(),
+                meters.clone(),
             );
             listening.serve(&Arc::new(dispatcher), &stopped, &mut tasks);
         }
@@ -271,21 +287,32 @@ impl Server {
         }
         // Now that clients find us, they are told that we are back.
         let watched = liveness.clone();
+        let control = Control {
+            driver: driver.clone(),
+            files: files.clone(),
+            liveness: liveness.clone(),
+            chronicle: chronicle.clone(),
+            meters: meters.clone(),
+            rpcbind: rpcbind.clone(),
+        };
         let carrier = Carrier {
             reporter: driver.reporter(),
             outbound,
             liveness,
             files: files.clone(),
             dispatcher: Arc::downgrade(&dispatcher),
+            chronicle,
+            meters,
+            clock: driver.clock(),
         };
         driver.begin(Box::new(carrier), restored.first);
         tokio::spawn(locks::watch_holders(driver.clone(), watched));
         let _dispatcher = dispatcher;
         Ok(Self {
+            control,
             files,
             workers,
             addresses,
-            rpcbind,
             registrar,
             tasks,
             stop,
@@ -310,7 +337,12 @@ impl Server {
     }
 
     pub fn rpcbind(&self) -> &RpcbindState {
-        &self.rpcbind
+        self.control.rpcbind()
+    }
+
+    /// To see and steer it from elsewhere.
+    pub fn control(&self) -> Control {
+        self.control.clone()
     }
 
     pub fn stopper(&self) -> Stopper {
@@ -342,7 +374,7 @@ impl Server {
             None => None,
         };
         self.stop.send_replace(true);
-        if matches!(self.rpcbind, RpcbindState::System { .. }) {
+        if matches!(self.rpcbind(), RpcbindState::System { .. }) {
             self.registrar.unregister().await;
         }
         while self.tasks.join_next().await.is_some() {}
@@ -368,13 +400,16 @@ impl Server {
     }
 }
 
+/// Why there is no rpcbind if nobody wanted one.
+pub const SWITCHED_OFF: &str = "switched off";
+
 async fn choose_rpcbind(
     mode: RpcbindMode,
     registrar: &Registrar,
 ) -> Result<RpcbindState, RegisterError> {
     let port = registrar.rpcbind_port();
     match mode {
-        RpcbindMode::Off => Ok(RpcbindState::Off { reason: "switched off".into() }),
+        RpcbindMode::Off => Ok(RpcbindState::Off { reason: SWITCHED_OFF.into() }),
         RpcbindMode::Embedded => Ok(RpcbindState::Embedded { port }),
         RpcbindMode::System => registrar.register().await.map(|()| RpcbindState::System { port }),
         RpcbindMode::Auto => match registrar.register().await {

@@ -15,6 +15,7 @@ use wire::{Message, Writer, nfs3, nlm};
 use crate::duplicates::{Duplicates, Key};
 use crate::limits::Limits;
 use crate::liveness::Liveness;
+use crate::meters::{Called, Fate, Meters};
 use crate::replay::Verdict;
 use crate::service::{Deferred, Program, Repeat, Served, Service};
 use crate::task::Task;
@@ -38,6 +39,7 @@ pub struct Dispatcher {
     load: Arc<AtomicUsize>,
     liveness: Liveness,
     tenure: Tenure,
+    meters: Option<Arc<Meters>>,
 }
 
 impl Dispatcher {
@@ -47,6 +49,7 @@ impl Dispatcher {
         limits: Limits,
         liveness: Liveness,
         tenure: Tenure,
+        meters: Option<Arc<Meters>>,
     ) -> Self {
         let (entries, bytes) = (limits.replay_entries_max, limits.replay_bytes_max);
         Self {
@@ -59,6 +62,7 @@ impl Dispatcher {
             load: Arc::default(),
             liveness,
             tenure,
+            meters,
         }
     }
 
@@ -100,13 +104,28 @@ impl Dispatcher {
                 Credential::None => to.named(&[]),
             }
         }
+        let measured = self.measure(&call);
         match self.find(&call) {
-            Ok(Program::Direct(service)) => self.receive_direct(service, call, record, peer, to),
-            Ok(Program::Deferred(service)) => {
-                self.receive_deferred(service, call, record, peer, to)
+            Ok(Program::Direct(service)) => {
+                self.receive_direct(service, call, record, peer, to, measured)
             }
-            Err(verdict) => Some(accepted(call.xid, verdict)),
+            Ok(Program::Deferred(service)) => {
+                self.receive_deferred(service, call, record, peer, to, measured)
+            }
+            Err(verdict) => {
+                measured.ended(Fate::NotRun);
+                Some(accepted(call.xid, verdict))
+            }
         }
+    }
+
+    fn measure(&self, call: &Call) -> Measured {
+        let meters = self.meters.as_ref();
+        Measured(
+            meters.and_then(|meters| {
+                Some((meters.clone(), Called::now(call.program, call.procedure)?))
+            }),
+        )
     }
 
     /// The records that had come are all handed on: what was gathered of them is now done.
@@ -125,6 +144,7 @@ impl Dispatcher {
         record: Bytes,
         peer: &Peer,
         to: &ReplyTo,
+        measured: Measured,
     ) -> Option<Message> {
         let repeat = service.repeat(&call);
         let mut key = None;
@@ -132,14 +152,22 @@ impl Dispatcher {
             let new = seen.key(&call, &record, peer, &[]);
             match seen.begin(&new, to) {
                 Verdict::New => key = Some((repeat, new)),
-                Verdict::Again(reply) => return Some(reply),
-                Verdict::Started => return None,
+                Verdict::Again(reply) => {
+                    measured.ended(Fate::Success);
+                    return Some(reply);
+                }
+                // The first one is counted.
+                Verdict::Started => {
+                    measured.forgotten();
+                    return None;
+                }
             }
-        } else if let Some(reply) = answer(&**service, &call, peer, Patience::Now) {
+        } else if let Some((reply, fate)) = answer(&**service, &call, peer, Patience::Now) {
+            measured.ended(fate);
             return Some(reply);
         }
         let weight = record.len() + service.reply_bytes(&call);
-        let underway = Underway::new(self.clone(), to.clone(), weight, key, false);
+        let underway = Underway::new(self.clone(), to.clone(), weight, key, false, measured);
         let (service, peer) = (service.clone(), *peer);
         self.workers.submit(move || {
             if !underway.dispatcher.tenure.holds() {
@@ -148,9 +176,9 @@ impl Dispatcher {
             let reply = answer(&*service, &call, &peer, Patience::Wait);
             // The request's buffer goes before the reply does: the peer may send the next.
             drop(call);
-            if let Some(reply) = reply {
+            if let Some((reply, fate)) = reply {
                 let mut mail = Mailbag::default();
-                underway.finish(&reply, &reply, &mut mail);
+                underway.finish(&reply, &reply, fate, &mut mail);
                 mail.send();
             }
         });
@@ -164,6 +192,7 @@ impl Dispatcher {
         record: Bytes,
         peer: &Peer,
         to: &ReplyTo,
+        measured: Measured,
     ) -> Option<Message> {
         let repeat = service.repeat(&call);
         let sender = service.sender(&call).unwrap_or_default();
@@ -175,12 +204,18 @@ impl Dispatcher {
             let new = seen.key(&call, &record, peer, sender);
             match seen.begin(&new, to) {
                 Verdict::New => key = Some((repeat, new)),
-                Verdict::Again(kept) => return Some(service.again(&call, peer, kept)),
-                Verdict::Started => return None,
+                Verdict::Again(kept) => {
+                    measured.ended(Fate::Success);
+                    return Some(service.again(&call, peer, kept));
+                }
+                Verdict::Started => {
+                    measured.forgotten();
+                    return None;
+                }
             }
         }
         let weight = record.len() + service.reply_bytes();
-        let underway = Underway::new(self.clone(), to.clone(), weight, key, true);
+        let underway = Underway::new(self.clone(), to.clone(), weight, key, true, measured);
         let task = Task::new(call, *peer, underway);
         let task = take(&**service, task, Patience::Now)?;
         let service = service.clone();
@@ -242,6 +277,32 @@ pub struct Underway {
     /// It takes one of the places for requests under way. Over UDP, where all peers share them,
     /// requests that wait for something outside do not: they have bounds of their own.
     placed: bool,
+    measured: Measured,
+}
+
+/// A call as it is counted; one that ends without a word was dropped.
+struct Measured(Option<(Arc<Meters>, Called)>);
+
+impl Measured {
+    fn ended(mut self, fate: Fate) {
+        self.end(fate);
+    }
+
+    fn forgotten(mut self) {
+        self.0 = None;
+    }
+
+    fn end(&mut self, fate: Fate) {
+        if let Some((meters, called)) = self.0.take() {
+            meters.called(called, fate);
+        }
+    }
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        self.end(Fate::Dropped);
+    }
 }
 
 impl Underway {
@@ -251,6 +312,7 @@ impl Underway {
         weight: usize,
         key: Option<(Repeat, Key)>,
         waits: bool,
+        measured: Measured,
     ) -> Self {
         dispatcher.load.fetch_add(weight, Ordering::Relaxed);
         let placed = !waits || matches!(to, ReplyTo::Connection(_));
@@ -259,7 +321,7 @@ impl Underway {
             ReplyTo::Datagram(datagrams, _) if placed => datagrams.started(),
             ReplyTo::Datagram(..) => {}
         }
-        Self { dispatcher, to, weight, key, placed }
+        Self { dispatcher, to, weight, key, placed, measured }
     }
 
     pub fn connected(&self) -> Option<Instant> {
@@ -270,7 +332,8 @@ impl Underway {
     }
 
     /// Keeps one message for repetitions and sends another to all who wait; mostly they are one.
-    pub fn finish(mut self, kept: &Message, sent: &Message, mail: &mut Mailbag) {
+    pub fn finish(mut self, kept: &Message, sent: &Message, fate: Fate, mail: &mut Mailbag) {
+        self.measured.end(fate);
         match self.key.take() {
             None => mail.put(self.to.clone(), sent.clone()),
             Some((repeat, key)) => {
@@ -310,19 +373,24 @@ fn take(service: &dyn Deferred, task: Task, patience: Patience) -> Option<Task> 
 }
 
 /// `None`: it takes patience.
-fn answer(service: &dyn Service, call: &Call, peer: &Peer, patience: Patience) -> Option<Message> {
+fn answer(
+    service: &dyn Service,
+    call: &Call,
+    peer: &Peer,
+    patience: Patience,
+) -> Option<(Message, Fate)> {
     let mut out = Writer::new();
     rpc::write_accepted(&mut out, call.xid, Accepted::Success);
     // A defect in one operation must not take a connection along, nor all of UDP.
     let served = catch_unwind(AssertUnwindSafe(|| service.serve(call, peer, patience, &mut out)));
     let verdict = match served {
-        Ok(Served::Reply) => return Some(out.finish()),
+        Ok(Served::Reply) => return Some((out.finish(), Fate::Success)),
         Ok(Served::NotNow) => return None,
         Ok(Served::GarbageArgs) => Accepted::GarbageArgs,
         Ok(Served::NoSuchProcedure) => Accepted::ProcedureUnavailable,
         Err(_) => Accepted::SystemError,
     };
-    Some(accepted(call.xid, verdict))
+    Some((accepted(call.xid, verdict), Fate::NotRun))
 }
 
 pub fn accepted(xid: u32, verdict: Accepted) -> Message {

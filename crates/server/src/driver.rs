@@ -29,6 +29,7 @@ use store::{Committed, Store, StoreError};
 pub use clock::Clock;
 
 use self::core::{Ask, Batch, Core, Input, Next, Queue};
+use crate::meters::Meters;
 use crate::tenure::Tenure;
 use crate::transport::Mailbag;
 
@@ -38,6 +39,11 @@ pub trait Ticket: Send {
 
     /// The store has not worked for so long that the request was never looked at (I11).
     fn stalled(self: Box<Self>, ask: &Ask, mail: &mut Mailbag);
+
+    /// Whether it takes back what was held before a restart, which is counted by itself.
+    fn is_reclaim(&self) -> bool {
+        false
+    }
 }
 
 /// Who carries out what is not a reply.
@@ -83,6 +89,7 @@ struct Shared {
     stalled_since: AtomicU64,
     ended: watch::Sender<Option<End>>,
     tenure: Tenure,
+    meters: Option<Arc<Meters>>,
     /// Where errands are run from whatever thread they are sent on.
     runtime: Option<Handle>,
 }
@@ -132,6 +139,7 @@ impl Driver {
         clock: Clock,
         queue_max: usize,
         tenure: Tenure,
+        meters: Option<Arc<Meters>>,
     ) -> std::io::Result<Self> {
         let (committer, jobs) = mpsc::channel();
         let desk = Box::new(Desk { core, store });
@@ -148,6 +156,7 @@ impl Driver {
             stalled_since: AtomicU64::new(0),
             ended: watch::channel(None).0,
             tenure,
+            meters,
             runtime: Handle::try_current().ok(),
         });
         let weak = Arc::downgrade(&shared);
@@ -303,7 +312,7 @@ impl Shared {
             if !desk.store.is_quick(&batch.changes) {
                 return self.hand_over(desk, Some((batch, Next::CommitAgain)));
             }
-            let outcome = desk.store.commit(&batch.changes, batch.token);
+            let outcome = self.measure_commit(&mut *desk.store, &batch);
             let next = batch.after(&outcome);
             if let Committed::NotWritten(error) | Committed::Unknown(error) = outcome {
                 self.stall(&error);
@@ -389,6 +398,14 @@ impl Shared {
         desk.core.take_batch()
     }
 
+    fn measure_commit(&self, store: &mut dyn Store, batch: &Batch) -> Committed {
+        let Some(meters) = &self.meters else { return store.commit(&batch.changes, batch.token) };
+        let since = Instant::now();
+        let outcome = store.commit(&batch.changes, batch.token);
+        meters.commits.observe(since.elapsed());
+        outcome
+    }
+
     /// Until it is certain that the store has the batch.
     fn commit(
         &self,
@@ -405,7 +422,7 @@ impl Shared {
                     return Ok(());
                 }
                 Next::CommitAgain => {
-                    let outcome = store.commit(&batch.changes, batch.token);
+                    let outcome = self.measure_commit(store, batch);
                     next = batch.after(&outcome);
                     match outcome {
                         Committed::Done => continue,
@@ -420,6 +437,9 @@ impl Shared {
                     Err(error) => error,
                 },
             };
+            if let Some(meters) = &self.meters {
+                meters.store_failed();
+            }
             if failed.is_fatal() || self.is_over() {
                 return Err(failed);
             }
@@ -460,6 +480,9 @@ impl Shared {
             match (message, hands) {
                 (Message::Reply(id, reply), _) => {
                     if let Some(ticket) = desk.core.ticket(id) {
+                        if let Some(meters) = &self.meters {
+                            meters.replied(&reply, ticket.is_reclaim());
+                        }
                         ticket.answer(reply, &mut mail);
                     }
                 }

@@ -167,7 +167,7 @@ pub struct LockTarget {
 }
 
 /// A lock belongs to the file, whatever export or link it was reached by (R3.2).
-fn lock_key(file: &FileKey) -> keeper::bytes::FileKey {
+pub fn lock_key(file: &FileKey) -> keeper::bytes::FileKey {
     let mut bytes = [0; 8 + ObjectId::MAX];
     let object = file.object.as_bytes();
     bytes[..8].copy_from_slice(&file.filesystem.0.to_be_bytes());

@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod boot;
+pub mod chronicle;
+mod control;
 mod dispatch;
 pub mod driver;
 mod duplicates;
@@ -13,7 +15,8 @@ mod files;
 mod limits;
 mod liveness;
 mod locks;
-mod news;
+pub mod meters;
+pub mod news;
 mod our_names;
 mod outbound;
 mod rarely;
@@ -25,7 +28,8 @@ mod tenure;
 pub mod transport;
 mod workers;
 
-pub use boot::{BootError, Config, Ended, Failed, Server, Stopper};
+pub use boot::{BootError, Config, Ended, Failed, SWITCHED_OFF, Server, Stopper};
+pub use control::{Control, NotDone, Place};
 pub use limits::Limits;
 pub use locks::{Locks, LocksError};
 pub use registrar::{RegisterError, RpcbindMode, RpcbindState};

@@ -18,11 +18,13 @@ use store::{Committed, Lease, Memory, Store, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::debug;
 
+use crate::chronicle::Chronicle;
 use crate::dispatch::Dispatcher;
 use crate::driver::core::{Batch, Core, Input};
 use crate::driver::{Clock, Driver, Hands, Reporter};
 use crate::files::Files;
 use crate::liveness::{Inquiry, Liveness};
+use crate::meters::Meters;
 use crate::news;
 use crate::our_names;
 use crate::outbound::Outbound;
@@ -68,14 +70,18 @@ pub enum LocksError {
 pub struct Restored {
     pub driver: Driver,
     pub first: Batch,
-    pub state: u32,
+    pub epoch: Epoch,
     pub fenced: Vec<std::net::IpAddr>,
     pub tenure: Tenure,
 }
 
 /// Takes up what the store has. When this returns, the new epoch is durable and sockets may open
 /// (I3).
-pub fn restore(locks: Locks, queue_max: usize) -> Result<Restored, LocksError> {
+pub fn restore(
+    locks: Locks,
+    queue_max: usize,
+    meters: Option<Arc<Meters>>,
+) -> Result<Restored, LocksError> {
     let Locks { mut store, mut config, epoch_copy, lease, .. } = locks;
     let saved = store.load()?;
     if is_unfinished(&saved) {
@@ -100,11 +106,10 @@ pub fn restore(locks: Locks, queue_max: usize) -> Result<Restored, LocksError> {
         Committed::Done => {}
         Committed::NotWritten(error) | Committed::Unknown(error) => return Err(error.into()),
     }
-    let state = epoch.nsm_state();
     let tenure = Tenure::new(lease);
-    let driver = Driver::new(core, store, clock, queue_max, tenure.clone());
+    let driver = Driver::new(core, store, clock, queue_max, tenure.clone(), meters);
     let driver = driver.map_err(LocksError::Thread)?;
-    Ok(Restored { driver, first, state, fenced, tenure })
+    Ok(Restored { driver, first, epoch, fenced, tenure })
 }
 
 /// One who carries out what the keeper wants, and tells people what happened.
@@ -114,10 +119,19 @@ pub struct Carrier {
     pub liveness: Liveness,
     pub files: Arc<Files>,
     pub dispatcher: Weak<Dispatcher>,
+    pub chronicle: Arc<Chronicle>,
+    pub meters: Option<Arc<Meters>>,
+    pub clock: Clock,
 }
 
 impl Hands for Carrier {
     fn grant(&self, grant: Grant) {
+        if let Some(meters) = &self.meters
+            && grant.attempt == 1
+        {
+            let waited = self.clock.now().wall_ms.saturating_sub(grant.since_ms);
+            meters.lock_wait.observe(Duration::from_millis(waited));
+        }
         self.outbound.send_grant(grant);
     }
 
@@ -158,7 +172,13 @@ impl Hands for Carrier {
             }
             _ => {}
         }
-        news::tell(keeper, &event);
+        if let Some(meters) = &self.meters {
+            meters.happened(&event);
+        }
+        if let Some(news) = news::describe(keeper, &event) {
+            news.log();
+            self.chronicle.write(self.clock.now().wall_ms, news);
+        }
     }
 }
 
@@ -249,10 +269,10 @@ mod tests {
         assert_eq!(read_epoch(&path).unwrap(), None);
         write_epoch(&path, Epoch(9_000_000_000)).unwrap();
         let locks = || Locks { epoch_copy: Some(path.clone()), ..Locks::in_memory() };
-        let first = restore(locks(), 10).unwrap();
-        let second = restore(locks(), 10).unwrap();
-        assert_eq!(first.state, (9_000_000_001u64 as u32).wrapping_mul(2) | 1);
-        assert_eq!(second.state, first.state.wrapping_add(2));
+        let first = restore(locks(), 10, None).unwrap();
+        let second = restore(locks(), 10, None).unwrap();
+        assert_eq!(first.epoch.nsm_state(), (9_000_000_001u64 as u32).wrapping_mul(2) | 1);
+        assert_eq!(second.epoch.nsm_state(), first.epoch.nsm_state().wrapping_add(2));
     }
 
     #[test]
@@ -261,7 +281,7 @@ mod tests {
         let path = dir.path().join("epoch");
         fs::write(&path, "many").unwrap();
         let locks = Locks { epoch_copy: Some(path), ..Locks::in_memory() };
-        let error = restore(locks, 10).err().unwrap().to_string();
+        let error = restore(locks, 10, None).err().unwrap().to_string();
         assert!(error.contains("not a number"), "{error}");
     }
 }

@@ -1,10 +1,13 @@
-//! What happened to locks, told to the one who reads the log at 3 a.m.: one line each, with names.
+//! What happened to locks, told to people: one sentence each, with names. It goes to the log, and to
+//! the chronicle that the event stream is read from.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use tracing::{debug, info, warn};
 
 use keeper::Keeper;
+use keeper::bytes::Name;
 use keeper::event::{Doubt, Event, GraceEnd, Proof, Release};
 use keeper::identity::ClientId;
 use keeper::step::Refusal;
@@ -15,117 +18,242 @@ static REFUSED: Rarely = Rarely::new();
 static STRANGER: Rarely = Rarely::new();
 static GHOST: Rarely = Rarely::new();
 
-/// A host by the name and address that people know it by.
-struct Host<'a>(&'a Keeper, ClientId);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Debug,
+    Info,
+    Warn,
+}
 
-impl fmt::Display for Host<'_> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct News {
+    pub level: Level,
+    /// One word for programs.
+    pub kind: &'static str,
+    pub text: String,
+    pub client: Option<Who>,
+    /// The operator who did it.
+    pub by: Option<Name>,
+    /// How many locks it concerns.
+    pub locks: Option<u64>,
+}
+
+/// A client by the name and address that people know it by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Who {
+    pub id: ClientId,
+    pub name: Name,
+    pub address: IpAddr,
+}
+
+impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.client(self.1) {
-            Some(view) => write!(f, "{} ({})", view.client.name, view.client.address),
-            None => write!(f, "host {}", (self.1).0),
+        write!(f, "{} ({})", self.name, self.address)
+    }
+}
+
+impl News {
+    fn new(level: Level, kind: &'static str, text: String) -> Self {
+        Self { level, kind, text, client: None, by: None, locks: None }
+    }
+
+    /// What an operator did to the server itself.
+    pub fn of_operator(kind: &'static str, text: String, by: Name) -> Self {
+        Self { by: Some(by), ..Self::new(Level::Warn, kind, text) }
+    }
+
+    pub fn log(&self) {
+        match self.level {
+            Level::Debug => debug!("{}", self.text),
+            Level::Info => info!("{}", self.text),
+            Level::Warn => warn!("{}", self.text),
         }
     }
 }
 
-pub fn tell(keeper: &Keeper, event: &Event) {
-    let host = |client: &ClientId| Host(keeper, *client);
+/// `None` for what peers could flood us with, when it was told a moment ago.
+pub fn describe(keeper: &Keeper, event: &Event) -> Option<News> {
+    let who = client_of(event).and_then(|id| look_up(keeper, id));
+    let host = match (&who, client_of(event)) {
+        (Some(who), _) => who.to_string(),
+        (None, Some(id)) => format!("host {}", id.0),
+        (None, None) => "a new host".into(),
+    };
+    let mut news = sentence(keeper, event, &host)?;
+    news.client = match event {
+        // It is gone from the list by now.
+        Event::Forgotten { client, name, address, .. } => {
+            Some(Who { id: *client, name: name.clone(), address: *address })
+        }
+        _ => who,
+    };
+    Some(news)
+}
+
+fn client_of(event: &Event) -> Option<ClientId> {
     match event {
-        Event::Started { epoch, clients, locks, exact } => {
+        Event::Started { .. }
+        | Event::GraceStarted { .. }
+        | Event::GraceEnded { .. }
+        | Event::Stopped
+        | Event::NoticeUnknown { .. } => None,
+        Event::Refused { client, .. } => *client,
+        Event::Registered { client }
+        | Event::Unregistered { client }
+        | Event::Rebooted { client, .. }
+        | Event::RebootPending { client, .. }
+        | Event::Suspect { client, .. }
+        | Event::Crashed { client }
+        | Event::Released { client, .. }
+        | Event::Ghost { client, .. }
+        | Event::Reclaimed { client }
+        | Event::ReclaimRefused { client }
+        | Event::Deadlock { client }
+        | Event::GrantUndone { client, .. }
+        | Event::PassedOver { client }
+        | Event::NoticeSent { client, .. }
+        | Event::NoticeAnswered { client, .. }
+        | Event::NoticeFailed { client, .. }
+        | Event::NoticeGivenUp { client, .. }
+        | Event::Fenced { client, .. }
+        | Event::Unfenced { client, .. }
+        | Event::Renotified { client, .. }
+        | Event::Forgotten { client, .. } => Some(*client),
+    }
+}
+
+fn look_up(keeper: &Keeper, id: ClientId) -> Option<Who> {
+    let view = keeper.client(id)?;
+    Some(Who { id, name: view.client.name.clone(), address: view.client.address })
+}
+
+fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<News> {
+    let debug = |kind, text| Some(News::new(Level::Debug, kind, text));
+    let info = |kind, text| Some(News::new(Level::Info, kind, text));
+    let warn = |kind, text| Some(News::new(Level::Warn, kind, text));
+    // With thousands of hosts some lines would drown the others.
+    let quiet = |kind, text| if few(keeper) { info(kind, text) } else { debug(kind, text) };
+    let by = |news: Option<News>, by: &Name| Some(News { by: Some(by.clone()), ..news? });
+    let locks = |news: Option<News>, locks: u64| Some(News { locks: Some(locks), ..news? });
+    match event {
+        Event::Started { epoch, clients, locks: found, exact } => {
             let trust = if *exact { "" } else { " (a roster: only who held locks is certain)" };
-            info!("epoch {}: {locks} locks of {clients} hosts recovered{trust}", epoch.0);
+            let text =
+                format!("epoch {}: {found} locks of {clients} hosts recovered{trust}", epoch.0);
+            locks(info("started", text), *found)
         }
-        Event::GraceStarted { hosts } => {
-            info!("grace begins: new locks wait until {hosts} hosts have their old ones back");
+        Event::GraceStarted { hosts } => info(
+            "grace-started",
+            format!("grace begins: new locks wait until {hosts} hosts have their old ones back"),
+        ),
+        Event::GraceEnded { why } => {
+            let kind = "grace-ended";
+            match why {
+                GraceEnd::Complete => {
+                    info(kind, "grace is over: everybody has their locks back".into())
+                }
+                GraceEnd::Deadline => info(kind, "grace is over: its time is up".into()),
+                GraceEnd::Operator(who) => by(info(kind, format!("grace was ended by {who}")), who),
+            }
         }
-        Event::GraceEnded { why: GraceEnd::Complete } => {
-            info!("grace is over: everybody has their locks back");
-        }
-        Event::GraceEnded { why: GraceEnd::Deadline } => info!("grace is over: its time is up"),
-        Event::GraceEnded { why: GraceEnd::Operator(by) } => info!("grace was ended by {by}"),
-        Event::Stopped => debug!("the clean stop is in the store"),
-        Event::Registered { client } => debug!("{} is monitored", host(client)),
-        Event::Unregistered { client } => debug!("host {} is forgotten", client.0),
-        Event::Rebooted { client, to, proof, released } => {
-            let proof = match proof {
-                Proof::NothingHeld => "it held nothing",
-                Proof::Reset => "its old connection was reset",
-                Proof::Notice => "it said so, and nothing of its old kernel answers",
-                Proof::Stateless => "a new connection of a stateless client",
-                Proof::Operator(_) => "an operator confirmed it",
+        Event::Stopped => debug("stopped", "the clean stop is in the store".into()),
+        Event::Registered { .. } => debug("registered", format!("{host} is monitored")),
+        Event::Unregistered { .. } => debug("unregistered", format!("{host} is forgotten")),
+        Event::Rebooted { to, proof, released, .. } => {
+            let (why, who) = match proof {
+                Proof::NothingHeld => ("it held nothing".into(), None),
+                Proof::Reset => ("its old connection was reset".into(), None),
+                Proof::Notice => ("it said so, and nothing of its old kernel answers".into(), None),
+                Proof::Stateless => ("a new connection of a stateless client".into(), None),
+                Proof::Operator(who) => (format!("confirmed by {who}"), Some(who.clone())),
             };
-            info!("{} rebooted (state {}, {proof}): {released} locks freed", host(client), to.0);
+            let text = format!("{host} rebooted (state {}, {why}): {released} locks freed", to.0);
+            let news = locks(info("rebooted", text), *released);
+            Some(News { by: who, ..news? })
         }
-        Event::RebootPending { client, to, why } => {
+        Event::RebootPending { to, why, .. } => {
             let why = match why {
                 Doubt::Alive => "its old kernel still answers",
                 Doubt::Unproven => "the notice came from elsewhere or is old",
             };
-            warn!(
-                "{} is said to have rebooted (state {}), but {why}: its locks stay",
-                host(client),
+            let text = format!(
+                "{host} is said to have rebooted (state {}), but {why}: its locks stay",
                 to.0
             );
+            warn("reboot-pending", text)
         }
-        Event::NoticeUnknown { source, name } => {
-            if STRANGER.due() {
-                debug!("a notice from {source} about {name}, who holds nothing here");
-            }
+        Event::NoticeUnknown { source, name } => STRANGER.due().then(|| {
+            let text = format!("a notice from {source} about {name}, who holds nothing here");
+            News::new(Level::Debug, "notice-unknown", text)
+        }),
+        Event::Suspect { was, is, .. } => warn(
+            "suspect",
+            format!(
+                "{host} changed its state from {} to {} without proof of a reboot: its locks stay",
+                was.0, is.0
+            ),
+        ),
+        Event::Crashed { .. } => {
+            warn("crashed", format!("{host} was not heard of in the recovery window"))
         }
-        Event::Suspect { client, was, is } => {
-            warn!(
-                "{} changed its state from {} to {} without proof of a reboot: its locks stay",
-                host(client),
-                was.0,
-                is.0
-            );
-        }
-        Event::Crashed { client } => {
-            warn!("{} was not heard of in the recovery window", host(client));
-        }
-        Event::Released { client, count, why } => {
-            let why = match why {
-                Release::FreeAll => "it freed all it had".into(),
-                Release::Unanswered => "not reclaimed, wanted, and it does not answer".into(),
-                Release::Unreachable => "it could not be notified".into(),
-                Release::RosterEnd => "not reclaimed in the grace period".into(),
-                Release::Operator(by) => format!("released by {by}"),
+        Event::Released { count, why, .. } => {
+            let (why, who) = match why {
+                Release::FreeAll => ("it freed all it had".into(), None),
+                Release::Unanswered => {
+                    ("not reclaimed, wanted, and it does not answer".into(), None)
+                }
+                Release::Unreachable => ("it could not be notified".into(), None),
+                Release::RosterEnd => ("not reclaimed in the grace period".into(), None),
+                Release::Operator(who) => (format!("released by {who}"), Some(who.clone())),
             };
-            warn!("{count} locks of {} released: {why}", host(client));
+            let text = format!("{count} locks of {host} released: {why}");
+            let news = locks(warn("released", text), *count);
+            Some(News { by: who, ..news? })
         }
-        Event::Ghost { client, incarnation } => {
-            if GHOST.due() {
-                info!("a late request of {} from state {} ignored", host(client), incarnation.0);
-            }
+        Event::Ghost { incarnation, .. } => GHOST.due().then(|| {
+            let text = format!("a late request of {host} from state {} ignored", incarnation.0);
+            News::new(Level::Info, "ghost", text)
+        }),
+        Event::Reclaimed { .. } => quiet("reclaimed", format!("{host} has all its locks back")),
+        Event::ReclaimRefused { .. } => {
+            warn("reclaim-refused", format!("a reclaim of {host} was refused"))
         }
-        Event::ReclaimRefused { client } => warn!("a reclaim of {} was refused", host(client)),
-        Event::Deadlock { client } => info!("a lock of {} would deadlock", host(client)),
-        Event::GrantUndone { client, .. } => debug!("{} no longer wanted a lock", host(client)),
-        Event::PassedOver { client } => {
-            info!("{} does not answer and was passed over; it keeps its place", host(client));
+        Event::Deadlock { .. } => info("deadlock", format!("a lock of {host} would deadlock")),
+        Event::GrantUndone { .. } => {
+            debug("grant-undone", format!("{host} no longer wanted a lock"))
         }
-        Event::NoticeSent { client, attempt, .. } => {
-            debug!("notice {attempt} to {}", host(client));
+        Event::PassedOver { .. } => info(
+            "passed-over",
+            format!("{host} does not answer and was passed over; it keeps its place"),
+        ),
+        Event::NoticeSent { attempt, .. } => {
+            debug("notice-sent", format!("notice {attempt} to {host}"))
         }
-        // With thousands of hosts these lines would drown the others.
-        Event::NoticeAnswered { client, .. } if few(keeper) => {
-            info!("{} was notified", host(client));
+        Event::NoticeAnswered { .. } => quiet("notice-answered", format!("{host} was notified")),
+        Event::NoticeFailed { .. } => {
+            quiet("notice-failed", format!("{host} did not answer a notice"))
         }
-        Event::NoticeAnswered { client, .. } => debug!("{} was notified", host(client)),
-        Event::NoticeFailed { client, .. } if few(keeper) => {
-            info!("{} did not answer a notice", host(client));
+        Event::NoticeGivenUp { .. } => warn(
+            "notice-given-up",
+            format!("{host} never answered a notice of our restart; given up"),
+        ),
+        Event::Refused { why, .. } => REFUSED.due().then(|| {
+            let text = format!("a request of {host} was refused: {}", explain(*why));
+            News::new(Level::Warn, "refused", text)
+        }),
+        Event::Fenced { by: who, .. } => {
+            by(warn("fenced", format!("{host} was fenced by {who}")), who)
         }
-        Event::NoticeFailed { client, .. } => debug!("{} did not answer a notice", host(client)),
-        Event::NoticeGivenUp { client, .. } => {
-            warn!("{} never answered a notice of our restart; given up", host(client));
+        Event::Unfenced { by: who, .. } => {
+            by(warn("unfenced", format!("{host} was let in again by {who}")), who)
         }
-        Event::Refused { client, why } => {
-            if REFUSED.due() {
-                let who = client.map_or_else(|| "a new host".into(), |id| host(&id).to_string());
-                warn!("a request of {who} was refused: {}", explain(*why));
-            }
+        Event::Renotified { by: who, .. } => {
+            by(info("notify-asked", format!("{who} had {host} notified again")), who)
         }
-        Event::Fenced { client, by } => warn!("{} was fenced by {by}", host(client)),
-        Event::Unfenced { client, by } => warn!("{} was let in again by {by}", host(client)),
+        Event::Forgotten { name, address, by: who, .. } => {
+            let text = format!("{name} ({address}) was taken off the list by {who}");
+            by(info("forgotten", text), who)
+        }
     }
 }
 

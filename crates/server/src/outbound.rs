@@ -34,6 +34,7 @@ use tracing::warn;
 use wire::nlm;
 use wire::rpc::{Credential, Groups, MachineName, SysCredential};
 
+use crate::meters::Meters;
 use crate::rarely::Rarely;
 use crate::tenure::Tenure;
 use crate::transport::Peer;
@@ -68,6 +69,7 @@ pub struct Settings {
     pub keep: Duration,
     /// Without it nothing is said.
     pub tenure: Tenure,
+    pub meters: Option<Arc<Meters>>,
 }
 
 impl Default for Settings {
@@ -84,6 +86,7 @@ impl Default for Settings {
             kept_max: 1_024,
             keep: Duration::from_secs(60),
             tenure: Tenure::default(),
+            meters: None,
         }
     }
 }
@@ -179,7 +182,12 @@ impl Outbound {
             let Ok(Ok(_turn)) = timeout(in_line, inner.notices.acquire()).await else {
                 return unsent;
             };
-            Report::Noticed(id, Box::pin(inner.notice(notice)).await)
+            let since = Instant::now();
+            let result = Box::pin(inner.notice(notice)).await;
+            if let Some(meters) = &inner.settings.meters {
+                meters.noticed(result, since.elapsed());
+            }
+            Report::Noticed(id, result)
         });
     }
 

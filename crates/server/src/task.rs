@@ -6,6 +6,7 @@ use wire::rpc::{self, Accepted, Call, Denial};
 use wire::{Message, Writer};
 
 use crate::dispatch::{Underway, accepted};
+use crate::meters::Fate;
 use crate::transport::{Mailbag, Peer};
 
 /// Dropped without an answer, it is as if the call had never come: a repetition is a new one.
@@ -28,20 +29,20 @@ impl Task {
     /// The procedure ran; `results` writes what it gives back.
     pub fn reply(self, mail: &mut Mailbag, results: impl FnOnce(&mut Writer)) {
         let reply = success(self.call.xid, results);
-        self.underway.finish(&reply, &reply, mail);
+        self.underway.finish(&reply, &reply, Fate::Success, mail);
     }
 
     /// The procedure ran and gives back nothing here, because its result is sent in another way;
     /// `kept` is what a repetition needs to send it again.
     pub fn reply_void(self, mail: &mut Mailbag, kept: &Message) {
         let reply = success(self.call.xid, |_| ());
-        self.underway.finish(kept, &reply, mail);
+        self.underway.finish(kept, &reply, Fate::Success, mail);
     }
 
     /// The procedure did not run.
     pub fn not_run(self, mail: &mut Mailbag, why: Accepted) {
         let reply = accepted(self.call.xid, why);
-        self.underway.finish(&reply, &reply, mail);
+        self.underway.finish(&reply, &reply, Fate::NotRun, mail);
     }
 
     /// The caller may not call.
@@ -49,7 +50,7 @@ impl Task {
         let mut out = Writer::new();
         rpc::write_denied(&mut out, self.call.xid, why);
         let reply = out.finish();
-        self.underway.finish(&reply, &reply, mail);
+        self.underway.finish(&reply, &reply, Fate::Denied, mail);
     }
 }
 

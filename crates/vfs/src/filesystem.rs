@@ -219,6 +219,12 @@ pub trait FileSystem: Send + Sync + 'static {
 
     fn root(&self) -> ObjectId;
 
+    /// Where an object is now, below the root, if that can be told. For people to read, never a way
+    /// to reach it.
+    fn path(&self, _: &ObjectId) -> Option<Vec<u8>> {
+        None
+    }
+
     fn traits(&self) -> Traits {
         Traits::default()
     }

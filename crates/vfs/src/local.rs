@@ -238,6 +238,10 @@ impl FileSystem for LocalFs {
         self.tree.root.id
     }
 
+    fn path(&self, object: &ObjectId) -> Option<Vec<u8>> {
+        self.tree.path(object)
+    }
+
     fn traits(&self) -> Traits {
         self.tree.traits
     }

@@ -233,7 +233,7 @@ impl Run {
         let counts = self.keeper.counts();
         assert_eq!(counts.clients, believed.clients.len());
         assert_eq!(counts.locks, self.keeper.locks(LockId(0)).count());
-        assert_eq!(counts.waiters, self.keeper.waiters().count());
+        assert_eq!(counts.waiters, self.keeper.waiters(LockId(0)).count());
         self.no_two_conflict();
     }
 

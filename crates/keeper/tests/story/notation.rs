@@ -312,6 +312,8 @@ impl Names {
             Event::Ghost { client, incarnation } => {
                 format!("a ghost of {} in {}", name(client), state(*incarnation))
             }
+            // The locks themselves say it in every story.
+            Event::Reclaimed { .. } => return None,
             Event::ReclaimRefused { client } => format!("a reclaim of {} is refused", name(client)),
             Event::Deadlock { client } => format!("{} would close a circle", name(client)),
             Event::GrantUndone { client, .. } => {
@@ -330,6 +332,10 @@ impl Names {
             },
             Event::Fenced { client, by } => format!("{} is fenced by {by}", name(client)),
             Event::Unfenced { client, by } => format!("{} is unfenced by {by}", name(client)),
+            Event::Renotified { client, by } => {
+                format!("{} is notified again by {by}", name(client))
+            }
+            Event::Forgotten { name, by, .. } => format!("{name} is forgotten by {by}"),
         })
     }
 }

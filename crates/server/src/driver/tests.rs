@@ -19,14 +19,14 @@ fn begun() -> Driver {
 
 fn begun_with(store: Box<dyn Store>) -> Driver {
     let locks = Locks { store, ..Locks::in_memory() };
-    let Restored { driver, first, .. } = restore(locks, 10).unwrap();
+    let Restored { driver, first, .. } = restore(locks, 10, None).unwrap();
     driver.begin(Box::new(Nobody), first);
     driver
 }
 
 #[tokio::test]
 async fn what_comes_before_the_beginning_waits_for_it() {
-    let Restored { driver, first, .. } = restore(Locks::in_memory(), 10).unwrap();
+    let Restored { driver, first, .. } = restore(Locks::in_memory(), 10, None).unwrap();
     let early = tokio::spawn({
         let driver = driver.clone();
         async move { driver.read(|keeper| keeper.counts().locks).await }

@@ -246,7 +246,14 @@ impl Nlm {
     ) -> Result<(Ask, Letter), Refused> {
         let args = task.call.args.clone();
         let id = self.driver.new_id();
-        let letter = |cookie: nlm::Cookie, waits| Letter { kind, form, version, cookie, waits };
+        let letter = |cookie: nlm::Cookie, waits| Letter {
+            kind,
+            form,
+            version,
+            cookie,
+            waits,
+            reclaim: false,
+        };
         let at = Place { nlm: self, task, version, patience };
         match kind {
             Kind::Test => {
@@ -260,7 +267,7 @@ impl Nlm {
             }
             Kind::Lock | Kind::NmLock => {
                 let args: nlm::LockArgs = decode(version, args)?;
-                let letter = letter(args.cookie, args.block);
+                let letter = Letter { reclaim: args.reclaim, ..letter(args.cookie, args.block) };
                 let needed = match args.reclaim {
                     true => Needs::Handle,
                     false => needs(args.exclusive),

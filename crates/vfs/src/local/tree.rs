@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, ResolveFlags, openat, openat2},
+    fs::{AtFlags, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat},
     io::Errno,
     path::DecInt,
 };
@@ -25,7 +25,8 @@ use super::{
     uncommitted::Uncommitted,
 };
 use crate::{
-    Attributes, Context, Error, FileKind, FileSystemId, Looked, ObjectId, Patience, Result, Traits,
+    Attributes, Caller, Context, Error, FileKind, FileSystemId, Looked, ObjectId, Patience, Result,
+    Traits,
 };
 
 /// What a walk up to the export's root may take before it is given up.
@@ -283,6 +284,28 @@ impl Tree {
     fn open_entry_plainly(&self, dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
         let fd = self.opening(|| openat(dir, name, PATH_ONLY, Mode::empty()))?;
         if status(&fd)?.device == self.device { Ok(fd) } else { Err(Error::Denied) }
+    }
+
+    /// The path of an object below the root, as the kernel knows it. It knows none for a file that
+    /// was not looked up since the machine started.
+    pub(super) fn path(&self, id: &ObjectId) -> Option<Vec<u8>> {
+        let caller = Caller::new(0, 0, &[]);
+        let context = Context { caller: &caller, patience: Patience::Wait };
+        let node = self.node(&context, id).ok()?;
+        let (root, path) = (self.path_of(&self.root.path)?, self.path_of(&node.path)?);
+        let below = path.strip_prefix(&root[..])?;
+        let below = if root == b"/" { below } else { below.strip_prefix(b"/")? };
+        // What is not there by that name, or is another file, is not its path.
+        let there = openat(&self.mount, below, PATH_ONLY, Mode::empty()).ok()?;
+        let (found, sought) = (status(&there).ok()?, status(&node.path).ok()?);
+        let same =
+            found.device == sought.device && found.attributes.fileid == sought.attributes.fileid;
+        same.then(|| below.to_vec())
+    }
+
+    fn path_of(&self, fd: &OwnedFd) -> Option<Vec<u8>> {
+        let name = DecInt::new(fd.as_raw_fd());
+        Some(readlinkat(&self.proc, name.as_c_str(), Vec::new()).ok()?.into_bytes())
     }
 
     /// Opens what a descriptor refers to once more, in another way.

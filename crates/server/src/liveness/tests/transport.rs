@@ -31,6 +31,7 @@ fn server(limits: Limits) -> Server {
         limits,
         Liveness::default(),
         Tenure::default(),
+        None,
     ));
     let listeners = Listeners::bind("127.0.0.1:0".parse().unwrap(), &Tenure::default()).unwrap();
     let (at, mut tasks) = (listeners.addresses()[0], JoinSet::new());

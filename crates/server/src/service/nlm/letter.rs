@@ -25,6 +25,7 @@ pub struct Letter {
     pub cookie: nlm::Cookie,
     /// The client waits for the lock: it must never hear DENIED (Linux takes that for ENOLCK).
     pub waits: bool,
+    pub reclaim: bool,
 }
 
 impl Letter {
@@ -136,6 +137,10 @@ impl Ticket for Reach {
             Reply::Nothing | Reply::Monitor(_) | Reply::Unmonitor | Reply::Operator(_) => return,
         };
         self.refuse(status, mail);
+    }
+
+    fn is_reclaim(&self) -> bool {
+        self.letter.reclaim
     }
 
     fn stalled(self: Box<Self>, ask: &Ask, mail: &mut Mailbag) {

@@ -1,0 +1,326 @@
+//! Clients: who they are, whether they live, and what an operator does to one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use keeper::Keeper;
+use keeper::event::Doubt;
+use keeper::identity::ClientId;
+use keeper::request::OperatorAction;
+use keeper::view::ClientView;
+use server::Control;
+
+use crate::api::{
+    Client, ClientDone, ClientKind, ClientName, ClientQuery, ClientState, DryRunQuery, Notice,
+    Page, PendingReboot, ProbeQuery, Problem,
+};
+use crate::ask::{Path, Query};
+use crate::caller::Operator;
+use crate::locks::limit_of;
+use crate::problem::Problems;
+use crate::row::client_name;
+use crate::{Shared, ids, shown};
+
+/// Who was heard within this time is taken to live.
+const LIVELY: f64 = 60.0;
+
+/// Every client that the server knows
+#[utoipa::path(get, path = "/v1/clients", tag = "clients", params(ClientQuery),
+    responses((status = 200, body = Page<Client>), Problems))]
+pub async fn list(
+    State(shared): State<Arc<Shared>>,
+    Query(query): Query<ClientQuery>,
+) -> Result<Json<Page<Client>>, Problem> {
+    let control = shared.control()?;
+    let limit = limit_of(query.limit)?;
+    let after = match query.after.as_deref() {
+        None => ClientId(0),
+        Some(text) => ids::parse_client(text).ok_or_else(|| {
+            Problem::bad_request("`after` is the `next` of the page before, as in c3")
+        })?,
+    };
+    let now = control.driver().clock().elapsed();
+    let look = move |keeper: &Keeper| {
+        let found = keeper.clients(after);
+        let wanted =
+            found.filter(|view| query.state.is_none_or(|state| state_of(keeper, view) == state));
+        let mut items: Vec<Client> =
+            wanted.take(limit + 1).map(|view| tell(keeper, &view, now)).collect();
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next = items.last().filter(|_| more).map(|client| client.id.clone());
+        Page { items, next, total: keeper.counts().clients as u64 }
+    };
+    control.driver().read(look).await.map(Json).ok_or_else(Problem::ending)
+}
+
+/// One client, by its id, name or address
+#[utoipa::path(get, path = "/v1/clients/{id}", tag = "clients",
+    params(("id" = String, Path, description = "`c3`, a name or an address that only one has"), ProbeQuery),
+    responses((status = 200, body = Client), Problems))]
+pub async fn one(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Query(query): Query<ProbeQuery>,
+) -> Result<Json<Client>, Problem> {
+    let control = shared.control()?;
+    let id = resolve(&control, &id).await?;
+    one_of(&control, id, query.probe).await.map(Json)
+}
+
+/// Drops all that a client has, and refuses its locks and writes
+#[utoipa::path(put, path = "/v1/clients/{id}/fence", tag = "clients",
+    params(("id" = String, Path, description = "`c3`, a name or an address that only one has"), DryRunQuery),
+    responses((status = 200, body = ClientDone), Problems))]
+pub async fn fence(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    Path(id): Path<String>,
+    Query(query): Query<DryRunQuery>,
+) -> Result<Json<ClientDone>, Problem> {
+    act(&shared, &operator, &id, OperatorAction::Fence, query.dry_run).await
+}
+
+/// Lets a client in again
+#[utoipa::path(delete, path = "/v1/clients/{id}/fence", tag = "clients",
+    params(("id" = String, Path, description = "`c3`, a name or an address that only one has"), DryRunQuery),
+    responses((status = 200, body = ClientDone), Problems))]
+pub async fn unfence(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    Path(id): Path<String>,
+    Query(query): Query<DryRunQuery>,
+) -> Result<Json<ClientDone>, Problem> {
+    act(&shared, &operator, &id, OperatorAction::Unfence, query.dry_run).await
+}
+
+/// Sends the notice of our last restart again
+#[utoipa::path(post, path = "/v1/clients/{id}/notify", tag = "clients",
+    params(("id" = String, Path, description = "`c3`, a name or an address that only one has"), DryRunQuery),
+    responses((status = 200, body = ClientDone), Problems))]
+pub async fn notify(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    Path(id): Path<String>,
+    Query(query): Query<DryRunQuery>,
+) -> Result<Json<ClientDone>, Problem> {
+    act(&shared, &operator, &id, OperatorAction::Renotify, query.dry_run).await
+}
+
+/// Accepts that a client rebooted: what it held before goes
+#[utoipa::path(post, path = "/v1/clients/{id}/confirm-reboot", tag = "clients",
+    params(("id" = String, Path, description = "`c3`, a name or an address that only one has"), DryRunQuery),
+    responses((status = 200, body = ClientDone), Problems))]
+pub async fn confirm_reboot(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    Path(id): Path<String>,
+    Query(query): Query<DryRunQuery>,
+) -> Result<Json<ClientDone>, Problem> {
+    act(&shared, &operator, &id, OperatorAction::ConfirmReboot, query.dry_run).await
+}
+
+/// Takes a client that has nothing off the list
+#[utoipa::path(delete, path = "/v1/clients/{id}", tag = "clients",
+    params(("id" = String, Path, description = "`c3`, a name or an address that only one has"), DryRunQuery),
+    responses((status = 200, body = ClientDone), Problems))]
+pub async fn forget(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    Path(id): Path<String>,
+    Query(query): Query<DryRunQuery>,
+) -> Result<Json<ClientDone>, Problem> {
+    act(&shared, &operator, &id, OperatorAction::Forget, query.dry_run).await
+}
+
+/// Whom we owe a notice of our restart
+#[utoipa::path(get, path = "/v1/notices", tag = "clients",
+    responses((status = 200, body = Vec<Notice>), Problems))]
+pub async fn notices(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Notice>>, Problem> {
+    let control = shared.control()?;
+    let now = control.driver().clock().elapsed();
+    let look = move |keeper: &Keeper| {
+        let owed = keeper.notices().take(NOTICES_MAX);
+        owed.filter_map(|notice| {
+            let view = keeper.client(notice.client)?;
+            Some(Notice {
+                client: client_name(view.client),
+                attempts: notice.attempts,
+                answered: notice.answered,
+                next_in_seconds: notice.next.map(|at| at.saturating_sub(now).as_secs_f64()),
+            })
+        })
+        .collect()
+    };
+    control.driver().read(look).await.map(Json).ok_or_else(Problem::ending)
+}
+
+const NOTICES_MAX: usize = 10_000;
+
+async fn act(
+    shared: &Shared,
+    operator: &Operator,
+    id: &str,
+    action: impl FnOnce(ClientId) -> OperatorAction,
+    dry_run: bool,
+) -> Result<Json<ClientDone>, Problem> {
+    let control = shared.control()?;
+    let id = resolve(&control, id).await?;
+    let before = one_of(&control, id, false).await?;
+    let action = action(id);
+    if dry_run {
+        let released = match action {
+            OperatorAction::Fence(_) | OperatorAction::ConfirmReboot(_) => {
+                before.locks + before.shares
+            }
+            _ => 0,
+        };
+        return Ok(Json(ClientDone { dry_run, client: before, released }));
+    }
+    let done = control.operate(&operator.0, action).await?;
+    let client = one_of(&control, id, false).await.unwrap_or(before);
+    Ok(Json(ClientDone { dry_run, client, released: done.released }))
+}
+
+/// Why a client may still believe in what is taken from it.
+pub fn may_go_on(client: &Client) -> Option<String> {
+    let seen = client.last_seen_seconds.filter(|seconds| *seconds < LIVELY);
+    let sign = match (client.answers, seen) {
+        (Some(true), _) => "answers now".to_string(),
+        (_, Some(seconds)) => format!("was seen {seconds:.0} s ago"),
+        _ => return None,
+    };
+    Some(format!("{} {sign} and will not be told; it may keep writing", client.name))
+}
+
+pub async fn one_of(control: &Control, id: ClientId, probe: bool) -> Result<Client, Problem> {
+    let now = control.driver().clock().elapsed();
+    let look = move |keeper: &Keeper| {
+        let view = keeper.client(id)?;
+        let host = view.client.registrant.is_none().then(|| view.client.key());
+        Some((tell(keeper, &view, now), host))
+    };
+    let found = control.driver().read(look).await.ok_or_else(Problem::ending)?;
+    let (mut client, host) = found.ok_or_else(|| Problem::no_such_client(&ids::client(id)))?;
+    if let Some(host) = host.filter(|_| probe) {
+        client.answers = Some(control.answers(host).await);
+    }
+    Ok(client)
+}
+
+/// The one client that is meant.
+pub async fn resolve(control: &Control, text: &str) -> Result<ClientId, Problem> {
+    let found = matching(control, text).await?;
+    match &found[..] {
+        [one] => Ok(one.0),
+        [] => Err(Problem::no_such_client(text)),
+        several => {
+            let names = several
+                .iter()
+                .take(5)
+                .map(|(_, name)| format!("{} ({} {})", name.id, name.name, name.address));
+            let names = names.collect::<Vec<_>>().join(", ");
+            let detail = format!("{} clients are called so: {names}", several.len());
+            Err(Problem::new(StatusCode::CONFLICT, "ambiguous-client", detail)
+                .hint("name it by its id, as in c3"))
+        }
+    }
+}
+
+/// All that are called so.
+pub async fn resolve_all(control: &Control, text: &str) -> Result<Vec<ClientId>, Problem> {
+    let found = matching(control, text).await?;
+    match found.is_empty() {
+        true => Err(Problem::no_such_client(text)),
+        false => Ok(found.into_iter().map(|(id, _)| id).collect()),
+    }
+}
+
+async fn matching(control: &Control, text: &str) -> Result<Vec<(ClientId, ClientName)>, Problem> {
+    let sought = text.to_owned();
+    let look = move |keeper: &Keeper| {
+        let by_id = ids::parse_client(&sought).and_then(|id| keeper.client(id));
+        if let Some(view) = by_id {
+            return vec![(view.client.id, client_name(view.client))];
+        }
+        let address = sought.parse().ok();
+        let hosts = keeper.clients(ClientId(0)).filter(|view| {
+            Some(view.client.address) == address
+                || view.client.name.bytes() == sought.as_bytes()
+                || shown::bytes(view.client.name.bytes()) == sought
+        });
+        let all: Vec<_> =
+            hosts.map(|view| (view.client.clone(), client_name(view.client))).collect();
+        // A machine that also watches others is meant as the one that holds locks.
+        let hosts = all.iter().filter(|(client, _)| client.registrant.is_none());
+        let hosts: Vec<_> = hosts.map(|(client, name)| (client.id, name.clone())).collect();
+        match hosts.is_empty() {
+            false => hosts,
+            true => all.into_iter().map(|(client, name)| (client.id, name)).collect(),
+        }
+    };
+    control.driver().read(look).await.ok_or_else(Problem::ending)
+}
+
+pub fn state_of(keeper: &Keeper, view: &ClientView<'_>) -> ClientState {
+    let has_something = view.locks + view.shares + view.waiting > 0;
+    match view {
+        _ if view.client.fenced => ClientState::Fenced,
+        _ if view.pending.is_some() => ClientState::RebootPending,
+        _ if view.crashed => ClientState::Crashed,
+        _ if view.suspect => ClientState::Suspect,
+        _ if view.unconfirmed > 0 && keeper.in_window() => ClientState::Recovering,
+        _ if has_something => ClientState::Active,
+        _ => ClientState::Idle,
+    }
+}
+
+fn tell(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
+    let client = view.client;
+    let name = client_name(client);
+    Client {
+        id: name.id.clone(),
+        name: name.name.clone(),
+        address: name.address.clone(),
+        kind: match client.registrant {
+            None => ClientKind::Host,
+            Some(_) => ClientKind::Registrant,
+        },
+        state: state_of(keeper, view),
+        last_seen_seconds: view.last_seen.map(|seen| now.saturating_sub(seen).as_secs_f64()),
+        answers: None,
+        registered_at: shown::time(client.registered_at_ms),
+        nsm_state: client.incarnation.0,
+        locks: view.locks as u64,
+        shares: view.shares as u64,
+        waiting: view.waiting as u64,
+        unconfirmed: view.unconfirmed as u64,
+        monitored: client.monitored,
+        fenced: client.fenced,
+        crashed: view.crashed,
+        suspect: view.suspect,
+        our_addresses: client.used.iter().map(ToString::to_string).collect(),
+        pending_reboot: view.pending.map(|pending| PendingReboot {
+            source: pending.source.to_string(),
+            name: shown::bytes(pending.name.bytes()),
+            nsm_state: pending.incarnation.0,
+            why: match pending.why {
+                Doubt::Alive => "its old kernel still answers",
+                Doubt::Unproven => "the notice came from elsewhere or is old",
+            }
+            .into(),
+            repeats: pending.repeats,
+            since: shown::time(pending.first_at_ms),
+        }),
+        notice: keeper.notice_to(client.id).map(|notice| Notice {
+            client: name,
+            attempts: notice.attempts,
+            answered: notice.answered,
+            next_in_seconds: notice.next.map(|at| at.saturating_sub(now).as_secs_f64()),
+        }),
+        watches: client.registrant.as_ref().map(|r| shown::bytes(r.watched.bytes())),
+    }
+}

@@ -1,0 +1,197 @@
+//! What should worry somebody, with the command that helps. The numbers are anchors in
+//! docs/messages.md and never change their meaning.
+
+use keeper::Keeper;
+use keeper::view::ClientView;
+
+use crate::api::{ClientState, Finding, GraceStatus, Severity, StoreStatus};
+use crate::row::client_name;
+use crate::shown;
+
+/// The first client of each kind, and how many there are.
+#[derive(Default)]
+pub struct Worries {
+    fenced: Several,
+    pending: Several,
+    crashed: Several,
+    suspect: Several,
+    unanswered: Several,
+}
+
+#[derive(Default)]
+struct Several {
+    first: Option<String>,
+    count: u64,
+}
+
+impl Several {
+    fn add(&mut self, name: impl FnOnce() -> String) {
+        self.first.get_or_insert_with(name);
+        self.count += 1;
+    }
+
+    /// "bob has", "bob and 3 others have".
+    fn who(&self, has: &str, have: &str) -> Option<(String, &str)> {
+        let first = self.first.as_deref()?;
+        Some(match self.count {
+            1 => (format!("{first} {has}"), first),
+            count => {
+                let others = shown::count(count - 1, "other", "others");
+                (format!("{first} and {others} {have}"), first)
+            }
+        })
+    }
+}
+
+impl Worries {
+    pub fn add(&mut self, state: ClientState, view: &ClientView<'_>) {
+        let name = || client_name(view.client).name;
+        match state {
+            ClientState::Fenced => self.fenced.add(name),
+            ClientState::RebootPending => self.pending.add(name),
+            ClientState::Crashed if view.unconfirmed > 0 => self.crashed.add(name),
+            ClientState::Suspect => self.suspect.add(name),
+            _ => {}
+        }
+    }
+
+    /// Those who do not answer our notices; while grace lasts, it tells of them.
+    pub fn add_unanswered(&mut self, keeper: &Keeper) {
+        for notice in keeper.notices().filter(|notice| !notice.answered && notice.attempts > 1) {
+            if let Some(view) = keeper.client(notice.client) {
+                self.unanswered.add(|| client_name(view.client).name);
+            }
+        }
+    }
+}
+
+/// Worst first.
+pub fn findings(
+    store: &StoreStatus,
+    grace: Option<&GraceStatus>,
+    worries: Option<&Worries>,
+    no_rpcbind: Option<&str>,
+) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut tell = |severity, code: &str, status: String, action: String| {
+        let see = format!("docs/messages.md#{code}");
+        found.push(Finding { code: code.into(), severity, status, action, see });
+    };
+    if let Some(seconds) = store.stalled_seconds {
+        tell(
+            Severity::Error,
+            "LK104",
+            format!("The store has not worked for {seconds:.0} s: locks wait, none is lost."),
+            "df -h, and the log: journalctl -u lockkeeper".into(),
+        );
+    }
+    if let Some(grace) = grace {
+        tell_grace(grace, &mut tell);
+    }
+    if let Some(worries) = worries {
+        tell_clients(worries, grace.is_some(), &mut tell);
+    }
+    if !store.exact {
+        tell(
+            Severity::Warning,
+            "LK106",
+            "After this start the lock table was incomplete: clients must reclaim their locks."
+                .into(),
+            "lockkeeper grace".into(),
+        );
+    }
+    if store.kind == "memory" {
+        tell(
+            Severity::Warning,
+            "LK105",
+            "Locks are kept in memory: they end with the server.".into(),
+            "serve without --store memory:".into(),
+        );
+    }
+    if let Some(reason) = no_rpcbind {
+        tell(
+            Severity::Warning,
+            "LK111",
+            format!("Clients cannot find the ports: no rpcbind ({reason})."),
+            "lockkeeper doctor".into(),
+        );
+    }
+    found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    found
+}
+
+fn tell_grace(grace: &GraceStatus, tell: &mut impl FnMut(Severity, &str, String, String)) {
+    let waits = shown::count(grace.expected_total, "client has", "clients have");
+    let silent = grace.expected.iter().find(|expected| expected.notices > 1 && !expected.answered);
+    match silent {
+        Some(silent) => {
+            let name = &silent.client.name;
+            tell(
+                Severity::Warning,
+                "LK103",
+                format!(
+                    "{waits} not reclaimed everything. {name} has not answered {} notices.",
+                    silent.notices
+                ),
+                format!(
+                    "lockkeeper doctor --client {name}     (or stop waiting: lockkeeper grace end)"
+                ),
+            );
+        }
+        None => tell(
+            Severity::Info,
+            "LK101",
+            format!("{waits} not reclaimed everything; new locks wait for them."),
+            "wait, or stop waiting: lockkeeper grace end".into(),
+        ),
+    }
+}
+
+fn tell_clients(
+    worries: &Worries,
+    in_grace: bool,
+    tell: &mut impl FnMut(Severity, &str, String, String),
+) {
+    if let Some((who, first)) = worries.pending.who("is", "are") {
+        tell(
+            Severity::Warning,
+            "LK107",
+            format!("{who} said to have rebooted, and that is not proven: the locks stay."),
+            format!("if it did reboot: lockkeeper confirm-reboot {first}"),
+        );
+    }
+    if let Some((who, first)) = worries.suspect.who("shows", "show") {
+        tell(
+            Severity::Warning,
+            "LK108",
+            format!("{who} signs of a reboot without proof: the locks stay."),
+            format!("if it did reboot: lockkeeper confirm-reboot {first}"),
+        );
+    }
+    if let Some((who, first)) = worries.crashed.who("was", "were") {
+        tell(
+            Severity::Warning,
+            "LK110",
+            format!("{who} not heard of since our restart, and left locks behind."),
+            format!("lockkeeper locks --client {first}"),
+        );
+    }
+    if let Some((who, first)) = worries.unanswered.who("does", "do")
+        && !in_grace
+    {
+        tell(
+            Severity::Warning,
+            "LK102",
+            format!("{who} not answer our notices."),
+            format!("lockkeeper doctor --client {first}"),
+        );
+    }
+    if let Some((who, first)) = worries.fenced.who("is", "are") {
+        tell(
+            Severity::Info,
+            "LK109",
+            format!("{who} fenced: no locks, no writes."),
+            format!("lockkeeper unfence {first}"),
+        );
+    }
+}

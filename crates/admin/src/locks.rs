@@ -1,0 +1,344 @@
+//! Locks, shares and waiters: listing them, page by page, and releasing one.
+//!
+//! The driver waits while a page is taken from the keeper, so that takes a bounded number of rows;
+//! what is sought by a filter is sought in several short looks.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use keeper::Keeper;
+use keeper::bytes::FileKey;
+use keeper::identity::{ClientId, LockId, ShareId};
+use keeper::request::OperatorAction;
+use server::Control;
+
+use crate::api::{DryRunQuery, Lock, LockKind, LockQuery, LockState, Page, Problem, Released};
+use crate::ask::{Path, Query};
+use crate::caller::Operator;
+use crate::problem::Problems;
+use crate::row::Row;
+use crate::{Shared, clients, ids, shown};
+
+pub const LIMIT: u32 = 100;
+pub const LIMIT_MAX: u32 = 1000;
+/// Rows that are looked at while the driver waits.
+const LOOK_MAX: usize = 2000;
+/// Rows that are looked at for one question; the page then ends early.
+const SEEK_MAX: usize = 40_000;
+
+/// What holds and awaits what
+#[utoipa::path(get, path = "/v1/locks", tag = "locks", params(LockQuery),
+    responses((status = 200, body = Page<Lock>), Problems))]
+pub async fn list(
+    State(shared): State<Arc<Shared>>,
+    Query(query): Query<LockQuery>,
+) -> Result<Json<Page<Lock>>, Problem> {
+    let control = shared.control()?;
+    let limit = limit_of(query.limit)?;
+    let (rows, next) = match (&query.client, &query.path) {
+        (None, None) => by_id(&control, &query, limit).await?,
+        (client, path) => {
+            let client = match client {
+                Some(client) => Some(clients::resolve_all(&control, client).await?),
+                None => None,
+            };
+            match path {
+                Some(path) => on_path(&control, path, client, &query, limit).await?,
+                None => of_clients(&control, client.unwrap_or_default(), &query, limit).await?,
+            }
+        }
+    };
+    let total = control.driver().read(total).await.ok_or_else(Problem::ending)?;
+    let items = tell(control, rows).await?;
+    Ok(Json(Page { items, next, total }))
+}
+
+/// One lock, share or waiter, by its id or the beginning of it
+#[utoipa::path(get, path = "/v1/locks/{id}", tag = "locks",
+    params(("id" = String, Path, description = "`k7f2`, or a beginning that only one has")),
+    responses((status = 200, body = Lock), Problems))]
+pub async fn one(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+) -> Result<Json<Lock>, Problem> {
+    let control = shared.control()?;
+    let row = find(&control, &id).await?;
+    let mut told = tell(control, vec![row]).await?;
+    told.pop().map(Json).ok_or_else(Problem::ending)
+}
+
+/// Releases a lock or a share that its owner does not give back
+#[utoipa::path(delete, path = "/v1/locks/{id}", tag = "locks",
+    params(("id" = String, Path, description = "`k7f2`, or a beginning that only one has"), DryRunQuery),
+    responses((status = 200, body = Released), Problems))]
+pub async fn release(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    Path(id): Path<String>,
+    Query(query): Query<DryRunQuery>,
+) -> Result<Json<Released>, Problem> {
+    let control = shared.control()?;
+    let row = find(&control, &id).await?;
+    if row.kind == LockKind::Waiter {
+        let detail = format!("{} waits and holds nothing", ids::entry(row.id));
+        return Err(Problem::new(StatusCode::CONFLICT, "waiting", detail)
+            .hint("release what it waits for: lockkeeper locks --waiting"));
+    }
+    let client = clients::one_of(&control, row.owner().host, true).await?;
+    let waiting = waiting_on(&control, &row).await?;
+    let lock = row.clone();
+    let granted = match query.dry_run {
+        true => waiting.into_iter().take(1).collect(),
+        false => {
+            control.operate(&operator.0, OperatorAction::Release(row.id)).await?;
+            granted_of(&control, &row, waiting).await?
+        }
+    };
+    let mut told = tell(control, [vec![lock], granted].concat()).await?.into_iter();
+    let lock = told.next().ok_or_else(Problem::ending)?;
+    let warning = clients::may_go_on(&client);
+    Ok(Json(Released { dry_run: query.dry_run, lock, client, granted: told.collect(), warning }))
+}
+
+/// Who waits for what this row covers, first come first.
+async fn waiting_on(control: &Control, row: &Row) -> Result<Vec<Row>, Problem> {
+    let (file, range) = (row.file.clone(), row.range);
+    let look = move |keeper: &Keeper| {
+        let waiting = keeper.waiters_on(&file).filter(|waiter| waiter.range.overlaps(range));
+        waiting.take(LOOK_MAX).map(|waiter| Row::of_waiter(keeper, &waiter)).collect()
+    };
+    control.driver().read(look).await.ok_or_else(Problem::ending)
+}
+
+/// Those who waited, and hold now what they waited for.
+async fn granted_of(
+    control: &Control,
+    released: &Row,
+    waited: Vec<Row>,
+) -> Result<Vec<Row>, Problem> {
+    let file = released.file.clone();
+    let look = move |keeper: &Keeper| {
+        let mut granted = Vec::new();
+        for waiter in waited.iter().filter(|waiter| keeper.waiter(waiter.id).is_none()) {
+            let held = keeper
+                .locks_on(&file)
+                .take(SEEK_MAX)
+                .find(|held| waiter.is_of(held.owner) && held.range.overlaps(waiter.range));
+            granted.extend(held.map(|held| Row::of_lock(keeper, &held)));
+        }
+        granted
+    };
+    control.driver().read(look).await.ok_or_else(Problem::ending)
+}
+
+pub fn limit_of(limit: Option<u32>) -> Result<usize, Problem> {
+    let limit = limit.unwrap_or(LIMIT);
+    match (1..=LIMIT_MAX).contains(&limit) {
+        true => Ok(limit as usize),
+        false => Err(Problem::bad_request(format!("limit is between 1 and {LIMIT_MAX}"))),
+    }
+}
+
+fn total(keeper: &Keeper) -> u64 {
+    let counts = keeper.counts();
+    let remembered = keeper.remembered_len();
+    (counts.locks + counts.shares + counts.waiters + remembered) as u64
+}
+
+/// Names and paths become text away from the threads of the network.
+async fn tell(control: Control, rows: Vec<Row>) -> Result<Vec<Lock>, Problem> {
+    let told = move || rows.iter().map(|row| row.tell(&control)).collect();
+    tokio::task::spawn_blocking(told).await.map_err(|_| Problem::ending())
+}
+
+type Listed = Result<(Vec<Row>, Option<String>), Problem>;
+
+/// Everything, in the order of ids, which never changes while somebody pages through it.
+async fn by_id(control: &Control, query: &LockQuery, limit: usize) -> Listed {
+    let mut after = match query.after.as_deref() {
+        None => LockId(0),
+        Some(text) => ids::parse_entry(text).ok_or_else(|| {
+            Problem::bad_request("`after` is the `next` of the page before, as in k7f2")
+        })?,
+    };
+    let state = query.state;
+    let mut rows = Vec::new();
+    for _ in 0..SEEK_MAX / LOOK_MAX {
+        let room = limit - rows.len();
+        let look = move |keeper: &Keeper| some_by_id(keeper, after, state, room);
+        let (found, last) = control.driver().read(look).await.ok_or_else(Problem::ending)?;
+        rows.extend(found);
+        match last {
+            None => return Ok((rows, None)),
+            Some(last) => after = last,
+        }
+        if rows.len() >= limit {
+            break;
+        }
+    }
+    Ok((rows, Some(ids::entry(after))))
+}
+
+/// Rows after an id, and up to which id was looked; no id at the end.
+fn some_by_id(
+    keeper: &Keeper,
+    after: LockId,
+    state: Option<LockState>,
+    room: usize,
+) -> (Vec<Row>, Option<LockId>) {
+    let mut locks = keeper.locks(after).peekable();
+    let mut shares = keeper.shares(ShareId(after.0)).peekable();
+    let mut waiters = keeper.waiters(after).peekable();
+    let mut records = keeper.remembered(after).peekable();
+    let mut rows = Vec::new();
+    let mut last = after;
+    for _ in 0..LOOK_MAX {
+        let next = [
+            locks.peek().map(|lock| lock.id.0),
+            shares.peek().map(|share| share.id.0),
+            waiters.peek().map(|waiter| waiter.id.0),
+            records.peek().map(|record| record.id.0),
+        ];
+        let Some(first) = next.iter().flatten().min().copied() else { return (rows, None) };
+        if rows.len() >= room {
+            return (rows, Some(last));
+        }
+        last = LockId(first);
+        let row = if next[0] == Some(first) {
+            locks.next().map(|lock| Row::of_lock(keeper, &lock))
+        } else if next[1] == Some(first) {
+            shares.next().map(|share| Row::of_share(keeper, &share))
+        } else if next[2] == Some(first) {
+            waiters.next().map(|waiter| Row::of_waiter(keeper, &waiter))
+        } else {
+            records.next().map(|record| Row::of_record(keeper, record))
+        };
+        rows.extend(row.filter(|row| state.is_none_or(|state| row.state == state)));
+    }
+    (rows, Some(last))
+}
+
+/// What some clients hold and await. The cursor counts rows: there is no order by id in it.
+async fn of_clients(
+    control: &Control,
+    clients: Vec<ClientId>,
+    query: &LockQuery,
+    limit: usize,
+) -> Listed {
+    let skip = skip_of(query)?;
+    let state = query.state;
+    let look = move |keeper: &Keeper| {
+        let rows = clients.iter().flat_map(|client| {
+            let locks = keeper.locks_of(*client).map(|lock| Row::of_lock(keeper, &lock));
+            let shares = keeper.shares_of(*client).map(|share| Row::of_share(keeper, &share));
+            let waiters = keeper.waiters_of(*client);
+            locks.chain(shares).chain(waiters.map(|waiter| Row::of_waiter(keeper, &waiter)))
+        });
+        cut(rows, state, skip, limit)
+    };
+    control.driver().read(look).await.ok_or_else(Problem::ending)
+}
+
+/// What there is on a file, or on the files below a directory.
+async fn on_path(
+    control: &Control,
+    path: &str,
+    clients: Option<Vec<ClientId>>,
+    query: &LockQuery,
+    limit: usize,
+) -> Listed {
+    let skip = skip_of(query)?;
+    let state = query.state;
+    let (finder, sought) = (control.clone(), path.to_owned());
+    let found = tokio::task::spawn_blocking(move || finder.find(sought.as_bytes()));
+    let files: Vec<FileKey> = found.await.map_err(|_| Problem::ending())?;
+    if files.is_empty() {
+        let detail = format!("no export has a file {:?}", shown::bytes(path.as_bytes()));
+        return Err(Problem::new(StatusCode::NOT_FOUND, "no-such-path", detail)
+            .hint("lockkeeper locks shows paths as they are below each export"));
+    }
+    let look = move |keeper: &Keeper| {
+        let rows = files.iter().flat_map(|file| {
+            let locks = keeper.locks_on(file).map(|lock| Row::of_lock(keeper, &lock));
+            let shares = keeper.shares_on(file).map(|share| Row::of_share(keeper, &share));
+            let waiters = keeper.waiters_on(file);
+            locks.chain(shares).chain(waiters.map(|waiter| Row::of_waiter(keeper, &waiter)))
+        });
+        let rows = rows.filter(|row| {
+            clients.as_ref().is_none_or(|clients| clients.contains(&row.owner().host))
+        });
+        cut(rows, state, skip, limit)
+    };
+    control.driver().read(look).await.ok_or_else(Problem::ending)
+}
+
+fn skip_of(query: &LockQuery) -> Result<usize, Problem> {
+    match query.after.as_deref() {
+        None => Ok(0),
+        Some(text) => text.strip_prefix('n').and_then(|text| text.parse().ok()).ok_or_else(|| {
+            Problem::bad_request("`after` is the `next` of the page before, as in n100")
+        }),
+    }
+}
+
+fn cut(
+    rows: impl Iterator<Item = Row>,
+    state: Option<LockState>,
+    skip: usize,
+    limit: usize,
+) -> (Vec<Row>, Option<String>) {
+    let wanted = rows.filter(|row| state.is_none_or(|state| row.state == state));
+    let mut rows: Vec<Row> = wanted.skip(skip).take(limit + 1).collect();
+    let next = (rows.len() > limit).then(|| format!("n{}", skip.saturating_add(limit)));
+    rows.truncate(limit);
+    (rows, next)
+}
+
+/// The row of an id, or of the beginning of one.
+async fn find(control: &Control, id: &str) -> Result<Row, Problem> {
+    let sought = id.to_owned();
+    let look = move |keeper: &Keeper| match ids::parse_entry(&sought) {
+        Some(id) => row_of(keeper, id).map_or_else(|| begun_with(keeper, &sought), |row| vec![row]),
+        None => begun_with(keeper, &sought),
+    };
+    let mut found = control.driver().read(look).await.ok_or_else(Problem::ending)?;
+    match (found.pop(), found.is_empty()) {
+        (Some(row), true) => Ok(row),
+        (None, _) => Err(Problem::no_such_lock(id)),
+        (Some(row), false) => {
+            let some = found.iter().chain([&row]).map(|row| ids::entry(row.id)).collect::<Vec<_>>();
+            let detail = format!("several ids begin with {id}: {} ...", some.join(", "));
+            Err(Problem::new(StatusCode::CONFLICT, "ambiguous-lock", detail)
+                .hint("type more of the id: lockkeeper locks"))
+        }
+    }
+}
+
+fn row_of(keeper: &Keeper, id: LockId) -> Option<Row> {
+    let lock = keeper.lock(id).map(|lock| Row::of_lock(keeper, &lock));
+    let share = || keeper.share(ShareId(id.0)).map(|share| Row::of_share(keeper, &share));
+    let waiter = || keeper.waiter(id).map(|waiter| Row::of_waiter(keeper, &waiter));
+    lock.or_else(share).or_else(waiter)
+}
+
+/// Up to three rows whose ids begin so. A beginning is worth most digits of an id: the numbers that
+/// begin with it lie together, once for each number of digits that follow.
+fn begun_with(keeper: &Keeper, text: &str) -> Vec<Row> {
+    let Some(LockId(begin)) = ids::parse_entry(text).filter(|id| id.0 > 0) else {
+        return Vec::new();
+    };
+    let mut rows = Vec::new();
+    let mut span = 32u64;
+    while let Some(first) = begin.checked_mul(span) {
+        let last = first.saturating_add(span - 1);
+        let (found, _) = some_by_id(keeper, LockId(first - 1), None, 3);
+        rows.extend(found.into_iter().take_while(|row| row.id.0 <= last));
+        match span.checked_mul(32) {
+            Some(wider) if rows.len() < 3 => span = wider,
+            _ => break,
+        }
+    }
+    rows
+}

@@ -1,0 +1,398 @@
+//! The meters of the server and what the keeper holds, written for Prometheus. No label comes from
+//! a peer: there are as many series as are named here.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use keeper::Keeper;
+use keeper::identity::ClientId;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+use server::Control;
+use server::meters::{Asked, Count, Fate, Histogram, Meters, PROCEDURES, Program, Result as Said};
+
+use crate::api::{ClientState, Problem};
+use crate::problem::Problems;
+use crate::{Shared, clients};
+
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Metrics for Prometheus, in the OpenMetrics text format
+#[utoipa::path(get, path = "/metrics", tag = "server",
+    responses((status = 200, body = String, content_type = "application/openmetrics-text"), Problems))]
+pub async fn scrape(State(shared): State<Arc<Shared>>) -> Result<Response, Problem> {
+    let control = shared.control()?;
+    if control.meters().is_none() {
+        let detail = "metrics are switched off";
+        return Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail)
+            .hint("set metrics = true in [admin]"));
+    }
+    let now = control.driver().clock().elapsed();
+    // While the store fails the driver waits with it, and that is when metrics are wanted most.
+    let read = control.driver().read(move |keeper| Gauges::read(keeper, now));
+    let gauges = tokio::time::timeout(std::time::Duration::from_secs(2), read).await;
+    let gauges = gauges.ok().flatten().unwrap_or_default();
+    let stalled = control.driver().stalled_for().map_or(0.0, |since| since.as_secs_f64());
+    let (store, version) = (shared.facts.store.clone(), shared.facts.version.clone());
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape { control, gauges, stalled, store, version }));
+    let mut text = String::with_capacity(64 << 10);
+    encode(&mut text, &registry).map_err(|_| Problem::ending())?;
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
+}
+
+/// What is read from the keeper.
+#[derive(Default)]
+struct Gauges {
+    held: u64,
+    unconfirmed: u64,
+    releasable: u64,
+    shares: u64,
+    waiters: u64,
+    clients: [u64; CLIENT_STATES.len()],
+    grace: Option<f64>,
+}
+
+const CLIENT_STATES: [(ClientState, &str); 7] = [
+    (ClientState::Fenced, "fenced"),
+    (ClientState::RebootPending, "reboot_pending"),
+    (ClientState::Crashed, "crashed"),
+    (ClientState::Suspect, "suspect"),
+    (ClientState::Recovering, "recovering"),
+    (ClientState::Active, "active"),
+    (ClientState::Idle, "idle"),
+];
+
+impl Gauges {
+    fn read(keeper: &Keeper, now: std::time::Duration) -> Self {
+        let counts = keeper.counts();
+        let entries = (counts.locks + counts.shares) as u64;
+        let unconfirmed = counts.unconfirmed as u64;
+        let (unconfirmed, releasable) =
+            if keeper.in_window() { (unconfirmed, 0) } else { (0, unconfirmed) };
+        let mut clients = [0; CLIENT_STATES.len()];
+        for view in keeper.clients(ClientId(0)) {
+            let state = clients::state_of(keeper, &view);
+            if let Some(place) = CLIENT_STATES.iter().position(|(known, _)| *known == state) {
+                clients[place] += 1;
+            }
+        }
+        Self {
+            held: entries.saturating_sub(unconfirmed + releasable),
+            unconfirmed,
+            releasable,
+            shares: counts.shares as u64,
+            waiters: counts.waiters as u64,
+            clients,
+            grace: keeper.grace().map(|grace| grace.ends.saturating_sub(now).as_secs_f64()),
+        }
+    }
+}
+
+struct Scrape {
+    control: Control,
+    gauges: Gauges,
+    stalled: f64,
+    store: String,
+    version: String,
+}
+
+impl fmt::Debug for Scrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scrape")
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(meters) = self.control.meters() else { return Ok(()) };
+        let mut out = Out(encoder);
+        self.nsm(meters, &mut out)?;
+        self.locks(meters, &mut out)?;
+        self.store(meters, &mut out)?;
+        rpc(meters, &mut out)?;
+        let mut info = out.gauge("lockkeeper_build_info", "Which version runs")?;
+        info.encode_family(&[("version", self.version.as_str())])?.encode_gauge(&1u64)
+    }
+}
+
+impl Scrape {
+    /// The eight names that are agreed upon (R8.2).
+    fn nsm(&self, meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
+        let mut requests = out.counter("nsm_requests", "Calls of the status monitor")?;
+        for (number, procedure) in NSM.iter().enumerate() {
+            for (fate, result) in FATES {
+                let count = meters.calls(Program::Nsm, number, fate);
+                let labels = [("procedure", *procedure), ("result", result)];
+                count_in(&mut requests, &labels, count)?;
+            }
+        }
+        let mut durations = out.seconds("nsm_request_duration", "How long those calls took")?;
+        for (number, procedure) in NSM.iter().enumerate() {
+            if let Some(histogram) = meters.nsm_duration(number) {
+                observe_in(&mut durations, &[("procedure", *procedure)], histogram)?;
+            }
+        }
+        let registered: u64 = self.gauges.clients.iter().sum();
+        let help = "Hosts and registrants that are known";
+        out.gauge("nsm_clients_registered", help)?.encode_gauge(&registered)?;
+        let mut notices =
+            out.counter("nsm_notifications", "Notices to clients, by what became of them")?;
+        let results = [
+            ("started", &meters.notices_started),
+            ("success", &meters.notices_answered),
+            ("failed", &meters.notices_failed),
+        ];
+        for (result, count) in results {
+            count_in(&mut notices, &[("result", result)], count.get())?;
+        }
+        let help = "How long an attempt to notify took";
+        plain(&mut out.seconds("nsm_notification_duration", help)?, &meters.notice_duration)?;
+        let help = "Reboots that were accepted, and hosts not heard of in the recovery window";
+        out.plain_counter("nsm_crashes_detected", help, &meters.crashes)?;
+        let help = "Times that locks of a host were cleaned up";
+        out.plain_counter("nsm_crash_cleanups", help, &meters.clean_ups)?;
+        let help = "Locks and shares that went in those";
+        out.plain_counter("nsm_locks_cleaned_on_crash", help, &meters.locks_cleaned)
+    }
+
+    fn locks(&self, meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
+        let gauges = &self.gauges;
+        let mut locks = out.gauge("lockkeeper_locks", "Locks and shares, by state")?;
+        let states = [
+            ("held", gauges.held),
+            ("unconfirmed", gauges.unconfirmed),
+            ("releasable", gauges.releasable),
+        ];
+        for (state, count) in states {
+            locks.encode_family(&[("state", state)])?.encode_gauge(&count)?;
+        }
+        out.gauge("lockkeeper_shares", "Share reservations")?.encode_gauge(&gauges.shares)?;
+        out.gauge("lockkeeper_waiters", "Requests that wait")?.encode_gauge(&gauges.waiters)?;
+        let mut clients = out.gauge("lockkeeper_clients", "Clients, by state")?;
+        for ((_, state), count) in CLIENT_STATES.iter().zip(gauges.clients) {
+            clients.encode_family(&[("state", *state)])?.encode_gauge(&count)?;
+        }
+        let mut requests = out.counter("lockkeeper_lock_requests", "Lock requests decided")?;
+        for (asked, op) in Asked::ALL.into_iter().zip(OPERATIONS) {
+            for (said, result) in Said::ALL.into_iter().zip(RESULTS) {
+                let count = meters.lock_requests(asked, said);
+                count_in(&mut requests, &[("op", op), ("result", result)], count)?;
+            }
+        }
+        let mut reclaims = out.counter("lockkeeper_reclaims", "Reclaims decided")?;
+        for (said, result) in Said::ALL.into_iter().zip(RESULTS) {
+            count_in(&mut reclaims, &[("result", result)], meters.reclaims(said))?;
+        }
+        let help = "How long those waited who were granted a lock later";
+        plain(&mut out.seconds("lockkeeper_lock_wait", help)?, &meters.lock_wait)?;
+        let mut callbacks =
+            out.counter("lockkeeper_granted_callbacks", "Attempts to tell a waiter of its lock")?;
+        let results = ["accepted", "denied", "unclear", "unsent"];
+        for (result, count) in results.into_iter().zip(&meters.callbacks) {
+            count_in(&mut callbacks, &[("result", result)], count.get())?;
+        }
+        let help = "Whether a grace period lasts";
+        let active = u64::from(gauges.grace.is_some());
+        out.gauge("lockkeeper_grace_active", help)?.encode_gauge(&active)?;
+        let help = "Until the grace period ends at the latest";
+        let mut remaining = out.measured("lockkeeper_grace_remaining", help, MetricType::Gauge)?;
+        remaining.encode_gauge(&gauges.grace.unwrap_or(0.0))
+    }
+
+    fn store(&self, meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
+        let mut commits = out.seconds("lockkeeper_store_commit", "How long commits took")?;
+        observe_in(&mut commits, &[("store", self.store.as_str())], &meters.commits)?;
+        let help = "Attempts to commit that failed";
+        out.plain_counter("lockkeeper_store_errors", help, &meters.store_errors)?;
+        let help = "Since when the store has not worked";
+        let mut stalled = out.measured("lockkeeper_store_stalled", help, MetricType::Gauge)?;
+        stalled.encode_gauge(&self.stalled)
+    }
+}
+
+fn rpc(meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
+    let mut requests = out.counter("lockkeeper_rpc_requests", "Calls, by what became of them")?;
+    for (program, (name, procedures)) in Program::ALL.into_iter().zip(PROGRAMS) {
+        for number in 0..PROCEDURES {
+            let procedure = procedures.get(number).copied().unwrap_or("other");
+            for (fate, status) in FATES {
+                let count = meters.calls(program, number, fate);
+                if count > 0 {
+                    let labels = [("program", name), ("procedure", procedure), ("status", status)];
+                    count_in(&mut requests, &labels, count)?;
+                }
+            }
+        }
+    }
+    let mut durations = out.seconds("lockkeeper_rpc_duration", "How long calls took")?;
+    for (program, (name, _)) in Program::ALL.into_iter().zip(PROGRAMS) {
+        observe_in(&mut durations, &[("program", name)], meters.duration(program))?;
+    }
+    Ok(())
+}
+
+struct Out<'a>(DescriptorEncoder<'a>);
+
+impl Out<'_> {
+    fn counter<'s>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        self.0.encode_descriptor(name, help, None, MetricType::Counter)
+    }
+
+    fn plain_counter(&mut self, name: &str, help: &str, count: &Count) -> fmt::Result {
+        self.counter(name, help)?.encode_counter::<[(&str, &str); 0], u64, u64>(&count.get(), None)
+    }
+
+    fn gauge<'s>(&'s mut self, name: &'s str, help: &str) -> Result<MetricEncoder<'s>, fmt::Error> {
+        self.0.encode_descriptor(name, help, None, MetricType::Gauge)
+    }
+
+    fn seconds<'s>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        self.measured(name, help, MetricType::Histogram)
+    }
+
+    fn measured<'s>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+        kind: MetricType,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        self.0.encode_descriptor(name, help, Some(&Unit::Seconds), kind)
+    }
+}
+
+fn count_in(
+    family: &mut MetricEncoder<'_>,
+    labels: &impl EncodeLabelSet,
+    count: u64,
+) -> fmt::Result {
+    family.encode_family(labels)?.encode_counter::<[(&str, &str); 0], u64, u64>(&count, None)
+}
+
+fn observe_in(
+    family: &mut MetricEncoder<'_>,
+    labels: &impl EncodeLabelSet,
+    histogram: &Histogram,
+) -> fmt::Result {
+    plain(&mut family.encode_family(labels)?, histogram)
+}
+
+fn plain(out: &mut MetricEncoder<'_>, histogram: &Histogram) -> fmt::Result {
+    let (counts, sum) = histogram.read();
+    let buckets: Vec<(f64, u64)> = counts
+        .iter()
+        .enumerate()
+        .map(|(bucket, count)| match bucket < Histogram::BOUNDS {
+            true => (Histogram::bound(bucket).as_secs_f64(), *count),
+            false => (f64::MAX, *count),
+        })
+        .collect();
+    let all = counts.iter().sum();
+    out.encode_histogram::<[(&str, &str); 0]>(sum, all, &buckets, None)
+}
+
+const FATES: [(Fate, &str); 4] = [
+    (Fate::Success, "success"),
+    (Fate::NotRun, "not_run"),
+    (Fate::Denied, "denied"),
+    (Fate::Dropped, "dropped"),
+];
+
+/// In the order of `Asked::ALL` and `Result::ALL`.
+const OPERATIONS: [&str; 6] = ["lock", "test", "unlock", "cancel", "share", "unshare"];
+const RESULTS: [&str; 6] = ["granted", "denied", "blocked", "grace", "deadlock", "refused"];
+
+/// In the order of `Program::ALL`; procedures by their numbers.
+const PROGRAMS: [(&str, &[&str]); 5] = [
+    (
+        "nfs",
+        &[
+            "null",
+            "getattr",
+            "setattr",
+            "lookup",
+            "access",
+            "readlink",
+            "read",
+            "write",
+            "create",
+            "mkdir",
+            "symlink",
+            "mknod",
+            "remove",
+            "rmdir",
+            "rename",
+            "link",
+            "readdir",
+            "readdirplus",
+            "fsstat",
+            "fsinfo",
+            "pathconf",
+            "commit",
+        ],
+    ),
+    ("mount", &["null", "mnt", "dump", "umnt", "umntall", "export"]),
+    (
+        "nlm",
+        &[
+            "null",
+            "test",
+            "lock",
+            "cancel",
+            "unlock",
+            "granted",
+            "test_msg",
+            "lock_msg",
+            "cancel_msg",
+            "unlock_msg",
+            "granted_msg",
+            "test_res",
+            "lock_res",
+            "cancel_res",
+            "unlock_res",
+            "granted_res",
+            "other",
+            "other",
+            "other",
+            "other",
+            "share",
+            "unshare",
+            "nm_lock",
+            "free_all",
+        ],
+    ),
+    ("nsm", &NSM),
+    (
+        "rpcbind",
+        &[
+            "null",
+            "set",
+            "unset",
+            "getport",
+            "dump",
+            "callit",
+            "gettime",
+            "uaddr2taddr",
+            "taddr2uaddr",
+            "getversaddr",
+            "indirect",
+            "getaddrlist",
+            "getstat",
+        ],
+    ),
+];
+const NSM: [&str; 7] = ["null", "stat", "mon", "unmon", "unmon_all", "simu_crash", "notify"];

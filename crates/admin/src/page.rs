@@ -1,0 +1,41 @@
+//! The web page, as it lies in `page/`: nothing is made of it, nothing is loaded from elsewhere.
+
+use axum::extract::Path;
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use crate::api::Problem;
+
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src 'self' data:; base-uri 'none'; form-action 'none'; \
+                      frame-ancestors 'none'";
+
+/// Name, content type, content.
+type File = (&'static str, &'static str, &'static [u8]);
+
+const HTML: &str = "text/html; charset=utf-8";
+const FILES: &[File] = &[("index.html", HTML, include_bytes!("../page/index.html"))];
+
+pub async fn index() -> Response {
+    serve("index.html")
+}
+
+pub async fn file(Path(name): Path<String>) -> Response {
+    serve(&name)
+}
+
+fn serve(name: &str) -> Response {
+    let Some((_, kind, content)) = FILES.iter().find(|(known, ..)| *known == name) else {
+        let detail = "there is no such file";
+        return Problem::new(StatusCode::NOT_FOUND, "not-found", detail).into_response();
+    };
+    let headers: [(HeaderName, &str); 5] = [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // A new server has a new page.
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, *content).into_response()
+}

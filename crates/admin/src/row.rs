@@ -1,0 +1,198 @@
+//! What is taken from the keeper while the driver waits: counted pointers and numbers. Names, paths
+//! and times become text afterwards, when nobody waits.
+
+use std::sync::Arc;
+
+use keeper::Keeper;
+use keeper::bytes::FileKey;
+use keeper::change::{Client, Lock as Recorded};
+use keeper::identity::{LockId, Owner};
+use keeper::range::Range;
+use keeper::request::{Access, Mode};
+use keeper::view::{LockState as Found, LockView, ShareView, WaiterView};
+use server::{Control, Place};
+
+use crate::api::{ClientName, File, Lock, LockKind, LockMode, LockState};
+use crate::{ids, shown};
+
+/// A lock, a share or a waiter.
+#[derive(Clone)]
+pub struct Row {
+    pub id: LockId,
+    pub kind: LockKind,
+    pub state: LockState,
+    client: Option<Arc<Client>>,
+    owner: Arc<Owner>,
+    mode: LockMode,
+    pub range: Range,
+    since_ms: u64,
+    pub file: FileKey,
+    blocked_by: Option<LockId>,
+    passed_over: bool,
+    denies: Option<Access>,
+}
+
+impl Row {
+    pub fn of_lock(keeper: &Keeper, view: &LockView<'_>) -> Self {
+        Self {
+            id: view.id,
+            kind: LockKind::Lock,
+            state: state(view.state),
+            client: keeper.client(view.owner.host).map(|view| view.client.clone()),
+            owner: view.owner.clone(),
+            mode: mode(view.mode),
+            range: view.range,
+            since_ms: view.since_ms,
+            file: view.file.clone(),
+            blocked_by: None,
+            passed_over: false,
+            denies: None,
+        }
+    }
+
+    pub fn of_share(keeper: &Keeper, view: &ShareView<'_>) -> Self {
+        Self {
+            id: LockId(view.id.0),
+            kind: LockKind::Share,
+            state: match view.confirmed {
+                true => LockState::Held,
+                false if keeper.in_window() => LockState::Unconfirmed,
+                false => LockState::Releasable,
+            },
+            client: keeper.client(view.owner.host).map(|view| view.client.clone()),
+            owner: view.owner.clone(),
+            mode: match (view.access.read, view.access.write) {
+                (true, true) => LockMode::ReadWrite,
+                (true, false) => LockMode::Read,
+                (false, true) => LockMode::Write,
+                (false, false) => LockMode::None,
+            },
+            range: Range::ALL,
+            since_ms: view.since_ms,
+            file: view.file.clone(),
+            blocked_by: None,
+            passed_over: false,
+            denies: Some(view.deny),
+        }
+    }
+
+    pub fn of_waiter(keeper: &Keeper, view: &WaiterView<'_>) -> Self {
+        Self {
+            id: view.id,
+            kind: LockKind::Waiter,
+            state: LockState::Waiting,
+            client: keeper.client(view.owner.host).map(|view| view.client.clone()),
+            owner: view.owner.clone(),
+            mode: mode(view.mode),
+            range: view.range,
+            since_ms: view.since_ms,
+            file: view.file.clone(),
+            blocked_by: view.blocked_by,
+            passed_over: view.passed_over,
+            denies: None,
+        }
+    }
+
+    /// A record of an incomplete store.
+    pub fn of_record(keeper: &Keeper, record: &Recorded) -> Self {
+        Self {
+            id: record.id,
+            kind: LockKind::Lock,
+            state: LockState::Remembered,
+            client: keeper.client(record.owner.host).map(|view| view.client.clone()),
+            owner: record.owner.clone(),
+            mode: mode(record.mode),
+            range: record.range,
+            since_ms: record.since_ms,
+            file: record.file.clone(),
+            blocked_by: None,
+            passed_over: false,
+            denies: None,
+        }
+    }
+
+    pub fn is_of(&self, owner: &Owner) -> bool {
+        *self.owner == *owner
+    }
+
+    pub fn owner(&self) -> &Arc<Owner> {
+        &self.owner
+    }
+
+    /// As the API says it. May wait for a disk, where the file's name is.
+    pub fn tell(&self, control: &Control) -> Lock {
+        let now_ms = control.driver().clock().now().wall_ms;
+        Lock {
+            id: ids::entry(self.id),
+            kind: self.kind,
+            state: self.state,
+            client: match &self.client {
+                Some(client) => client_name(client),
+                None => ClientName {
+                    id: ids::client(self.owner.host),
+                    name: String::new(),
+                    address: String::new(),
+                },
+            },
+            owner: self.owner.number,
+            owner_tag: shown::bytes(self.owner.tag.bytes()),
+            mode: self.mode,
+            start: self.range.first(),
+            end: (self.range.last() != u64::MAX).then(|| self.range.last()),
+            since: shown::time(self.since_ms),
+            age_seconds: now_ms.saturating_sub(self.since_ms) as f64 / 1e3,
+            file: file(control, &self.file),
+            blocked_by: self.blocked_by.map(ids::entry),
+            passed_over: self.passed_over,
+            denies: self.denies.map(|deny| {
+                match (deny.read, deny.write) {
+                    (false, false) => "none",
+                    (true, false) => "read",
+                    (false, true) => "write",
+                    (true, true) => "read-write",
+                }
+                .into()
+            }),
+        }
+    }
+}
+
+pub fn client_name(client: &Client) -> ClientName {
+    ClientName {
+        id: ids::client(client.id),
+        name: shown::bytes(client.name.bytes()),
+        address: client.address.to_string(),
+    }
+}
+
+pub fn file(control: &Control, key: &FileKey) -> File {
+    let Place { export, path, inode } = control.place(key);
+    let export = export.as_deref().map(shown::bytes);
+    let path = path.as_deref().map(shown::bytes);
+    let told = match (&export, &path, inode) {
+        (Some(export), Some(path), _) if path.is_empty() => export.clone(),
+        (Some(export), Some(path), _) => format!("{}/{path}", export.trim_end_matches('/')),
+        (Some(export), None, Some(inode)) => format!("inode {inode} in {export}"),
+        (Some(export), None, None) => format!("a file that is gone from {export}"),
+        _ => "a file of an export that is not served".into(),
+    };
+    let key = key.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    File { export, path, shown: told, key }
+}
+
+fn mode(mode: Mode) -> LockMode {
+    match mode {
+        Mode::Shared => LockMode::Read,
+        Mode::Exclusive => LockMode::Write,
+    }
+}
+
+fn state(state: Found) -> LockState {
+    match state {
+        Found::Held => LockState::Held,
+        Found::Unconfirmed => LockState::Unconfirmed,
+        Found::Releasable => LockState::Releasable,
+        Found::Suspect => LockState::Suspect,
+        Found::Remembered => LockState::Remembered,
+    }
+}

@@ -1,0 +1,192 @@
+//! A running server as others see and steer it: what it knows, where a locked file is, and what an
+//! operator wants done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use keeper::bytes::Name;
+use keeper::identity::{HostKey, Incarnation};
+use keeper::request::{OperatorAction, OperatorRequest, ProbeAnswer, Question};
+use keeper::step::{OperatorDone, OperatorError, Reply};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use vfs::{Caller, Context, Exports, FileKey, FileSystemId, ObjectId, Patience};
+
+use crate::chronicle::Chronicle;
+use crate::driver::core::Ask;
+use crate::driver::{Driver, Ticket};
+use crate::files::{Files, lock_key};
+use crate::liveness::{Inquiry, Liveness};
+use crate::meters::Meters;
+use crate::news::News;
+use crate::registrar::RpcbindState;
+use crate::transport::Mailbag;
+
+/// How long an operator waits for an answer: longer than a request waits for a store that stalls.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+pub struct Control {
+    pub(crate) driver: Driver,
+    pub(crate) files: Arc<Files>,
+    pub(crate) liveness: Liveness,
+    pub(crate) chronicle: Arc<Chronicle>,
+    pub(crate) meters: Option<Arc<Meters>>,
+    pub(crate) rpcbind: RpcbindState,
+}
+
+/// Why an operator's wish was not fulfilled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotDone {
+    #[error("{0:?}")]
+    Refused(OperatorError),
+    #[error("the store does not work; locks wait until it does")]
+    Stalled,
+    #[error("the server is ending")]
+    Ending,
+}
+
+/// Where a locked file is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The path of the export.
+    pub export: Option<Vec<u8>>,
+    /// Below the export; empty for its root.
+    pub path: Option<Vec<u8>>,
+    pub inode: Option<u64>,
+}
+
+impl Control {
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    pub fn chronicle(&self) -> &Chronicle {
+        &self.chronicle
+    }
+
+    pub fn meters(&self) -> Option<&Meters> {
+        self.meters.as_deref()
+    }
+
+    pub fn rpcbind(&self) -> &RpcbindState {
+        &self.rpcbind
+    }
+
+    pub fn exports(&self) -> Arc<Exports> {
+        self.files.exports()
+    }
+
+    /// Does what an operator wants; it is on record with the operator's name.
+    pub async fn operate(
+        &self,
+        by: &Name,
+        action: OperatorAction,
+    ) -> Result<OperatorDone, NotDone> {
+        let (answer, answered) = oneshot::channel();
+        let request = OperatorRequest { id: self.driver.new_id(), by: by.clone(), action };
+        self.driver.ask(Ask::Operator(request), Box::new(Wish(answer)));
+        self.driver.flush();
+        match timeout(PATIENCE, answered).await {
+            Ok(Ok(Some(Ok(done)))) => Ok(done),
+            Ok(Ok(Some(Err(refused)))) => Err(NotDone::Refused(refused)),
+            Ok(Ok(None)) => Err(NotDone::Stalled),
+            Ok(Err(_)) | Err(_) if self.driver.stalled_for().is_some() => Err(NotDone::Stalled),
+            Ok(Err(_)) | Err(_) => Err(NotDone::Ending),
+        }
+    }
+
+    /// Something that an operator did to the server itself.
+    pub fn note(&self, kind: &'static str, text: String, by: &Name) {
+        let news = News::of_operator(kind, text, by.clone());
+        news.log();
+        self.chronicle.write(self.driver.clock().now().wall_ms, news);
+    }
+
+    /// Whether a host's lock manager answers now.
+    pub async fn answers(&self, host: HostKey) -> bool {
+        let inquiry = Inquiry {
+            host,
+            question: Question::Reachable,
+            asked: std::time::Instant::now(),
+            incarnation: Incarnation::UNKNOWN,
+        };
+        self.liveness.probe(&inquiry).await == ProbeAnswer::Alive
+    }
+
+    /// Where a file is, as far as its name was seen. May wait for a disk.
+    pub fn place(&self, file: &keeper::bytes::FileKey) -> Place {
+        let Some(file) = file_of(file) else { return Place::default() };
+        let exports = self.files.exports();
+        let mut place = Place::default();
+        for export in exports.iter().filter(|export| export.filesystem.id() == file.filesystem) {
+            let filesystem = &export.filesystem;
+            let named = self.files.names.path(&file, &filesystem.root());
+            let path = named.or_else(|| filesystem.path(&file.object));
+            if let Some(path) = path {
+                return Place { export: Some(export.path.to_vec()), path: Some(path), inode: None };
+            }
+            if place.export.is_none() {
+                let caller = Caller::new(0, 0, &[]);
+                let context = Context { caller: &caller, patience: Patience::Wait };
+                place.export = Some(export.path.to_vec());
+                place.inode =
+                    filesystem.attributes(&context, &file.object).ok().map(|found| found.fileid);
+            }
+        }
+        place
+    }
+
+    /// The files that a path names: below an export, or absolute. May wait for a disk.
+    pub fn find(&self, path: &[u8]) -> Vec<keeper::bytes::FileKey> {
+        let caller = Caller::new(0, 0, &[]);
+        let context = Context { caller: &caller, patience: Patience::Wait };
+        let exports = self.files.exports();
+        let mut found = Vec::new();
+        for export in exports.iter() {
+            let below = match path.strip_prefix(&export.path[..]) {
+                Some(below) if below.is_empty() || below[0] == b'/' => below,
+                _ if path.starts_with(b"/") => continue,
+                _ => path,
+            };
+            let filesystem = &export.filesystem;
+            let mut at = filesystem.root();
+            let mut parts = below.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+            let walked = parts.try_for_each(|part| {
+                at = filesystem.lookup(&context, &at, part).ok()?.object;
+                Some(())
+            });
+            if walked.is_some() {
+                let file = lock_key(&FileKey { filesystem: filesystem.id(), object: at });
+                if !found.contains(&file) {
+                    found.push(file);
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The file behind the keeper's key.
+fn file_of(key: &keeper::bytes::FileKey) -> Option<FileKey> {
+    let (filesystem, object) = key.bytes().split_first_chunk()?;
+    let filesystem = FileSystemId(u64::from_be_bytes(*filesystem));
+    Some(FileKey { filesystem, object: ObjectId::new(object)? })
+}
+
+type Answer = Option<Result<OperatorDone, OperatorError>>;
+
+struct Wish(oneshot::Sender<Answer>);
+
+impl Ticket for Wish {
+    fn answer(self: Box<Self>, reply: Reply, _: &mut Mailbag) {
+        if let Reply::Operator(done) = reply {
+            // Whoever asked may have gone away; it is done nevertheless.
+            let _ = self.0.send(Some(done));
+        }
+    }
+
+    fn stalled(self: Box<Self>, _: &Ask, _: &mut Mailbag) {
+        let _ = self.0.send(None);
+    }
+}
