@@ -307,6 +307,7 @@ pub struct LockQuery {
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
     /// `next` of the page before.
+    #[param(pattern = "^(k[1-9a-hjkmnp-tv-z][0-9a-hjkmnp-tv-z]{0,11}|n[0-9]{1,9})$")]
     pub after: Option<String>,
 }
 
@@ -319,6 +320,7 @@ pub struct ClientQuery {
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
     /// `next` of the page before.
+    #[param(pattern = "^c[1-9a-hjkmnp-tv-z][0-9a-hjkmnp-tv-z]{0,11}$")]
     pub after: Option<String>,
 }
 

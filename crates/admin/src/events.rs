@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use keeper::Keeper;
 use server::Control;
-use server::chronicle::{Chronicle, Entry, Missed};
+use server::chronicle::{Chronicle, Entry, KEPT_MAX, Missed};
 use server::news;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
@@ -41,12 +41,13 @@ pub async fn stream(
     Query(query): Query<EventQuery>,
 ) -> Result<Stream, Problem> {
     let control = shared.control()?;
+    let replay = last_of(&query, 0)?;
     let Ok(place) = shared.readers.clone().try_acquire_owned() else {
         let detail = "too many read events already";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-many", detail));
     };
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok());
-    let start = Start::of(control.chronicle(), last, query.last.unwrap_or(0) as usize);
+    let start = Start::of(control.chronicle(), last, replay);
     let (to, events) = mpsc::channel(WAITING_MAX);
     let tally = shared.tally.subscribe();
     tokio::spawn(async move {
@@ -70,9 +71,16 @@ pub async fn recent(
 ) -> Result<axum::Json<Vec<Event>>, Problem> {
     let control = shared.control()?;
     let chronicle = control.chronicle();
-    let count = query.last.unwrap_or(100) as usize;
+    let count = last_of(&query, 100)?;
     let entries = chronicle.after(chronicle.before_last(count), count).unwrap_or_default();
     Ok(axum::Json(entries.iter().map(|entry| tell_entry(chronicle, entry)).collect()))
+}
+
+fn last_of(query: &EventQuery, default: usize) -> Result<usize, Problem> {
+    match query.last.map_or(default, |last| last as usize) {
+        last if last <= KEPT_MAX => Ok(last),
+        _ => Err(Problem::bad_request(format!("last is at most {KEPT_MAX}"))),
+    }
 }
 
 /// Where a reader begins.

@@ -88,6 +88,8 @@ pub struct Reload(pub oneshot::Sender<Result<String, String>>);
 pub struct Admin {
     shared: Arc<Shared>,
     socket: Option<PathBuf>,
+    /// By which the socket is known to be ours.
+    inode: Option<u64>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -136,7 +138,8 @@ impl Admin {
         let mut tasks = Vec::new();
         tasks.extend(unix.map(|listener| listen::serve_unix(listener, router.clone())));
         tasks.extend(tcp.map(|listener| listen::serve_tcp(listener, router)));
-        Ok(Self { shared, socket: settings.socket, tasks })
+        let inode = settings.socket.as_deref().and_then(listen::inode);
+        Ok(Self { shared, socket: settings.socket, inode, tasks })
     }
 
     pub fn socket(&self) -> Option<&std::path::Path> {
@@ -170,8 +173,10 @@ impl Admin {
 impl Drop for Admin {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
-        if let Some(path) = &self.socket {
-            // A socket that nobody listens on says "connection refused", which is as well.
+        // It may be another's by now.
+        if let Some((path, inode)) = self.socket.as_ref().zip(self.inode)
+            && listen::inode(path) == Some(inode)
+        {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -207,7 +212,7 @@ impl Shared {
         title = "Lockkeeper",
         description = "Who holds which lock, since when, is it alive, and how to free it safely."
     ),
-    components(schemas(api::Tally))
+    components(schemas(api::Tally, api::Problem))
 )]
 struct Document;
 

@@ -4,7 +4,7 @@
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +54,10 @@ pub async fn unix(path: &Path) -> Result<UnixListener, ListenError> {
     let listener = UnixListener::bind(path).map_err(failed)?;
     fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(failed)?;
     Ok(listener)
+}
+
+pub fn inode(path: &Path) -> Option<u64> {
+    fs::symlink_metadata(path).ok().map(|found| found.ino())
 }
 
 pub async fn tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {

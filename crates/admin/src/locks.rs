@@ -159,9 +159,7 @@ type Listed = Result<(Vec<Row>, Option<String>), Problem>;
 async fn by_id(control: &Control, query: &LockQuery, limit: usize) -> Listed {
     let mut after = match query.after.as_deref() {
         None => LockId(0),
-        Some(text) => ids::parse_entry(text).ok_or_else(|| {
-            Problem::bad_request("`after` is the `next` of the page before, as in k7f2")
-        })?,
+        Some(text) => ids::parse_entry(text).ok_or_else(|| wrong_cursor(text, 'n'))?,
     };
     let state = query.state;
     let mut rows = Vec::new();
@@ -277,9 +275,19 @@ async fn on_path(
 fn skip_of(query: &LockQuery) -> Result<usize, Problem> {
     match query.after.as_deref() {
         None => Ok(0),
-        Some(text) => text.strip_prefix('n').and_then(|text| text.parse().ok()).ok_or_else(|| {
-            Problem::bad_request("`after` is the `next` of the page before, as in n100")
-        }),
+        Some(text) => {
+            let count = text.strip_prefix('n').and_then(|text| text.parse().ok());
+            count.ok_or_else(|| wrong_cursor(text, 'k'))
+        }
+    }
+}
+
+/// One that would do for another question, or for none.
+fn wrong_cursor(text: &str, other: char) -> Problem {
+    let detail = "`after` is the `next` of the page before, of the same question";
+    match text.starts_with(other) {
+        true => Problem::new(StatusCode::CONFLICT, "wrong-cursor", detail),
+        false => Problem::bad_request(detail),
     }
 }
 

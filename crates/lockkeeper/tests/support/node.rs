@@ -28,6 +28,8 @@ impl Node {
             .args(["serve", "--rpcbind", "off", "--ports", "any", "--window", "60s"])
             .args(["--listen", &format!("127.0.0.1:{port}")])
             .args(options)
+            .args(["--admin", "off", "--admin-socket"])
+            .arg(home.join("admin.sock"))
             .arg("--state")
             .arg(home.join("state"))
             .env_remove("NOTIFY_SOCKET")
