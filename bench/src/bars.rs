@@ -2,7 +2,7 @@
 
 use crate::compare::{Comparison, Row};
 use crate::lockkeeper::Variant;
-use crate::{Operation, Shape};
+use load::{Operation, Shape};
 
 const OURS: &str = "lockkeeper";
 
@@ -149,10 +149,10 @@ fn restart_miss(found: &Comparison, many: Variant, max: f64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Measurement;
     use crate::compare::About;
     use crate::restart::Restart;
     use crate::waiting::{Handover, Latency};
+    use load::Measurement;
 
     fn measured(operation: Operation, shape: Shape, ops: f64, p50_us: f64) -> Measurement {
         Measurement {

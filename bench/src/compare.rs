@@ -19,7 +19,8 @@ use crate::namespace::Place;
 use crate::restart::{self, Restart};
 use crate::server::Server;
 use crate::waiting::{self, Handover};
-use crate::{Measurement, Operation, Session, Shape, Timing, load, namespace, packages};
+use crate::{namespace, packages};
+use load::{Measurement, Operation, Session, Shape, Timing};
 
 /// Who calls, and whose the directory is: an ordinary user, so that squashing does not matter and
 /// both servers check permissions as they do every day.
@@ -48,10 +49,8 @@ pub struct Plan {
     pub locks: usize,
     /// Where the served directory is made; the system's temporary directory if `None`.
     pub parent: Option<PathBuf>,
-    pub operations: Vec<Operation>,
-    pub shapes: Vec<Shape>,
     pub rounds: usize,
-    pub timing: Timing,
+    pub load: load::Plan,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -143,7 +142,7 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
         Options { reserved_port: true, timeout: Duration::from_secs(30), ..Options::default() }
             .user(USER, USER, &[]);
 
-    let locks = plan.operations.iter().any(|operation| operation.locks());
+    let locks = plan.load.locks();
     progress("starting nfs-ganesha");
     let mut ganesha = Ganesha::start(&dir, &state, &options, locks).await?;
     let mut database = None;
@@ -180,11 +179,9 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
     }
     let mut rows = Vec::new();
     let interference = Interference::begin(&servers)?;
-    for operation in &plan.operations {
-        for shape in &plan.shapes {
-            progress(&format!("{operation} {shape}"));
-            rows.push(row(&mut contenders, *operation, *shape, plan).await?);
-        }
+    for (operation, shape) in plan.load.steps() {
+        progress(&format!("{operation} {shape}"));
+        rows.push(row(&mut contenders, operation, shape, plan).await?);
     }
     let others_share = interference.share(&servers)?;
     let handovers = if locks { handovers(&contenders, progress).await? } else { Vec::new() };
@@ -247,14 +244,8 @@ struct Contender<'a> {
 
 impl<'a> Contender<'a> {
     async fn prepare(server: &'a Server, plan: &Plan) -> Result<Self> {
-        let largest = Shape {
-            connections: plan.shapes.iter().map(|shape| shape.connections).max().unwrap_or(1),
-            depth: plan.shapes.iter().map(|shape| shape.depth).max().unwrap_or(1),
-        };
-        let fill = plan.operations.iter().any(|operation| operation.bytes() > 0);
-        let session = Session::open(server.target.clone(), largest, fill)
-            .await
-            .with_context(|| server.name.clone())?;
+        let session =
+            plan.load.open(server.target.clone()).await.with_context(|| server.name.clone())?;
         Ok(Self { server, session })
     }
 
@@ -292,7 +283,7 @@ async fn row(
             {
                 continue;
             }
-            found[index].push(contender.measure(operation, shape, plan.timing).await?);
+            found[index].push(contender.measure(operation, shape, plan.load.timing).await?);
         }
     }
     let [ours, ours_async, ours_power, ours_postgres, ganesha] =

@@ -14,8 +14,8 @@ use wire::nfs3::{Handle, NewAttributes};
 use wire::nlm::{LockArgs, Range, Status, StatusReply, v4};
 use wire::rpc::Accepted;
 
-use crate::Target;
-use crate::owner::Owner;
+use load::Owner;
+use load::Target;
 
 const HOSTS: usize = 10;
 const LOCKS_PER_FILE: usize = 1_000;

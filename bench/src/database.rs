@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use testbed::postgres::{Options, Server};
 
-use crate::usage;
+use load::usage;
 
 const PROGRAM: &str = "postgres";
 /// The defaults; what is started for tests is smaller.

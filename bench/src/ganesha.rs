@@ -27,8 +27,8 @@ use client::Options;
 use client::rpcbind::{Over, find};
 use wire::rpcbind::Netid;
 
-use crate::Target;
 use crate::server::{Process, Server};
+use load::Target;
 
 pub(crate) const PROGRAM: &str = "ganesha.nfsd";
 const NFS_PORT: u16 = 20_490;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::server::Server;
-use crate::usage::{self, Machine};
+use load::usage::{self, Machine};
 
 pub(crate) struct Interference {
     machine: Machine,

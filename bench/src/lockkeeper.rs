@@ -9,9 +9,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use client::Options;
 
-use crate::Target;
 use crate::database::Database;
 use crate::server::Server;
+use load::Target;
 
 /// How it is set up; each has a port and a state of its own.
 #[derive(Debug, Clone, Copy)]

@@ -10,7 +10,7 @@ use client::nfs::Nfs;
 use client::{Connection, Options};
 
 use crate::database::Database;
-use crate::{Target, usage};
+use load::{Target, usage};
 
 /// How long a server may take until it answers.
 const START_MAX: Duration = Duration::from_secs(30);

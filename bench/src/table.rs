@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::Measurement;
 use crate::compare::{Comparison, Row, ratio};
 use crate::waiting::Latency;
+use load::Measurement;
 
 impl Comparison {
     pub fn table(&self) -> String {

@@ -11,8 +11,8 @@ use wire::Decode;
 use wire::nlm::{Range, Status, StatusReply, v4};
 
 use crate::grantee::Grantee;
-use crate::owner::Owner;
-use crate::{Samples, Session};
+use load::Owner;
+use load::{Samples, Session};
 
 /// The machine that waits. It has an address of its own, and that is its name, so that a server
 /// that looks for it by name finds it without DNS.

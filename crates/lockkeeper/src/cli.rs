@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::bench::Bench;
 use crate::config::{AdminListen, Durability, Grace, parse_duration};
+use crate::demo::Demo;
 
 /// An NFSv3 server whose locks survive crashes.
 #[derive(Debug, Parser)]
@@ -23,6 +25,10 @@ pub enum Command {
     /// Look into a store of locks, move its state to another, or empty it
     #[command(subcommand)]
     Store(StoreCommand),
+    /// Watch a lock survive the death of its server: no root, nothing to set up, some seconds
+    Demo(Demo),
+    /// Measure an NFSv3 server: locks per second, latencies, file operations
+    Bench(Bench),
 }
 
 #[derive(Debug, Subcommand)]
@@ -117,6 +123,10 @@ pub struct Serve {
     /// From which source ports requests are taken [default: reserved as root, else any]
     #[arg(long, value_enum)]
     pub ports: Option<Ports>,
+
+    /// End when this process, which started us, does
+    #[arg(long, value_name = "PROCESS", hide = true)]
+    pub end_with_parent: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]

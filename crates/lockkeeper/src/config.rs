@@ -34,6 +34,8 @@ pub struct File {
 pub struct Rpc {
     pub listen: Option<SocketAddr>,
     pub rpcbind: Option<Rpcbind>,
+    /// Where our own rpcbind listens, or the host's; clients look for it at 111 only.
+    pub rpcbind_port: Option<u16>,
     /// Where the rpcbind of clients listens.
     pub peer_rpcbind_port: Option<u16>,
     /// More names that clients mount us by.
@@ -113,6 +115,9 @@ pub struct Store {
     #[serde(deserialize_with = "store_url")]
     pub url: Option<StoreUrl>,
     pub durability: Option<Durability>,
+    /// Where an embedded store notes how far it came since the machine started: a directory that a
+    /// restart of the machine empties.
+    pub run_directory: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -401,10 +406,12 @@ mod tests {
             [rpc]
             listen = "[::]:2049"
             rpcbind = "embedded"
+            rpcbind_port = 10111
             names = ["filer.example.com"]
             [store]
             url = "embedded:/var/lib/locks"
             durability = "power"
+            run_directory = "/run/locks"
             [recovery]
             window = "45s"
             grace = "instant"
@@ -431,6 +438,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(file.rpc.rpcbind, Some(Rpcbind::Embedded));
+        assert_eq!(file.rpc.rpcbind_port, Some(10_111));
+        assert_eq!(file.store.run_directory, Some("/run/locks".into()));
         assert_eq!(file.limits.idle, Some(Duration::from_secs(900)));
         assert_eq!(file.store.url, Some(StoreUrl::Embedded("/var/lib/locks".into())));
         assert_eq!(file.store.durability, Some(Durability::Power));

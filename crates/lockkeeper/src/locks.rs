@@ -98,7 +98,7 @@ pub async fn choose(
             (Box::new(Memory::new()), "store memory (locks end with the server)".into())
         }
         StoreUrl::Embedded(path) => {
-            let store = open_embedded(path, durability)?;
+            let store = open_embedded(path, durability, file.store.run_directory.as_deref())?;
             (Box::new(store), format!("store embedded {}   durability {word}", path.display()))
         }
         StoreUrl::Postgres(address) => {

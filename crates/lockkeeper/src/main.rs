@@ -2,12 +2,16 @@
 
 mod admin;
 mod banner;
+mod bench;
 mod cli;
 mod config;
+mod demo;
 mod exports;
 mod host;
+mod interrupts;
 mod locks;
 mod memory;
+mod own_server;
 mod seat;
 mod serve;
 mod state;
@@ -34,8 +38,13 @@ fn main() -> ExitCode {
         Err(error) => return failed(&error.into()),
     };
     let done = match arguments.command {
-        cli::Command::Serve(args) => runtime.block_on(serve::serve(args)),
+        cli::Command::Serve(args) => {
+            let tied = args.end_with_parent.map_or(Ok(()), own_server::end_with);
+            tied.and_then(|()| runtime.block_on(serve::serve(args)))
+        }
         cli::Command::Store(command) => store_command::run(&command),
+        cli::Command::Demo(args) => runtime.block_on(demo::run(args)),
+        cli::Command::Bench(args) => bench::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -168,6 +168,7 @@ fn server_config(args: &cli::Serve, file: &File) -> Config {
     Config {
         listen: args.listen.or(file.rpc.listen).unwrap_or(defaults.listen),
         rpcbind: mode,
+        rpcbind_port: file.rpc.rpcbind_port.unwrap_or(defaults.rpcbind_port),
         peer_rpcbind_port: file.rpc.peer_rpcbind_port.unwrap_or(defaults.peer_rpcbind_port),
         simulated_crash: file.nsm.simu_crash,
         metrics: file.admin.metrics.unwrap_or(true),

@@ -125,7 +125,7 @@ fn keep_handle_key(url: &StoreUrl, key: [u8; 16]) -> Result<()> {
 fn open_or_make(url: &StoreUrl) -> Result<Box<dyn store::Store>> {
     match url {
         StoreUrl::Embedded(path) => {
-            Ok(Box::new(stores::open_embedded(path, store::Durability::Power)?))
+            Ok(Box::new(stores::open_embedded(path, store::Durability::Power, None)?))
         }
         StoreUrl::Memory => bail!("a store in memory ends with this command"),
         StoreUrl::Postgres(_) => open_unused(url),

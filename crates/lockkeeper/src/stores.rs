@@ -72,9 +72,11 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-pub fn open_embedded(path: &Path, durability: Durability) -> Result<Embedded> {
+/// `run` is where its mark goes, if not to the usual directory.
+pub fn open_embedded(path: &Path, durability: Durability, run: Option<&Path>) -> Result<Embedded> {
     let shown = || format!("the lock store {}", path.display());
-    let settings = Settings::new(path, run_directory(path)?, durability).with_context(shown)?;
+    let run = run.map_or_else(|| run_directory(path), |run| Ok(run.to_owned()))?;
+    let settings = Settings::new(path, run, durability).with_context(shown)?;
     Embedded::open(settings).with_context(shown)
 }
 
@@ -86,7 +88,7 @@ pub fn open_unused(url: &StoreUrl) -> Result<Box<dyn Store>> {
             if !path.is_dir() {
                 bail!("there is no store in {}", path.display());
             }
-            Box::new(open_embedded(path, Durability::Power)?)
+            Box::new(open_embedded(path, Durability::Power, None)?)
         }
         StoreUrl::Postgres(address) => {
             let mut store = look_into(address).with_context(|| url.to_string())?;

@@ -66,6 +66,7 @@ pub async fn run(
         return Err(LoadError::Unconnected(operation));
     }
     let pipelines: Vec<Pipeline> = ready.drain(..shape.connections).collect();
+    session.locks_left = operation.locks();
     for (connection, pipeline) in pipelines.into_iter().enumerate() {
         let calls = Calls::new(session, operation, shape, connection);
         workers.spawn(Worker::new(operation, pipeline, calls, shape).run(window));
@@ -83,6 +84,7 @@ pub async fn run(
         answered += worker.answered;
         session.pipelines(operation).push(worker.pipeline);
     }
+    session.locks_left = false;
     let cpu = usage::own_cpu().saturating_sub(cpu_before);
     Measurement::new(operation, shape, timing.measured, samples, answered, cpu)
         .ok_or(LoadError::Nothing(operation))

@@ -68,8 +68,7 @@ impl Calls {
                 // As programs of one machine do that share a file, each with its own part of it.
                 let file = &session.write_files[connection];
                 let pair = |slot: usize| {
-                    let owner = Owner::new(format!("bench-{connection}"), slot as i32);
-                    let range = Range { offset: slot as u64 * 4096, length: 4096 };
+                    let (owner, range) = locker(connection, slot);
                     [
                         Prepared::new::<v4::Lock>(credential, &owner.lock(file, range)),
                         Prepared::new::<v4::Unlock>(credential, &owner.unlock(file, range)),
@@ -109,4 +108,10 @@ impl Calls {
     pub(crate) fn owes(&self, slot: usize) -> bool {
         matches!(self, Self::Pairs { turn, .. } if turn[slot] == 1)
     }
+}
+
+/// Who locks in a slot, and what.
+pub(crate) fn locker(connection: usize, slot: usize) -> (Owner, Range) {
+    let owner = Owner::new(format!("bench-{connection}"), slot as i32);
+    (owner, Range { offset: slot as u64 * 4096, length: 4096 })
 }

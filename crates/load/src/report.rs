@@ -73,7 +73,7 @@ fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1000.0
 }
 
-/// The table that `run` prints.
+/// As a person reads it.
 pub fn table(measurements: &[Measurement]) -> String {
     let mut out = format!(
         "{:<14} {:>6} {:>10} {:>10} {:>11} {:>11}\n",

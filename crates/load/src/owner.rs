@@ -6,13 +6,13 @@ use wire::nlm::{Lock, LockArgs, Range, UnlockArgs};
 const STATE: i32 = 3;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Owner {
+pub struct Owner {
     machine: String,
     svid: i32,
 }
 
 impl Owner {
-    pub(crate) fn new(machine: impl Into<String>, svid: i32) -> Self {
+    pub fn new(machine: impl Into<String>, svid: i32) -> Self {
         Self { machine: machine.into(), svid }
     }
 
@@ -32,7 +32,7 @@ impl Owner {
     }
 
     /// An exclusive lock, now or never.
-    pub(crate) fn lock(&self, file: &[u8], range: Range) -> LockArgs {
+    pub fn lock(&self, file: &[u8], range: Range) -> LockArgs {
         LockArgs {
             cookie: self.cookie(),
             block: false,
@@ -44,16 +44,16 @@ impl Owner {
     }
 
     /// An exclusive lock, to be told of when it is free.
-    pub(crate) fn wait(&self, file: &[u8], range: Range) -> LockArgs {
+    pub fn wait(&self, file: &[u8], range: Range) -> LockArgs {
         LockArgs { block: true, ..self.lock(file, range) }
     }
 
     /// The same lock after a restart of the server.
-    pub(crate) fn reclaim(&self, file: &[u8], range: Range) -> LockArgs {
+    pub fn reclaim(&self, file: &[u8], range: Range) -> LockArgs {
         LockArgs { reclaim: true, state: 0, ..self.lock(file, range) }
     }
 
-    pub(crate) fn unlock(&self, file: &[u8], range: Range) -> UnlockArgs {
+    pub fn unlock(&self, file: &[u8], range: Range) -> UnlockArgs {
         UnlockArgs { cookie: self.cookie(), lock: self.what(file, range) }
     }
 }

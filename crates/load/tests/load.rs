@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use client::Options;
-use lockkeeper_bench::load::LoadError;
-use lockkeeper_bench::{Operation, Session, Shape, Target, Timing, load};
+use lockkeeper_load::{self as load, LoadError, Operation, Session, Shape, Target, Timing};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use wire::mount::{MntReply, Mounted};

@@ -6,6 +6,16 @@ use client::Options;
 use client::rpcbind::{LookupError, Over, find};
 use wire::rpcbind::{Netid, PORT};
 
+/// What is known of where the services of a host listen.
+#[derive(Debug, Clone, Default)]
+pub struct Ports {
+    /// 111 if `None`.
+    pub rpcbind: Option<u16>,
+    pub nfs: Option<u16>,
+    pub mount: Option<u16>,
+    pub nlm: Option<u16>,
+}
+
 #[derive(Debug, Clone)]
 pub struct Target {
     pub nfs: SocketAddr,
@@ -21,21 +31,19 @@ impl Target {
     /// Asks the host's rpcbind for what is not known.
     pub async fn find(
         host: IpAddr,
-        nfs_port: Option<u16>,
-        mount_port: Option<u16>,
-        nlm_port: Option<u16>,
+        ports: &Ports,
         export: String,
         options: Options,
     ) -> Result<Self, LookupError> {
         let netid = if host.is_ipv6() { Netid::Tcp6 } else { Netid::Tcp };
-        let rpcbind = SocketAddr::new(host, PORT);
+        let rpcbind = SocketAddr::new(host, ports.rpcbind.unwrap_or(PORT));
         let look_up = async |known: Option<u16>, program| match known {
             Some(port) => Ok(SocketAddr::new(host, port)),
             None => find(rpcbind, Over::Tcp, program, netid, &options).await,
         };
-        let nfs = look_up(nfs_port, (wire::nfs3::PROGRAM, wire::nfs3::VERSION)).await?;
-        let mount = look_up(mount_port, (wire::mount::PROGRAM, wire::mount::V3)).await?;
-        let nlm = match look_up(nlm_port, (wire::nlm::PROGRAM, wire::nlm::V4)).await {
+        let nfs = look_up(ports.nfs, (wire::nfs3::PROGRAM, wire::nfs3::VERSION)).await?;
+        let mount = look_up(ports.mount, (wire::mount::PROGRAM, wire::mount::V3)).await?;
+        let nlm = match look_up(ports.nlm, (wire::nlm::PROGRAM, wire::nlm::V4)).await {
             Ok(nlm) => Some(nlm),
             Err(LookupError::NotRegistered { .. }) => None,
             Err(error) => return Err(error),

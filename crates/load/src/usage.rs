@@ -5,21 +5,21 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 /// The memory that a process occupies now.
-pub(crate) fn rss_bytes(process: u32) -> Result<u64> {
+pub fn rss_bytes(process: u32) -> Result<u64> {
     let path = format!("/proc/{process}/status");
     let status = std::fs::read_to_string(&path).context(path)?;
     parse_rss(&status).context("no VmRSS")
 }
 
 /// The processor time that a process has used, all threads together.
-pub(crate) fn cpu(process: u32) -> Result<Duration> {
+pub fn cpu(process: u32) -> Result<Duration> {
     let path = format!("/proc/{process}/stat");
     let stat = std::fs::read_to_string(&path).context(path)?;
     parse_cpu(&stat).context("no processor time")
 }
 
 /// The processor time that all processes of this name have used, and their children that have ended.
-pub(crate) fn cpu_of_all(name: &str) -> Result<Duration> {
+pub fn cpu_of_all(name: &str) -> Result<Duration> {
     let mut sum = Duration::ZERO;
     for entry in std::fs::read_dir("/proc").context("/proc")? {
         // Not every entry is a process, and one may end while it is looked at.
@@ -33,18 +33,18 @@ pub(crate) fn cpu_of_all(name: &str) -> Result<Duration> {
 }
 
 /// Our own processor time.
-pub(crate) fn own_cpu() -> Duration {
+pub fn own_cpu() -> Duration {
     cpu(std::process::id()).unwrap_or_default()
 }
 
 /// The time of all processors of the machine together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Machine {
-    pub(crate) busy: Duration,
-    pub(crate) all: Duration,
+pub struct Machine {
+    pub busy: Duration,
+    pub all: Duration,
 }
 
-pub(crate) fn machine() -> Result<Machine> {
+pub fn machine() -> Result<Machine> {
     let stat = std::fs::read_to_string("/proc/stat").context("/proc/stat")?;
     parse_machine(&stat).context("no processor times in /proc/stat")
 }

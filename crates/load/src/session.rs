@@ -1,0 +1,201 @@
+//! What a measurement works on: connections, and files that are made and removed through the
+//! protocol.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use client::mount::MountError;
+use client::nfs::{Nfs, NfsError};
+use client::{ConnectError, Connection, Pipeline, mount};
+use wire::nfs3::{Handle, NewAttributes, Stability, Status};
+use wire::nlm::v4;
+
+use crate::calls::locker;
+use crate::{Operation, Shape, Target};
+
+/// How far READ and WRITE go before they begin again.
+pub(crate) const FILE_BYTES: u64 = 64 << 20;
+
+const FILL_BYTES: u64 = 1 << 20;
+pub(crate) const READ_NAME: &[u8] = b"read";
+
+/// Why there is nothing to measure on.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{service} at {at}: {error}")]
+    Connect { service: &'static str, at: SocketAddr, error: ConnectError },
+    #[error("export {export}: {error}")]
+    Mount { export: String, error: MountError },
+    #[error("{doing}: {error}")]
+    File { doing: &'static str, error: NfsError },
+    #[error("{0}")]
+    Wrong(&'static str),
+}
+
+#[derive(Debug)]
+pub struct Session {
+    pub target: Target,
+    nfs: Nfs,
+    root: Handle,
+    dir_name: Vec<u8>,
+    pub(crate) dir: Handle,
+    /// Read by all connections.
+    pub(crate) read_file: Handle,
+    /// Written by one connection each.
+    pub write_files: Vec<Handle>,
+    pipelines: Vec<Pipeline>,
+    /// To the lock manager; none if the server has none.
+    lock_pipelines: Vec<Pipeline>,
+    /// A measurement of locks was begun and did not end in order: some may still be held.
+    pub(crate) locks_left: bool,
+    /// The largest shape that is measured.
+    pub(crate) shape: Shape,
+}
+
+impl Session {
+    /// Prepares for shapes of up to `shape.connections` and `shape.depth`. With `fill`, the files
+    /// for READ and WRITE get their bytes.
+    pub async fn open(target: Target, shape: Shape, fill: bool) -> Result<Self, OpenError> {
+        let mounts = Connection::connect(target.mount, &target.options)
+            .await
+            .map_err(no_connection("MOUNT service", target.mount))?;
+        let root = mount::mount(&mounts, &target.export)
+            .await
+            .map_err(|error| OpenError::Mount { export: target.export.clone(), error })?;
+        drop(mounts);
+        let nfs = Connection::connect(target.nfs, &target.options)
+            .await
+            .map_err(no_connection("NFS service", target.nfs))
+            .map(Nfs)?;
+        let dir_name = format!("bench-{}-{}", std::process::id(), target.nfs.port()).into_bytes();
+        let new = NewAttributes { mode: Some(0o755), ..Default::default() };
+        let made = nfs.make_dir(&root, &dir_name, new).await;
+        let dir = made.map_err(failed("making a directory"))?;
+        let mut session = Self {
+            read_file: dir.clone(),
+            write_files: Vec::new(),
+            pipelines: Vec::new(),
+            lock_pipelines: Vec::new(),
+            target,
+            nfs,
+            root,
+            dir_name,
+            dir,
+            locks_left: false,
+            shape,
+        };
+        match session.prepare(fill).await {
+            Ok(()) => Ok(session),
+            Err(error) => {
+                let _ = session.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn prepare(&mut self, fill: bool) -> Result<(), OpenError> {
+        let bytes = if fill { FILE_BYTES } else { 0 };
+        self.read_file = self.file(READ_NAME, bytes).await?;
+        for connection in 0..self.shape.connections {
+            let name = write_name(connection);
+            self.write_files.push(self.file(&name, bytes).await?);
+            let (nfs, options) = (self.target.nfs, &self.target.options);
+            let pipeline = Pipeline::connect(nfs, options).await;
+            self.pipelines.push(pipeline.map_err(no_connection("NFS service", nfs))?);
+            if let Some(nlm) = self.target.nlm {
+                let pipeline = Pipeline::connect(nlm, options).await;
+                self.lock_pipelines.push(pipeline.map_err(no_connection("lock manager", nlm))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The connections that an operation goes over.
+    pub(crate) fn pipelines(&mut self, operation: Operation) -> &mut Vec<Pipeline> {
+        match operation.locks() {
+            true => &mut self.lock_pipelines,
+            false => &mut self.pipelines,
+        }
+    }
+
+    /// A file whose blocks exist and lie in the page cache.
+    async fn file(&self, name: &[u8], bytes: u64) -> Result<Handle, OpenError> {
+        let new = NewAttributes { mode: Some(0o644), ..Default::default() };
+        let made = self.nfs.create(&self.dir, name, new).await;
+        let file = made.map_err(failed("making a file"))?;
+        let data = Bytes::from((0..FILL_BYTES).map(|n| (n % 251) as u8).collect::<Vec<u8>>());
+        for offset in (0..bytes).step_by(FILL_BYTES as usize) {
+            let written = self.nfs.write(&file, offset, data.clone(), Stability::Unstable).await;
+            if u64::from(written.map_err(failed("writing a file"))?.count) != FILL_BYTES {
+                return Err(OpenError::Wrong("a WRITE was cut short"));
+            }
+        }
+        if bytes > 0 {
+            self.nfs.commit(&file).await.map_err(failed("writing a file"))?;
+            let back = self.nfs.read(&file, 0, FILL_BYTES as u32).await;
+            if back.map_err(failed("reading a file"))?.data != data {
+                return Err(OpenError::Wrong("READ does not return what was written"));
+            }
+        }
+        Ok(file)
+    }
+
+    /// A lock outlives its connection, so that those of a measurement that was broken off would
+    /// stay.
+    async fn unlock_all(&mut self) -> Result<(), OpenError> {
+        let Some(nlm) = self.target.nlm else { return Ok(()) };
+        let connection = Connection::connect(nlm, &self.target.options).await;
+        let connection = connection.map_err(no_connection("lock manager", nlm))?;
+        for (number, file) in self.write_files.iter().enumerate() {
+            for slot in 0..self.shape.depth {
+                let (owner, range) = locker(number, slot);
+                let unlocked = connection.call::<v4::Unlock>(&owner.unlock(file, range)).await;
+                let error =
+                    |error| OpenError::File { doing: "unlocking", error: NfsError::Call(error) };
+                unlocked.map_err(error)?;
+            }
+        }
+        self.locks_left = false;
+        Ok(())
+    }
+
+    /// Removes what the session made.
+    pub async fn close(&mut self) -> Result<(), OpenError> {
+        self.pipelines.clear();
+        self.lock_pipelines.clear();
+        if self.locks_left {
+            self.unlock_all().await?;
+        }
+        let mut names = vec![READ_NAME.to_vec()];
+        for connection in 0..self.shape.connections {
+            names.push(write_name(connection));
+            // Left over only by a measurement that failed.
+            names.extend((0..self.shape.depth).map(|slot| create_name(connection, slot)));
+        }
+        for name in names {
+            match self.nfs.remove(&self.dir, &name).await {
+                Ok(()) | Err(NfsError::Status(Status::NoEnt)) => {}
+                Err(error) => return Err(failed("removing a file")(error)),
+            }
+        }
+        let removed = self.nfs.remove_dir(&self.root, &self.dir_name).await;
+        removed.map_err(failed("removing the directory"))
+    }
+}
+
+fn no_connection(service: &'static str, at: SocketAddr) -> impl FnOnce(ConnectError) -> OpenError {
+    move |error| OpenError::Connect { service, at, error }
+}
+
+fn failed(doing: &'static str) -> impl FnOnce(NfsError) -> OpenError {
+    move |error| OpenError::File { doing, error }
+}
+
+fn write_name(connection: usize) -> Vec<u8> {
+    format!("write-{connection}").into_bytes()
+}
+
+/// The name that CREATE and REMOVE of one slot use.
+pub(crate) fn create_name(connection: usize, slot: usize) -> Vec<u8> {
+    format!("create-{connection}-{slot}").into_bytes()
+}
