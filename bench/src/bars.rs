@@ -26,6 +26,11 @@ const LOCK_SINGLE_P50_US_MAX: f64 = 100.0;
 const FIRST_RECLAIM_MS_MAX: f64 = 3_000.0;
 /// The same, when they are kept in PostgreSQL.
 const FIRST_RECLAIM_POSTGRES_MS_MAX: f64 = 10_000.0;
+/// A page of 100 locks, in 99 of 100 looks, while others come and go.
+const LOOK_P99_MS_MAX: f64 = 20.0;
+const SCRAPE_MS_MAX: f64 = 50.0;
+/// What the locks that come and go may lose to those who look.
+const WATCHED_LOSS_MAX: f64 = 0.05;
 const IDLE_RSS_MIB_MAX: f64 = 25.0;
 const FIRST_ANSWER_MS_MAX: f64 = 100.0;
 
@@ -43,6 +48,7 @@ pub fn misses(found: &Comparison) -> Vec<String> {
         misses.extend(restart_miss(found, Variant::ManyLocks, FIRST_RECLAIM_MS_MAX));
         let postgres = Variant::ManyLocksPostgres;
         misses.extend(restart_miss(found, postgres, FIRST_RECLAIM_POSTGRES_MS_MAX));
+        misses.extend(watched_misses(found));
     }
     match found.servers.iter().find(|server| server.name == OURS) {
         Some(ours) => {
@@ -58,6 +64,17 @@ pub fn misses(found: &Comparison) -> Vec<String> {
         None => misses.push("our server was not measured".to_owned()),
     }
     misses
+}
+
+fn watched_misses(found: &Comparison) -> Vec<String> {
+    let Some(watched) = &found.watched else { return vec!["watched: not measured".to_owned()] };
+    let bars = [
+        ("a look, ms", watched.look_p99_ms, LOOK_P99_MS_MAX),
+        ("a scrape, ms", watched.scrape_max_ms, SCRAPE_MS_MAX),
+        ("lost to looking", watched.loss(), WATCHED_LOSS_MAX),
+    ];
+    let missed = bars.into_iter().filter(|(_, found, max)| found > max);
+    missed.map(|(what, found, max)| format!("{what}: {found:.3}, at most {max}")).collect()
 }
 
 fn miss(row: &Row) -> Option<String> {
@@ -152,6 +169,7 @@ mod tests {
     use crate::compare::About;
     use crate::restart::Restart;
     use crate::waiting::{Handover, Latency};
+    use crate::watched::Watched;
     use load::Measurement;
 
     fn measured(operation: Operation, shape: Shape, ops: f64, p50_us: f64) -> Measurement {
@@ -183,7 +201,14 @@ mod tests {
         let name = "lockkeeper".to_owned();
         let about = About { name, start_to_first_answer_ms: start, idle_rss_mib: rss };
         let (handovers, restarts) = (Vec::new(), Vec::new());
-        Comparison { servers: vec![about], rows, handovers, restarts, others_share: 0.0 }
+        Comparison {
+            servers: vec![about],
+            rows,
+            handovers,
+            restarts,
+            watched: None,
+            others_share: 0.0,
+        }
     }
 
     #[test]
@@ -256,6 +281,16 @@ mod tests {
                 new_lock_ms: None,
             });
         }
+        found.watched = Some(Watched {
+            locks: 1_000_000,
+            clients: 10_000,
+            looks: 100,
+            look_p99_ms: 20.0,
+            scrapes: 10,
+            scrape_max_ms: 50.0,
+            alone_ops: 100.0,
+            watched_ops: 95.1,
+        });
         found
     }
 
@@ -274,6 +309,10 @@ mod tests {
         found.rows[0].ours_postgres = Some(measured(Operation::LockUnlock, Shape::HIGH, 79.0, 1.0));
         found.restarts[0].first_reclaim_ms = Some(3_001.0);
         found.restarts[1].first_reclaim_ms = Some(10_001.0);
+        if let Some(watched) = &mut found.watched {
+            (watched.look_p99_ms, watched.scrape_max_ms) = (20.1, 50.1);
+            watched.watched_ops = 94.0;
+        }
         let missed = misses(&found);
         let names = [
             "lock-unlock 8x16: 2.99",
@@ -283,6 +322,9 @@ mod tests {
             "from UNLOCK to GRANTED",
             "restart with 1000000 locks, lockkeeper-many: first reclaim 3001",
             "restart with 1000000 locks, lockkeeper-postgres-many: first reclaim 10001",
+            "a look, ms: 20.1",
+            "a scrape, ms: 50.1",
+            "lost to looking: 0.06",
         ];
         assert_eq!(missed.len(), names.len(), "{missed:?}");
         for (missed, name) in missed.iter().zip(names) {
@@ -311,7 +353,8 @@ mod tests {
         }
         found.handovers.clear();
         found.restarts.clear();
-        assert_eq!(misses(&found).len(), 9);
+        found.watched = None;
+        assert_eq!(misses(&found).len(), 10);
         // Nor is anything expected of locks where they were not asked for.
         found.rows.clear();
         assert_eq!(misses(&found), Vec::<String>::new());

@@ -19,6 +19,7 @@ use crate::namespace::Place;
 use crate::restart::{self, Restart};
 use crate::server::Server;
 use crate::waiting::{self, Handover};
+use crate::watched::{self, Watched};
 use crate::{namespace, packages};
 use load::{Measurement, Operation, Session, Shape, Timing};
 
@@ -59,6 +60,8 @@ pub struct Comparison {
     pub rows: Vec<Row>,
     pub handovers: Vec<Handover>,
     pub restarts: Vec<Restart>,
+    /// Our server, while it is looked at.
+    pub watched: Option<Watched>,
     /// Which part of the machine's processors everybody else used meanwhile. Past a tenth or so,
     /// the numbers say how the machine was shared, not how fast the servers are.
     pub others_share: f64,
@@ -189,7 +192,7 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
         contender.session.close().await?;
     }
     drop(contenders);
-    let mut restarts = Vec::new();
+    let (mut restarts, mut watched) = (Vec::new(), None);
     if locks && plan.locks > 0 {
         if let Some(program) = &plan.lockkeeper {
             let many =
@@ -197,13 +200,18 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
             for (many, _) in many.into_iter().filter(|(_, wanted)| *wanted) {
                 progress(&format!("killing {} with {} locks", many.name(), plan.locks));
                 let started = lockkeeper::start(program, many, &dir, &state, &options, database);
-                let measured = restart::measure(&mut started.await?, plan.locks, || Ok(())).await;
+                let mut server = started.await?;
+                let measured = restart::measure(&mut server, plan.locks, || Ok(())).await;
                 restarts.push(measured.with_context(|| format!("killed {}", many.name()))?);
+                if let Variant::ManyLocks = many {
+                    progress("looking at all those locks while others come and go");
+                    watched = Some(watched::measure(&server, many.web()).await?);
+                }
             }
         }
         restarts.push(restart_ganesha(&mut ganesha, plan, progress).await?);
     }
-    Ok(Comparison { servers: about, rows, handovers, restarts, others_share })
+    Ok(Comparison { servers: about, rows, handovers, restarts, watched, others_share })
 }
 
 async fn handovers(

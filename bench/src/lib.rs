@@ -16,5 +16,6 @@ pub mod restart;
 mod server;
 mod table;
 pub mod waiting;
+pub mod watched;
 
 pub use bars::misses;

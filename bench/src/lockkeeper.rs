@@ -52,16 +52,22 @@ impl Variant {
         20_480 + self as u16
     }
 
+    /// Where it is looked at while locks come and go.
+    pub(crate) fn web(self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, 20_580 + self as u16))
+    }
+
     fn configuration(self, dir: &Path) -> String {
         let (limits, export) = match self {
             Self::Default | Self::Power | Self::Postgres => ("", ""),
             Self::AsyncMetadata => ("", "metadata = \"async\"\n"),
             Self::ManyLocks | Self::ManyLocksPostgres => {
-                ("[limits]\nlocks_per_client = 10_000_000\n", "")
+                ("[limits]\nlocks_per_client = 10_000_000\nclients = 20_000\n", "")
             }
         };
         // A TOML basic string has the escapes of Rust's.
-        format!("{limits}[[export]]\npath = {:?}\n{export}", dir.to_string_lossy())
+        let admin = format!("[admin]\nsocket = \"off\"\nlisten = \"{}\"\n", self.web());
+        format!("{limits}{admin}[[export]]\npath = {:?}\n{export}", dir.to_string_lossy())
     }
 }
 

@@ -80,6 +80,22 @@ impl Comparison {
                 after(restart.new_lock_ms)
             );
         }
+        if let Some(watched) = &self.watched {
+            let _ = writeln!(
+                out,
+                "looked at with {} locks of {} clients: 100 locks in {:.1} ms (p99 of {}), scrape \
+                 {:.1} ms (slowest of {}), lock-unlock {:.0}/s, unwatched {:.0}/s: {:.1} % lost",
+                watched.locks,
+                watched.clients,
+                watched.look_p99_ms,
+                watched.looks,
+                watched.scrape_max_ms,
+                watched.scrapes,
+                watched.watched_ops,
+                watched.alone_ops,
+                watched.loss() * 100.0
+            );
+        }
     }
 }
 

@@ -1,0 +1,164 @@
+//! Our server while it is looked at: a great many locks are held, others come and go, and somebody
+//! pages through the list and scrapes the metrics. What does the looking cost, and how long does an
+//! answer take?
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use client::Pipeline;
+use serde::Serialize;
+use wire::nlm::{Range, v4};
+
+use crate::server::Server;
+use load::{Operation, Owner, Session, Shape, Timing};
+
+const ROUNDS: usize = 7;
+const TIMING: Timing =
+    Timing { warm_up: Duration::from_millis(200), measured: Duration::from_secs(2) };
+/// Between two looks at the list; the metrics are scraped at every twentieth.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+const SCRAPE_AT: usize = 20;
+/// Besides the few that hold most locks.
+const CLIENTS: usize = 9_900;
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Watched {
+    pub locks: u64,
+    pub clients: u64,
+    pub looks: usize,
+    pub look_p99_ms: f64,
+    pub scrapes: usize,
+    pub scrape_max_ms: f64,
+    /// Locks taken and given back in a second, unwatched and watched.
+    pub alone_ops: f64,
+    pub watched_ops: f64,
+}
+
+impl Watched {
+    /// The part of the throughput that is lost to the watchers.
+    pub fn loss(&self) -> f64 {
+        1.0 - self.watched_ops / self.alone_ops
+    }
+}
+
+pub(crate) async fn measure(server: &Server, web: SocketAddr) -> Result<Watched> {
+    let shape = Shape::HIGH;
+    let mut session = Session::open(server.target.clone(), shape, false).await?;
+    register(server, &session).await.context("registering clients")?;
+    let (mut alone, mut watched) = (Vec::new(), Vec::new());
+    let (mut looks, mut scrapes) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let found = load::run(&mut session, Operation::LockUnlock, shape, TIMING).await?;
+        alone.push(found.ops_per_second);
+        let watcher = Watcher::start(web);
+        let found = load::run(&mut session, Operation::LockUnlock, shape, TIMING).await?;
+        watched.push(found.ops_per_second);
+        let (more_looks, more_scrapes) = watcher.stop()?;
+        looks.extend(more_looks);
+        scrapes.extend(more_scrapes);
+    }
+    let (locks, clients) = counts(web)?;
+    session.close().await?;
+    looks.sort();
+    scrapes.sort();
+    ensure!(!looks.is_empty() && !scrapes.is_empty(), "nobody looked");
+    let ms = |took: &Duration| took.as_secs_f64() * 1e3;
+    Ok(Watched {
+        locks,
+        clients,
+        looks: looks.len(),
+        look_p99_ms: looks.get(looks.len() * 99 / 100).map_or(0.0, ms),
+        scrapes: scrapes.len(),
+        scrape_max_ms: scrapes.last().map_or(0.0, ms),
+        alone_ops: median(alone),
+        watched_ops: median(watched),
+    })
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of.get(of.len() / 2).copied().unwrap_or_default()
+}
+
+/// Many machines with a lock each.
+async fn register(server: &Server, session: &Session) -> Result<()> {
+    let nlm = server.target.nlm.context("no lock manager")?;
+    let mut pipeline = Pipeline::connect(nlm, &server.target.options).await?;
+    let file = session.write_files.first().context("no file")?;
+    for some in (0..CLIENTS).collect::<Vec<_>>().chunks(64) {
+        for client in some {
+            let owner = Owner::new(format!("bench-client-{client}"), 1);
+            let range = Range { offset: (1 << 41) + 2 * *client as u64, length: 1 };
+            pipeline.send::<v4::Lock>(&owner.lock(file, range));
+        }
+        for _ in some {
+            pipeline.recv().await?;
+        }
+    }
+    Ok(())
+}
+
+/// Somebody on a thread of its own, as a browser and a Prometheus would be.
+struct Watcher {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<Result<(Vec<Duration>, Vec<Duration>)>>,
+}
+
+impl Watcher {
+    fn start(web: SocketAddr) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let (mut looks, mut scrapes) = (Vec::new(), Vec::new());
+            let mut after = String::new();
+            while !stopped.load(Ordering::Relaxed) {
+                if looks.len() % SCRAPE_AT == SCRAPE_AT / 2 {
+                    let start = Instant::now();
+                    get(web, "/metrics")?;
+                    scrapes.push(start.elapsed());
+                }
+                let start = Instant::now();
+                let page = get(web, &format!("/v1/locks?limit=100{after}"))?;
+                looks.push(start.elapsed());
+                let page: serde_json::Value = serde_json::from_str(&page)?;
+                after = match page["next"].as_str() {
+                    Some(next) => format!("&after={next}"),
+                    None => String::new(),
+                };
+                thread::sleep(LOOK_EVERY);
+            }
+            Ok((looks, scrapes))
+        });
+        Self { stop, thread }
+    }
+
+    fn stop(self) -> Result<(Vec<Duration>, Vec<Duration>)> {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.thread.join() {
+            Ok(looked) => looked,
+            Err(_) => bail!("the watcher broke"),
+        }
+    }
+}
+
+fn counts(web: SocketAddr) -> Result<(u64, u64)> {
+    let status: serde_json::Value = serde_json::from_str(&get(web, "/v1/status")?)?;
+    let count = |name: &str| status["counts"][name].as_u64().context("no count");
+    Ok((count("locks")?, count("clients")?))
+}
+
+fn get(web: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(web)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {web}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no answer")?;
+    ensure!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}");
+    Ok(body.to_owned())
+}
