@@ -21,7 +21,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve directories over NFSv3, in the foreground, until SIGTERM
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Look into a store of locks, move its state to another, or empty it
     #[command(subcommand)]
     Store(StoreCommand),
@@ -29,6 +29,27 @@ pub enum Command {
     Demo(Demo),
     /// Measure an NFSv3 server: locks per second, latencies, file operations
     Bench(Bench),
+    /// Look for what stands between clients and their locks, and say how to mend it
+    Doctor(Doctor),
+}
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// A client to look at as well: its id, name or address
+    #[arg(long, value_name = "CLIENT")]
+    pub client: Option<String>,
+
+    /// One JSON document instead of lines
+    #[arg(long)]
+    pub json: bool,
+
+    /// Configuration file [default: the running server's, or /etc/lockkeeper/lockkeeper.toml]
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// State directory [default: the running server's, or that of `serve`]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -5,7 +5,9 @@ mod banner;
 mod bench;
 mod cli;
 mod config;
+mod daemon;
 mod demo;
+mod doctor;
 mod exports;
 mod host;
 mod interrupts;
@@ -40,11 +42,12 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         cli::Command::Serve(args) => {
             let tied = args.end_with_parent.map_or(Ok(()), own_server::end_with);
-            tied.and_then(|()| runtime.block_on(serve::serve(args)))
+            tied.and_then(|()| runtime.block_on(serve::serve(*args)))
         }
         cli::Command::Store(command) => store_command::run(&command),
         cli::Command::Demo(args) => runtime.block_on(demo::run(args)),
         cli::Command::Bench(args) => bench::run(args),
+        cli::Command::Doctor(args) => return runtime.block_on(doctor::run(&args, None)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -51,7 +51,8 @@ impl StateDirectory {
     }
 }
 
-fn default_path() -> Result<PathBuf> {
+/// Where the state is if nobody says otherwise.
+pub fn default_path() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok("/var/lib/lockkeeper".into());
     }

@@ -125,7 +125,7 @@ pub fn take_unserved(store: &mut Postgres) -> Result<()> {
 
 /// Emptied by a restart of the machine; that is what tells one from a restart of the server. A
 /// directory that stays would make a lost page of the journal look whole.
-fn run_directory(path: &Path) -> Result<PathBuf> {
+pub fn run_directory(path: &Path) -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok("/run/lockkeeper".into());
     }

@@ -1,5 +1,7 @@
 //! A server of the real program with its API, and userspace clients that lock in it.
 
+#![allow(dead_code, reason = "each test uses its part")]
+
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
