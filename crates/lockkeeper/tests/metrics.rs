@@ -1,0 +1,164 @@
+//! The metrics, judged by a Prometheus that scrapes a live server.
+
+#[path = "support/live.rs"]
+mod live;
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wire::nlm::Status;
+
+use live::{Live, bytes, whole};
+
+/// The eight that are agreed upon (R8.2), and ours.
+const NAMES: &[&str] = &[
+    "nsm_requests_total",
+    "nsm_request_duration_seconds_bucket",
+    "nsm_clients_registered",
+    "nsm_notifications_total",
+    "nsm_notification_duration_seconds_count",
+    "nsm_crashes_detected_total",
+    "nsm_crash_cleanups_total",
+    "nsm_locks_cleaned_on_crash_total",
+    "lockkeeper_locks",
+    "lockkeeper_shares",
+    "lockkeeper_waiters",
+    "lockkeeper_clients",
+    "lockkeeper_lock_requests_total",
+    "lockkeeper_lock_wait_seconds_bucket",
+    "lockkeeper_store_commit_seconds_bucket",
+    "lockkeeper_store_errors_total",
+    "lockkeeper_store_stalled_seconds",
+    "lockkeeper_grace_active",
+    "lockkeeper_grace_remaining_seconds",
+    "lockkeeper_reclaims_total",
+    "lockkeeper_granted_callbacks_total",
+    "lockkeeper_rpc_requests_total",
+    "lockkeeper_rpc_duration_seconds_sum",
+    "lockkeeper_build_info",
+];
+
+struct Prometheus {
+    child: Child,
+    at: String,
+}
+
+impl Prometheus {
+    fn scraping(live: &Live) -> Self {
+        testbed::packages::install(&["prometheus", "curl"]).unwrap();
+        let home = live.home.path();
+        let config = format!(
+            "global:\n  scrape_interval: 200ms\n  scrape_timeout: 200ms\n\
+             scrape_configs:\n- job_name: lockkeeper\n  static_configs:\n  - targets: ['{}']\n",
+            live.web
+        );
+        fs::write(home.join("prometheus.yml"), config).unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = free.local_addr().unwrap().to_string();
+        drop(free);
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", home.join("prometheus.yml").display()))
+            .arg(format!("--storage.tsdb.path={}", home.join("tsdb").display()))
+            .arg(format!("--web.listen-address={at}"))
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(home.join("prometheus.log")).unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, at }
+    }
+
+    fn ask(&self, path: &str) -> Value {
+        let url = format!("http://{}/api/v1/{path}", self.at);
+        let output = Command::new("curl").args(["-s", "-g", &url]).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    fn value(&self, query: &str) -> Option<f64> {
+        let found = self.ask(&format!("query?query={query}"));
+        found["data"]["result"][0]["value"][1].as_str()?.parse().ok()
+    }
+
+    fn wait_for(&self, what: &str, is: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !is(self) {
+            let targets = self.ask("targets");
+            assert!(start.elapsed() < Duration::from_secs(60), "never {what}: {targets:#}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn prometheus_understands_every_metric_and_they_say_what_happened() {
+    let mut live = Live::start(&["--window", "60s"]);
+    let (alice, file) = live.client("alice", "a.db").await;
+    let (bob, _) = live.client("bob", "a.db").await;
+    assert_eq!(alice.lock(&file, bytes(0, 9)).await.unwrap(), Status::Granted);
+    live.kill();
+    live.start_again();
+    let prometheus = Prometheus::scraping(&live);
+    prometheus.wait_for("grace is seen", |p| p.value("lockkeeper_grace_active") == Some(1.0));
+    assert_eq!(prometheus.value("lockkeeper_locks{state=\"unconfirmed\"}"), Some(1.0));
+    let (alice, _) = live.client("alice", "a.db").await;
+    assert_eq!(alice.reclaim(&file, bytes(0, 9)).await.unwrap(), Status::Granted);
+    let (bob, _) = (live.client("bob", "a.db").await.0, bob);
+    assert_eq!(bob.lock(&file, whole()).await.unwrap(), Status::Denied);
+    assert_eq!(bob.wait(&file, whole()).await.unwrap(), Status::Blocked);
+    prometheus.wait_for("the waiter is seen", |p| p.value("lockkeeper_waiters") == Some(1.0));
+    assert_eq!(live.ask("POST", "/v1/clients/alice/confirm-reboot").status, 200);
+    prometheus.wait_for("the reboot is seen", |p| {
+        p.value("nsm_locks_cleaned_on_crash_total") == Some(1.0)
+    });
+
+    let targets = prometheus.ask("targets");
+    let target = &targets["data"]["activeTargets"][0];
+    assert_eq!((&target["health"], &target["lastError"]), (&"up".into(), &"".into()));
+    let names = prometheus.ask("label/__name__/values")["data"].clone();
+    let names: Vec<&str> = names.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    for name in NAMES {
+        assert!(names.contains(name), "{name} is not among {names:?}");
+    }
+    let seen = [
+        ("nsm_crashes_detected_total", 1.0),
+        ("nsm_crash_cleanups_total", 1.0),
+        ("nsm_clients_registered", 2.0),
+        ("lockkeeper_reclaims_total{result=\"granted\"}", 1.0),
+        ("lockkeeper_lock_requests_total{op=\"lock\",result=\"denied\"}", 1.0),
+        ("lockkeeper_lock_requests_total{op=\"lock\",result=\"blocked\"}", 1.0),
+        (
+            "lockkeeper_rpc_requests_total{program=\"nlm\",procedure=\"lock\",status=\"success\"}",
+            3.0,
+        ),
+        ("lockkeeper_lock_wait_seconds_count", 1.0),
+        ("lockkeeper_grace_active", 0.0),
+    ];
+    for (query, expected) in seen {
+        assert_eq!(prometheus.value(query), Some(expected), "{query}");
+    }
+    let started = prometheus.value("nsm_notifications_total{result=\"started\"}").unwrap();
+    assert!(started >= 1.0, "the notice of the restart is counted");
+    let commits = prometheus.value("lockkeeper_store_commit_seconds_count{store=\"embedded\"}");
+    assert!(commits.unwrap() >= 1.0);
+}
+
+#[test]
+fn without_metrics_there_are_none_and_the_rest_works() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("lockkeeper.toml");
+    fs::write(&config, "[admin]\nmetrics = false\n").unwrap();
+    let live = Live::start(&["-c", config.to_str().unwrap()]);
+    let refused = live.ask("GET", "/metrics");
+    assert_eq!(refused.status, 404);
+    assert!(refused.json()["hint"].as_str().unwrap().contains("metrics = true"));
+    assert_eq!(live.get("/v1/status")["store"]["commit_p99_seconds"], Value::Null);
+}
