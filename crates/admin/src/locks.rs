@@ -12,7 +12,7 @@ use keeper::Keeper;
 use keeper::bytes::FileKey;
 use keeper::identity::{ClientId, LockId, ShareId};
 use keeper::request::OperatorAction;
-use server::Control;
+use server::{Control, Found};
 
 use crate::api::{DryRunQuery, Lock, LockKind, LockQuery, LockState, Page, Problem, Released};
 use crate::ask::{Path, Query};
@@ -157,10 +157,7 @@ type Listed = Result<(Vec<Row>, Option<String>), Problem>;
 
 /// Everything, in the order of ids, which never changes while somebody pages through it.
 async fn by_id(control: &Control, query: &LockQuery, limit: usize) -> Listed {
-    let mut after = match query.after.as_deref() {
-        None => LockId(0),
-        Some(text) => ids::parse_entry(text).ok_or_else(|| wrong_cursor(text, 'n'))?,
-    };
+    let mut after = start_of(query)?;
     let state = query.state;
     let mut rows = Vec::new();
     for _ in 0..SEEK_MAX / LOOK_MAX {
@@ -247,16 +244,20 @@ async fn on_path(
     query: &LockQuery,
     limit: usize,
 ) -> Listed {
-    let skip = skip_of(query)?;
-    let state = query.state;
     let (finder, sought) = (control.clone(), path.to_owned());
     let found = tokio::task::spawn_blocking(move || finder.find(sought.as_bytes()));
-    let files: Vec<FileKey> = found.await.map_err(|_| Problem::ending())?;
-    if files.is_empty() {
+    let found: Vec<Found> = found.await.map_err(|_| Problem::ending())?;
+    if found.is_empty() {
         let detail = format!("no export has a file {:?}", shown::bytes(path.as_bytes()));
         return Err(Problem::new(StatusCode::NOT_FOUND, "no-such-path", detail)
             .hint("lockkeeper locks shows paths as they are below each export"));
     }
+    if found.iter().any(|found| found.directory) {
+        return below(control, found, clients, query, limit).await;
+    }
+    let skip = skip_of(query)?;
+    let state = query.state;
+    let files: Vec<FileKey> = found.into_iter().map(|found| found.file).collect();
     let look = move |keeper: &Keeper| {
         let rows = files.iter().flat_map(|file| {
             let locks = keeper.locks_on(file).map(|lock| Row::of_lock(keeper, &lock));
@@ -270,6 +271,54 @@ async fn on_path(
         cut(rows, state, skip, limit)
     };
     control.driver().read(look).await.ok_or_else(Problem::ending)
+}
+
+/// What there is on the files below some directories: sought among all, in several short looks.
+async fn below(
+    control: &Control,
+    within: Vec<Found>,
+    clients: Option<Vec<ClientId>>,
+    query: &LockQuery,
+    limit: usize,
+) -> Listed {
+    let mut after = start_of(query)?;
+    let (within, state) = (Arc::new(within), query.state);
+    let mut rows = Vec::new();
+    for _ in 0..SEEK_MAX / LOOK_MAX {
+        let look = move |keeper: &Keeper| some_by_id(keeper, after, state, LOOK_MAX);
+        let (found, last) = control.driver().read(look).await.ok_or_else(Problem::ending)?;
+        let (places, within) = (control.clone(), within.clone());
+        let is_below = move |row: &Row| {
+            let place = places.place(&row.file);
+            within.iter().any(|found| found.has_below(&place))
+        };
+        let found = found.into_iter().filter(|row| {
+            clients.as_ref().is_none_or(|clients| clients.contains(&row.owner().host))
+        });
+        let found: Vec<Row> = found.collect();
+        let found = tokio::task::spawn_blocking(move || {
+            found.into_iter().filter(is_below).collect::<Vec<_>>()
+        });
+        rows.extend(found.await.map_err(|_| Problem::ending())?);
+        if rows.len() > limit {
+            // The page ends in the middle of what was looked at.
+            rows.truncate(limit);
+            let next = rows.last().map(|row| ids::entry(row.id));
+            return Ok((rows, next));
+        }
+        match last {
+            None => return Ok((rows, None)),
+            Some(last) => after = last,
+        }
+    }
+    Ok((rows, Some(ids::entry(after))))
+}
+
+fn start_of(query: &LockQuery) -> Result<LockId, Problem> {
+    match query.after.as_deref() {
+        None => Ok(LockId(0)),
+        Some(text) => ids::parse_entry(text).ok_or_else(|| wrong_cursor(text, 'n')),
+    }
 }
 
 fn skip_of(query: &LockQuery) -> Result<usize, Problem> {

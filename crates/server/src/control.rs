@@ -10,7 +10,7 @@ use keeper::request::{OperatorAction, OperatorRequest, ProbeAnswer, Question};
 use keeper::step::{OperatorDone, OperatorError, Reply};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use vfs::{Caller, Context, Exports, FileKey, FileSystemId, ObjectId, Patience};
+use vfs::{Caller, Context, Exports, FileKey, FileKind, FileSystemId, ObjectId, Patience};
 
 use crate::chronicle::Chronicle;
 use crate::driver::core::Ask;
@@ -54,6 +54,26 @@ pub struct Place {
     /// Below the export; empty for its root.
     pub path: Option<Vec<u8>>,
     pub inode: Option<u64>,
+}
+
+/// What a path names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub file: keeper::bytes::FileKey,
+    pub directory: bool,
+    /// The path of the export, and the way below it.
+    pub export: Vec<u8>,
+    pub path: Vec<u8>,
+}
+
+impl Found {
+    /// Whether a file lies below this directory.
+    pub fn has_below(&self, place: &Place) -> bool {
+        let Some(path) = &place.path else { return false };
+        let below = path.strip_prefix(&self.path[..]);
+        place.export.as_ref() == Some(&self.export)
+            && below.is_some_and(|below| self.path.is_empty() || below.starts_with(b"/"))
+    }
 }
 
 impl Control {
@@ -137,8 +157,8 @@ impl Control {
         place
     }
 
-    /// The files that a path names: below an export, or absolute. May wait for a disk.
-    pub fn find(&self, path: &[u8]) -> Vec<keeper::bytes::FileKey> {
+    /// What a path names: below an export, or absolute. May wait for a disk.
+    pub fn find(&self, path: &[u8]) -> Vec<Found> {
         let caller = Caller::new(0, 0, &[]);
         let context = Context { caller: &caller, patience: Patience::Wait };
         let exports = self.files.exports();
@@ -150,17 +170,20 @@ impl Control {
                 _ => path,
             };
             let filesystem = &export.filesystem;
+            let parts = below.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+            let parts: Vec<&[u8]> = parts.collect();
             let mut at = filesystem.root();
-            let mut parts = below.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-            let walked = parts.try_for_each(|part| {
-                at = filesystem.lookup(&context, &at, part).ok()?.object;
+            let mut kind = FileKind::Directory;
+            let walked = parts.iter().try_for_each(|part| {
+                let looked = filesystem.lookup(&context, &at, part).ok()?;
+                (at, kind) = (looked.object, looked.attributes.kind);
                 Some(())
             });
             if walked.is_some() {
                 let file = lock_key(&FileKey { filesystem: filesystem.id(), object: at });
-                if !found.contains(&file) {
-                    found.push(file);
-                }
+                let (export, path) = (export.path.to_vec(), parts.join(&b'/'));
+                let directory = kind == FileKind::Directory;
+                found.push(Found { file, directory, export, path });
             }
         }
         found

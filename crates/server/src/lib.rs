@@ -29,7 +29,7 @@ pub mod transport;
 mod workers;
 
 pub use boot::{BootError, Config, Ended, Failed, SWITCHED_OFF, Server, Stopper};
-pub use control::{Control, NotDone, Place};
+pub use control::{Control, Found, NotDone, Place};
 pub use limits::Limits;
 pub use locks::{Locks, LocksError};
 pub use registrar::{RegisterError, RpcbindMode, RpcbindState};

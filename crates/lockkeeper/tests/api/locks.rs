@@ -36,6 +36,17 @@ async fn a_lock_and_its_waiter_are_shown_with_names_and_the_lock_can_be_released
     let id = held["id"].as_str().unwrap();
     assert_eq!(live.get(&format!("/v1/locks/{id}"))["client"]["name"], "alice");
 
+    // A directory stands for what is below it, and for nothing beside it.
+    let export = live.home.path().join("export");
+    std::fs::create_dir(export.join("a")).unwrap();
+    let (carol, deep) = live.client("carol", "a/deep.db").await;
+    assert_eq!(carol.lock(&deep, whole()).await.unwrap(), Status::Granted);
+    let below = live.get("/v1/locks?path=a");
+    assert_eq!(below["items"].as_array().unwrap().len(), 1);
+    assert_eq!(below["items"][0]["file"]["path"], "a/deep.db");
+    assert_eq!(ids(&live.get(&format!("/v1/locks?path={}", export.display()))).len(), 3);
+    assert_eq!(ids(&live.get("/v1/locks?path=a&client=alice")).len(), 0);
+
     // A waiter holds nothing that could be released.
     let refused = live.ask("DELETE", &format!("/v1/locks/{}", waits["id"].as_str().unwrap()));
     assert_eq!((refused.status, refused.json()["code"].as_str()), (409, Some("waiting")));
