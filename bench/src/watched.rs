@@ -24,7 +24,7 @@ const TIMING: Timing =
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const SCRAPE_AT: usize = 20;
 /// Besides the few that hold most locks.
-const CLIENTS: usize = 9_900;
+const CLIENTS: usize = 9_990;
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Watched {

@@ -86,13 +86,20 @@ fn unit() -> Result<()> {
 
 /// What judges us in the tests of the crates.
 const UNIT_PACKAGES: &[&str] = &[
+    "chromium",
+    "chromium-driver",
+    "curl",
     "e2fsprogs",
+    "faketime",
     "gcc",
     "iproute2",
+    "jq",
     "libc6-dev",
     "libtirpc-dev",
     "nfs-common",
+    "nftables",
     "postgresql",
+    "prometheus",
     "rpcbind",
     "rpcsvc-proto",
     "tshark",

@@ -1,5 +1,8 @@
 //! What an operator sees while a server recovers, and what a fence does.
 
+use client::Locker;
+use client::nfs::{Nfs, NfsError};
+use wire::nfs3::{Handle, Stability};
 use wire::nlm::Status;
 
 use crate::live::{Live, bytes, whole};
@@ -59,6 +62,7 @@ async fn a_fence_takes_locks_and_refuses_new_ones_and_survives_a_crash() {
     let mut live = Live::start(&["--window", "60s"]);
     let (alice, file) = live.client("alice", "a.db").await;
     assert_eq!(alice.lock(&file, whole()).await.unwrap(), Status::Granted);
+    assert!(writes(&alice, &file).await.is_ok());
     let dry = live.ask("PUT", "/v1/clients/alice/fence?dry_run=true").json();
     assert_eq!((&dry["released"], &dry["client"]["fenced"]), (&1.into(), &false.into()));
     assert_eq!(live.get("/v1/status")["counts"]["locks"], 1);
@@ -66,6 +70,7 @@ async fn a_fence_takes_locks_and_refuses_new_ones_and_survives_a_crash() {
     let done = live.ask("PUT", "/v1/clients/alice/fence").json();
     assert_eq!((&done["released"], &done["client"]["state"]), (&1.into(), &"fenced".into()));
     assert_eq!(alice.lock(&file, whole()).await.unwrap(), Status::DeniedNoLocks);
+    assert!(writes(&alice, &file).await.is_err(), "its writes are refused too");
     let status = live.get("/v1/status");
     assert_eq!(status["counts"]["fenced"], 1);
     assert!(status["health"].to_string().contains("lockkeeper unfence alice"), "{status:#}");
@@ -77,7 +82,9 @@ async fn a_fence_takes_locks_and_refuses_new_ones_and_survives_a_crash() {
     let (alice, _) = live.client("alice", "a.db").await;
     assert_eq!(live.get("/v1/clients/alice")["fenced"], true);
     assert_ne!(alice.lock(&file, whole()).await.unwrap(), Status::Granted);
+    assert!(writes(&alice, &file).await.is_err(), "after a crash as well");
     assert_eq!(live.ask("DELETE", "/v1/clients/alice/fence").status, 200);
+    assert!(writes(&alice, &file).await.is_ok());
     assert_eq!(alice.lock(&file, whole()).await.unwrap(), Status::Granted);
 }
 
@@ -98,4 +105,9 @@ async fn two_clients_of_one_name_are_told_apart_by_id() {
     assert_eq!(live.ask("PUT", &format!("/v1/clients/{id}/fence")).status, 200);
     assert_eq!(live.ask("PUT", "/v1/clients/127.0.0.2/fence").status, 200);
     assert_eq!(live.get("/v1/locks?client=127.0.0.2")["total"], 0);
+}
+
+async fn writes(client: &Locker, file: &[u8]) -> Result<(), NfsError> {
+    let (nfs, file) = (Nfs(client.connection.clone()), Handle::from(file.to_vec()));
+    nfs.write(&file, 0, "late".into(), Stability::FileSync).await.map(drop)
 }
