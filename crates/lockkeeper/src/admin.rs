@@ -35,7 +35,7 @@ pub async fn open(
         listen: match asked_listen {
             Some(AdminListen::Off) => None,
             Some(AdminListen::At(address)) => Some(address),
-            None => Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT)),
+            None => Some(default_listen()),
         },
         token: Some(state.join("admin-token")),
         facts,
@@ -72,6 +72,10 @@ pub fn default_socket(state: &Path) -> PathBuf {
         Some(dir) => PathBuf::from(dir).join("lockkeeper/admin.sock"),
         None => state.join("admin.sock"),
     }
+}
+
+pub fn default_listen() -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT)
 }
 
 /// A line of the banner.

@@ -7,21 +7,50 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::Bench;
+use crate::command;
 use crate::config::{AdminListen, Durability, Grace, parse_duration};
 use crate::demo::Demo;
+use crate::terminal::Colour;
 
 /// An NFSv3 server whose locks survive crashes.
 #[derive(Debug, Parser)]
 #[command(name = "lockkeeper", version, propagate_version = true)]
 pub struct Cli {
+    #[command(flatten)]
+    pub globals: Globals,
     #[command(subcommand)]
     pub command: Command,
+}
+
+#[derive(Debug, Args)]
+pub struct Globals {
+    /// The daemon: its socket, or http://ADDR:PORT [default: $LOCKKEEPER_ADMIN, else
+    /// /run/lockkeeper/admin.sock, else that of $XDG_RUNTIME_DIR]
+    #[arg(long, global = true, value_name = "SOCKET_OR_URL", help_heading = "Global options")]
+    pub server: Option<String>,
+
+    /// The file with the token that changes over http:// need [default: $LOCKKEEPER_TOKEN_FILE]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
+    pub token_file: Option<PathBuf>,
+
+    /// When to use colours: by itself on a terminal, unless NO_COLOR is set
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        help_heading = "Global options"
+    )]
+    pub color: Colour,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve directories over NFSv3, in the foreground, until SIGTERM
     Serve(Box<Serve>),
+    #[command(flatten)]
+    Operate(command::Command),
     /// Look into a store of locks, move its state to another, or empty it
     #[command(subcommand)]
     Store(StoreCommand),
@@ -148,6 +177,11 @@ pub struct Serve {
     /// End when this process, which started us, does
     #[arg(long, value_name = "PROCESS", hide = true)]
     pub end_with_parent: Option<u32>,
+
+    /// Where an embedded store notes how far it came since the machine started. Not for stores that
+    /// are to stay: other commands look for the note where it usually is
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub run_directory: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]

@@ -115,9 +115,6 @@ pub struct Store {
     #[serde(deserialize_with = "store_url")]
     pub url: Option<StoreUrl>,
     pub durability: Option<Durability>,
-    /// Where an embedded store notes how far it came since the machine started: a directory that a
-    /// restart of the machine empties.
-    pub run_directory: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -411,7 +408,6 @@ mod tests {
             [store]
             url = "embedded:/var/lib/locks"
             durability = "power"
-            run_directory = "/run/locks"
             [recovery]
             window = "45s"
             grace = "instant"
@@ -439,7 +435,6 @@ mod tests {
         .unwrap();
         assert_eq!(file.rpc.rpcbind, Some(Rpcbind::Embedded));
         assert_eq!(file.rpc.rpcbind_port, Some(10_111));
-        assert_eq!(file.store.run_directory, Some("/run/locks".into()));
         assert_eq!(file.limits.idle, Some(Duration::from_secs(900)));
         assert_eq!(file.store.url, Some(StoreUrl::Embedded("/var/lib/locks".into())));
         assert_eq!(file.store.durability, Some(Durability::Power));

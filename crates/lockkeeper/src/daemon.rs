@@ -3,6 +3,7 @@
 //! One connection for each request: a command makes few of them, and none can be left half-read.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,16 +20,20 @@ use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
+use crate::admin::SYSTEM_SOCKET;
+use crate::state;
+
 pub mod events;
+mod failed;
 
 pub use events::Events;
+pub use failed::Failed;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 const REQUEST_PATIENCE: Duration = Duration::from_secs(15);
 /// A page of 1,000 locks whose paths are as long as paths can be, each byte escaped, fits.
 const ANSWER_MAX: usize = 64 << 20;
 const TOKEN_MAX: u64 = 4096;
-const SYSTEM_SOCKET: &str = "/run/lockkeeper/admin.sock";
 const DEFAULT_PORT: u16 = 9049;
 
 /// Where it listens, and what proves over TCP that we may change something.
@@ -46,60 +51,6 @@ enum Place {
     /// What was named is no place; said when it is first used.
     Nowhere(String),
 }
-
-/// Why a command ends without having done its work.
-#[derive(Debug)]
-pub enum Failed {
-    /// The daemon says no.
-    Refused(Problem),
-    /// Nobody answers there.
-    Unreachable { detail: String, hint: String },
-    /// It is asked for in a way that makes no sense.
-    Usage(String),
-    /// Anything else, said in one line.
-    Other(String),
-}
-
-impl Failed {
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Refused(_) | Self::Other(_) => 1,
-            Self::Usage(_) => 2,
-            Self::Unreachable { .. } => 3,
-        }
-    }
-
-    /// What to do next.
-    pub fn hint(&self) -> Option<&str> {
-        match self {
-            Self::Refused(problem) => problem.hint.as_deref(),
-            Self::Unreachable { hint, .. } => Some(hint),
-            Self::Usage(_) | Self::Other(_) => None,
-        }
-    }
-
-    /// What kind of refusal it is: `no-such-lock`, `forbidden`, ...
-    pub fn code(&self) -> Option<&str> {
-        match self {
-            Self::Refused(problem) => Some(&problem.code),
-            _ => None,
-        }
-    }
-}
-
-/// What is wrong, without the hint.
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(problem) => f.write_str(&problem.detail),
-            Self::Unreachable { detail, .. } | Self::Usage(detail) | Self::Other(detail) => {
-                f.write_str(detail)
-            }
-        }
-    }
-}
-
-impl std::error::Error for Failed {}
 
 impl Daemon {
     /// What `--server` names, or the environment, or where the daemon listens by default.
@@ -243,7 +194,7 @@ impl Daemon {
     ) -> Result<S, Failed> {
         match result {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(error)) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Ok(Err(error)) if error.kind() == ErrorKind::PermissionDenied => {
                 Err(Failed::Refused(Problem {
                     title: "Forbidden".into(),
                     status: 403,
@@ -252,7 +203,14 @@ impl Daemon {
                     hint: Some("run it with sudo, or join the group lockkeeper".into()),
                 }))
             }
-            Ok(Err(error)) => Err(self.unreachable(format!("no daemon at {self}: {error}"))),
+            Ok(Err(error)) => {
+                let why = match error.kind() {
+                    ErrorKind::NotFound => "there is no such socket".to_owned(),
+                    ErrorKind::ConnectionRefused => "nobody listens there".to_owned(),
+                    _ => error.to_string(),
+                };
+                Err(self.unreachable(format!("no daemon at {self}: {why}")))
+            }
             Err(_) => Err(self.silent()),
         }
     }
@@ -311,15 +269,12 @@ impl Place {
     }
 }
 
-/// The system's daemon if there is one, or if we are root; else our own.
+/// The system's daemon if there is one; else where one of our own would listen.
 fn default_socket() -> PathBuf {
     let system = PathBuf::from(SYSTEM_SOCKET);
-    if rustix::process::geteuid().is_root() || system.exists() {
-        return system;
-    }
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(dir) => PathBuf::from(dir).join("lockkeeper/admin.sock"),
-        None => system,
+    match state::default_path() {
+        Ok(state) if !system.exists() => crate::admin::default_socket(&state),
+        _ => system,
     }
 }
 

@@ -23,7 +23,7 @@ use crate::seat::{self, Wish};
 use crate::stores::{StoreUrl, open_embedded};
 
 /// How long the program that is run before clients are let in may take.
-const HOOK_PATIENCE: Duration = Duration::from_secs(60);
+pub const HOOK_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The lock service to be, what the operator is told about its store, and the key of file handles.
 pub struct Chosen {
@@ -98,7 +98,7 @@ pub async fn choose(
             (Box::new(Memory::new()), "store memory (locks end with the server)".into())
         }
         StoreUrl::Embedded(path) => {
-            let store = open_embedded(path, durability, file.store.run_directory.as_deref())?;
+            let store = open_embedded(path, durability, args.run_directory.as_deref())?;
             (Box::new(store), format!("store embedded {}   durability {word}", path.display()))
         }
         StoreUrl::Postgres(address) => {

@@ -4,6 +4,7 @@ mod admin;
 mod banner;
 mod bench;
 mod cli;
+mod command;
 mod config;
 mod daemon;
 mod demo;
@@ -11,6 +12,7 @@ mod doctor;
 mod exports;
 mod host;
 mod interrupts;
+mod listing;
 mod locks;
 mod memory;
 mod own_server;
@@ -19,6 +21,9 @@ mod serve;
 mod state;
 mod store_command;
 mod stores;
+mod tables;
+mod terminal;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -34,6 +39,8 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(colour())
+        // A log that nobody reads any more is no reason to end; complaining about it there would be.
+        .log_internal_errors(false)
         .init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -45,9 +52,15 @@ fn main() -> ExitCode {
             tied.and_then(|()| runtime.block_on(serve::serve(*args)))
         }
         cli::Command::Store(command) => store_command::run(&command),
+        cli::Command::Operate(command) => {
+            return runtime.block_on(command::run(command, &arguments.globals));
+        }
         cli::Command::Demo(args) => runtime.block_on(demo::run(args)),
         cli::Command::Bench(args) => bench::run(args),
-        cli::Command::Doctor(args) => return runtime.block_on(doctor::run(&args, None)),
+        cli::Command::Doctor(args) => {
+            let server = arguments.globals.server.as_deref();
+            return runtime.block_on(doctor::run(&args, server));
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -151,6 +151,7 @@ fn spawn(dir: &Path, wish: &Wish) -> Result<Child> {
     command.args(["serve", "--end-with-parent", &std::process::id().to_string()]);
     command.args(["--ports", "any", "-c"]);
     command.arg(dir.join("lockkeeper.toml")).arg("--state").arg(dir.join("state"));
+    command.arg("--run-directory").arg(dir.join("run"));
     if let Some(store) = &wish.store {
         command.args(["--store", store]);
     }
@@ -173,10 +174,9 @@ fn configuration(dir: &Path, wish: &Wish, at: SocketAddr, rpcbind_port: u16) -> 
     let window = wish.window.unwrap_or(Duration::from_secs(90)).as_millis();
     format!(
         "[rpc]\nlisten = \"{at}\"\nrpcbind = \"embedded\"\nrpcbind_port = {rpcbind_port}\n\
-         peer_rpcbind_port = {peer}\n[store]\nrun_directory = {}\n[recovery]\n\
+         peer_rpcbind_port = {peer}\n[recovery]\n\
          window = \"{window}ms\"\n[admin]\nsocket = \"off\"\nlisten = \"off\"\n[[export]]\npath = {}\nclients = [\"127.0.0.0/8\"]\n\
          squash = \"none\"\nports = \"any\"\n",
-        text(dir.join("run")),
         text(dir.join("export")),
     )
 }

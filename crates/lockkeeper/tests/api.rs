@@ -1,5 +1,7 @@
 //! The API of a live server, asked by curl: what it says, who may do what, and what is on record.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 #[path = "support/live.rs"]
 mod live;
 

@@ -67,8 +67,7 @@ impl Served {
         };
         let config = format!(
             "[rpc]\nlisten = \"127.0.0.1:{port}\"\nrpcbind = \"embedded\"\nrpcbind_port = {rpcbind}\n\
-             [admin]\nsocket = \"off\"\nlisten = \"off\"\n[store]\nrun_directory = {:?}\n{}{}{}",
-            dir.path().join("run"),
+             [admin]\nsocket = \"off\"\nlisten = \"off\"\n{}{}{}",
             // Tests share their disk.
             export("rw", "metadata = \"async\""),
             export("ro", "access = \"ro\""),
@@ -81,6 +80,8 @@ impl Served {
             .arg(&file)
             .arg("--state")
             .arg(dir.path().join("state"))
+            .arg("--run-directory")
+            .arg(dir.path().join("run"))
             .env("LOCKKEEPER_LOG", "warn")
             .env_remove("NOTIFY_SOCKET")
             .stdout(Stdio::piped())

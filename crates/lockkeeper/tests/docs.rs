@@ -1,6 +1,8 @@
 //! What the documentation tells people to type: every `curl` of `docs/` is run as it is printed,
 //! against a live server in which alice holds a lock.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 #[path = "support/live.rs"]
 mod live;
 

@@ -1,5 +1,7 @@
 //! The metrics, judged by a Prometheus that scrapes a live server.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 #[path = "support/live.rs"]
 mod live;
 

@@ -1,6 +1,8 @@
 //! The document of the API: it is in `docs/`, it is what a server serves, and schemathesis, which
 //! reads it and asks everything that it permits and much that it does not, finds nothing.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 #[path = "support/live.rs"]
 mod live;
 

@@ -21,10 +21,8 @@ pub enum Item {
     News(Event),
     /// Locks came or went.
     Locks(Tally),
-    /// Some events were lost to us: what is shown must be read again.
-    Resync,
-    /// All that had happened before we asked has been sent.
-    Live,
+    /// Some events may be lost to us, and why.
+    Resync(String),
     /// Of a newer server.
     Other(String),
 }
@@ -105,8 +103,7 @@ impl Raw {
         match self.event.as_str() {
             "news" => serde_json::from_str(&self.data).map(Item::News).map_err(wrong),
             "locks" => serde_json::from_str(&self.data).map(Item::Locks).map_err(wrong),
-            "resync" => Ok(Item::Resync),
-            "live" => Ok(Item::Live),
+            "resync" => Ok(Item::Resync(self.data.trim_end().to_owned())),
             _ => Ok(Item::Other(self.event)),
         }
     }

@@ -171,6 +171,8 @@ fn spawn(
         .arg(home.join("admin.sock"))
         .arg("--state")
         .arg(home.join("state"))
+        .arg("--run-directory")
+        .arg(home.join("run"))
         .args(admin)
         .args(options)
         .env_remove("NOTIFY_SOCKET")
