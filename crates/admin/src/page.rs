@@ -14,7 +14,30 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 type File = (&'static str, &'static str, &'static [u8]);
 
 const HTML: &str = "text/html; charset=utf-8";
-const FILES: &[File] = &[("index.html", HTML, include_bytes!("../page/index.html"))];
+const STYLE: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const FILES: &[File] = &[
+    ("index.html", HTML, include_bytes!("../page/index.html")),
+    ("bar.js", SCRIPT, include_bytes!("../page/bar.js")),
+    ("clients.js", SCRIPT, include_bytes!("../page/clients.js")),
+    ("colours.js", SCRIPT, include_bytes!("../page/colours.js")),
+    ("details.js", SCRIPT, include_bytes!("../page/details.js")),
+    ("events.js", SCRIPT, include_bytes!("../page/events.js")),
+    ("files.js", SCRIPT, include_bytes!("../page/files.js")),
+    ("filter.js", SCRIPT, include_bytes!("../page/filter.js")),
+    ("header.js", SCRIPT, include_bytes!("../page/header.js")),
+    ("link.js", SCRIPT, include_bytes!("../page/link.js")),
+    ("list.js", SCRIPT, include_bytes!("../page/list.js")),
+    ("map.js", SCRIPT, include_bytes!("../page/map.js")),
+    ("page.css", STYLE, include_bytes!("../page/page.css")),
+    ("page.js", SCRIPT, include_bytes!("../page/page.js")),
+    ("store.js", SCRIPT, include_bytes!("../page/store.js")),
+    ("story.js", SCRIPT, include_bytes!("../page/story.js")),
+    ("sweep.js", SCRIPT, include_bytes!("../page/sweep.js")),
+    ("timeline.js", SCRIPT, include_bytes!("../page/timeline.js")),
+    ("views.css", STYLE, include_bytes!("../page/views.css")),
+    ("words.js", SCRIPT, include_bytes!("../page/words.js")),
+];
 
 pub async fn index() -> Response {
     serve("index.html")

@@ -1,0 +1,273 @@
+// The panel that answers for one lock or one client: who, since when, is it alive, and which
+// command frees it safely.
+
+import { noticeWords, seenWords, stateBadge } from "./clients.js";
+import { paint } from "./colours.js";
+import { MODES, age, command, count, dayAndClock, el, range } from "./words.js";
+
+/** A client that was heard of this recently is taken to be alive. */
+const ALIVE_MS = 90_000;
+const LISTED_MAX = 50;
+
+const STATES = {
+  held: "held",
+  unconfirmed: "unconfirmed: recovered after our restart, not yet taken back",
+  releasable: "releasable: not taken back in time; goes if somebody wants it and its client is silent",
+  suspect: "suspect: its client seems to have rebooted since",
+  remembered: "remembered: of an incomplete store; denies nobody",
+  waiting: "waiting",
+};
+
+export class Details {
+  constructor(store) {
+    this.store = store;
+    this.panel = document.getElementById("details");
+    this.title = document.getElementById("details-title");
+    this.body = document.getElementById("details-body");
+    this.shown = null;
+    this.cameFrom = null;
+    this.answer = null;
+    document.getElementById("details-close").addEventListener("click", () => this.close());
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.shown) this.close();
+    });
+    store.on("locks", () => this.#again());
+    store.on("clients", () => this.#again());
+    setInterval(() => this.#tick(), 1_000);
+  }
+
+  lock(lock) {
+    this.#open({ kind: "lock", id: lock.id, last: lock, at: lock.client.id });
+  }
+
+  client(id) {
+    this.#open({ kind: "client", id, last: this.store.client(id), at: id });
+  }
+
+  close() {
+    this.shown = null;
+    this.panel.hidden = true;
+    document.body.classList.remove("has-details");
+    const { part, key, element } = this.cameFrom ?? {};
+    const back = element?.isConnected ? element : null;
+    const again = key && document.querySelector(`[data-key="${CSS.escape(key)}"]`);
+    const span = part && again?.querySelector(`[data-part="${CSS.escape(part)}"]`);
+    (back ?? span ?? again)?.focus({ preventScroll: true });
+  }
+
+  #open(what) {
+    const from = document.activeElement;
+    if (!this.panel.contains(from)) {
+      this.cameFrom = {
+        element: from,
+        part: from?.dataset?.part,
+        key: from?.closest?.("[data-key]")?.dataset.key,
+      };
+    }
+    if (this.shown?.at !== what.at) this.answer = null;
+    this.shown = what;
+    this.drawn = "";
+    this.panel.hidden = false;
+    document.body.classList.add("has-details");
+    this.#draw();
+    this.title.focus({ preventScroll: true });
+  }
+
+  #again() {
+    if (this.shown) this.#draw();
+  }
+
+  #tick() {
+    if (!this.shown) return;
+    for (const element of this.body.querySelectorAll("[data-since]")) {
+      element.textContent = age((Date.now() - Number(element.dataset.since)) / 1000);
+    }
+  }
+
+  #draw() {
+    const { kind, id, last } = this.shown;
+    const now = kind === "lock" ? this.store.files.locks.get(id) : this.store.client(id);
+    if (now) this.shown.last = now;
+    const item = now ?? last;
+    if (!item) return;
+    const parts = kind === "lock" ? this.#lockParts(item, !now) : this.#clientParts(item, !now);
+    // What did not change is not built again: a selection or the focus inside it would be lost.
+    const fresh = el("div");
+    fresh.append(...parts);
+    const drawn = fresh.textContent.replace(/\d+[smhd]\d*[smhd]?( ago)?/g, "");
+    if (drawn === this.drawn) return;
+    const focused = this.body.contains(document.activeElement)
+      ? document.activeElement.getAttribute("aria-label") ?? document.activeElement.textContent
+      : null;
+    this.drawn = drawn;
+    this.title.textContent = kind === "lock" ? `${item.id}` : item.name;
+    this.body.replaceChildren(...parts);
+    if (focused !== null) {
+      const again = [...this.body.querySelectorAll("button")].find(
+        (button) => (button.getAttribute("aria-label") ?? button.textContent) === focused,
+      );
+      (again ?? this.title).focus({ preventScroll: true });
+    }
+  }
+
+  #lockParts(lock, isGone) {
+    const wait = lock.kind === "waiter";
+    const parts = [];
+    if (isGone) parts.push(el("p", "gone", wait ? "It no longer waits." : "It is no longer held."));
+    const lead = el("p", "lead");
+    const who = paint(el("span", "chip", lock.client.name), lock.client.id);
+    const since = el("b", "", age((Date.now() - lock.sinceMs) / 1000));
+    since.dataset.since = String(lock.sinceMs);
+    const what = lock.kind === "share" ? `a ${MODES[lock.mode]} share` : `a ${MODES[lock.mode]} lock`;
+    lead.append(who, wait ? ` waits for ${what}, for ` : ` holds ${what}, for `, since);
+    parts.push(lead, this.#alive(lock.client.id));
+    if (!isGone) parts.push(...(wait ? this.#blocker(lock) : this.#free(lock)));
+    parts.push(this.#facts(lock));
+    return parts;
+  }
+
+  #facts(lock) {
+    const list = el("dl", "facts");
+    fact(list, "File", lock.file.shown);
+    if (lock.file.export) fact(list, "Export", lock.file.export);
+    if (lock.kind !== "share") fact(list, "Bytes", range(lock));
+    if (lock.denies) fact(list, "Denies", lock.denies);
+    fact(list, "State", STATES[lock.state] ?? lock.state);
+    fact(list, "Since", dayAndClock(lock.sinceMs));
+    fact(list, "Owner", lock.tag ? `${lock.owner} (${lock.tag})` : String(lock.owner));
+    fact(list, "Client", `${lock.client.name}, ${lock.client.address}, ${lock.client.id}`);
+    return list;
+  }
+
+  /** Commands that free a held lock, with what they do not do. */
+  #free(lock, isAsked = true) {
+    const client = this.store.client(lock.client.id);
+    const parts = [];
+    const waiting = lock.file.waiters.filter((waiter) => waiter.blockedBy === lock.id);
+    if (waiting.length > 0) {
+      parts.push(el("h3", "", `Waiting for it: ${count(waiting.length)}`));
+      const list = el("ul", "links");
+      for (const waiter of waiting.slice(0, LISTED_MAX)) list.append(this.#link(waiter));
+      parts.push(list);
+    }
+    parts.push(el("h3", "", isAsked ? "Free it" : `Free ${lock.id}`));
+    parts.push(command(`lockkeeper release ${lock.id}`));
+    const alive = isAlive(client);
+    parts.push(
+      el(
+        "p",
+        alive ? "hint warn" : "hint",
+        alive
+          ? `${lock.client.name} is alive and will not be told: it may keep writing. To stop it as well:`
+          : `Takes this one lock away. To take all that ${lock.client.name} has and refuse its writes:`,
+      ),
+    );
+    parts.push(command(`lockkeeper ${client?.fenced ? "unfence" : "fence"} ${lock.client.id}`));
+    return parts;
+  }
+
+  #blocker(lock) {
+    const blocker = this.store.files.locks.get(lock.blockedBy);
+    const parts = [];
+    if (lock.passedOver) {
+      parts.push(el("p", "hint warn", "It does not answer and is passed over; it keeps its place."));
+    }
+    if (!blocker) {
+      parts.push(el("p", "hint", "It is in the queue behind others that wait."));
+      return parts;
+    }
+    const list = el("ul", "links");
+    list.append(this.#link(blocker));
+    parts.push(el("h3", "", "Blocked by"), list, this.#alive(blocker.client.id));
+    return [...parts, ...this.#free(blocker, false)];
+  }
+
+  #link(lock) {
+    const item = el("li");
+    const button = el("button", "link");
+    button.type = "button";
+    button.append(el("code", "", lock.id), " ", paint(el("span", "chip", lock.client.name), lock.client.id));
+    button.append(` ${MODES[lock.mode]} ${lock.kind === "share" ? "share" : range(lock)}`);
+    button.addEventListener("click", () => this.lock(lock));
+    item.append(button);
+    return item;
+  }
+
+  #alive(clientId) {
+    const client = this.store.client(clientId);
+    const line = el("p", "alive");
+    if (!client) {
+      line.append(el("span", "dot unknown"), "Nothing is known of its client.");
+      return line;
+    }
+    const dot = client.fenced ? "fenced" : isAlive(client) ? "yes" : client.crashed ? "no" : "unknown";
+    const seen = client.seenMs === null ? "not heard of since the server started" : `seen ${seenWords(client)}`;
+    const words = { fenced: "Fenced", yes: "Alive", no: "Silent", unknown: "Not sure" }[dot];
+    line.append(el("span", `dot ${dot}`), el("b", "", `${words},`), seen, this.#ask(clientId));
+    return line;
+  }
+
+  /** Asks the client's lock manager itself. */
+  #ask(clientId) {
+    const button = el("button", "ask", "Ask it now");
+    button.type = "button";
+    if (this.answer?.id === clientId) button.textContent = this.answer.words;
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      button.textContent = "Asking …";
+      let words;
+      try {
+        const client = await this.store.link.get(`/v1/clients/${encodeURIComponent(clientId)}?probe=true`);
+        words = client.answers ? "It answers" : "It does not answer";
+      } catch (error) {
+        words = error.message;
+      }
+      this.answer = { id: clientId, words };
+      button.disabled = false;
+      button.textContent = words;
+    });
+    return button;
+  }
+
+  #clientParts(client, isGone) {
+    const parts = [];
+    if (isGone) parts.push(el("p", "gone", "It is no longer registered."));
+    const lead = el("p", "lead");
+    lead.append(paint(el("span", "chip", client.name), client.id), " ", stateBadge(client.state));
+    parts.push(lead, this.#alive(client.id));
+    const pending = client.pending_reboot;
+    if (pending) {
+      parts.push(el("h3", "", "A reboot that is not proven"));
+      parts.push(el("p", "hint warn", `${pending.why} (from ${pending.source}, state ${pending.nsm_state})`));
+      parts.push(command(`lockkeeper confirm-reboot ${client.id}`));
+    }
+    if (client.notice && !client.notice.answered) {
+      parts.push(el("h3", "", "Notice of our restart"), el("p", "hint", noticeWords(client)));
+      parts.push(command(`lockkeeper notify ${client.id}`), command(`lockkeeper doctor --client ${client.id}`));
+    }
+    parts.push(el("h3", "", client.fenced ? "Let it in again" : "Take all its locks, refuse its writes"));
+    parts.push(command(`lockkeeper ${client.fenced ? "unfence" : "fence"} ${client.id}`));
+    parts.push(el("h3", "", "See its locks"), command(`lockkeeper locks --client ${client.id}`));
+    const list = el("dl", "facts");
+    fact(list, "Address", client.address);
+    fact(list, "Id", client.id);
+    fact(list, "NSM state", client.nsm_state ? String(client.nsm_state) : "never said");
+    fact(list, "Locks", `${count(client.locks)} and ${count(client.shares)} shares`);
+    fact(list, "Unconfirmed", count(client.unconfirmed));
+    fact(list, "Waiting", count(client.waiting));
+    fact(list, "Registered", dayAndClock(Date.parse(client.registered_at)));
+    fact(list, "Notice", noticeWords(client) || "none owed");
+    if (client.watches) fact(list, "Watches", client.watches);
+    if (client.our_addresses?.length) fact(list, "Mounted by", client.our_addresses.join(", "));
+    parts.push(list);
+    return parts;
+  }
+}
+
+function isAlive(client) {
+  return client && client.seenMs !== null && Date.now() - client.seenMs < ALIVE_MS && !client.crashed;
+}
+
+function fact(list, name, value) {
+  list.append(el("dt", "", name), el("dd", "", value));
+}

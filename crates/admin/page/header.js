@@ -1,0 +1,212 @@
+// The head of the page: which server, how it is, what should worry somebody and what to do.
+
+import { paint } from "./colours.js";
+import { announce, age, clock, command, count, el, plural } from "./words.js";
+
+const EXPECTED_MAX = 8;
+
+const STATE_WORDS = {
+  serving: "SERVING",
+  grace: "GRACE",
+  stalled: "STALLED",
+  standby: "STANDBY",
+  lost: "NO ANSWER",
+};
+
+export class Header {
+  constructor(store) {
+    this.store = store;
+    this.part = Object.fromEntries(
+      ["node", "state", "state-word", "left", "summary", "counts", "meta", "health", "lost", "grace"].map(
+        (id) => [id, document.getElementById(id)],
+      ),
+    );
+    this.health = "";
+    this.said = "";
+    /** The most that was ever missing in this grace: what the bar of progress counts from. */
+    this.most = 0;
+    store.on("status", () => this.draw());
+    store.on("link", () => this.drawLink());
+    setInterval(() => this.#tick(), 1_000);
+  }
+
+  draw() {
+    const { status, counts } = this.store;
+    if (!status) return;
+    const { part } = this;
+    part.node.textContent = status.node;
+    this.#state(this.store.link.isUp ? status.state : "lost");
+    // What the state says already need not be said again.
+    part.summary.hidden = status.summary.toLowerCase().startsWith(status.state) && status.summary.length < 30;
+    part.summary.textContent = status.summary;
+    this.#counts(counts);
+    this.#meta(status);
+    this.#findings(status.health);
+    this.#grace(status.grace);
+    this.#tick();
+    const said = `${STATE_WORDS[status.state] ?? status.state}. ${status.summary}`;
+    if (status.state !== this.said) announce(said);
+    this.said = status.state;
+  }
+
+  #state(state) {
+    const word = STATE_WORDS[state] ?? state;
+    this.part.state.dataset.state = state;
+    this.part["state-word"].textContent = word;
+    document.title = `${word} · ${this.store.status?.node ?? "?"} · Lockkeeper`;
+  }
+
+  drawLink() {
+    const { link } = this.store;
+    const { lost } = this.part;
+    lost.hidden = link.isUp;
+    document.body.classList.toggle("is-lost", !link.isUp);
+    if (link.isUp) {
+      announce("The server can be reached again.");
+      return this.draw();
+    }
+    this.#state("lost");
+    this.#tick();
+    const words = `Server not reachable since ${clock(link.lastContact)}. What is shown is from then; trying again.`;
+    lost.textContent = words;
+    announce(words, true);
+  }
+
+  #tick() {
+    const left = this.store.graceLeft();
+    const grace = this.store.status?.grace;
+    const isKnown = grace?.active && this.store.link.isUp;
+    this.part.left.textContent = isKnown ? `${Math.ceil(left)} s left` : "";
+  }
+
+  #counts(counts) {
+    const tiles = [
+      ["locks held", counts.locks + counts.shares, ""],
+      ["unconfirmed", counts.unconfirmed, "warn"],
+      ["waiting", counts.waiting, "wait"],
+      ["clients", counts.clients, ""],
+      ["notices owed", counts.notices_owed, "warn"],
+      ["fenced", counts.fenced, "bad"],
+      ["crashed", counts.crashed, "bad"],
+      ["suspect", counts.suspect, "warn"],
+      ["reboot pending", counts.reboot_pending, "warn"],
+    ];
+    const always = 4;
+    const shown = tiles.filter(([, number], index) => index < always || number > 0);
+    this.part.counts.replaceChildren(
+      ...shown.map(([name, number, look]) => {
+        const tile = el("div", `tile ${number > 0 ? look : ""}`);
+        tile.append(el("dt", "", name), el("dd", "", count(number)));
+        return tile;
+      }),
+    );
+  }
+
+  #meta(status) {
+    const { store } = status;
+    const words = [
+      `version ${status.version}`,
+      `up ${age(status.uptime_seconds)}`,
+      `store ${store.kind}, durability ${store.durability}`,
+    ];
+    if (store.commit_p99_seconds !== null && store.commit_p99_seconds !== undefined) {
+      words.push(`commit p99 ${(store.commit_p99_seconds * 1000).toFixed(1)} ms`);
+    }
+    if (status.nsm_state) words.push(`NSM state ${status.nsm_state}`);
+    if (status.epoch) words.push(`epoch ${status.epoch}`);
+    this.part.meta.replaceChildren(...words.map((word) => el("span", "", word)));
+  }
+
+  #findings(health) {
+    const now = JSON.stringify(health);
+    if (now === this.health) return;
+    this.health = now;
+    this.part.health.replaceChildren(
+      ...health.map((finding) => {
+        const box = el("li", `finding ${finding.severity}`);
+        const status = el("p", "finding-status");
+        status.append(el("b", "", finding.severity), " ", finding.status);
+        box.append(status);
+        if (finding.action) box.append(...actions(finding.action));
+        const see = el("p", "see", `${finding.code} · ${finding.see}`);
+        box.append(see);
+        return box;
+      }),
+    );
+    if (health.length > 0) announce(`${health[0].severity}: ${health[0].status}`);
+  }
+
+  /** What came back before this page was opened. */
+  #takenBack() {
+    const epoch = String(this.store.status.epoch);
+    return this.store.events
+      .filter((event) => event.kind === "reclaimed" && event.epoch === epoch)
+      .reduce((sum, event) => sum + (event.locks ?? 0), 0);
+  }
+
+  /** Who is still expected to take its locks back. */
+  #grace(grace) {
+    const { grace: box } = this.part;
+    box.hidden = !grace?.active;
+    if (box.hidden) {
+      this.most = 0;
+      return;
+    }
+    this.most = Math.max(this.most, grace.missing + this.#takenBack());
+    const done = this.most > 0 ? 1 - grace.missing / this.most : 1;
+    const line = el("div", "grace-line");
+    const words = el("p");
+    words.append(
+      el("b", "", grace.missing === 0 ? "Everything is taken back" : `${plural(grace.missing, "lock")} not taken back yet`),
+      grace.exact ? "; grace ends early when all are." : "; the whole window is waited for.",
+    );
+    if (grace.parked) words.append(` ${plural(grace.parked, "new request")} held back until then.`);
+    const progress = el("div", "progress");
+    progress.setAttribute("role", "progressbar");
+    progress.setAttribute("aria-label", "Locks taken back");
+    progress.setAttribute("aria-valuemin", "0");
+    progress.setAttribute("aria-valuemax", "100");
+    progress.setAttribute("aria-valuenow", String(Math.round(done * 100)));
+    const fill = el("div", "fill");
+    fill.style.width = `${done * 100}%`;
+    progress.append(fill);
+    line.append(words, progress);
+    const list = el("ul", "expected");
+    for (const each of grace.expected.slice(0, EXPECTED_MAX)) {
+      const item = el("li");
+      const told = each.answered
+        ? "was told"
+        : each.notices ? `${plural(each.notices, "notice")}, no answer` : "not told yet";
+      item.append(
+        paint(el("span", "chip", each.client.name), each.client.id),
+        el("span", "", `${plural(each.unconfirmed, "lock")} missing`),
+        el("span", each.answered ? "" : "warn", told),
+      );
+      list.append(item);
+    }
+    const more = grace.expected_total - Math.min(grace.expected.length, EXPECTED_MAX);
+    if (more > 0) list.append(el("li", "more", `and ${plural(more, "more client", "more clients")}`));
+    box.replaceChildren(line, list);
+  }
+}
+
+/**
+ * The commands in an action, each to be copied alone, and the words between them. A name that a
+ * peer chose may be in it: what a shell could take for more than words is shown, not offered.
+ */
+function actions(action) {
+  const parts = [];
+  const say = (text) => {
+    const words = text.replace(/^[\s(]+|[\s(:)]+$/g, "");
+    if (words) parts.push(el("span", "or", words));
+  };
+  let at = 0;
+  for (const { 0: found, index } of action.matchAll(/lockkeeper [^()]*?(?=\s{2,}|\)|$)/g)) {
+    say(action.slice(at, index));
+    const isPlain = /^[\w .:@/=+,-]+$/.test(found);
+    parts.push(isPlain ? command(found) : el("code", "or", found));
+    at = index + found.length;
+  }
+  say(action.slice(at));
+  return parts;
+}
