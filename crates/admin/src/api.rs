@@ -108,7 +108,8 @@ pub struct GraceStatus {
     pub missing: u64,
     /// Requests that wait for its end.
     pub parked: u64,
-    /// Hosts that have not reclaimed all they held, at most 100 of them.
+    /// Hosts that have not reclaimed all they held, at most 100 of them; of an incomplete store, all
+    /// who may have held something.
     pub expected: Vec<Expected>,
     /// How many such hosts there are.
     pub expected_total: u64,
@@ -288,7 +289,8 @@ pub struct File {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
     pub items: Vec<T>,
-    /// Absent on the last page.
+    /// Absent on the last page. With a filter a page may be short, even empty, and have a next one:
+    /// only so many are looked at for one question.
     pub next: Option<String>,
     /// How many there are without a filter.
     pub total: u64,
@@ -436,8 +438,10 @@ pub struct Tally {
 pub struct Problem {
     pub title: String,
     pub status: u16,
-    /// For programs: `no-such-lock`, `no-such-client`, `ambiguous-client`, `not-in-grace`, `busy`,
-    /// `forbidden`, `bad-request`, `not-found`, `standby`, `unavailable`, `too-many`.
+    /// For programs: `no-such-lock`, `no-such-client`, `no-such-path`, `ambiguous-lock`,
+    /// `ambiguous-client`, `waiting`, `wrong-cursor`, `not-in-grace`, `busy`, `not-reloaded`,
+    /// `forbidden`, `bad-request`, `not-found`, `method-not-allowed`, `standby`, `unavailable`,
+    /// `too-many`.
     pub code: String,
     /// What is wrong.
     pub detail: String,

@@ -10,6 +10,7 @@ use keeper::Keeper;
 use keeper::event::Doubt;
 use keeper::identity::ClientId;
 use keeper::request::OperatorAction;
+use keeper::step::OperatorError;
 use keeper::view::ClientView;
 use server::Control;
 
@@ -54,7 +55,7 @@ pub async fn list(
         let next = items.last().filter(|_| more).map(|client| client.id.clone());
         Page { items, next, total: keeper.counts().clients as u64 }
     };
-    control.driver().read(look).await.map(Json).ok_or_else(Problem::ending)
+    Ok(Json(control.look(look).await?))
 }
 
 /// One client, by its id, name or address
@@ -155,7 +156,7 @@ pub async fn notices(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Notic
         })
         .collect()
     };
-    control.driver().read(look).await.map(Json).ok_or_else(Problem::ending)
+    Ok(Json(control.look(look).await?))
 }
 
 const NOTICES_MAX: usize = 10_000;
@@ -172,6 +173,13 @@ async fn act(
     let before = one_of(&control, id, false).await?;
     let action = action(id);
     if dry_run {
+        if let OperatorAction::Forget(_) = action
+            && (before.locks + before.shares + before.waiting > 0
+                || before.fenced
+                || before.notice.is_some())
+        {
+            return Err(server::NotDone::Refused(OperatorError::Busy).into());
+        }
         let released = match action {
             OperatorAction::Fence(_) | OperatorAction::ConfirmReboot(_) => {
                 before.locks + before.shares
@@ -203,7 +211,7 @@ pub async fn one_of(control: &Control, id: ClientId, probe: bool) -> Result<Clie
         let host = view.client.registrant.is_none().then(|| view.client.key());
         Some((tell(keeper, &view, now), host))
     };
-    let found = control.driver().read(look).await.ok_or_else(Problem::ending)?;
+    let found = control.look(look).await?;
     let (mut client, host) = found.ok_or_else(|| Problem::no_such_client(&ids::client(id)))?;
     if let Some(host) = host.filter(|_| probe) {
         client.answers = Some(control.answers(host).await);
@@ -262,7 +270,7 @@ async fn matching(control: &Control, text: &str) -> Result<Vec<(ClientId, Client
             true => all.into_iter().map(|(client, name)| (client.id, name)).collect(),
         }
     };
-    control.driver().read(look).await.ok_or_else(Problem::ending)
+    Ok(control.look(look).await?)
 }
 
 pub fn state_of(keeper: &Keeper, view: &ClientView<'_>) -> ClientState {

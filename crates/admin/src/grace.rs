@@ -25,7 +25,7 @@ pub async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<GraceStatus>
     let control = shared.control()?;
     let now = control.driver().clock().elapsed();
     let look = move |keeper: &Keeper| look(keeper, now);
-    control.driver().read(look).await.map(Json).ok_or_else(Problem::ending)
+    Ok(Json(control.look(look).await?))
 }
 
 /// Ends the grace period: who has not reclaimed its locks by now may lose them
@@ -40,7 +40,16 @@ pub async fn end(
 }
 
 pub fn look(keeper: &Keeper, now: Duration) -> GraceStatus {
-    let all = keeper.clients(ClientId(0)).filter(|view| view.unconfirmed > 0);
+    // An incomplete store does not know what they held, only who they were.
+    let exact = keeper.exactness() == Exactness::Exact;
+    let epoch = keeper.epoch();
+    let all = keeper.clients(ClientId(0)).filter(|view| match exact {
+        true => view.unconfirmed > 0,
+        false => {
+            let client = view.client;
+            client.registrant.is_none() && client.monitored && client.epoch < epoch
+        }
+    });
     let mut expected = Vec::new();
     let mut expected_total = 0;
     for view in all {
@@ -56,9 +65,12 @@ pub fn look(keeper: &Keeper, now: Duration) -> GraceStatus {
         }
     }
     let grace = keeper.grace();
+    if grace.is_none() && !exact {
+        (expected, expected_total) = (Vec::new(), 0);
+    }
     GraceStatus {
         active: grace.is_some(),
-        exact: keeper.exactness() == Exactness::Exact,
+        exact,
         remaining_seconds: grace.map_or(0.0, |grace| grace.ends.saturating_sub(now).as_secs_f64()),
         missing: grace.map_or(0, |grace| grace.missing as u64),
         parked: grace.map_or(0, |grace| grace.parked as u64),

@@ -4,12 +4,12 @@
 use keeper::Keeper;
 use keeper::view::ClientView;
 
-use crate::api::{ClientState, Finding, GraceStatus, Severity, StoreStatus};
+use crate::api::{ClientName, ClientState, Finding, GraceStatus, Severity, StoreStatus};
 use crate::row::client_name;
 use crate::shown;
 
 /// The first client of each kind, and how many there are.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Worries {
     fenced: Several,
     pending: Several,
@@ -18,26 +18,27 @@ pub struct Worries {
     unanswered: Several,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Several {
-    first: Option<String>,
+    first: Option<ClientName>,
     count: u64,
 }
 
 impl Several {
-    fn add(&mut self, name: impl FnOnce() -> String) {
+    fn add(&mut self, name: impl FnOnce() -> ClientName) {
         self.first.get_or_insert_with(name);
         self.count += 1;
     }
 
-    /// "bob has", "bob and 3 others have".
+    /// "bob has", "bob and 3 others have"; and the id for the command. Never the name: a peer chose
+    /// it, and commands are pasted into a shell.
     fn who(&self, has: &str, have: &str) -> Option<(String, &str)> {
-        let first = self.first.as_deref()?;
+        let ClientName { id, name, .. } = self.first.as_ref()?;
         Some(match self.count {
-            1 => (format!("{first} {has}"), first),
+            1 => (format!("{name} {has}"), id),
             count => {
                 let others = shown::count(count - 1, "other", "others");
-                (format!("{first} and {others} {have}"), first)
+                (format!("{name} and {others} {have}"), id)
             }
         })
     }
@@ -45,7 +46,7 @@ impl Several {
 
 impl Worries {
     pub fn add(&mut self, state: ClientState, view: &ClientView<'_>) {
-        let name = || client_name(view.client).name;
+        let name = || client_name(view.client);
         match state {
             ClientState::Fenced => self.fenced.add(name),
             ClientState::RebootPending => self.pending.add(name),
@@ -59,7 +60,7 @@ impl Worries {
     pub fn add_unanswered(&mut self, keeper: &Keeper) {
         for notice in keeper.notices().filter(|notice| !notice.answered && notice.attempts > 1) {
             if let Some(view) = keeper.client(notice.client) {
-                self.unanswered.add(|| client_name(view.client).name);
+                self.unanswered.add(|| client_name(view.client));
             }
         }
     }
@@ -91,11 +92,12 @@ pub fn findings(
     if let Some(worries) = worries {
         tell_clients(worries, grace.is_some(), &mut tell);
     }
-    if !store.exact {
+    if !store.exact && grace.is_some() {
         tell(
             Severity::Warning,
             "LK106",
-            "After this start the lock table was incomplete: clients must reclaim their locks."
+            "After this start the lock table was incomplete: grace lasts the whole window, and \
+             clients must reclaim their locks in it."
                 .into(),
             "lockkeeper grace".into(),
         );
@@ -125,7 +127,7 @@ fn tell_grace(grace: &GraceStatus, tell: &mut impl FnMut(Severity, &str, String,
     let silent = grace.expected.iter().find(|expected| expected.notices > 1 && !expected.answered);
     match silent {
         Some(silent) => {
-            let name = &silent.client.name;
+            let ClientName { id, name, .. } = &silent.client;
             tell(
                 Severity::Warning,
                 "LK103",
@@ -134,14 +136,14 @@ fn tell_grace(grace: &GraceStatus, tell: &mut impl FnMut(Severity, &str, String,
                     silent.notices
                 ),
                 format!(
-                    "lockkeeper doctor --client {name}     (or stop waiting: lockkeeper grace end)"
+                    "lockkeeper doctor --client {id}     (or stop waiting: lockkeeper grace end)"
                 ),
             );
         }
         None => tell(
             Severity::Info,
             "LK101",
-            format!("{waits} not reclaimed everything; new locks wait for them."),
+            format!("{waits} not reclaimed everything; new locks wait for that."),
             "wait, or stop waiting: lockkeeper grace end".into(),
         ),
     }

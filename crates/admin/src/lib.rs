@@ -26,7 +26,7 @@ mod token;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
@@ -104,6 +104,8 @@ pub(crate) struct Shared {
     readers: Arc<Semaphore>,
     tally: watch::Sender<Option<Tally>>,
     reloads: mpsc::Sender<Reload>,
+    /// What was seen last, for the time in which nothing can be seen.
+    last_look: Mutex<Option<status::Look>>,
 }
 
 impl Admin {
@@ -133,6 +135,7 @@ impl Admin {
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             tally: watch::channel(None).0,
             reloads,
+            last_look: Mutex::default(),
         });
         let router = router(&shared);
         let mut tasks = Vec::new();
@@ -189,6 +192,10 @@ impl Shared {
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "standby", format!("not serving: {why}"))
                 .hint("lockkeeper status")
         })
+    }
+
+    fn last_look(&self) -> MutexGuard<'_, Option<status::Look>> {
+        self.last_look.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn waits_for(&self) -> String {

@@ -10,8 +10,10 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use keeper::Keeper;
 use keeper::bytes::FileKey;
+use keeper::change::Lock as Recorded;
 use keeper::identity::{ClientId, LockId, ShareId};
 use keeper::request::OperatorAction;
+use keeper::view::{LockView, ShareView, WaiterView};
 use server::{Control, Found};
 
 use crate::api::{DryRunQuery, Lock, LockKind, LockQuery, LockState, Page, Problem, Released};
@@ -50,7 +52,7 @@ pub async fn list(
             }
         }
     };
-    let total = control.driver().read(total).await.ok_or_else(Problem::ending)?;
+    let total = control.look(total).await?;
     let items = tell(control, rows).await?;
     Ok(Json(Page { items, next, total }))
 }
@@ -81,6 +83,11 @@ pub async fn release(
 ) -> Result<Json<Released>, Problem> {
     let control = shared.control()?;
     let row = find(&control, &id).await?;
+    if row.state == LockState::Remembered {
+        let detail = format!("{} is only remembered: it denies nobody", ids::entry(row.id));
+        return Err(Problem::new(StatusCode::CONFLICT, "busy", detail)
+            .hint("it goes with the end of grace: lockkeeper grace"));
+    }
     if row.kind == LockKind::Waiter {
         let detail = format!("{} waits and holds nothing", ids::entry(row.id));
         return Err(Problem::new(StatusCode::CONFLICT, "waiting", detail)
@@ -90,7 +97,7 @@ pub async fn release(
     let waiting = waiting_on(&control, &row).await?;
     let lock = row.clone();
     let granted = match query.dry_run {
-        true => waiting.into_iter().take(1).collect(),
+        true => heirs(&control, &row, waiting).await?,
         false => {
             control.operate(&operator.0, OperatorAction::Release(row.id)).await?;
             granted_of(&control, &row, waiting).await?
@@ -109,7 +116,7 @@ async fn waiting_on(control: &Control, row: &Row) -> Result<Vec<Row>, Problem> {
         let waiting = keeper.waiters_on(&file).filter(|waiter| waiter.range.overlaps(range));
         waiting.take(LOOK_MAX).map(|waiter| Row::of_waiter(keeper, &waiter)).collect()
     };
-    control.driver().read(look).await.ok_or_else(Problem::ending)
+    Ok(control.look(look).await?)
 }
 
 /// Those who waited, and hold now what they waited for.
@@ -120,17 +127,28 @@ async fn granted_of(
 ) -> Result<Vec<Row>, Problem> {
     let file = released.file.clone();
     let look = move |keeper: &Keeper| {
-        let mut granted = Vec::new();
-        for waiter in waited.iter().filter(|waiter| keeper.waiter(waiter.id).is_none()) {
-            let held = keeper
-                .locks_on(&file)
-                .take(SEEK_MAX)
-                .find(|held| waiter.is_of(held.owner) && held.range.overlaps(waiter.range));
-            granted.extend(held.map(|held| Row::of_lock(keeper, &held)));
-        }
-        granted
+        let gone = waited.iter().filter(|waiter| keeper.waiter(waiter.id).is_none());
+        let held = gone.filter_map(|waiter| keeper.owned_by(waiter.owner(), &file, waiter.range));
+        held.map(|held| Row::of_lock(keeper, &held)).collect()
     };
-    control.driver().read(look).await.ok_or_else(Problem::ending)
+    Ok(control.look(look).await?)
+}
+
+/// Those who would get what they wait for, were this released: nothing else is in their way, and
+/// nobody who came before.
+async fn heirs(control: &Control, released: &Row, waiting: Vec<Row>) -> Result<Vec<Row>, Problem> {
+    let besides = released.id;
+    let look = move |keeper: &Keeper| {
+        let mut heirs: Vec<Row> = Vec::new();
+        for waiter in waiting {
+            let behind = heirs.iter().any(|earlier| earlier.is_in_the_way_of(&waiter));
+            if !behind && !waiter.passed_over && !keeper.is_blocked_besides(waiter.id, besides) {
+                heirs.push(waiter);
+            }
+        }
+        heirs
+    };
+    Ok(control.look(look).await?)
 }
 
 pub fn limit_of(limit: Option<u32>) -> Result<usize, Problem> {
@@ -163,7 +181,7 @@ async fn by_id(control: &Control, query: &LockQuery, limit: usize) -> Listed {
     for _ in 0..SEEK_MAX / LOOK_MAX {
         let room = limit - rows.len();
         let look = move |keeper: &Keeper| some_by_id(keeper, after, state, room);
-        let (found, last) = control.driver().read(look).await.ok_or_else(Problem::ending)?;
+        let (found, last) = control.look(look).await?;
         rows.extend(found);
         match last {
             None => return Ok((rows, None)),
@@ -176,6 +194,22 @@ async fn by_id(control: &Control, query: &LockQuery, limit: usize) -> Listed {
     Ok((rows, Some(ids::entry(after))))
 }
 
+/// Where entries of a state are.
+#[derive(Clone, Copy)]
+struct Tables {
+    held: bool,
+    waiting: bool,
+    remembered: bool,
+}
+
+impl Tables {
+    fn of(state: Option<LockState>) -> Self {
+        let is = |one| state.is_none_or(|state| state == one);
+        let (waiting, remembered) = (is(LockState::Waiting), is(LockState::Remembered));
+        Self { held: state.is_none() || !(waiting || remembered), waiting, remembered }
+    }
+}
+
 /// Rows after an id, and up to which id was looked; no id at the end.
 fn some_by_id(
     keeper: &Keeper,
@@ -183,10 +217,14 @@ fn some_by_id(
     state: Option<LockState>,
     room: usize,
 ) -> (Vec<Row>, Option<LockId>) {
-    let mut locks = keeper.locks(after).peekable();
-    let mut shares = keeper.shares(ShareId(after.0)).peekable();
-    let mut waiters = keeper.waiters(after).peekable();
-    let mut records = keeper.remembered(after).peekable();
+    let tables = Tables::of(state);
+    let mut locks = tables.held.then(|| keeper.locks(after)).into_iter().flatten().peekable();
+    let shares = tables.held.then(|| keeper.shares(ShareId(after.0)));
+    let mut shares = shares.into_iter().flatten().peekable();
+    let mut waiters =
+        tables.waiting.then(|| keeper.waiters(after)).into_iter().flatten().peekable();
+    let records = tables.remembered.then(|| keeper.remembered(after));
+    let mut records = records.into_iter().flatten().peekable();
     let mut rows = Vec::new();
     let mut last = after;
     for _ in 0..LOOK_MAX {
@@ -215,25 +253,29 @@ fn some_by_id(
     (rows, Some(last))
 }
 
-/// What some clients hold and await. The cursor counts rows: there is no order by id in it.
+/// What some clients hold and await. There is no order by id in it, so the cursor says how many
+/// entries were passed.
 async fn of_clients(
     control: &Control,
     clients: Vec<ClientId>,
     query: &LockQuery,
     limit: usize,
 ) -> Listed {
-    let skip = skip_of(query)?;
-    let state = query.state;
+    let (skip, state) = (skip_of(query)?, query.state);
     let look = move |keeper: &Keeper| {
-        let rows = clients.iter().flat_map(|client| {
-            let locks = keeper.locks_of(*client).map(|lock| Row::of_lock(keeper, &lock));
-            let shares = keeper.shares_of(*client).map(|share| Row::of_share(keeper, &share));
-            let waiters = keeper.waiters_of(*client);
-            locks.chain(shares).chain(waiters.map(|waiter| Row::of_waiter(keeper, &waiter)))
+        let tables = Tables::of(state);
+        let held = clients.iter().filter(|_| tables.held).flat_map(|client| {
+            let locks = keeper.locks_of(*client).map(Entry::Lock);
+            locks.chain(keeper.shares_of(*client).map(Entry::Share))
         });
-        cut(rows, state, skip, limit)
+        let waiting = clients.iter().filter(|_| tables.waiting);
+        let waiting = waiting.flat_map(|client| keeper.waiters_of(*client).map(Entry::Waiter));
+        let remembered = keeper.remembered(LockId(0)).filter(|_| tables.remembered);
+        let remembered = remembered.map(Entry::Record);
+        let ours = |entry: &Entry<'_>| clients.contains(&entry.host());
+        cut(keeper, held.chain(waiting).chain(remembered), ours, state, skip, limit)
     };
-    control.driver().read(look).await.ok_or_else(Problem::ending)
+    Ok(control.look(look).await?)
 }
 
 /// What there is on a file, or on the files below a directory.
@@ -259,18 +301,21 @@ async fn on_path(
     let state = query.state;
     let files: Vec<FileKey> = found.into_iter().map(|found| found.file).collect();
     let look = move |keeper: &Keeper| {
-        let rows = files.iter().flat_map(|file| {
-            let locks = keeper.locks_on(file).map(|lock| Row::of_lock(keeper, &lock));
-            let shares = keeper.shares_on(file).map(|share| Row::of_share(keeper, &share));
-            let waiters = keeper.waiters_on(file);
-            locks.chain(shares).chain(waiters.map(|waiter| Row::of_waiter(keeper, &waiter)))
+        let tables = Tables::of(state);
+        let held = files.iter().filter(|_| tables.held).flat_map(|file| {
+            let locks = keeper.locks_on(file).map(Entry::Lock);
+            locks.chain(keeper.shares_on(file).map(Entry::Share))
         });
-        let rows = rows.filter(|row| {
-            clients.as_ref().is_none_or(|clients| clients.contains(&row.owner().host))
-        });
-        cut(rows, state, skip, limit)
+        let waiting = files.iter().filter(|_| tables.waiting);
+        let waiting = waiting.flat_map(|file| keeper.waiters_on(file).map(Entry::Waiter));
+        let remembered = files.iter().filter(|_| tables.remembered);
+        let remembered = remembered.flat_map(|file| keeper.remembered_on(file).map(Entry::Record));
+        let theirs = |entry: &Entry<'_>| {
+            clients.as_ref().is_none_or(|clients| clients.contains(&entry.host()))
+        };
+        cut(keeper, held.chain(waiting).chain(remembered), theirs, state, skip, limit)
     };
-    control.driver().read(look).await.ok_or_else(Problem::ending)
+    Ok(control.look(look).await?)
 }
 
 /// What there is on the files below some directories: sought among all, in several short looks.
@@ -286,7 +331,7 @@ async fn below(
     let mut rows = Vec::new();
     for _ in 0..SEEK_MAX / LOOK_MAX {
         let look = move |keeper: &Keeper| some_by_id(keeper, after, state, LOOK_MAX);
-        let (found, last) = control.driver().read(look).await.ok_or_else(Problem::ending)?;
+        let (found, last) = control.look(look).await?;
         let (places, within) = (control.clone(), within.clone());
         let is_below = move |row: &Row| {
             let place = places.place(&row.file);
@@ -340,17 +385,55 @@ fn wrong_cursor(text: &str, other: char) -> Problem {
     }
 }
 
-fn cut(
-    rows: impl Iterator<Item = Row>,
+/// Something that is listed, before anything is made of it.
+enum Entry<'a> {
+    Lock(LockView<'a>),
+    Share(ShareView<'a>),
+    Waiter(WaiterView<'a>),
+    Record(&'a Recorded),
+}
+
+impl Entry<'_> {
+    fn host(&self) -> ClientId {
+        match self {
+            Self::Lock(view) => view.owner.host,
+            Self::Share(view) => view.owner.host,
+            Self::Waiter(view) => view.owner.host,
+            Self::Record(record) => record.owner.host,
+        }
+    }
+
+    fn row(&self, keeper: &Keeper) -> Row {
+        match self {
+            Self::Lock(view) => Row::of_lock(keeper, view),
+            Self::Share(view) => Row::of_share(keeper, view),
+            Self::Waiter(view) => Row::of_waiter(keeper, view),
+            Self::Record(record) => Row::of_record(keeper, record),
+        }
+    }
+}
+
+/// One page. Passing an entry costs little; rows are made only of what is wanted, and only so many
+/// are looked at.
+fn cut<'a>(
+    keeper: &Keeper,
+    entries: impl Iterator<Item = Entry<'a>>,
+    wanted: impl Fn(&Entry<'a>) -> bool,
     state: Option<LockState>,
     skip: usize,
     limit: usize,
 ) -> (Vec<Row>, Option<String>) {
-    let wanted = rows.filter(|row| state.is_none_or(|state| row.state == state));
-    let mut rows: Vec<Row> = wanted.skip(skip).take(limit + 1).collect();
-    let next = (rows.len() > limit).then(|| format!("n{}", skip.saturating_add(limit)));
-    rows.truncate(limit);
-    (rows, next)
+    let mut rows = Vec::new();
+    for (place, entry) in entries.enumerate().skip(skip) {
+        if rows.len() >= limit || place - skip >= LOOK_MAX * 4 {
+            return (rows, Some(format!("n{place}")));
+        }
+        if wanted(&entry) {
+            let row = entry.row(keeper);
+            rows.extend(Some(row).filter(|row| state.is_none_or(|state| row.state == state)));
+        }
+    }
+    (rows, None)
 }
 
 /// The row of an id, or of the beginning of one.
@@ -360,7 +443,7 @@ async fn find(control: &Control, id: &str) -> Result<Row, Problem> {
         Some(id) => row_of(keeper, id).map_or_else(|| begun_with(keeper, &sought), |row| vec![row]),
         None => begun_with(keeper, &sought),
     };
-    let mut found = control.driver().read(look).await.ok_or_else(Problem::ending)?;
+    let mut found = control.look(look).await?;
     match (found.pop(), found.is_empty()) {
         (Some(row), true) => Ok(row),
         (None, _) => Err(Problem::no_such_lock(id)),
@@ -377,7 +460,8 @@ fn row_of(keeper: &Keeper, id: LockId) -> Option<Row> {
     let lock = keeper.lock(id).map(|lock| Row::of_lock(keeper, &lock));
     let share = || keeper.share(ShareId(id.0)).map(|share| Row::of_share(keeper, &share));
     let waiter = || keeper.waiter(id).map(|waiter| Row::of_waiter(keeper, &waiter));
-    lock.or_else(share).or_else(waiter)
+    let record = || keeper.remembered_one(id).map(|record| Row::of_record(keeper, record));
+    lock.or_else(share).or_else(waiter).or_else(record)
 }
 
 /// Up to three rows whose ids begin so. A beginning is worth most digits of an id: the numbers that

@@ -28,7 +28,7 @@ pub struct Row {
     since_ms: u64,
     pub file: FileKey,
     blocked_by: Option<LockId>,
-    passed_over: bool,
+    pub passed_over: bool,
     denies: Option<Access>,
 }
 
@@ -111,8 +111,11 @@ impl Row {
         }
     }
 
-    pub fn is_of(&self, owner: &Owner) -> bool {
-        *self.owner == *owner
+    /// Whether one waiter must be served before another.
+    pub fn is_in_the_way_of(&self, other: &Row) -> bool {
+        self.owner != other.owner
+            && self.range.overlaps(other.range)
+            && (self.mode == LockMode::Write || other.mode == LockMode::Write)
     }
 
     pub fn owner(&self) -> &Arc<Owner> {

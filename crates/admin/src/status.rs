@@ -30,14 +30,16 @@ pub async fn status(State(shared): State<Arc<Shared>>) -> Result<Json<Status>, P
     };
     let now = control.driver().clock().elapsed();
     let look = move |keeper: &Keeper| Look::at(keeper, now);
-    let looked = control.driver().read(look);
-    let stalled = control.driver().stalled_for();
-    // While the store fails, the driver waits with it; the rest can be told all the same.
-    let looked = match tokio::time::timeout(Duration::from_secs(2), looked).await {
-        Ok(looked) => Some(looked.ok_or_else(Problem::ending)?),
-        Err(_) if stalled.is_some() => None,
-        Err(_) => return Err(Problem::ending()),
+    // While the store fails, the driver waits with it: then what was seen last is told.
+    let looked = match control.look(look).await {
+        Ok(looked) => {
+            *shared.last_look() = Some(looked.clone());
+            Some(looked)
+        }
+        Err(server::NotDone::Ending) => return Err(Problem::ending()),
+        Err(_) => shared.last_look().clone(),
     };
+    let stalled = control.driver().stalled_for();
     Ok(Json(serving(&shared, &control, looked, stalled)))
 }
 
@@ -104,7 +106,8 @@ pub async fn ready(State(shared): State<Arc<Shared>>) -> Result<Json<Done>, Prob
 }
 
 /// What one look at the keeper gives.
-struct Look {
+#[derive(Clone)]
+pub struct Look {
     epoch: u64,
     nsm_state: u32,
     exact: bool,

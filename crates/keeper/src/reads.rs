@@ -2,12 +2,14 @@
 //! go on from, so that nobody has to copy the table (R8.1).
 
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 
 use crate::bytes::FileKey;
 use crate::change::{Client, Exactness, Lock, Snapshot};
 use crate::clients::{Suspicion, Tracked};
-use crate::identity::{ClientId, Epoch, HostKey, LockId, ShareId};
+use crate::identity::{ClientId, Epoch, HostKey, LockId, Owner, ShareId};
 use crate::keeper::Keeper;
+use crate::range::Range;
 use crate::shares::HeldShare;
 use crate::table::Held;
 use crate::view::{ClientView, Counts, GraceView, LockState, LockView, ShareView, WaiterView};
@@ -82,6 +84,14 @@ impl Keeper {
         self.recovery.remembered.after(after)
     }
 
+    pub fn remembered_on(&self, file: &FileKey) -> impl Iterator<Item = &Lock> {
+        self.recovery.remembered.on(file)
+    }
+
+    pub fn remembered_one(&self, id: LockId) -> Option<&Lock> {
+        self.recovery.remembered.locks.get(&id)
+    }
+
     pub fn remembered_len(&self) -> usize {
         self.recovery.remembered.locks.len()
     }
@@ -141,6 +151,24 @@ impl Keeper {
     pub fn host(&self, key: &HostKey) -> Option<&Client> {
         let id = self.clients.find_host(key)?;
         self.clients.get(id).map(|tracked| &*tracked.row)
+    }
+
+    /// What an owner has in a range of a file.
+    pub fn owned_by(&self, owner: &Owner, file: &FileKey, range: Range) -> Option<LockView<'_>> {
+        let (owner, file) = (self.owners.find(owner)?, self.files.find(file)?);
+        self.table.owned(owner, file, range).next().map(|held| self.view_lock(held))
+    }
+
+    /// Whether another lock than this one is in a waiter's way.
+    pub fn is_blocked_besides(&self, waiter: LockId, besides: LockId) -> bool {
+        let Some(waiter) = self.waiters.get(WaiterId(waiter.0)) else { return false };
+        let Waiter { file, owner, range, mode, .. } = *waiter;
+        let mut blocked = false;
+        self.table.conflicts(file, owner, range, mode, &mut |held| {
+            blocked = held.id != besides;
+            if blocked { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        blocked
     }
 
     /// Whether an operator has shut out somebody at this address: its writes are refused too.

@@ -30,6 +30,11 @@ impl Remembered {
         self.locks.range((Bound::Excluded(id), Bound::Unbounded)).map(|(_, lock)| lock)
     }
 
+    pub fn on(&self, file: &FileKey) -> impl Iterator<Item = &Lock> {
+        let ids = self.by_file.get(file).into_iter().flatten();
+        ids.filter_map(|id| self.locks.get(id))
+    }
+
     /// Takes out the records of an owner that lie within a range which it gave up or took anew.
     pub fn take_covered(&mut self, owner: &Owner, file: &FileKey, range: Range) -> Vec<LockId> {
         let Some(on_file) = self.by_file.get_mut(file) else { return Vec::new() };

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use keeper::Keeper;
 use keeper::bytes::Name;
 use keeper::identity::{HostKey, Incarnation};
 use keeper::request::{OperatorAction, OperatorRequest, ProbeAnswer, Question};
@@ -24,6 +25,8 @@ use crate::transport::Mailbag;
 
 /// How long an operator waits for an answer: longer than a request waits for a store that stalls.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a look at the keeper may take: longer only while the store does not work.
+const LOOK_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub struct Control {
@@ -40,7 +43,7 @@ pub struct Control {
 pub enum NotDone {
     #[error("{0:?}")]
     Refused(OperatorError),
-    #[error("the store does not work; locks wait until it does")]
+    #[error("the store does not answer; locks wait until it does")]
     Stalled,
     #[error("the server is ending")]
     Ending,
@@ -97,6 +100,18 @@ impl Control {
         self.files.exports()
     }
 
+    /// Looks at the keeper, if that is possible soon.
+    pub async fn look<R: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Keeper) -> R + Send + 'static,
+    ) -> Result<R, NotDone> {
+        match timeout(LOOK_MAX, self.driver.read(look)).await {
+            Ok(Some(seen)) => Ok(seen),
+            _ if self.driver.has_ended() => Err(NotDone::Ending),
+            _ => Err(NotDone::Stalled),
+        }
+    }
+
     /// Does what an operator wants; it is on record with the operator's name.
     pub async fn operate(
         &self,
@@ -111,8 +126,8 @@ impl Control {
             Ok(Ok(Some(Ok(done)))) => Ok(done),
             Ok(Ok(Some(Err(refused)))) => Err(NotDone::Refused(refused)),
             Ok(Ok(None)) => Err(NotDone::Stalled),
-            Ok(Err(_)) | Err(_) if self.driver.stalled_for().is_some() => Err(NotDone::Stalled),
-            Ok(Err(_)) | Err(_) => Err(NotDone::Ending),
+            Ok(Err(_)) | Err(_) if self.driver.has_ended() => Err(NotDone::Ending),
+            Ok(Err(_)) | Err(_) => Err(NotDone::Stalled),
         }
     }
 
@@ -166,6 +181,7 @@ impl Control {
         for export in exports.iter() {
             let below = match path.strip_prefix(&export.path[..]) {
                 Some(below) if below.is_empty() || below[0] == b'/' => below,
+                Some(below) if &export.path[..] == b"/" => below,
                 _ if path.starts_with(b"/") => continue,
                 _ => path,
             };

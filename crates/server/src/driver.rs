@@ -227,14 +227,18 @@ impl Driver {
         self.wake();
     }
 
-    /// Looks at the keeper between two steps. `None` if the server ends meanwhile.
+    /// Looks at the keeper between two steps. `None` if the server ends meanwhile, or too many want
+    /// to look already. While the store does not work it waits.
     pub async fn read<R: Send + 'static>(
         &self,
         look: impl FnOnce(&Keeper) -> R + Send + 'static,
     ) -> Option<R> {
         let (answer, answered) = oneshot::channel();
         self.report(Input::Read(Box::new(move |keeper| {
-            let _ = answer.send(look(keeper));
+            // Whoever asked may have gone away.
+            if !answer.is_closed() {
+                let _ = answer.send(look(keeper));
+            }
         })));
         tokio::select! {
             biased;
@@ -243,11 +247,12 @@ impl Driver {
         }
     }
 
-    /// Since when the store does not work.
+    /// Since when the store does not work, or has not let us decide about locks.
     pub fn stalled_for(&self) -> Option<Duration> {
         let since = self.shared.stalled_since.load(Ordering::Relaxed);
         let now = self.shared.clock.elapsed();
-        (since != 0).then(|| now.saturating_sub(Duration::from_nanos(since)))
+        let stalled = (since != 0).then(|| now.saturating_sub(Duration::from_nanos(since)));
+        stalled.or_else(|| self.shared.tenure.waits_for())
     }
 
     /// Resolves when nothing enters the keeper any more.
@@ -258,6 +263,10 @@ impl Driver {
             Ok(end) => end.clone().unwrap_or(End::Stopped),
             Err(_) => End::Stopped,
         }
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.shared.is_over()
     }
 
     /// Ends as a crash does: nothing more is decided or told, and the store is let go. After an

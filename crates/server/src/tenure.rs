@@ -31,6 +31,11 @@ impl Tenure {
         self.0.as_ref().is_none_or(Lease::is_fresh)
     }
 
+    /// Since when locks may not be decided about, if they may not.
+    pub fn waits_for(&self) -> Option<Duration> {
+        self.0.as_ref().filter(|lease| !lease.is_fresh()).map(Lease::renewed_ago)
+    }
+
     /// Resolves when another server has taken over, or the store has failed for good; says meanwhile
     /// when service stops and goes on.
     pub async fn lost(self) -> String {

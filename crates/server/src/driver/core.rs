@@ -109,14 +109,18 @@ pub struct Queue<T> {
     waiting: VecDeque<(Duration, Input<T>)>,
     asks: usize,
     asks_max: usize,
+    reads: usize,
     heavy: usize,
 }
+
+/// Looks at the keeper that wait; more are refused (I10).
+const READS_MAX: usize = 1024;
 
 impl<T> Queue<T> {
     /// `asks_max` bounds what peers can make wait (I10); what the server itself reports is bounded
     /// by what it has under way.
     pub fn new(asks_max: usize) -> Self {
-        Self { waiting: VecDeque::new(), asks: 0, asks_max, heavy: 0 }
+        Self { waiting: VecDeque::new(), asks: 0, asks_max, reads: 0, heavy: 0 }
     }
 
     /// False if there is no room: then it is dropped as a full socket drops it, and its sender asks
@@ -125,6 +129,11 @@ impl<T> Queue<T> {
         match &input {
             Input::Ask(..) if self.asks >= self.asks_max => return false,
             Input::Heard(_) if self.waiting.len() >= self.asks_max => return false,
+            Input::Read(_) if self.reads >= READS_MAX => return false,
+            Input::Read(_) => {
+                self.reads += 1;
+                self.heavy += 1;
+            }
             Input::Ask(ask, _) => {
                 self.asks += 1;
                 self.heavy += usize::from(!ask.is_light());
@@ -146,7 +155,7 @@ impl<T> Queue<T> {
 
     /// All that waits. After a stop nothing enters the keeper any more.
     pub fn take(&mut self) -> Vec<Input<T>> {
-        (self.asks, self.heavy) = (0, 0);
+        (self.asks, self.reads, self.heavy) = (0, 0, 0);
         let mut inputs: Vec<Input<T>> = self.waiting.drain(..).map(|(_, input)| input).collect();
         if let Some(stop) = inputs.iter().position(|input| matches!(input, Input::Stop)) {
             inputs.truncate(stop + 1);
