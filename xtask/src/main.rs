@@ -1,5 +1,6 @@
 //! `cargo xtask`: how the project is tested and measured.
 
+mod package;
 mod planted;
 mod rings;
 mod shell;
@@ -13,6 +14,7 @@ usage: cargo xtask COMMAND
   fuzz [--seconds N]        every fuzz target for N seconds (20)
   sim [--seeds N] [--seed S]  the keeper in a simulated world; one seed is told as a story
   planted [--all]           every planted bug must be caught; --all looks for a seed for each
+  package [--check]         the Debian package, with man pages and completions; --check installs it in a root of its own
   bench [--check] [...]     speed beside NFS-Ganesha's; --check asserts the bars";
 
 fn main() -> ExitCode {
@@ -29,6 +31,8 @@ fn main() -> ExitCode {
         ["sim", rest @ ..] => rings::sim(rest),
         ["planted"] => planted::check(false),
         ["planted", "--all"] => planted::check(true),
+        ["package"] => package::package(false),
+        ["package", "--check"] => package::package(true),
         ["bench", rest @ ..] => rings::bench(rest),
         _ => {
             eprintln!("{USAGE}");

@@ -1,77 +1,190 @@
-//! What the documentation tells people to type: every `curl` of `docs/` is run as it is printed,
-//! against a live server in which alice holds a lock.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! The pages of the documentation against a live server: commands are run as printed, and what is
+//! listed is what there is.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 #[path = "support/live.rs"]
 mod live;
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use live::{Live, bytes};
 use wire::nlm::Status;
 
-use live::{Live, whole};
-
-fn pages() -> Vec<PathBuf> {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let pages = fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path());
-    let mut pages: Vec<_> =
-        pages.filter(|page| page.extension().is_some_and(|e| e == "md")).collect();
-    pages.sort();
-    pages
+fn page(name: &str) -> String {
+    let docs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs"));
+    fs::read_to_string(docs.join(name)).unwrap()
 }
 
-/// The ```sh blocks that use curl.
-fn blocks(text: &str) -> Vec<String> {
-    let blocks = text.split("```").skip(1).step_by(2);
-    let blocks = blocks.filter_map(|block| block.strip_prefix("sh\n"));
-    blocks.filter(|block| block.contains("curl ")).map(String::from).collect()
+/// The blocks of a page that a shell can run.
+fn blocks(page: &str) -> Vec<&str> {
+    page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
-/// What each curl of a block is to be answered: 200, or what the comment before it says.
-fn expected(block: &str) -> Vec<String> {
-    let mut expected = Vec::new();
-    let mut next = "200";
+/// The HTTP status that each `curl` of a block must get: 200, unless the line before says otherwise.
+fn expected(block: &str) -> Vec<u16> {
+    let mut all = Vec::new();
+    let mut next = 200;
     for line in block.lines() {
-        if let Some(code) = line.strip_prefix("# answers ") {
-            next = &code[..3];
+        if let Some(rest) = line.strip_prefix("# answers ") {
+            next = rest.split(':').next().unwrap().parse().unwrap();
         } else if line.contains("curl ") {
-            expected.push(std::mem::replace(&mut next, "200").to_string());
+            all.push(std::mem::replace(&mut next, 200));
         }
     }
-    expected
+    all
 }
 
-/// Everything as it is printed, but that curl also says what the answer was.
-const SHIM: &str =
-    "set -o pipefail\ncurl() { command curl -w '%{stderr}%{http_code}\\n' \"$@\"; }\n";
+/// Runs a block; gives the statuses that it got, and what it printed.
+fn run(server: &Live, block: &str) -> (Vec<u16>, String) {
+    let head = server.home.path().join("head");
+    let log = server.home.path().join("statuses");
+    fs::write(&log, "").unwrap();
+    let script = block
+        .replace("/run/lockkeeper/admin.sock", server.socket().to_str().unwrap())
+        .replace("/var/lib/lockkeeper", server.home.path().join("state").to_str().unwrap())
+        .replace("127.0.0.1:9049", &server.web.to_string());
+    // Every curl notes the status that it got.
+    let noting = r#"curl() { command curl -D "$HEAD" "$@"; ended=$?; head -n 1 "$HEAD" >> "$LOG"; rm "$HEAD"; return $ended; }"#;
+    let output = Command::new("sh")
+        .args(["-eu", "-c", &format!("{noting}\n{script}")])
+        .env("HEAD", &head)
+        .env("LOG", &log)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{block}: {said} {complaint}");
+    let statuses = fs::read_to_string(&log).unwrap();
+    let statuses =
+        statuses.lines().map(|line| line.split_whitespace().nth(1).unwrap().parse().unwrap());
+    (statuses.collect(), said)
+}
 
 #[tokio::test]
-async fn every_curl_of_the_docs_works_as_it_is_printed() {
+async fn the_curl_commands_of_the_operators_page_work_as_printed() {
     testbed::packages::install(&["curl", "jq"]).unwrap();
-    let mut run = 0;
-    for page in pages() {
-        for block in blocks(&fs::read_to_string(&page).unwrap()) {
-            // Each finds the world as the page describes it.
-            let live = Live::start(&[]);
-            let (alice, file) = live.client("alice", "a.db").await;
-            assert_eq!(alice.lock(&file, whole()).await.unwrap(), Status::Granted);
-            let state = live.home.path().join("state");
-            let here = block
-                .replace("/run/lockkeeper/admin.sock", live.socket().to_str().unwrap())
-                .replace("/var/lib/lockkeeper", state.to_str().unwrap())
-                .replace("127.0.0.1:9049", &live.web.to_string());
-            let output = Command::new("bash").args(["-c", &format!("{SHIM}{here}")]).output();
-            let output = output.unwrap();
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            let answers = String::from_utf8_lossy(&output.stdout).into_owned();
-            let codes: Vec<&str> = said.lines().collect();
-            let expected = expected(&block);
-            assert_eq!(codes, expected, "{}: {block}\n{answers}", page.display());
-            run += expected.len();
+    let server = Live::start(&[]);
+    let (alice, file) = server.client("alice", "a.db").await;
+    let page = page("operate.md");
+    let blocks: Vec<&str> =
+        blocks(&page).into_iter().filter(|block| block.contains("curl ")).collect();
+    assert!(blocks.len() >= 10, "{}", blocks.len());
+    for block in blocks {
+        // What it holds already it is granted again.
+        let granted = alice.lock(&file, bytes(0, 4095)).await.unwrap();
+        assert_eq!(granted, Status::Granted);
+        let (got, said) = run(&server, block);
+        assert_eq!(got, expected(block), "{block}\n{said}");
+    }
+}
+
+/// The paths of the API that nothing on the page shows would be a surprise to find.
+#[tokio::test]
+async fn every_path_of_the_api_is_on_the_operators_page() {
+    testbed::packages::install(&["curl"]).unwrap();
+    let server = Live::start(&[]);
+    let (_, document) = run(&server, "curl -s http://127.0.0.1:9049/openapi.json");
+    let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+    let page = page("operate.md").replace("/alice", "/{id}").replace("/$ID", "/{id}");
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let shown = page.lines().filter(|line| line.contains("curl ")).any(|line| {
+                let url = line.split("http://").nth(1).unwrap_or_default();
+                let url = url.split(['?', ' ', '\'', '"']).next().unwrap_or_default();
+                let asked = match line.split_once("-X ") {
+                    Some((_, rest)) => rest.split(' ').next().unwrap().to_lowercase(),
+                    None => "get".into(),
+                };
+                asked == *method && url.split_once('/').is_some_and(|(_, rest)| path[1..] == *rest)
+            });
+            assert!(shown, "{method} {path} is not on docs/operate.md");
         }
     }
-    assert!(run > 20, "the docs show how to use curl");
+}
+
+/// A row of the tables of docs/metrics.md: type and labels.
+fn documented_metrics() -> BTreeMap<String, (String, String)> {
+    let page = page("metrics.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `") && line.contains('_'));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        (cells[1].trim_matches('`').to_string(), (cells[2].to_string(), cells[3].to_string()))
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn the_metrics_page_lists_what_a_scrape_has_with_type_and_labels() {
+    testbed::packages::install(&["curl"]).unwrap();
+    let server = Live::start(&[]);
+    let (alice, file) = server.client("alice", "a.db").await;
+    alice.lock(&file, bytes(0, 4095)).await.unwrap();
+    let (_, scraped) = run(&server, "curl -s http://127.0.0.1:9049/metrics");
+    let documented = documented_metrics();
+    let mut found = BTreeMap::new();
+    for line in scraped.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            let total = if kind == "counter" { "_total" } else { "" };
+            found.insert(format!("{name}{total}"), kind.to_string());
+        }
+    }
+    let listed: BTreeMap<String, String> =
+        documented.iter().map(|(name, (kind, _))| (name.clone(), kind.clone())).collect();
+    assert_eq!(found, listed);
+    for line in scraped.lines().filter(|line| !line.starts_with('#')) {
+        let (name, labels) = line.split_once('{').unwrap_or((line, ""));
+        let part = ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end));
+        let labels = labels.split('}').next().unwrap();
+        for (label, value) in labels.split(',').filter_map(|label| label.split_once('=')) {
+            if label == "le" {
+                continue;
+            }
+            let known = documented.get(part.unwrap_or(name)).map(|(_, labels)| labels.as_str());
+            let known = known.unwrap_or_else(|| panic!("{line}"));
+            assert!(known.contains(&format!("`{label}`")), "{label} of {name} is not documented");
+            let value = value.trim_matches('"');
+            let free = ["procedure", "version"].contains(&label);
+            let words = known.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            assert!(free || words.clone().any(|word| word == value), "{label}={value} of {name}");
+        }
+    }
+}
+
+/// Every `$ lockkeeper ...` of the pages: the command exists, with these options.
+#[test]
+fn the_commands_on_the_pages_exist() {
+    let docs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs"));
+    let mut seen = 0;
+    for entry in fs::read_dir(docs).unwrap().flatten() {
+        let Ok(content) = fs::read_to_string(entry.path()) else { continue };
+        for line in content.lines().filter_map(|line| line.strip_prefix("$ lockkeeper ")) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let help = help(&words).unwrap_or_else(|| panic!("no such command: {line}"));
+            for option in words.iter().filter(|word| word.starts_with("--")) {
+                assert!(help.contains(option), "{line}: no {option} in {help}");
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "{seen}");
+}
+
+/// What the command says about itself; the second word is a command or an argument.
+fn help(words: &[&str]) -> Option<String> {
+    let ask = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
+        let output = command.args(words).arg("--help").output().unwrap();
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    };
+    let plain = words.len() > 1 && words[1].bytes().all(|byte| byte.is_ascii_lowercase());
+    plain.then(|| ask(&words[..2])).flatten().or_else(|| ask(&words[..1]))
 }
