@@ -13,3 +13,5 @@ mod events;
 mod locks;
 #[path = "api/recovery.rs"]
 mod recovery;
+#[path = "api/stall.rs"]
+mod stall;
