@@ -102,6 +102,8 @@ const UNIT_PACKAGES: &[&str] = &[
     "prometheus",
     "rpcbind",
     "rpcsvc-proto",
+    "strace",
+    "systemd",
     "tshark",
     "util-linux",
 ];

@@ -133,6 +133,29 @@ pub struct ClientName {
     pub address: String,
 }
 
+impl ClientName {
+    /// What to call it in a command that people paste into a shell: a peer chose the name, so only
+    /// a plain word will do; else the id.
+    pub fn word(&self) -> &str {
+        word(&self.id, &self.name)
+    }
+}
+
+impl Client {
+    /// As [`ClientName::word`].
+    pub fn word(&self) -> &str {
+        word(&self.id, &self.name)
+    }
+}
+
+fn word<'a>(id: &'a str, name: &'a str) -> &'a str {
+    let plain = |letter: u8| letter.is_ascii_alphanumeric() || b"._-".contains(&letter);
+    let is_word =
+        name.bytes().all(plain) && name.starts_with(|first: char| first.is_alphanumeric());
+    // One that calls itself as another's id is would have the other fenced.
+    if is_word && crate::ids::parse_client(name).is_none() { name } else { id }
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Client {
     pub id: String,

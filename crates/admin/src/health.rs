@@ -30,15 +30,15 @@ impl Several {
         self.count += 1;
     }
 
-    /// "bob has", "bob and 3 others have"; and the id for the command. Never the name: a peer chose
-    /// it, and commands are pasted into a shell.
+    /// "bob has", "bob and 3 others have"; and what to call the first in a command.
     fn who(&self, has: &str, have: &str) -> Option<(String, &str)> {
-        let ClientName { id, name, .. } = self.first.as_ref()?;
+        let first = self.first.as_ref()?;
+        let (name, word) = (&first.name, first.word());
         Some(match self.count {
-            1 => (format!("{name} {has}"), id),
+            1 => (format!("{name} {has}"), word),
             count => {
                 let others = shown::count(count - 1, "other", "others");
-                (format!("{name} and {others} {have}"), id)
+                (format!("{name} and {others} {have}"), word)
             }
         })
     }
@@ -127,7 +127,7 @@ fn tell_grace(grace: &GraceStatus, tell: &mut impl FnMut(Severity, &str, String,
     let silent = grace.expected.iter().find(|expected| expected.notices > 1 && !expected.answered);
     match silent {
         Some(silent) => {
-            let ClientName { id, name, .. } = &silent.client;
+            let (name, word) = (&silent.client.name, silent.client.word());
             tell(
                 Severity::Warning,
                 "LK103",
@@ -136,7 +136,7 @@ fn tell_grace(grace: &GraceStatus, tell: &mut impl FnMut(Severity, &str, String,
                     silent.notices
                 ),
                 format!(
-                    "lockkeeper doctor --client {id}     (or stop waiting: lockkeeper grace end)"
+                    "lockkeeper doctor --client {word}     (or stop waiting: lockkeeper grace end)"
                 ),
             );
         }
@@ -195,5 +195,29 @@ fn tell_clients(
             format!("{who} fenced: no locks, no writes."),
             format!("lockkeeper unfence {first}"),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_never_carries_what_a_shell_would_act_on() {
+        let named = |name: &str| ClientName {
+            id: "c7".into(),
+            name: name.into(),
+            address: "10.0.0.7".into(),
+        };
+        for plain in ["bob", "web-1.example.com", "HOST_7"] {
+            assert_eq!(named(plain).word(), plain);
+        }
+        for odd in ["", "bob; reboot", "$(reboot)", "-rf", "a b", "a\\x1b", "c1", "b\u{f6}b", "`x`"]
+        {
+            assert_eq!(named(odd).word(), "c7", "{odd}");
+        }
+        let several = Several { first: Some(named("a|b")), count: 3 };
+        let (who, word) = several.who("is", "are").unwrap();
+        assert_eq!((who.as_str(), word), ("a|b and 2 others are", "c7"));
     }
 }

@@ -125,11 +125,3 @@ fn named(name: &str, id: &str) -> String {
 fn name_of(client: &ClientName) -> String {
     named(&client.name, &client.id)
 }
-
-/// How to name it in a command that is to be copied: by its name if a shell leaves that alone.
-fn argument(client: &Client) -> &str {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-:".contains(c);
-    let name = &client.name;
-    let usable = !name.is_empty() && !name.starts_with('-') && name.chars().all(plain);
-    if usable { name } else { &client.id }
-}

@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 
 use super::locks::word;
-use super::{Session, argument, called, name_of};
+use super::{Session, called, name_of};
 use crate::daemon::{Failed, encoded, query};
 use crate::listing::{Listing, Shape};
 use crate::tables::{Cell, Table, age, many, moment};
@@ -141,7 +141,7 @@ fn remarks(client: &Client) -> Vec<String> {
         remarks.push(format!("has not answered {}", many(notice.attempts.into(), "notice")));
     }
     if client.pending_reboot.is_some() {
-        remarks.push(format!("lockkeeper confirm-reboot {}", argument(client)));
+        remarks.push(format!("lockkeeper confirm-reboot {}", client.word()));
     }
     remarks
 }
@@ -211,10 +211,10 @@ fn described(client: &Client, colour: bool) -> String {
                 clean(&pending.why)
             ),
         );
-        line("action", format!("lockkeeper confirm-reboot {}", argument(client)));
+        line("action", format!("lockkeeper confirm-reboot {}", client.word()));
     }
     if client.fenced {
-        line("action", format!("lockkeeper unfence {}", argument(client)));
+        line("action", format!("lockkeeper unfence {}", client.word()));
     }
     text
 }

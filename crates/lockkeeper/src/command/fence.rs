@@ -4,7 +4,7 @@ use admin::api::ClientDone;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use super::{Session, argument, called};
+use super::{Session, called};
 use crate::daemon::{Failed, Method, encoded, query};
 use crate::tables::{age, many};
 use crate::terminal::{self, agreed, clean, must_be_asked, talk};
@@ -52,7 +52,7 @@ impl Fence {
             client.id,
             clean(&client.address),
             seen.unwrap_or_default(),
-            argument(client)
+            client.word()
         ));
         if !self.yes && !agreed("Fence?")? {
             return Err(Failed::Declined(format!("{name} was not fenced")));

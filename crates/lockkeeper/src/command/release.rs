@@ -5,7 +5,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
 use super::locks::{end, mode, word};
-use super::{Session, argument, name_of};
+use super::{Session, name_of};
 use crate::daemon::{Failed, Method, encoded, query};
 use crate::tables::age;
 use crate::terminal::{self, agreed, clean, must_be_asked, talk};
@@ -105,7 +105,7 @@ fn described(plan: &Released) -> String {
         let warning = warning.trim_end_matches(['.', '\n']);
         let mut lines = vec![format!("{}.", clean(warning))];
         if !warning.contains("lockkeeper fence") {
-            lines.push(format!("To stop it as well: lockkeeper fence {}", argument(&plan.client)));
+            lines.push(format!("To stop it as well: lockkeeper fence {}", plan.client.word()));
         }
         text += &format!("\nwarning: {}", lines.join("\n         "));
     }

@@ -73,7 +73,7 @@ async fn a_fence_takes_locks_and_refuses_new_ones_and_survives_a_crash() {
     assert!(writes(&alice, &file).await.is_err(), "its writes are refused too");
     let status = live.get("/v1/status");
     assert_eq!(status["counts"]["fenced"], 1);
-    assert!(status["health"].to_string().contains("lockkeeper unfence c"), "{status:#}");
+    assert!(status["health"].to_string().contains("lockkeeper unfence alice"), "{status:#}");
     // Forgetting it would lift the fence.
     assert_eq!(live.ask("DELETE", "/v1/clients/alice").json()["code"], "busy");
 

@@ -256,10 +256,10 @@ async fn a_standby_says_whom_it_waits_for() {
     let node = |name: &str| {
         let home = dir.path().join(name);
         let socket = home.join("admin.sock");
-        let options = ["--store", &url, "--node", name, "--standby", "--admin", "off"];
-        let places = ["--admin-socket", socket.to_str().unwrap(), dir.path().to_str().unwrap()];
+        let export = dir.path().to_str().unwrap();
+        let options = ["--store", &url, "--node", name, "--standby", export];
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        (Node::start(&home, port, &[&options[..], &places].concat()), socket)
+        (Node::start(&home, port, &options), socket)
     };
     let (mut fox, at_fox) = node("fox");
     fox.serves().await;
