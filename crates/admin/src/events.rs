@@ -1,5 +1,6 @@
 //! What happens, streamed as it happens. A reader that comes back names the last event it has; one
-//! that fell behind, or has an event of another epoch, is told to look at everything anew.
+//! that fell behind, or has an event of another epoch, is told to look at everything anew. Every
+//! reader has an id from its beginning on (`live`), so that it can come back before anything happens.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 type Stream = Sse<axum::response::sse::KeepAliveStream<ReceiverStream<Result<Sent, Infallible>>>>;
 
-/// What happens, as server-sent events: `news` (an Event), `locks` (a Tally), `resync`
+/// What happens, as server-sent events: `news` (an Event), `locks` (a Tally), `live`, `resync`
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(EventQuery, ("Last-Event-ID" = Option<String>, Header, description = "Go on after this one")),
     responses((status = 200, body = Event, content_type = "text/event-stream"), Problems))]
@@ -72,7 +73,7 @@ pub async fn recent(
     let control = shared.control()?;
     let chronicle = control.chronicle();
     let count = last_of(&query, 100)?;
-    let entries = chronicle.after(chronicle.before_last(count), count).unwrap_or_default();
+    let entries = chronicle.recent(count);
     Ok(axum::Json(entries.iter().map(|entry| tell_entry(chronicle, entry)).collect()))
 }
 
@@ -83,26 +84,48 @@ fn last_of(query: &EventQuery, default: usize) -> Result<usize, Problem> {
     }
 }
 
+const RESTARTED: &str = "the server restarted";
+const OVERRUN: &str = "more happened than is kept";
+const UNKNOWN: &str = "the last event id is none of this server";
+
 /// Where a reader begins.
 struct Start {
+    /// Why it must look at everything anew.
+    resync: Option<&'static str>,
+    replay: Vec<Arc<Entry>>,
     after: u64,
-    resync: bool,
 }
 
 impl Start {
     fn of(chronicle: &Chronicle, last: Option<&str>, replay: usize) -> Self {
         let Some(last) = last.filter(|id| !id.is_empty()) else {
-            return Self { after: chronicle.before_last(replay), resync: false };
+            return Self::anew(chronicle, None, replay, 0);
         };
-        let known = last.split_once('-').and_then(|(epoch, number)| {
-            let (epoch, number): (u64, u64) = (epoch.parse().ok()?, number.parse().ok()?);
-            let ours = epoch == chronicle.epoch().0 && chronicle.after(number, 0).is_ok();
-            ours.then_some(number)
+        let ids = last.split_once('-').and_then(|(epoch, number)| {
+            Some((epoch.parse::<u64>().ok()?, number.parse::<u64>().ok()?))
         });
-        match known {
-            Some(after) => Self { after, resync: false },
-            None => Self { after: chronicle.before_last(replay), resync: true },
+        match ids {
+            Some((epoch, number)) if epoch == chronicle.epoch().0 => {
+                match chronicle.after(number, 0) {
+                    Ok(_) => Self { resync: None, replay: Vec::new(), after: number },
+                    Err(Missed) if number > chronicle.last() => {
+                        Self::anew(chronicle, Some(UNKNOWN), replay, 0)
+                    }
+                    Err(Missed) => Self::anew(chronicle, Some(OVERRUN), replay, number),
+                }
+            }
+            Some(_) => Self::anew(chronicle, Some(RESTARTED), replay, 0),
+            None => Self::anew(chronicle, Some(UNKNOWN), replay, 0),
         }
+    }
+
+    /// With the last so many of those after the number `seen`.
+    fn anew(chronicle: &Chronicle, resync: Option<&'static str>, replay: usize, seen: u64) -> Self {
+        let last = chronicle.last();
+        let mut replay = chronicle.recent(replay);
+        replay.retain(|entry| entry.number > seen);
+        let after = replay.last().map_or(last, |entry| entry.number);
+        Self { resync, replay, after }
     }
 }
 
@@ -116,9 +139,15 @@ async fn tell(
     let chronicle = control.chronicle();
     let mut news = chronicle.watch();
     let mut after = start.after;
-    if start.resync {
-        to.send(Ok(resync("the server restarted"))).await.ok()?;
+    if let Some(why) = start.resync {
+        // Who is lost in the middle of the replay comes back to all of it.
+        let before = start.replay.first().map_or(after, |entry| entry.number - 1);
+        to.send(Ok(resync(chronicle, before, why))).await.ok()?;
     }
+    for entry in start.replay {
+        to.send(Ok(sent(chronicle, &entry))).await.ok()?;
+    }
+    let mut told_live = false;
     loop {
         news.borrow_and_update();
         loop {
@@ -131,10 +160,15 @@ async fn tell(
                     }
                 }
                 Err(Missed) => {
-                    after = chronicle.before_last(0);
-                    to.send(Ok(resync("more happened than is kept"))).await.ok()?;
+                    after = chronicle.last();
+                    to.send(Ok(resync(chronicle, after, OVERRUN))).await.ok()?;
                 }
             }
+        }
+        if !told_live {
+            told_live = true;
+            let id = id_of(chronicle, after);
+            to.send(Ok(Sent::default().event("live").id(&id).data(&id))).await.ok()?;
         }
         tokio::select! {
             changed = news.changed() => changed.ok()?,
@@ -157,14 +191,19 @@ fn sent(chronicle: &Chronicle, entry: &Entry) -> Sent {
     sent.json_data(event).unwrap_or_default()
 }
 
-fn resync(why: &str) -> Sent {
-    Sent::default().event("resync").data(why)
+fn resync(chronicle: &Chronicle, after: u64, why: &str) -> Sent {
+    Sent::default().event("resync").id(id_of(chronicle, after)).data(why)
+}
+
+/// What a reader that has everything up to this number comes back with.
+fn id_of(chronicle: &Chronicle, number: u64) -> String {
+    format!("{}-{number}", chronicle.epoch().0)
 }
 
 fn tell_entry(chronicle: &Chronicle, entry: &Entry) -> Event {
     let news = &entry.news;
     Event {
-        id: format!("{}-{}", chronicle.epoch().0, entry.number),
+        id: id_of(chronicle, entry.number),
         at: shown::time(entry.at_ms),
         level: match news.level {
             news::Level::Debug => Level::Debug,
@@ -215,5 +254,47 @@ fn count(keeper: &Keeper) -> Tally {
         waiting: counts.waiters as u64,
         unconfirmed: counts.unconfirmed as u64,
         clients: counts.clients as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keeper::bytes::Name;
+    use keeper::identity::Epoch;
+    use server::news::News;
+
+    use super::*;
+
+    fn by_operator() -> News {
+        News::of_operator("reloaded", "read again".into(), Name::from("root"))
+    }
+
+    fn start(chronicle: &Chronicle, last: Option<&str>, replay: usize) -> (Vec<u64>, u64) {
+        let start = Start::of(chronicle, last, replay);
+        (start.replay.iter().map(|entry| entry.number).collect(), start.after)
+    }
+
+    #[test]
+    fn a_reader_begins_where_it_was_or_is_told_the_true_reason() {
+        let chronicle = Chronicle::new(Epoch(7));
+        let why = |last| Start::of(&chronicle, Some(last), 0).resync;
+        assert_eq!(start(&chronicle, None, 5), (vec![], 0));
+        assert_eq!(why("7-0"), None, "nothing happened, nothing is lost");
+        chronicle.write(0, by_operator());
+        assert_eq!(start(&chronicle, None, 5), (vec![1], 1));
+        assert_eq!(start(&chronicle, None, 0), (vec![], 1));
+        assert_eq!((why("7-0"), start(&chronicle, Some("7-0"), 5)), (None, (vec![], 0)));
+        assert_eq!(why("6-1"), Some(RESTARTED));
+        for odd in ["7-2", "7-18446744073709551615", "7-99999999999999999999", "x", "7-", "-1"] {
+            assert_eq!(why(odd), Some(UNKNOWN), "{odd}");
+        }
+        let by_peer =
+            News { by: None, kind: "registered", level: news::Level::Debug, ..by_operator() };
+        (0..KEPT_MAX).for_each(|_| chronicle.write(0, by_peer.clone()));
+        assert_eq!(why("7-1"), Some(OVERRUN));
+        // What it has is not told again.
+        let (replay, after) = start(&chronicle, Some("7-1"), KEPT_MAX);
+        assert!(replay[0] > 1 && replay.last() == Some(&after) && after == chronicle.last());
+        assert_eq!(start(&chronicle, None, KEPT_MAX).0[0], 1, "the record is still there");
     }
 }

@@ -8,18 +8,24 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use keeper::Keeper;
-use keeper::identity::ClientId;
+use keeper::identity::{ClientId, ShareId};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use server::Control;
-use server::meters::{Asked, Count, Fate, Histogram, Meters, PROCEDURES, Program, Result as Said};
+use server::meters::{Asked, Count, Histogram, Meters, PROCEDURES, Program, Result as Said};
 
-use crate::api::{ClientState, Problem};
+use crate::api::Problem;
 use crate::problem::Problems;
 use crate::{Shared, clients};
+
+mod names;
+#[cfg(test)]
+mod tests;
+
+use names::{CLIENT_STATES, FATES, NSM, OPERATIONS, PROGRAMS, RESULTS};
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -37,18 +43,18 @@ pub async fn scrape(State(shared): State<Arc<Shared>>) -> Result<Response, Probl
     // While the store fails the driver waits with it, and that is when metrics are wanted most.
     let read = control.driver().read(move |keeper| Gauges::read(keeper, now));
     let gauges = tokio::time::timeout(std::time::Duration::from_secs(2), read).await;
-    let gauges = gauges.ok().flatten().unwrap_or_default();
+    let gauges = gauges.ok().flatten();
     let stalled = control.driver().stalled_for().map_or(0.0, |since| since.as_secs_f64());
     let (store, version) = (shared.facts.store.clone(), shared.facts.version.clone());
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape { control, gauges, stalled, store, version }));
+    let seen = Seen { gauges, stalled, store, version };
+    registry.register_collector(Box::new(Scrape { control, seen }));
     let mut text = String::with_capacity(64 << 10);
     encode(&mut text, &registry).map_err(|_| Problem::ending())?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }
 
 /// What is read from the keeper.
-#[derive(Default)]
 struct Gauges {
     held: u64,
     unconfirmed: u64,
@@ -59,21 +65,15 @@ struct Gauges {
     grace: Option<f64>,
 }
 
-const CLIENT_STATES: [(ClientState, &str); 7] = [
-    (ClientState::Fenced, "fenced"),
-    (ClientState::RebootPending, "reboot_pending"),
-    (ClientState::Crashed, "crashed"),
-    (ClientState::Suspect, "suspect"),
-    (ClientState::Recovering, "recovering"),
-    (ClientState::Active, "active"),
-    (ClientState::Idle, "idle"),
-];
-
 impl Gauges {
     fn read(keeper: &Keeper, now: std::time::Duration) -> Self {
         let counts = keeper.counts();
-        let entries = (counts.locks + counts.shares) as u64;
-        let unconfirmed = counts.unconfirmed as u64;
+        // Locks alone: shares have a number of their own.
+        let missing = match counts.unconfirmed {
+            0 => 0,
+            _ => keeper.shares(ShareId(0)).filter(|share| !share.confirmed).count(),
+        };
+        let unconfirmed = counts.unconfirmed.saturating_sub(missing) as u64;
         let (unconfirmed, releasable) =
             if keeper.in_window() { (unconfirmed, 0) } else { (0, unconfirmed) };
         let mut clients = [0; CLIENT_STATES.len()];
@@ -84,7 +84,7 @@ impl Gauges {
             }
         }
         Self {
-            held: entries.saturating_sub(unconfirmed + releasable),
+            held: (counts.locks as u64).saturating_sub(unconfirmed + releasable),
             unconfirmed,
             releasable,
             shares: counts.shares as u64,
@@ -93,11 +93,44 @@ impl Gauges {
             grace: keeper.grace().map(|grace| grace.ends.saturating_sub(now).as_secs_f64()),
         }
     }
+
+    fn write(&self, out: &mut Out<'_>) -> fmt::Result {
+        let registered: u64 = self.clients.iter().sum();
+        let help = "Hosts and registrants that are known";
+        out.gauge("nsm_clients_registered", help)?.encode_gauge(&registered)?;
+        let mut locks = out.gauge("lockkeeper_locks", "Locks, by state")?;
+        let states = [
+            ("held", self.held),
+            ("unconfirmed", self.unconfirmed),
+            ("releasable", self.releasable),
+        ];
+        for (state, count) in states {
+            locks.encode_family(&[("state", state)])?.encode_gauge(&count)?;
+        }
+        out.gauge("lockkeeper_shares", "Share reservations")?.encode_gauge(&self.shares)?;
+        out.gauge("lockkeeper_waiters", "Requests that wait")?.encode_gauge(&self.waiters)?;
+        let mut clients = out.gauge("lockkeeper_clients", "Clients, by state")?;
+        for ((_, state), count) in CLIENT_STATES.iter().zip(self.clients) {
+            clients.encode_family(&[("state", *state)])?.encode_gauge(&count)?;
+        }
+        let help = "Whether a grace period lasts";
+        let active = u64::from(self.grace.is_some());
+        out.gauge("lockkeeper_grace_active", help)?.encode_gauge(&active)?;
+        let help = "Until the grace period ends at the latest";
+        let mut remaining = out.measured("lockkeeper_grace_remaining", help, MetricType::Gauge)?;
+        remaining.encode_gauge(&self.grace.unwrap_or(0.0))
+    }
 }
 
 struct Scrape {
     control: Control,
-    gauges: Gauges,
+    seen: Seen,
+}
+
+/// What was seen when the scrape began.
+struct Seen {
+    /// `None` if the keeper could not be looked at: numbers that are not known are left out.
+    gauges: Option<Gauges>,
     stalled: f64,
     store: String,
     version: String,
@@ -112,98 +145,22 @@ impl fmt::Debug for Scrape {
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let Some(meters) = self.control.meters() else { return Ok(()) };
+        self.seen.write(meters, encoder)
+    }
+}
+
+impl Seen {
+    fn write(&self, meters: &Meters, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = Out(encoder);
-        self.nsm(meters, &mut out)?;
-        self.locks(meters, &mut out)?;
+        if let Some(gauges) = &self.gauges {
+            gauges.write(&mut out)?;
+        }
+        nsm(meters, &mut out)?;
+        locks(meters, &mut out)?;
         self.store(meters, &mut out)?;
         rpc(meters, &mut out)?;
         let mut info = out.gauge("lockkeeper_build_info", "Which version runs")?;
         info.encode_family(&[("version", self.version.as_str())])?.encode_gauge(&1u64)
-    }
-}
-
-impl Scrape {
-    /// The eight names that are agreed upon (R8.2).
-    fn nsm(&self, meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
-        let mut requests = out.counter("nsm_requests", "Calls of the status monitor")?;
-        for (number, procedure) in NSM.iter().enumerate() {
-            for (fate, result) in FATES {
-                let count = meters.calls(Program::Nsm, number, fate);
-                let labels = [("procedure", *procedure), ("result", result)];
-                count_in(&mut requests, &labels, count)?;
-            }
-        }
-        let mut durations = out.seconds("nsm_request_duration", "How long those calls took")?;
-        for (number, procedure) in NSM.iter().enumerate() {
-            if let Some(histogram) = meters.nsm_duration(number) {
-                observe_in(&mut durations, &[("procedure", *procedure)], histogram)?;
-            }
-        }
-        let registered: u64 = self.gauges.clients.iter().sum();
-        let help = "Hosts and registrants that are known";
-        out.gauge("nsm_clients_registered", help)?.encode_gauge(&registered)?;
-        let mut notices =
-            out.counter("nsm_notifications", "Notices to clients, by what became of them")?;
-        let results = [
-            ("started", &meters.notices_started),
-            ("success", &meters.notices_answered),
-            ("failed", &meters.notices_failed),
-        ];
-        for (result, count) in results {
-            count_in(&mut notices, &[("result", result)], count.get())?;
-        }
-        let help = "How long an attempt to notify took";
-        plain(&mut out.seconds("nsm_notification_duration", help)?, &meters.notice_duration)?;
-        let help = "Reboots that were accepted, and hosts not heard of in the recovery window";
-        out.plain_counter("nsm_crashes_detected", help, &meters.crashes)?;
-        let help = "Times that locks of a host were cleaned up";
-        out.plain_counter("nsm_crash_cleanups", help, &meters.clean_ups)?;
-        let help = "Locks and shares that went in those";
-        out.plain_counter("nsm_locks_cleaned_on_crash", help, &meters.locks_cleaned)
-    }
-
-    fn locks(&self, meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
-        let gauges = &self.gauges;
-        let mut locks = out.gauge("lockkeeper_locks", "Locks and shares, by state")?;
-        let states = [
-            ("held", gauges.held),
-            ("unconfirmed", gauges.unconfirmed),
-            ("releasable", gauges.releasable),
-        ];
-        for (state, count) in states {
-            locks.encode_family(&[("state", state)])?.encode_gauge(&count)?;
-        }
-        out.gauge("lockkeeper_shares", "Share reservations")?.encode_gauge(&gauges.shares)?;
-        out.gauge("lockkeeper_waiters", "Requests that wait")?.encode_gauge(&gauges.waiters)?;
-        let mut clients = out.gauge("lockkeeper_clients", "Clients, by state")?;
-        for ((_, state), count) in CLIENT_STATES.iter().zip(gauges.clients) {
-            clients.encode_family(&[("state", *state)])?.encode_gauge(&count)?;
-        }
-        let mut requests = out.counter("lockkeeper_lock_requests", "Lock requests decided")?;
-        for (asked, op) in Asked::ALL.into_iter().zip(OPERATIONS) {
-            for (said, result) in Said::ALL.into_iter().zip(RESULTS) {
-                let count = meters.lock_requests(asked, said);
-                count_in(&mut requests, &[("op", op), ("result", result)], count)?;
-            }
-        }
-        let mut reclaims = out.counter("lockkeeper_reclaims", "Reclaims decided")?;
-        for (said, result) in Said::ALL.into_iter().zip(RESULTS) {
-            count_in(&mut reclaims, &[("result", result)], meters.reclaims(said))?;
-        }
-        let help = "How long those waited who were granted a lock later";
-        plain(&mut out.seconds("lockkeeper_lock_wait", help)?, &meters.lock_wait)?;
-        let mut callbacks =
-            out.counter("lockkeeper_granted_callbacks", "Attempts to tell a waiter of its lock")?;
-        let results = ["accepted", "denied", "unclear", "unsent"];
-        for (result, count) in results.into_iter().zip(&meters.callbacks) {
-            count_in(&mut callbacks, &[("result", result)], count.get())?;
-        }
-        let help = "Whether a grace period lasts";
-        let active = u64::from(gauges.grace.is_some());
-        out.gauge("lockkeeper_grace_active", help)?.encode_gauge(&active)?;
-        let help = "Until the grace period ends at the latest";
-        let mut remaining = out.measured("lockkeeper_grace_remaining", help, MetricType::Gauge)?;
-        remaining.encode_gauge(&gauges.grace.unwrap_or(0.0))
     }
 
     fn store(&self, meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
@@ -217,13 +174,75 @@ impl Scrape {
     }
 }
 
+/// The names that are agreed upon (R8.2).
+fn nsm(meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
+    let mut requests = out.counter("nsm_requests", "Calls of the status monitor")?;
+    for (number, procedure) in NSM.iter().enumerate() {
+        for (fate, result) in FATES {
+            let count = meters.calls(Program::Nsm, number, fate);
+            let labels = [("procedure", *procedure), ("result", result)];
+            count_in(&mut requests, &labels, count)?;
+        }
+    }
+    let mut durations = out.seconds("nsm_request_duration", "How long those calls took")?;
+    for (number, procedure) in NSM.iter().enumerate() {
+        if let Some(histogram) = meters.nsm_duration(number) {
+            observe_in(&mut durations, &[("procedure", *procedure)], histogram)?;
+        }
+    }
+    let mut notices =
+        out.counter("nsm_notifications", "Notices to clients, by what became of them")?;
+    let results = [
+        ("started", &meters.notices_started),
+        ("success", &meters.notices_answered),
+        ("failed", &meters.notices_failed),
+    ];
+    for (result, count) in results {
+        count_in(&mut notices, &[("result", result)], count.get())?;
+    }
+    let help = "How long an attempt to notify took";
+    plain(&mut out.seconds("nsm_notification_duration", help)?, &meters.notice_duration)?;
+    let help = "Hosts that rebooted or were not heard of in the recovery window";
+    out.plain_counter("nsm_crashes_detected", help, &meters.crashes)?;
+    let help = "Times that locks of a host were cleaned up";
+    out.plain_counter("nsm_crash_cleanups", help, &meters.clean_ups)?;
+    let help = "Locks and shares that went in those";
+    out.plain_counter("nsm_locks_cleaned_on_crash", help, &meters.locks_cleaned)
+}
+
+fn locks(meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
+    let mut requests = out.counter("lockkeeper_lock_requests", "Lock requests decided")?;
+    for (asked, op) in Asked::ALL.into_iter().zip(OPERATIONS) {
+        for (said, result) in Said::ALL.into_iter().zip(RESULTS) {
+            let count = meters.lock_requests(asked, said);
+            count_in(&mut requests, &[("op", op), ("result", result)], count)?;
+        }
+    }
+    let mut reclaims = out.counter("lockkeeper_reclaims", "Reclaims decided")?;
+    for (said, result) in Said::ALL.into_iter().zip(RESULTS) {
+        count_in(&mut reclaims, &[("result", result)], meters.reclaims(said))?;
+    }
+    let help = "How long those waited who were granted a lock later";
+    plain(&mut out.seconds("lockkeeper_lock_wait", help)?, &meters.lock_wait)?;
+    let mut callbacks =
+        out.counter("lockkeeper_granted_callbacks", "Attempts to tell a waiter of its lock")?;
+    let results = ["accepted", "denied", "unclear", "unsent"];
+    for (result, count) in results.into_iter().zip(&meters.callbacks) {
+        count_in(&mut callbacks, &[("result", result)], count.get())?;
+    }
+    Ok(())
+}
+
 fn rpc(meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
     let mut requests = out.counter("lockkeeper_rpc_requests", "Calls, by what became of them")?;
     for (program, (name, procedures)) in Program::ALL.into_iter().zip(PROGRAMS) {
-        for number in 0..PROCEDURES {
-            let procedure = procedures.get(number).copied().unwrap_or("other");
+        // Several numbers are none of the program's: one series for all of them.
+        let of = |number| procedures.get(number).copied().unwrap_or("other");
+        let known = procedures.iter().copied().filter(|procedure| *procedure != "other");
+        for procedure in known.chain(["other"]) {
             for (fate, status) in FATES {
-                let count = meters.calls(program, number, fate);
+                let numbers = (0..PROCEDURES).filter(|number| of(*number) == procedure);
+                let count: u64 = numbers.map(|number| meters.calls(program, number, fate)).sum();
                 if count > 0 {
                     let labels = [("program", name), ("procedure", procedure), ("status", status)];
                     count_in(&mut requests, &labels, count)?;
@@ -298,101 +317,9 @@ fn plain(out: &mut MetricEncoder<'_>, histogram: &Histogram) -> fmt::Result {
         .enumerate()
         .map(|(bucket, count)| match bucket < Histogram::BOUNDS {
             true => (Histogram::bound(bucket).as_secs_f64(), *count),
-            false => (f64::MAX, *count),
+            false => (f64::INFINITY, *count),
         })
         .collect();
     let all = counts.iter().sum();
     out.encode_histogram::<[(&str, &str); 0]>(sum, all, &buckets, None)
 }
-
-const FATES: [(Fate, &str); 4] = [
-    (Fate::Success, "success"),
-    (Fate::NotRun, "not_run"),
-    (Fate::Denied, "denied"),
-    (Fate::Dropped, "dropped"),
-];
-
-/// In the order of `Asked::ALL` and `Result::ALL`.
-const OPERATIONS: [&str; 6] = ["lock", "test", "unlock", "cancel", "share", "unshare"];
-const RESULTS: [&str; 6] = ["granted", "denied", "blocked", "grace", "deadlock", "refused"];
-
-/// In the order of `Program::ALL`; procedures by their numbers.
-const PROGRAMS: [(&str, &[&str]); 5] = [
-    (
-        "nfs",
-        &[
-            "null",
-            "getattr",
-            "setattr",
-            "lookup",
-            "access",
-            "readlink",
-            "read",
-            "write",
-            "create",
-            "mkdir",
-            "symlink",
-            "mknod",
-            "remove",
-            "rmdir",
-            "rename",
-            "link",
-            "readdir",
-            "readdirplus",
-            "fsstat",
-            "fsinfo",
-            "pathconf",
-            "commit",
-        ],
-    ),
-    ("mount", &["null", "mnt", "dump", "umnt", "umntall", "export"]),
-    (
-        "nlm",
-        &[
-            "null",
-            "test",
-            "lock",
-            "cancel",
-            "unlock",
-            "granted",
-            "test_msg",
-            "lock_msg",
-            "cancel_msg",
-            "unlock_msg",
-            "granted_msg",
-            "test_res",
-            "lock_res",
-            "cancel_res",
-            "unlock_res",
-            "granted_res",
-            "other",
-            "other",
-            "other",
-            "other",
-            "share",
-            "unshare",
-            "nm_lock",
-            "free_all",
-        ],
-    ),
-    ("nsm", &NSM),
-    (
-        "rpcbind",
-        &[
-            "null",
-            "set",
-            "unset",
-            "getport",
-            "dump",
-            "callit",
-            "gettime",
-            "uaddr2taddr",
-            "taddr2uaddr",
-            "getversaddr",
-            "indirect",
-            "getaddrlist",
-            "getstat",
-        ],
-    ),
-];
-const NSM: [&str; 7] = ["null", "stat", "mon", "unmon", "unmon_all", "simu_crash", "notify"];

@@ -4,7 +4,9 @@
 use std::net::IpAddr;
 
 use crate::bytes::Name;
-use crate::identity::{ClientId, Epoch, GrantId, Incarnation, NoticeId};
+use crate::identity::{ClientId, Epoch, GrantId, Incarnation, LockId, NoticeId};
+use crate::range::Range;
+use crate::request::Mode;
 use crate::step::Refusal;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +63,13 @@ pub enum Event {
         client: ClientId,
         count: u64,
         why: Release,
+    },
+    /// An operator took this one away.
+    ReleasedByHand {
+        client: ClientId,
+        id: LockId,
+        what: Taken,
+        by: Name,
     },
     /// A late packet of an incarnation that is gone.
     Ghost {
@@ -170,4 +179,11 @@ pub enum Release {
     /// Recovered from a roster and not reclaimed.
     RosterEnd,
     Operator(Name),
+}
+
+/// What an operator took away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    Lock(Range, Mode),
+    Share,
 }

@@ -35,7 +35,7 @@ pub struct OpenGrant {
     pub handle: Handle,
     pub form: Form,
     pub attempt: u32,
-    pub since_ms: u64,
+    pub since: Duration,
     /// The step in which it was last sent.
     pub step: u64,
     /// The last attempt has not been reported on.
@@ -229,7 +229,7 @@ impl Keeper {
     fn grant_waiter(&mut self, id: WaiterId, now: Time) {
         let Some(waiter) = self.forget_waiter(id, now) else { return };
         let Waiter {
-            file, owner, range, mode, incarnation, monitored, handle, form, since_ms, ..
+            file, owner, range, mode, incarnation, monitored, handle, form, since, ..
         } = waiter;
         let terms = Terms { mode, incarnation, monitored, confirmed: true };
         let before = self.table.owned(owner, file, range);
@@ -247,7 +247,7 @@ impl Keeper {
             handle,
             form,
             attempt: 1,
-            since_ms,
+            since,
             step: self.steps,
             in_flight: true,
             maybe_taken: false,
@@ -290,7 +290,7 @@ impl Keeper {
             mode: open.terms.mode,
             form: open.form,
             attempt: open.attempt,
-            since_ms: open.since_ms,
+            since: open.since,
         };
         // In case the answer itself gets lost on its way to us.
         self.timers.set(Timer::Grant(id), now.mono + RETRY_MAX);

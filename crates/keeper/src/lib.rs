@@ -38,6 +38,7 @@ mod registrants;
 mod registration;
 mod remembered;
 mod shares;
+mod spelling;
 mod sweep;
 mod table;
 mod timer;

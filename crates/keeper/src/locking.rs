@@ -290,6 +290,7 @@ impl Keeper {
                 handle: request.handle.clone(),
                 form,
                 since_ms: now.wall_ms,
+                since: now.mono,
                 polled: now.mono,
                 passed_over: false,
             });

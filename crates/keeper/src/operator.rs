@@ -1,7 +1,7 @@
 //! What an operator may do. All of it is on record with the operator's name.
 
 use crate::bytes::Name;
-use crate::event::{Event, GraceEnd, Proof, Release};
+use crate::event::{Event, GraceEnd, Proof, Release, Taken};
 use crate::identity::{ClientId, LockId, ShareId};
 use crate::keeper::Keeper;
 use crate::parking::Parked;
@@ -29,13 +29,14 @@ impl Keeper {
 
     /// Locks and shares are numbered together.
     fn release_lock(&mut self, id: LockId, by: Name, now: Time) -> Result<u64, OperatorError> {
-        let why = Release::Operator(by);
         if let Some(held) = self.table.get(id) {
-            let host = self.owners.host(held.owner);
-            self.drop_locks(host, vec![held], why, now);
+            let client = self.owners.host(held.owner);
+            let what = Taken::Lock(held.range, held.terms.mode);
+            self.take_locks(vec![held], Event::ReleasedByHand { client, id, what, by }, now);
         } else if let Some(share) = self.shares.get(ShareId(id.0)).copied() {
             self.drop_share(share.id, now);
-            self.event(Event::Released { client: share.host, count: 1, why });
+            let what = Taken::Share;
+            self.event(Event::ReleasedByHand { client: share.host, id, what, by });
         } else {
             return Err(OperatorError::NoSuchLock);
         }

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::bytes::{Handle, Name};
 use crate::change::Change;
@@ -118,8 +119,8 @@ pub struct Grant {
     pub mode: Mode,
     pub form: Form,
     pub attempt: u32,
-    /// Since when it waited (`Time::wall_ms`).
-    pub since_ms: u64,
+    /// Since when it waited (`Time::mono`).
+    pub since: Duration,
 }
 
 impl Grant {

@@ -114,14 +114,19 @@ impl Keeper {
 
     /// Takes single locks from a host.
     pub(crate) fn drop_locks(&mut self, host: ClientId, lost: Vec<Held>, why: Release, now: Time) {
-        if lost.is_empty() {
-            return;
+        if !lost.is_empty() {
+            let count = lost.len() as u64;
+            self.take_locks(lost, Event::Released { client: host, count, why }, now);
         }
+    }
+
+    /// The same, told in other words.
+    pub(crate) fn take_locks(&mut self, lost: Vec<Held>, event: Event, now: Time) {
         for held in &lost {
             self.table.remove(held.id);
         }
         self.write_off(&lost, now);
-        self.event(Event::Released { client: host, count: lost.len() as u64, why });
+        self.event(event);
         self.wake_all(lost.iter().map(|held| (held.file, held.range)).collect(), now);
         for held in &lost {
             self.tidy(held.owner, held.file);

@@ -26,6 +26,8 @@ pub struct Waiter {
     pub handle: Handle,
     pub form: Form,
     pub since_ms: u64,
+    /// The same by a clock that nobody can set (I13).
+    pub since: Duration,
     /// When it last showed that it still wants the lock.
     pub polled: Duration,
     /// It does not answer: it keeps its place and is in nobody's way.

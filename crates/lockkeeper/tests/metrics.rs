@@ -153,6 +153,35 @@ async fn prometheus_understands_every_metric_and_they_say_what_happened() {
     assert!(commits.unwrap() >= 1.0);
 }
 
+#[tokio::test]
+async fn calls_of_no_procedure_are_one_series() {
+    let live = Live::start(&[]);
+    let (alice, file) = live.client("alice", "a.db").await;
+    assert_eq!(alice.lock(&file, bytes(0, 9)).await.unwrap(), Status::Granted);
+    let options = client::Options::default();
+    let connection = client::Connection::connect(live.nfs, &options).await.unwrap();
+    for (program, version) in [(100_003, 3), (100_021, 4)] {
+        for procedure in [22, 23, 99, 1000] {
+            // Whatever it says.
+            let _ = connection.call_raw(program, version, procedure, &[]).await;
+        }
+    }
+    let text = live.ask("GET", "/metrics").body;
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    let mut series: Vec<_> = samples.filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
+    let all = series.len();
+    series.sort_unstable();
+    series.dedup();
+    assert_eq!(series.len(), all, "a series is there twice: {text}");
+    for (program, count) in [("nfs", 4), ("nlm", 2)] {
+        let wanted = format!(
+            "lockkeeper_rpc_requests_total{{program=\"{program}\",procedure=\"other\",\
+             status=\"not_run\"}} {count}"
+        );
+        assert!(text.lines().any(|line| line == wanted), "no {wanted} in {text}");
+    }
+}
+
 #[test]
 fn without_metrics_there_are_none_and_the_rest_works() {
     let home = tempfile::tempdir().unwrap();

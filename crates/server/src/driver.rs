@@ -571,6 +571,9 @@ async fn look(shared: Arc<Shared>) {
             if works { Vec::new() } else { line.queue.expired(now) }
         };
         for (ask, ticket) in expired {
+            if let Some(meters) = &shared.meters {
+                meters.stalled(&ask, ticket.is_reclaim());
+            }
             ticket.stalled(&ask, &mut mail);
         }
         mail.send();

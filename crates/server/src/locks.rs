@@ -129,8 +129,7 @@ impl Hands for Carrier {
         if let Some(meters) = &self.meters
             && grant.attempt == 1
         {
-            let waited = self.clock.now().wall_ms.saturating_sub(grant.since_ms);
-            meters.lock_wait.observe(Duration::from_millis(waited));
+            meters.lock_wait.observe(self.clock.elapsed().saturating_sub(grant.since));
         }
         self.outbound.send_grant(grant);
     }
@@ -259,8 +258,62 @@ fn seed() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use keeper::bytes::{FileKey, Handle, Name, OwnerTag};
+    use keeper::change::Snapshot;
+    use keeper::identity::{Caller, Incarnation, RequestId};
+    use keeper::range::Range;
+    use keeper::request::{Form, LockRequest, Mode, OwnerName, UnlockRequest};
+    use keeper::step::Message;
+    use keeper::time::Time;
+
     use super::*;
+
+    /// Somebody who wants all of a file, and would wait for it.
+    pub(crate) fn wants(id: u64, name: &str, address: &str) -> LockRequest {
+        let ours = "10.0.0.100".parse().unwrap();
+        LockRequest {
+            id: RequestId(id),
+            caller: Caller {
+                host: HostKey::new(address.parse().unwrap(), Name::from(name)),
+                lane: Lane::new(ours, Transport::Tcp, 4),
+            },
+            owner: OwnerName { number: 7, tag: OwnerTag::from("7@host") },
+            file: FileKey::new(b"a.db"),
+            handle: Handle::new(b"a.db"),
+            range: Range::ALL,
+            mode: Mode::Exclusive,
+            wait: true,
+            reclaim: false,
+            monitored: true,
+            incarnation: Incarnation(3),
+            form: Form::Call,
+            stateless: false,
+            connected: None,
+        }
+    }
+
+    /// Wall clocks are set; what a waiter waited must not depend on that (I13).
+    #[test]
+    fn a_grant_says_since_when_by_the_clock_that_nobody_sets() {
+        let at = |seconds, wall_ms| Time { mono: Duration::from_secs(seconds), wall_ms };
+        let config = keeper::config::Config::default();
+        let mut keeper = Keeper::restore(Snapshot::default(), Epoch(1), config, at(0, 1_000));
+        let alice = wants(1, "alice", "10.0.0.1");
+        keeper.handle_lock(alice.clone(), at(5, 6_000));
+        keeper.handle_lock(wants(2, "bob", "10.0.0.2"), at(10, 11_000));
+        let LockRequest { caller, owner, file, range, .. } = alice;
+        let unlock = UnlockRequest { id: RequestId(3), caller, owner, file, range };
+        keeper.handle_unlock(unlock, at(12, 3_600_000));
+        let mut grants = Vec::new();
+        while let Some(step) = keeper.poll_step() {
+            grants.extend(step.messages.into_iter().filter_map(|message| match message {
+                Message::Grant(grant) => Some(grant.since),
+                _ => None,
+            }));
+        }
+        assert_eq!(grants, [Duration::from_secs(10)]);
+    }
 
     #[test]
     fn the_epoch_grows_even_if_the_store_is_an_old_copy() {

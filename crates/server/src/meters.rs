@@ -1,12 +1,17 @@
-//! What is counted while it happens: plain atomics, no names, no allocation. Whoever writes metrics
+//! What is counted while it happens: plain atomics, no names. Whoever writes metrics
 //! reads them here. A server without metrics has no meters, and pays one branch.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use keeper::event::{Event, Release};
+use keeper::identity::ClientId;
 use keeper::request::{GrantAnswer, NoticeResult};
 use keeper::step::{Cancelled, Outcome, Reply, Tested};
+
+use crate::driver::core::Ask;
 
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
@@ -106,8 +111,8 @@ impl Fate {
     pub const ALL: [Self; 4] = [Self::Success, Self::NotRun, Self::Denied, Self::Dropped];
 }
 
-/// More than any program has; those beyond are counted as the last.
-pub const PROCEDURES: usize = 24;
+/// As many as any program has, and one for all numbers beyond.
+pub const PROCEDURES: usize = 25;
 
 /// Results of lock requests, by what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,6 +164,9 @@ pub struct Meters {
     pub notices_failed: Count,
     pub notice_duration: Histogram,
     pub crashes: Count,
+    /// Hosts whose crash is counted already, when they are found to have rebooted. Not more than
+    /// there are clients.
+    silent: Mutex<BTreeSet<ClientId>>,
     pub clean_ups: Count,
     pub locks_cleaned: Count,
 }
@@ -209,6 +217,22 @@ impl Meters {
             Reply::Unshare => (Asked::Unshare, Result::Granted),
             _ => return,
         };
+        self.decided(asked, result, reclaim);
+    }
+
+    /// Refused because the store has not worked for too long.
+    pub fn stalled(&self, ask: &Ask, reclaim: bool) {
+        let asked = match ask {
+            Ask::Lock(_) => Asked::Lock,
+            Ask::Test(_) => Asked::Test,
+            Ask::Share(_) => Asked::Share,
+            // What gives back is not answered, and comes again.
+            _ => return,
+        };
+        self.decided(asked, Result::Refused, reclaim);
+    }
+
+    fn decided(&self, asked: Asked, result: Result, reclaim: bool) {
         self.lock_requests[asked as usize][result as usize].add(1);
         if reclaim {
             self.reclaims[result as usize].add(1);
@@ -237,18 +261,36 @@ impl Meters {
     pub fn happened(&self, event: &Event) {
         match event {
             Event::NoticeSent { .. } => self.notices_started.add(1),
-            Event::Crashed { .. } => self.crashes.add(1),
-            Event::Rebooted { released, .. } => {
+            Event::Crashed { client } => {
                 self.crashes.add(1);
-                self.clean_ups.add(1);
-                self.locks_cleaned.add(*released);
+                self.silent().insert(*client);
+            }
+            Event::Rebooted { client, released, .. } => {
+                let known = self.silent().remove(client);
+                self.crashes.add(u64::from(!known));
+                self.cleaned(*released);
             }
             Event::Released { count, why: Release::Unanswered | Release::Unreachable, .. } => {
-                self.clean_ups.add(1);
-                self.locks_cleaned.add(*count);
+                self.cleaned(*count);
+            }
+            // It was there after all, or is no client any more.
+            Event::Reclaimed { client }
+            | Event::Registered { client }
+            | Event::Unregistered { client }
+            | Event::Forgotten { client, .. } => {
+                self.silent().remove(client);
             }
             _ => {}
         }
+    }
+
+    fn cleaned(&self, locks: u64) {
+        self.clean_ups.add(u64::from(locks > 0));
+        self.locks_cleaned.add(locks);
+    }
+
+    fn silent(&self) -> MutexGuard<'_, BTreeSet<ClientId>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn store_failed(&self) {
@@ -284,6 +326,9 @@ impl Called {
 
 #[cfg(test)]
 mod tests {
+    use keeper::event::Proof;
+    use keeper::identity::Incarnation;
+
     use super::*;
 
     #[test]
@@ -297,6 +342,39 @@ mod tests {
             let expected = (0..Histogram::BOUNDS).find(|b| took <= Histogram::bound(*b));
             assert_eq!(bucket, expected.unwrap_or(Histogram::BOUNDS), "{nanoseconds}");
         }
+    }
+
+    #[test]
+    fn a_number_that_no_program_has_is_counted_as_no_procedure() {
+        let meters = Meters::default();
+        for procedure in [23, 24, 99, 1000, u32::MAX] {
+            meters.called(Called::now(wire::nlm::PROGRAM, procedure).unwrap(), Fate::NotRun);
+        }
+        assert_eq!(meters.calls(Program::Nlm, 23, Fate::NotRun), 1, "FREE_ALL alone");
+        assert_eq!(meters.calls(Program::Nlm, PROCEDURES - 1, Fate::NotRun), 4);
+    }
+
+    #[test]
+    fn a_crash_is_counted_once_and_a_clean_up_only_if_something_went() {
+        let meters = Meters::default();
+        let (client, other) = (ClientId(1), ClientId(2));
+        let reboot = |client, released| {
+            let (to, proof) = (Incarnation(5), Proof::Notice);
+            meters.happened(&Event::Rebooted { client, to, proof, released });
+        };
+        let read = || (meters.crashes.get(), meters.clean_ups.get(), meters.locks_cleaned.get());
+        reboot(client, 0);
+        assert_eq!(read(), (1, 0, 0), "nothing was cleaned up");
+        meters.happened(&Event::Crashed { client });
+        assert_eq!(read(), (2, 0, 0));
+        reboot(client, 3);
+        assert_eq!(read(), (2, 1, 3), "the same crash");
+        reboot(client, 1);
+        assert_eq!(read(), (3, 2, 4), "the next one");
+        meters.happened(&Event::Crashed { client: other });
+        meters.happened(&Event::Reclaimed { client: other });
+        reboot(other, 1);
+        assert_eq!(read(), (5, 3, 5), "it had come back before");
     }
 
     #[test]

@@ -8,8 +8,10 @@ use tracing::{debug, info, warn};
 
 use keeper::Keeper;
 use keeper::bytes::Name;
-use keeper::event::{Doubt, Event, GraceEnd, Proof, Release};
+use keeper::event::{Doubt, Event, GraceEnd, Proof, Release, Taken};
 use keeper::identity::ClientId;
+use keeper::range::Range;
+use keeper::request::Mode;
 use keeper::step::Refusal;
 
 use crate::rarely::Rarely;
@@ -76,7 +78,7 @@ pub fn describe(keeper: &Keeper, event: &Event) -> Option<News> {
     let who = client_of(event).and_then(|id| look_up(keeper, id));
     let host = match (&who, client_of(event)) {
         (Some(who), _) => who.to_string(),
-        (None, Some(id)) => format!("host {}", id.0),
+        (None, Some(id)) => format!("host {id}"),
         (None, None) => "a new host".into(),
     };
     let mut news = sentence(keeper, event, &host)?;
@@ -105,6 +107,7 @@ fn client_of(event: &Event) -> Option<ClientId> {
         | Event::Suspect { client, .. }
         | Event::Crashed { client }
         | Event::Released { client, .. }
+        | Event::ReleasedByHand { client, .. }
         | Event::Ghost { client, .. }
         | Event::Reclaimed { client }
         | Event::ReclaimRefused { client }
@@ -138,14 +141,18 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<News> {
     match event {
         Event::Started { epoch, clients, locks: found, exact } => {
             let trust = if *exact { "" } else { " (a roster: only who held locks is certain)" };
-            let text =
-                format!("epoch {}: {found} locks of {clients} hosts recovered{trust}", epoch.0);
+            let (held, hosts) = (count(*found, "lock"), count(*clients, "host"));
+            let text = format!("epoch {}: {held} of {hosts} recovered{trust}", epoch.0);
             locks(info("started", text), *found)
         }
-        Event::GraceStarted { hosts } => info(
-            "grace-started",
-            format!("grace begins: new locks wait until {hosts} hosts have their old ones back"),
-        ),
+        Event::GraceStarted { hosts } => {
+            let who = match hosts {
+                1 => "1 host has its".into(),
+                hosts => format!("{hosts} hosts have their"),
+            };
+            let text = format!("grace begins: new locks wait until {who} old ones back");
+            info("grace-started", text)
+        }
         Event::GraceEnded { why } => {
             let kind = "grace-ended";
             match why {
@@ -167,7 +174,8 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<News> {
                 Proof::Stateless => ("a new connection of a stateless client".into(), None),
                 Proof::Operator(who) => (format!("confirmed by {who}"), Some(who.clone())),
             };
-            let text = format!("{host} rebooted (state {}, {why}): {released} locks freed", to.0);
+            let freed = count(*released, "lock");
+            let text = format!("{host} rebooted (state {}, {why}): {freed} freed", to.0);
             let news = locks(info("rebooted", text), *released);
             Some(News { by: who, ..news? })
         }
@@ -196,7 +204,7 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<News> {
         Event::Crashed { .. } => {
             warn("crashed", format!("{host} was not heard of in the recovery window"))
         }
-        Event::Released { count, why, .. } => {
+        Event::Released { count: lost, why, .. } => {
             let (why, who) = match why {
                 Release::FreeAll => ("it freed all it had".into(), None),
                 Release::Unanswered => {
@@ -206,9 +214,19 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<News> {
                 Release::RosterEnd => ("not reclaimed in the grace period".into(), None),
                 Release::Operator(who) => (format!("released by {who}"), Some(who.clone())),
             };
-            let text = format!("{count} locks of {host} released: {why}");
-            let news = locks(warn("released", text), *count);
+            let text = format!("{} of {host} released: {why}", count(*lost, "lock"));
+            let news = locks(warn("released", text), *lost);
             Some(News { by: who, ..news? })
+        }
+        Event::ReleasedByHand { id, what, by: who, .. } => {
+            let what = match what {
+                Taken::Lock(range, mode) => {
+                    format!("{} lock {id}, {},", called(*mode), written(*range))
+                }
+                Taken::Share => format!("share {id}"),
+            };
+            let text = format!("{what} of {host} was released by {who}");
+            by(locks(warn("released", text), 1), who)
         }
         Event::Ghost { incarnation, .. } => GHOST.due().then(|| {
             let text = format!("a late request of {host} from state {} ignored", incarnation.0);
@@ -261,6 +279,26 @@ fn few(keeper: &Keeper) -> bool {
     keeper.counts().clients <= 100
 }
 
+fn count(number: u64, one: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+}
+
+fn called(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Shared => "shared",
+        Mode::Exclusive => "exclusive",
+    }
+}
+
+fn written(range: Range) -> String {
+    match (range.first(), range.last()) {
+        (0, u64::MAX) => "all bytes".into(),
+        (first, u64::MAX) => format!("bytes {first} to the end"),
+        (first, last) if first == last => format!("byte {first}"),
+        (first, last) => format!("bytes {first} to {last}"),
+    }
+}
+
 fn explain(why: Refusal) -> &'static str {
     match why {
         Refusal::TooManyLocks => "too many locks; allow more with `locks` in [limits]",
@@ -278,5 +316,75 @@ fn explain(why: Refusal) -> &'static str {
         Refusal::Fenced => "it is fenced",
         Refusal::Withdrawn => "it was withdrawn meanwhile",
         Refusal::Ghost => "it is of a kernel that is gone",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keeper::change::Snapshot;
+    use keeper::config::Config;
+    use keeper::identity::{Epoch, Incarnation, LockId};
+    use keeper::time::Time;
+
+    use super::*;
+
+    fn told(event: Event) -> News {
+        let now = Time { mono: std::time::Duration::ZERO, wall_ms: 0 };
+        let keeper = Keeper::restore(Snapshot::default(), Epoch(1), Config::default(), now);
+        describe(&keeper, &event).unwrap()
+    }
+
+    #[test]
+    fn a_release_by_hand_says_what_went() {
+        let released = |what| {
+            let (client, by) = (ClientId(3), Name::from("root (uid 0)"));
+            let news = told(Event::ReleasedByHand { client, id: LockId(1026), what, by });
+            assert_eq!((news.kind, news.locks, news.level), ("released", Some(1), Level::Warn));
+            assert_eq!(news.by, Some(Name::from("root (uid 0)")));
+            news.text
+        };
+        let lock = |offset, length| Taken::Lock(Range::at(offset, length).unwrap(), Mode::Shared);
+        assert_eq!(
+            released(Taken::Lock(Range::at(0, 100).unwrap(), Mode::Exclusive)),
+            "exclusive lock k102, bytes 0 to 99, of host c3 was released by root (uid 0)"
+        );
+        assert!(released(lock(7, 1)).starts_with("shared lock k102, byte 7, of"));
+        assert!(released(lock(7, 0)).starts_with("shared lock k102, bytes 7 to the end, of"));
+        assert!(released(lock(0, 0)).starts_with("shared lock k102, all bytes, of"));
+        let share = "share k102 of host c3 was released by root (uid 0)";
+        assert_eq!(released(Taken::Share), share);
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        let of = |number| {
+            let (client, to) = (ClientId(3), Incarnation(5));
+            let why = Release::FreeAll;
+            [
+                Event::Started { epoch: Epoch(2), clients: number, locks: number, exact: true },
+                Event::GraceStarted { hosts: number },
+                Event::Rebooted { client, to, proof: Proof::Reset, released: number },
+                Event::Released { client, count: number, why },
+            ]
+            .map(|event| told(event).text)
+        };
+        assert_eq!(
+            of(1),
+            [
+                "epoch 2: 1 lock of 1 host recovered",
+                "grace begins: new locks wait until 1 host has its old ones back",
+                "host c3 rebooted (state 5, its old connection was reset): 1 lock freed",
+                "1 lock of host c3 released: it freed all it had",
+            ]
+        );
+        assert_eq!(
+            of(2),
+            [
+                "epoch 2: 2 locks of 2 hosts recovered",
+                "grace begins: new locks wait until 2 hosts have their old ones back",
+                "host c3 rebooted (state 5, its old connection was reset): 2 locks freed",
+                "2 locks of host c3 released: it freed all it had",
+            ]
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkeeper_keeper::bytes::Name;
 use lockkeeper_keeper::change::{Change, Client, Lock, Share};
-use lockkeeper_keeper::event::{Doubt, Event, GraceEnd, Proof, Release};
+use lockkeeper_keeper::event::{Doubt, Event, GraceEnd, Proof, Release, Taken};
 use lockkeeper_keeper::identity::{
     ClientId, Epoch, HostKey, Incarnation, Owner, RequestId, Transport,
 };
@@ -37,6 +37,11 @@ pub struct Names {
 pub struct Numbers(Vec<u64>);
 
 impl Numbers {
+    /// One that has appeared; 0 if it has not.
+    fn known(&self, id: u64) -> usize {
+        self.0.iter().position(|known| *known == id).map_or(0, |at| at + 1)
+    }
+
     fn of(&mut self, id: u64) -> usize {
         let known = self.0.iter().position(|known| *known == id);
         known.map_or_else(
@@ -309,6 +314,15 @@ impl Names {
                     Release::Operator(by) => format!("by {by}"),
                 }
             ),
+            Event::ReleasedByHand { client, id, what, by } => {
+                let what = match what {
+                    Taken::Lock(range, how) => {
+                        format!("lock {}, {range:?} {},", self.locks.known(id.0), mode(*how))
+                    }
+                    Taken::Share => format!("share {}", self.shares.known(id.0)),
+                };
+                format!("{what} of {} released by {by}", name(client))
+            }
             Event::Ghost { client, incarnation } => {
                 format!("a ghost of {} in {}", name(client), state(*incarnation))
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use wire::nlm::Status;
 
-use crate::live::{Live, whole};
+use crate::live::{Live, bytes, whole};
 
 struct Stream {
     child: Child,
@@ -104,11 +104,54 @@ async fn a_lock_is_told_at_once_and_a_reader_goes_on_where_it_was() {
     live.kill();
     live.start_again();
     let anew = Stream::open(&live, "?last=5", registered.id.as_deref());
-    assert_eq!(anew.next().event, "resync");
+    let resync = anew.next();
+    assert_eq!((resync.event.as_str(), resync.data.as_str()), ("resync", "the server restarted"));
+    let epoch = resync.id.as_deref().and_then(|id| id.split_once('-')).unwrap().0.to_string();
     assert_eq!(anew.next().event, "news");
-    for odd in ["x", "1-", "-1", "999999999-1", "1-99999999999999999999"] {
-        assert_eq!(Stream::open(&live, "", Some(odd)).next_of("resync").event, "resync", "{odd}");
+    let far = [format!("{epoch}-{}", u64::MAX), format!("{epoch}-99999999999999999999")];
+    for odd in ["x", "1-", "-1", &far[0], &far[1]] {
+        let resync = Stream::open(&live, "", Some(odd)).next();
+        assert_eq!(resync.event, "resync", "{odd}");
+        assert_eq!(resync.data, "the last event id is none of this server", "{odd}");
     }
+}
+
+/// Who has heard of nothing yet has an id all the same, and loses nothing by it.
+#[tokio::test]
+async fn a_reader_that_is_lost_before_the_first_news_misses_none() {
+    let mut live = Live::start(&["--window", "60s"]);
+    let (alice, file) = live.client("alice", "a.db").await;
+    assert_eq!(alice.lock(&file, bytes(0, 99)).await.unwrap(), Status::Granted);
+    let stream = Stream::open(&live, "", None);
+    let begun = stream.next();
+    assert_eq!((begun.event.as_str(), begun.id.as_ref()), ("live", Some(&begun.data)));
+    drop(stream);
+
+    let lock = live.get("/v1/locks")["items"][0]["id"].as_str().unwrap().to_string();
+    assert_eq!(live.ask("DELETE", &format!("/v1/locks/{lock}")).status, 200);
+    let resumed = Stream::open(&live, "", begun.id.as_deref());
+    let told = resumed.next_of("released");
+    let released: Value = serde_json::from_str(&told.data).unwrap();
+    let text = released["text"].as_str().unwrap();
+    let wanted = format!(
+        "exclusive lock {lock}, bytes 0 to 99, of alice (127.0.0.1) was released by {}",
+        released["by"].as_str().unwrap()
+    );
+    assert_eq!(text, wanted);
+    // The next time it goes on from there, without the same news again.
+    let again = Stream::open(&live, "", told.id.as_deref()).next();
+    assert_eq!((again.event.as_str(), again.id), ("live", told.id));
+
+    // The server restarts: who has read nothing but `live` is told so, once.
+    live.kill();
+    live.start_again();
+    let anew = Stream::open(&live, "", begun.id.as_deref());
+    let resync = anew.next();
+    assert_eq!(resync.event, "resync");
+    drop(anew);
+    let later = Stream::open(&live, "", resync.id.as_deref());
+    let first = later.next();
+    assert_ne!(first.event, "resync", "{first:?}");
 }
 
 #[test]

@@ -2,7 +2,9 @@ use keeper::change::{Change, Snapshot};
 use store::{Memory, Token};
 
 use super::*;
+use crate::locks::tests::wants;
 use crate::locks::{Locks, Restored, restore};
+use crate::meters::{self, Asked};
 
 struct Nobody;
 
@@ -83,4 +85,51 @@ async fn a_stop_is_the_last_thing_that_enters_the_keeper() {
     assert_eq!(driver.ended().await, End::Stopped);
     let late = tokio::time::timeout(Duration::from_millis(100), driver.read(|_| ()));
     assert_ne!(late.await, Ok(Some(())));
+}
+
+/// Who is refused because the store does not work is counted like any other.
+#[tokio::test]
+async fn a_lock_that_waited_too_long_is_counted() {
+    struct Full(Memory, bool);
+    impl Store for Full {
+        fn load(&mut self) -> Result<Snapshot, StoreError> {
+            self.0.load()
+        }
+        fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+            // The start itself is written.
+            if std::mem::replace(&mut self.1, true) {
+                return Committed::NotWritten(StoreError::Unwritable("no space left".into()));
+            }
+            self.0.commit(changes, token)
+        }
+        fn last_token(&mut self) -> Result<Token, StoreError> {
+            self.0.last_token()
+        }
+        fn clear(&mut self, force: bool) -> Result<(), StoreError> {
+            self.0.clear(force)
+        }
+    }
+    struct Waits;
+    impl Ticket for Waits {
+        fn answer(self: Box<Self>, _: Reply, _: &mut Mailbag) {}
+        fn stalled(self: Box<Self>, _: &Ask, _: &mut Mailbag) {}
+    }
+    let counted = Arc::new(Meters::default());
+    let locks = Locks { store: Box::new(Full(Memory::new(), false)), ..Locks::in_memory() };
+    let Restored { driver, first, .. } = restore(locks, 10, Some(counted.clone())).unwrap();
+    driver.begin(Box::new(Nobody), first);
+    for id in 1..=2 {
+        driver.ask(Ask::Lock(wants(id, "alice", "10.0.0.1")), Box::new(Waits));
+        driver.flush();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let refused = || counted.lock_requests(Asked::Lock, meters::Result::Refused);
+    assert_eq!(refused(), 0);
+    let start = Instant::now();
+    while refused() == 0 {
+        assert!(start.elapsed() < Duration::from_secs(30), "never counted");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(refused(), 1, "the first was begun, and waits");
+    driver.abandon();
 }

@@ -145,7 +145,7 @@ fn grant_in(to: IpAddr, lane: Lane) -> Grant {
         mode: Mode::Exclusive,
         form: Form::Call,
         attempt: 1,
-        since_ms: 0,
+        since: Duration::ZERO,
     }
 }
 
