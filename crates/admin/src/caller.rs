@@ -4,6 +4,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
@@ -11,14 +12,23 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use keeper::bytes::Name;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use vfs::Patience;
 use vfs::groups::{Found, GroupCache};
 
 use crate::Shared;
 use crate::api::Problem;
+use crate::places::Who;
 
 /// Members may do what root may.
 const GROUP: &str = "lockkeeper";
+/// Who joins or leaves the group need not wait for long.
+const GROUPS_FRESH: Duration = Duration::from_secs(2);
+/// What the name service may take.
+const LOOK_UP_TIME_MAX: Duration = Duration::from_secs(5);
+/// Users who are looked up at once, each by a thread that cannot be stopped.
+const LOOK_UPS_MAX: usize = 8;
 
 /// By which way a request came.
 #[derive(Debug, Clone, Copy)]
@@ -37,48 +47,58 @@ pub enum Way {
 #[derive(Debug, Clone)]
 pub struct Operator(pub Name);
 
-/// What was found out about a caller; beside each request.
-#[derive(Debug, Clone)]
-pub struct Standing(Result<Name, Problem>);
-
-impl<S: Send + Sync> FromRequestParts<S> for Operator {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        match parts.extensions.get::<Standing>() {
-            Some(Standing(Ok(name))) => Ok(Self(name.clone())),
-            Some(Standing(Err(problem))) => Err(problem.clone()),
-            None => Err(forbidden("nobody knows who asks")),
+impl Way {
+    pub fn who(self) -> Who {
+        match self {
+            Self::Socket { uid, .. } if is_trusted(uid) => Who::Trusted,
+            Self::Socket { uid, .. } => Who::User(uid),
+            Self::Tcp { .. } => Who::Network,
         }
     }
 }
 
-/// Lets a request in, and finds out whether its caller may change something.
-pub async fn admit(
-    State(shared): State<Arc<Shared>>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let way = request.extensions().get::<Way>().copied();
-    let standing =
-        match way {
-            Some(Way::Socket { uid, gid }) => of_user(&shared.groups, uid, gid),
-            Some(Way::Tcp { from }) => {
-                let token = has_token(&shared, request.headers());
-                if let Some(problem) = refuse_reading(&shared, &request, token) {
-                    return problem.into_response();
-                }
-                match token {
-                    true => Ok(Name::from(format!("token from {}", from.ip()).as_str())),
-                    false => Err(forbidden(
-                        "over TCP, reading is all that is permitted without a token",
-                    )
-                    .hint("use the unix socket, or send the token: Authorization: Bearer TOKEN")),
-                }
+impl<S: Send + Sync> FromRequestParts<S> for Who {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        way(parts).map(Way::who)
+    }
+}
+
+/// Only who wants to change something is looked up: who just looks never waits for a name service.
+impl FromRequestParts<Arc<Shared>> for Operator {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
+        match way(parts)? {
+            Way::Socket { uid, gid } => shared.register.find_out(uid, gid).await.map(Self),
+            Way::Tcp { from } if has_token(shared, &parts.headers) => {
+                Ok(Self(Name::from(format!("token from {}", from.ip()).as_str())))
             }
-            None => Err(forbidden("nobody knows who asks")),
-        };
-    request.extensions_mut().insert(Standing(standing));
+            Way::Tcp { .. } => {
+                Err(forbidden("over TCP, reading is all that is permitted without a token")
+                    .hint("use the unix socket, or send the token: Authorization: Bearer TOKEN"))
+            }
+        }
+    }
+}
+
+fn way(parts: &Parts) -> Result<Way, Problem> {
+    parts.extensions.get().copied().ok_or_else(|| forbidden("nobody knows who asks"))
+}
+
+/// Lets a request in that may at least read.
+pub async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    match request.extensions().get::<Way>() {
+        Some(Way::Socket { .. }) => {}
+        Some(Way::Tcp { .. }) => {
+            let token = has_token(&shared, request.headers());
+            if let Some(problem) = refuse_reading(&shared, &request, token) {
+                return problem.into_response();
+            }
+        }
+        None => return forbidden("nobody knows who asks").into_response(),
+    }
     next.run(request).await
 }
 
@@ -130,13 +150,72 @@ fn is_equal(token: &[u8], given: &[u8]) -> bool {
         && token.iter().zip(given).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
-fn of_user(groups: &GroupCache, uid: u32, gid: u32) -> Result<Name, Problem> {
-    let name = match user_name(uid) {
+/// What this host knows about its users.
+pub struct Register {
+    groups: Arc<GroupCache>,
+    look_ups: Arc<Semaphore>,
+}
+
+impl Default for Register {
+    fn default() -> Self {
+        Self {
+            groups: Arc::new(GroupCache::fresh_for(GROUPS_FRESH)),
+            look_ups: Arc::new(Semaphore::new(LOOK_UPS_MAX)),
+        }
+    }
+}
+
+impl Register {
+    /// The name of a user who may change something.
+    async fn find_out(&self, uid: u32, gid: u32) -> Result<Name, Problem> {
+        if is_trusted(uid) {
+            // It waits for no other user.
+            let name = tokio::task::spawn_blocking(move || shown(uid));
+            let name = timeout(LOOK_UP_TIME_MAX, name).await.ok().and_then(Result::ok);
+            return Ok(Name::from(name.unwrap_or_else(|| format!("uid {uid}")).as_str()));
+        }
+        let groups = self.groups.clone();
+        self.look_up(LOOK_UP_TIME_MAX, move || of_user(&groups, uid, gid)).await
+    }
+
+    /// Name services can be slow; the threads that carry files and locks do not wait for them.
+    async fn look_up(
+        &self,
+        patience: Duration,
+        look: impl FnOnce() -> Result<Name, Problem> + Send + 'static,
+    ) -> Result<Name, Problem> {
+        let found = async {
+            let place = self.look_ups.clone().acquire_owned().await.ok()?;
+            let looked = tokio::task::spawn_blocking(move || {
+                let found = look();
+                drop(place);
+                found
+            });
+            looked.await.ok()
+        };
+        timeout(patience, found).await.ok().flatten().unwrap_or_else(|| {
+            let detail = "the host's name service does not say in time which groups you are in";
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
+                .hint("try again, or use sudo"))
+        })
+    }
+}
+
+/// Root, and the server itself.
+fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
+fn shown(uid: u32) -> String {
+    match user_name(uid) {
         Some(name) => format!("{name} (uid {uid})"),
         None => format!("uid {uid}"),
-    };
-    let own = rustix::process::geteuid().as_raw();
-    if uid == 0 || uid == own || is_member(groups, uid, gid) {
+    }
+}
+
+fn of_user(groups: &GroupCache, uid: u32, gid: u32) -> Result<Name, Problem> {
+    let name = shown(uid);
+    if is_member(groups, uid, gid) {
         return Ok(Name::from(name.as_str()));
     }
     let hint = "use sudo, or let root add you: usermod -aG lockkeeper USER, and log in again";
@@ -203,5 +282,40 @@ mod tests {
         assert!(!is_equal(b"abc", b"abd"));
         assert!(!is_equal(b"abc", b"ab"));
         assert!(!is_equal(b"abc", b""));
+    }
+
+    /// On the only thread there is.
+    #[tokio::test]
+    async fn a_slow_name_service_stops_nobody_else() {
+        use std::time::Instant;
+        let register = Register::default();
+        let start = Instant::now();
+        let slow = || {
+            std::thread::sleep(Duration::from_secs(2));
+            Ok(Name::from("late"))
+        };
+        let looked = register.look_up(Duration::from_millis(100), slow);
+        let other = async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            start.elapsed()
+        };
+        let (looked, other) = tokio::join!(looked, other);
+        assert!(other < Duration::from_secs(1), "{other:?}");
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        let problem = looked.unwrap_err();
+        assert_eq!((problem.status, problem.code.as_str()), (503, "unavailable"));
+    }
+
+    #[tokio::test]
+    async fn look_ups_are_bounded_and_root_waits_for_none() {
+        let register = Register::default();
+        let all = register.look_ups.clone().acquire_many_owned(LOOK_UPS_MAX as u32).await.unwrap();
+        let patience = Duration::from_millis(20);
+        let look = || Ok(Name::from("bob"));
+        assert_eq!(register.look_up(patience, look).await.unwrap_err().status, 503);
+        assert_eq!(register.find_out(0, 0).await.unwrap(), Name::from("root (uid 0)"));
+        drop(all);
+        let patience = Duration::from_secs(10);
+        assert_eq!(register.look_up(patience, look).await.unwrap(), Name::from("bob"));
     }
 }

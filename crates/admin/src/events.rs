@@ -20,6 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use crate::Shared;
 use crate::api::{ClientName, Event, EventQuery, Level, Problem, Tally};
 use crate::ask::Query;
+use crate::places::Who;
 use crate::problem::Problems;
 use crate::{ids, shown};
 
@@ -38,12 +39,13 @@ type Stream = Sse<axum::response::sse::KeepAliveStream<ReceiverStream<Result<Sen
     responses((status = 200, body = Event, content_type = "text/event-stream"), Problems))]
 pub async fn stream(
     State(shared): State<Arc<Shared>>,
+    who: Who,
     headers: HeaderMap,
     Query(query): Query<EventQuery>,
 ) -> Result<Stream, Problem> {
     let control = shared.control()?;
     let replay = last_of(&query, 0)?;
-    let Ok(place) = shared.readers.clone().try_acquire_owned() else {
+    let Some(place) = shared.readers.take(who) else {
         let detail = "too many read events already";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-many", detail));
     };

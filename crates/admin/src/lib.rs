@@ -18,10 +18,12 @@ mod listen;
 mod locks;
 mod metrics;
 mod page;
+mod places;
 mod problem;
 mod row;
 mod shown;
 mod status;
+mod stream;
 mod token;
 
 use std::net::SocketAddr;
@@ -33,16 +35,18 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use server::Control;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
-use vfs::groups::GroupCache;
 
 use crate::api::{Problem, Tally};
+use crate::caller::Register;
+use crate::listen::SocketFile;
+use crate::places::Places;
 
 pub use listen::ListenError;
 pub use token::TokenError;
@@ -87,9 +91,7 @@ pub struct Reload(pub oneshot::Sender<Result<String, String>>);
 /// once there is a server.
 pub struct Admin {
     shared: Arc<Shared>,
-    socket: Option<PathBuf>,
-    /// By which the socket is known to be ours.
-    inode: Option<u64>,
+    socket: Option<SocketFile>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -100,8 +102,8 @@ pub(crate) struct Shared {
     started: Instant,
     started_ms: u64,
     control: RwLock<Result<Control, String>>,
-    groups: GroupCache,
-    readers: Arc<Semaphore>,
+    register: Register,
+    readers: Arc<Places>,
     tally: watch::Sender<Option<Tally>>,
     reloads: mpsc::Sender<Reload>,
     /// What was seen last, for the time in which nothing can be seen.
@@ -114,9 +116,10 @@ impl Admin {
         settings: Settings,
         reloads: mpsc::Sender<Reload>,
     ) -> Result<Self, AdminError> {
-        let unix = match &settings.socket {
-            Some(path) => Some(listen::unix(path).await?),
-            None => None,
+        // Should anything fail from here on, the socket goes again.
+        let (unix, socket) = match &settings.socket {
+            Some(path) => listen::unix(path).await.map(|(unix, file)| (Some(unix), Some(file)))?,
+            None => (None, None),
         };
         let tcp = match settings.listen {
             Some(address) => Some(listen::tcp(address).await?),
@@ -131,8 +134,8 @@ impl Admin {
             started: Instant::now(),
             started_ms: now.as_millis() as u64,
             control: RwLock::new(Err("starting".into())),
-            groups: GroupCache::default(),
-            readers: Arc::new(Semaphore::new(READERS_MAX)),
+            register: Register::default(),
+            readers: Places::new(READERS_MAX),
             tally: watch::channel(None).0,
             reloads,
             last_look: Mutex::default(),
@@ -141,12 +144,11 @@ impl Admin {
         let mut tasks = Vec::new();
         tasks.extend(unix.map(|listener| listen::serve_unix(listener, router.clone())));
         tasks.extend(tcp.map(|listener| listen::serve_tcp(listener, router)));
-        let inode = settings.socket.as_deref().and_then(listen::inode);
-        Ok(Self { shared, socket: settings.socket, inode, tasks })
+        Ok(Self { shared, socket, tasks })
     }
 
     pub fn socket(&self) -> Option<&std::path::Path> {
-        self.socket.as_deref()
+        self.socket.as_ref().map(SocketFile::path)
     }
 
     /// Where TCP is served.
@@ -176,12 +178,6 @@ impl Admin {
 impl Drop for Admin {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
-        // It may be another's by now.
-        if let Some((path, inode)) = self.socket.as_ref().zip(self.inode)
-            && listen::inode(path) == Some(inode)
-        {
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +15,29 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tracing::debug;
 
 use crate::caller::Way;
+use crate::places::{Place, Places};
+use crate::stream::Stream;
 
 /// Connections at once, over each way.
 const CONNECTIONS_MAX: usize = 256;
 /// From the first byte of a question to the end of its head.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
+/// For which the other end need not read.
+const UNREAD_TIME_MAX: Duration = Duration::from_secs(30);
+/// Connections that are told at once that there is no place for them, and how long that may take;
+/// what is more is just closed.
+const REFUSALS_MAX: usize = 16;
+const REFUSAL_TIME_MAX: Duration = Duration::from_secs(1);
+const FULL: &str = "HTTP/1.1 503 Service Unavailable\r\n\
+    content-type: application/problem+json\r\nconnection: close\r\n\r\n\
+    {\"title\":\"Service Unavailable\",\"status\":503,\"code\":\"too-many\",\
+    \"detail\":\"you have too many connections already\",\"hint\":\"close some of them\"}";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -38,26 +51,66 @@ pub enum ListenError {
     Tcp { address: SocketAddr, error: io::Error },
 }
 
+/// The file of our socket, which goes when this is dropped.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode, by which it is known to be ours.
+    identity: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // It may be another's by now.
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
 /// A unix socket that everybody on the host may connect to: who it is, the kernel says.
-pub async fn unix(path: &Path) -> Result<UnixListener, ListenError> {
+pub async fn unix(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
     let failed = |error| ListenError::Socket { path: path.to_owned(), error };
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(failed)?;
     }
-    if UnixStream::connect(path).await.is_ok() {
-        return Err(ListenError::InUse { path: path.to_owned() });
-    }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
+    make_way(path).await?;
     let listener = UnixListener::bind(path).map_err(failed)?;
+    let file = SocketFile { path: path.to_owned(), identity: identity(path) };
     fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(failed)?;
-    Ok(listener)
+    Ok((listener, file))
 }
 
-pub fn inode(path: &Path) -> Option<u64> {
-    fs::symlink_metadata(path).ok().map(|found| found.ino())
+/// Removes the socket of a server that is gone, and nothing else.
+async fn make_way(path: &Path) -> Result<(), ListenError> {
+    let failed = |error| ListenError::Socket { path: path.to_owned(), error };
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {}
+        Ok(_) => return Err(failed(io::Error::other("something else is there, and stays"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+    }
+    match UnixStream::connect(path).await {
+        Ok(_) => Err(ListenError::InUse { path: path.to_owned() }),
+        // So many want to talk to it that it cannot take more.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(ListenError::InUse { path: path.to_owned() })
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
 }
 
 pub async fn tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
@@ -65,23 +118,41 @@ pub async fn tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
 }
 
 pub fn serve_unix(listener: UnixListener, router: Router) -> JoinHandle<()> {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Places::new(CONNECTIONS_MAX);
+    let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     tokio::spawn(async move {
         loop {
-            let Ok(place) = places.clone().acquire_owned().await else { return };
             let Ok((stream, _)) = listener.accept().await else {
                 pause().await;
                 continue;
             };
             let Ok(peer) = stream.peer_cred() else { continue };
             let way = Way::Socket { uid: peer.uid(), gid: peer.gid() };
-            let router = router.clone();
-            tokio::spawn(async move {
-                converse(stream, router, way).await;
-                drop(place);
-            });
+            match places.take(way.who()) {
+                Some(place) => seat(stream, router.clone(), way, place),
+                None => {
+                    if let Ok(leave) = refusals.clone().try_acquire_owned() {
+                        tokio::spawn(refuse(stream, leave));
+                    }
+                }
+            }
         }
     })
+}
+
+/// After the question has come: an answer before it would be lost.
+async fn refuse(stream: UnixStream, leave: OwnedSemaphorePermit) {
+    let _ = timeout(REFUSAL_TIME_MAX, stream.readable()).await;
+    let _ = stream.try_read(&mut [0; 4096]);
+    let _ = stream.try_write(FULL.as_bytes());
+    drop(leave);
+}
+
+fn seat(stream: UnixStream, router: Router, way: Way, place: Place) {
+    tokio::spawn(async move {
+        converse(stream, router, way, UNREAD_TIME_MAX).await;
+        drop(place);
+    });
 }
 
 pub fn serve_tcp(listener: TcpListener, router: Router) -> JoinHandle<()> {
@@ -96,7 +167,7 @@ pub fn serve_tcp(listener: TcpListener, router: Router) -> JoinHandle<()> {
             let _ = stream.set_nodelay(true);
             let router = router.clone();
             tokio::spawn(async move {
-                converse(stream, router, Way::Tcp { from }).await;
+                converse(stream, router, Way::Tcp { from }, UNREAD_TIME_MAX).await;
                 drop(place);
             });
         }
@@ -108,15 +179,87 @@ async fn pause() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
-async fn converse<S>(stream: S, router: Router, way: Way)
+async fn converse<S>(stream: S, router: Router, way: Way, patience: Duration)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = router.layer(axum::Extension(way));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME_MAX).max_buf_size(64 << 10);
-    let served = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    let stream = TokioIo::new(Stream::new(stream, patience));
+    let served = http.serve_connection(stream, TowerToHyperService::new(service));
     if let Err(error) = served.await {
         debug!("a connection to the API ended: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net;
+
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    const LARGE: usize = 8 << 20;
+    const PATIENCE: Duration = Duration::from_millis(300);
+
+    /// Its other end, which has asked for something large.
+    async fn asked() -> (UnixStream, JoinHandle<()>) {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let router = Router::new().route("/", get(|| async { "x".repeat(LARGE) }));
+        let way = Way::Socket { uid: 65_534, gid: 65_534 };
+        let served = tokio::spawn(converse(theirs, router, way, PATIENCE));
+        ours.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        (ours, served)
+    }
+
+    #[tokio::test]
+    async fn who_does_not_read_is_left() {
+        let (asked, served) = asked().await;
+        assert!(timeout(Duration::from_secs(10), served).await.is_ok());
+        drop(asked);
+    }
+
+    #[tokio::test]
+    async fn who_reads_slowly_gets_everything() {
+        let (mut asked, served) = asked().await;
+        let mut buffer = vec![0; 1 << 20];
+        let mut got = 0;
+        while got < LARGE {
+            got += asked.read(&mut buffer).await.unwrap();
+            if got % 7 == 0 {
+                tokio::time::sleep(PATIENCE / 10).await;
+            }
+        }
+        drop(asked);
+        assert!(timeout(Duration::from_secs(10), served).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn only_the_socket_of_a_server_that_is_gone_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("precious");
+        fs::write(&path, "mine").unwrap();
+        let error = unix(&path).await.unwrap_err();
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(unix(&link).await.is_err());
+        assert!(fs::symlink_metadata(&link).is_ok());
+
+        let stale = dir.path().join("stale");
+        drop(net::UnixListener::bind(&stale).unwrap());
+        let (listener, file) = unix(&stale).await.unwrap();
+        assert_eq!(fs::metadata(&stale).unwrap().mode() & 0o777, 0o666);
+        assert!(matches!(unix(&stale).await, Err(ListenError::InUse { .. })));
+        drop((listener, file));
+        assert!(!stale.exists());
+
+        let datagrams = dir.path().join("datagrams");
+        let _other = net::UnixDatagram::bind(&datagrams).unwrap();
+        assert!(matches!(unix(&datagrams).await, Err(ListenError::Socket { .. })));
+        assert!(datagrams.exists());
     }
 }

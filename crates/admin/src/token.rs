@@ -1,35 +1,64 @@
 //! The secret that lets a caller over TCP change things: who can read the state directory has it.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use tracing::warn;
+
+/// Fewer characters could be guessed.
+const LENGTH_MIN: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot keep the token in {}: {error}", path.display())]
+#[error("cannot keep the token in {}: {error}; see that it can be read and written", path.display())]
 pub struct TokenError {
     path: PathBuf,
     error: io::Error,
 }
 
+/// One that cannot be used, as a full disk or a power cut may leave it, is replaced.
 pub fn read_or_make(path: &Path) -> Result<String, TokenError> {
     let failed = |error| TokenError { path: path.to_owned(), error };
-    match fs::read_to_string(path) {
-        Ok(text) if text.trim().len() >= 32 => return Ok(text.trim().to_string()),
-        Ok(_) => {
-            return Err(failed(io::Error::other("it is too short; delete it to get a new one")));
-        }
+    match fs::read(path) {
+        Ok(bytes) => match usable(&bytes) {
+            Some(token) => return Ok(token),
+            None => warn!("{} is no token, or too short: here is a new one", path.display()),
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
     let mut secret = [0; 32];
     getrandom(&mut secret, GetRandomFlags::empty()).map_err(|error| failed(error.into()))?;
     let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    file.and_then(|mut file| writeln!(file, "{token}")).map_err(failed)?;
+    write_whole(path, &token).map_err(failed)?;
     Ok(token)
+}
+
+fn usable(bytes: &[u8]) -> Option<String> {
+    let token = bytes.trim_ascii();
+    let good = token.len() >= LENGTH_MIN && token.iter().all(u8::is_ascii_graphic);
+    good.then(|| String::from_utf8_lossy(token).into_owned())
+}
+
+/// Under its name there is all of it or nothing, whatever happens meanwhile.
+fn write_whole(path: &Path, token: &str) -> io::Result<()> {
+    let new = path.with_added_extension("new");
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    let written = writeln!(file, "{token}").and_then(|()| file.sync_all());
+    if let Err(error) = written.and_then(|()| fs::rename(&new, path)) {
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
+    match path.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -45,7 +74,30 @@ mod tests {
         assert_eq!(token.len(), 64);
         assert_eq!(read_or_make(&path).unwrap(), token);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        fs::write(&path, "short\n").unwrap();
-        assert!(read_or_make(&path).unwrap_err().to_string().contains("too short"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        fs::write(&path, "a-token-that-somebody-made-himself\n").unwrap();
+        assert_eq!(read_or_make(&path).unwrap(), "a-token-that-somebody-made-himself");
+    }
+
+    #[test]
+    fn what_a_power_cut_left_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        for left in [&b""[..], b"short\n", &[0; 65], &[0xff; 65]] {
+            fs::write(&path, left).unwrap();
+            fs::write(dir.path().join("token.new"), "half").unwrap();
+            let token = read_or_make(&path).unwrap();
+            assert_eq!(token.len(), 64, "{left:?}");
+            assert_eq!(read_or_make(&path).unwrap(), token);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_file_is_an_error_that_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = read_or_make(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(dir.path().to_str().unwrap()), "{error}");
     }
 }

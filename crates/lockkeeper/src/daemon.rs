@@ -20,21 +20,19 @@ use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-use crate::admin::SYSTEM_SOCKET;
-use crate::state;
-
 pub mod events;
 mod failed;
+mod place;
 
 pub use events::Events;
 pub use failed::Failed;
+use place::Place;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 const REQUEST_PATIENCE: Duration = Duration::from_secs(15);
 /// A page of 1,000 locks whose paths are as long as paths can be, each byte escaped, fits.
 const ANSWER_MAX: usize = 64 << 20;
 const TOKEN_MAX: u64 = 4096;
-const DEFAULT_PORT: u16 = 9049;
 
 /// Where it listens, and what proves over TCP that we may change something.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,22 +41,13 @@ pub struct Daemon {
     token_file: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
-    Socket(PathBuf),
-    /// Host as `http` writes it (`[::1]`), and port.
-    Tcp(String, u16),
-    /// What was named is no place; said when it is first used.
-    Nowhere(String),
-}
-
 impl Daemon {
     /// What `--server` names, or the environment, or where the daemon listens by default.
     pub fn find(named: Option<&str>) -> Self {
         let set = std::env::var("LOCKKEEPER_ADMIN").ok().filter(|text| !text.is_empty());
         let place = match named.map(str::to_owned).or(set) {
             Some(text) => Place::parse(&text),
-            None => Place::Socket(default_socket()),
+            None => Place::usual(),
         };
         let token_file = std::env::var_os("LOCKKEEPER_TOKEN_FILE").map(PathBuf::from);
         Self { place, token_file }
@@ -248,36 +237,6 @@ impl fmt::Display for Daemon {
     }
 }
 
-impl Place {
-    /// `http://ADDR:PORT`, `unix:/PATH` or a path.
-    fn parse(text: &str) -> Self {
-        let nowhere =
-            || Self::Nowhere(format!("`{text}` is no server: name a socket, or http://ADDR:PORT"));
-        if let Some(path) = text.strip_prefix("unix:") {
-            return Self::Socket(path.into());
-        }
-        let Some((scheme, rest)) = text.split_once("://") else {
-            return if text.is_empty() { nowhere() } else { Self::Socket(text.into()) };
-        };
-        let uri: Option<hyper::Uri> = text.parse().ok();
-        match uri.as_ref().and_then(hyper::Uri::authority) {
-            Some(at) if scheme == "http" && !rest.contains('@') && !at.host().is_empty() => {
-                Self::Tcp(at.host().to_owned(), at.port_u16().unwrap_or(DEFAULT_PORT))
-            }
-            _ => nowhere(),
-        }
-    }
-}
-
-/// The system's daemon if there is one; else where one of our own would listen.
-fn default_socket() -> PathBuf {
-    let system = PathBuf::from(SYSTEM_SOCKET);
-    match state::default_path() {
-        Ok(state) if !system.exists() => crate::admin::default_socket(&state),
-        _ => system,
-    }
-}
-
 /// A path with the parameters that are given, encoded.
 pub fn query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
     let given = parameters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
@@ -301,17 +260,6 @@ pub fn encoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_server_is_a_socket_or_an_address() {
-        assert_eq!(Place::parse("/a/b.sock"), Place::Socket("/a/b.sock".into()));
-        assert_eq!(Place::parse("unix:/a/b.sock"), Place::Socket("/a/b.sock".into()));
-        assert_eq!(Place::parse("http://127.0.0.1:90/"), Place::Tcp("127.0.0.1".into(), 90));
-        assert_eq!(Place::parse("http://[::1]"), Place::Tcp("[::1]".into(), DEFAULT_PORT));
-        for wrong in ["", "https://a:1", "http://", "http://me@a:1", "ftp://x"] {
-            assert!(matches!(Place::parse(wrong), Place::Nowhere(_)), "{wrong}");
-        }
-    }
 
     #[test]
     fn nothing_in_a_name_can_end_the_path() {

@@ -13,5 +13,7 @@ mod events;
 mod locks;
 #[path = "api/recovery.rs"]
 mod recovery;
+#[path = "api/sockets.rs"]
+mod sockets;
 #[path = "api/stall.rs"]
 mod stall;

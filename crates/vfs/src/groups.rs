@@ -12,10 +12,16 @@ const FRESH: Duration = Duration::from_secs(300);
 const USERS_MAX: usize = 4096;
 const GROUPS_MAX: usize = 65_536;
 
-/// Answers are kept for five minutes: name services can be slow.
-#[derive(Default)]
+/// Answers are kept for five minutes if nothing else is said: name services can be slow.
 pub struct GroupCache {
+    fresh: Duration,
     known: Mutex<HashMap<u32, Known>>,
+}
+
+impl Default for GroupCache {
+    fn default() -> Self {
+        Self::fresh_for(FRESH)
+    }
 }
 
 struct Known {
@@ -34,6 +40,11 @@ pub enum Found {
 }
 
 impl GroupCache {
+    /// One whose answers are never older than this.
+    pub fn fresh_for(fresh: Duration) -> Self {
+        Self { fresh, known: Mutex::default() }
+    }
+
     pub fn groups_of(&self, uid: u32, patience: Patience) -> Found {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = |groups: &Option<Arc<[u32]>>| match groups {
@@ -41,7 +52,7 @@ impl GroupCache {
             None => Found::Unknown,
         };
         if let Some(known) = lock().get(&uid)
-            && known.since.elapsed() < FRESH
+            && known.since.elapsed() < self.fresh
         {
             return answer(&known.groups);
         }
@@ -107,5 +118,12 @@ mod tests {
         assert_eq!(cache.groups_of(0, Patience::Now), Found::Groups(groups));
         assert_eq!(cache.groups_of(4_000_000_000, Patience::Wait), Found::Unknown);
         assert_eq!(cache.groups_of(4_000_000_000, Patience::Now), Found::Unknown);
+    }
+
+    #[test]
+    fn an_old_answer_is_not_given() {
+        let cache = GroupCache::fresh_for(Duration::ZERO);
+        assert!(matches!(cache.groups_of(0, Patience::Wait), Found::Groups(_)));
+        assert_eq!(cache.groups_of(0, Patience::Now), Found::Later);
     }
 }

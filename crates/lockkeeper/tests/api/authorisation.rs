@@ -1,6 +1,7 @@
 //! Who may look, and who may change things: over the socket by who they are, over TCP by the token.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use wire::nlm::Status;
 
@@ -91,6 +92,67 @@ fn over_the_socket_members_of_the_group_write() {
     let events = live.get("/v1/events/recent");
     let reload = events.as_array().unwrap().iter().rfind(|event| event["kind"] == "reloaded");
     assert_eq!(reload.unwrap()["by"], "nobody (uid 65534)");
+}
+
+/// A user of this test alone, gone with it.
+struct Somebody {
+    name: String,
+    uid: String,
+}
+
+impl Somebody {
+    fn new() -> Self {
+        let name = format!("lk-test-{}", std::process::id());
+        let made = Self { name, uid: String::new() };
+        made.change("useradd", &["--system", "--no-create-home"]);
+        let uid = Command::new("id").args(["-u", &made.name]).output().unwrap().stdout;
+        Self { name: made.name.clone(), uid: String::from_utf8(uid).unwrap().trim().into() }
+    }
+
+    /// Others may change the files of users at the same time.
+    fn change(&self, program: &str, arguments: &[&str]) {
+        let start = Instant::now();
+        loop {
+            let done = Command::new(program).args(arguments).arg(&self.name).output().unwrap();
+            if done.status.success() {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{program}: {done:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Somebody {
+    fn drop(&mut self) {
+        if !self.uid.is_empty() {
+            let _ = Command::new("userdel").arg(&self.name).output();
+        }
+    }
+}
+
+#[test]
+fn who_joins_or_leaves_the_group_soon_may_or_may_not_write() {
+    assert!(is_root(), "this test makes a user: run it as root");
+    let somebody = Somebody::new();
+    let made = Command::new("groupadd").args(["--force", "--system", "lockkeeper"]).status();
+    assert!(made.unwrap().success());
+    let live = Live::start(&[]);
+    open_the_way(&live);
+    let uid = format!("--reuid={}", somebody.uid);
+    let them = ["setpriv", &uid, "--regid=65534", "--clear-groups"];
+    let becomes = |refused: bool| {
+        let start = Instant::now();
+        while (over_socket(&live, &them, "DELETE", "/v1/locks/kzzz").status == 403) != refused {
+            assert!(start.elapsed() < Duration::from_secs(25), "never refused: {refused}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    becomes(true);
+    somebody.change("usermod", &["-a", "-G", "lockkeeper"]);
+    becomes(false);
+    somebody.change("usermod", &["-G", ""]);
+    becomes(true);
 }
 
 #[test]

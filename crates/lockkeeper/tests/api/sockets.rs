@@ -1,0 +1,242 @@
+//! The sockets of a server: what they may remove, what they leave, who reaches them, and that
+//! nobody can keep them for himself.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::live::Live;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_lockkeeper");
+const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A directory of sockets and marks that only this process and its children see.
+const OWN_RUN: &str = "mkdir -p /run/lockkeeper && \
+    mount -t tmpfs -o mode=0700 run /run/lockkeeper && umask 077 && exec \"$@\"";
+
+/// Ended with the test, whatever way that ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn home() -> TempDir {
+    let home = tempfile::tempdir().unwrap();
+    fs::create_dir(home.path().join("export")).unwrap();
+    home
+}
+
+/// The words that start a server in this home.
+fn serve(home: &Path, options: &[&str]) -> Vec<String> {
+    let at = |name: &str| home.join(name).to_str().unwrap().to_owned();
+    let mut words = vec![PROGRAM.into(), "serve".into(), at("export")];
+    words.extend(["--state".into(), at("state"), "--run-directory".into(), at("run")]);
+    let fixed = ["--rpcbind", "off", "--ports", "any", "--listen", "127.0.0.1:0"];
+    words.extend(fixed.iter().chain(options).map(ToString::to_string));
+    words
+}
+
+fn command(words: &[String]) -> Command {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).env_remove("NOTIFY_SOCKET").env_remove("LOCKKEEPER_ADMIN");
+    command.stdin(Stdio::null());
+    command
+}
+
+fn spawn(command: &mut Command, home: &Path) -> Running {
+    let log = fs::File::create(home.join("log")).unwrap();
+    Running(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
+}
+
+/// Repeats it until it works.
+fn until_done(home: &Path, mut run: impl FnMut() -> Output) -> String {
+    let start = Instant::now();
+    loop {
+        let output = run();
+        if output.status.success() {
+            return String::from_utf8(output.stdout).unwrap();
+        }
+        let log = fs::read_to_string(home.join("log")).unwrap();
+        assert!(start.elapsed() < PATIENCE, "{output:?}\n{log}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// One that must not start: what it says.
+fn fails(home: &Path, options: &[&str]) -> String {
+    let mut child = spawn(&mut command(&serve(home, options)), home);
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.0.try_wait().unwrap() {
+            break status;
+        }
+        assert!(start.elapsed() < PATIENCE, "it starts");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(!status.success());
+    fs::read_to_string(home.join("log")).unwrap()
+}
+
+#[test]
+fn a_file_at_the_place_of_the_socket_stays() {
+    let home = home();
+    let precious = home.path().join("precious");
+    fs::write(&precious, "mine").unwrap();
+    let path = precious.to_str().unwrap();
+    let said = fails(home.path(), &["--admin", "off", "--admin-socket", path]);
+    assert!(said.contains(path), "{said}");
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "mine");
+}
+
+#[test]
+fn a_start_that_fails_leaves_no_socket() {
+    let home = home();
+    let socket = home.path().join("admin.sock");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let options = ["--admin", &address, "--admin-socket", socket.to_str().unwrap()];
+    let said = fails(home.path(), &options);
+    assert!(said.contains(&address), "{said}");
+    assert!(!socket.exists());
+    drop(taken);
+    fs::create_dir_all(home.path().join("state/admin-token")).unwrap();
+    let said = fails(home.path(), &options);
+    assert!(said.contains("admin-token"), "{said}");
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_token_that_cannot_be_had_stops_only_what_nobody_asked_for() {
+    let home = home();
+    let state = home.path().join("state");
+    fs::create_dir(&state).unwrap();
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::create_dir(state.join("admin-token")).unwrap();
+    let socket = home.path().join("admin.sock");
+    let options = ["--admin-socket", socket.to_str().unwrap()];
+    let _server = spawn(&mut command(&serve(home.path(), &options)), home.path());
+    until_done(home.path(), || {
+        let mut curl = Command::new("curl");
+        curl.args(["-sf", "-m", "20", "--unix-socket"]).arg(&socket);
+        curl.arg("http://localhost/ready").output().unwrap()
+    });
+}
+
+#[test]
+fn a_token_that_a_power_cut_left_empty_is_replaced() {
+    let mut live = Live::start(&[]);
+    live.kill();
+    fs::write(live.home.path().join("state/admin-token"), "").unwrap();
+    live.start_again();
+    let right = format!("Authorization: Bearer {}", live.token());
+    let answer = live.ask_web("DELETE", "/v1/locks/kzzz", &["-H", &right]);
+    assert_eq!(answer.status, 404, "{answer:?}");
+}
+
+/// As nobody, all at once, and reading next to nothing.
+fn crowd(live: &Live, size: usize, path: &str) -> Running {
+    let home = live.home.path();
+    fs::set_permissions(home, fs::Permissions::from_mode(0o755)).unwrap();
+    let url = format!("http://localhost{path}");
+    let mut curl = Command::new(NOBODY[0]);
+    curl.args(&NOBODY[1..]).args(["curl", "-s", "-N", "--limit-rate", "1"]);
+    curl.args(["--parallel", "--parallel-immediate", "--parallel-max", "300"]);
+    curl.arg("--unix-socket").arg(live.socket());
+    for _ in 0..size {
+        curl.args(["-o", "/dev/null", &url]);
+    }
+    Running(curl.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+}
+
+/// How many connections it has open.
+fn sockets_of(process: &Running) -> usize {
+    let Ok(files) = fs::read_dir(format!("/proc/{}/fd", process.0.id())) else { return 0 };
+    let links = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());
+    links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+}
+
+#[test]
+fn a_user_who_takes_all_connections_leaves_some_to_root() {
+    let live = Live::start(&[]);
+    let crowd = crowd(&live, 280, "/docs/swagger-ui-bundle.js");
+    let start = Instant::now();
+    while sockets_of(&crowd) < 60 {
+        assert!(start.elapsed() < PATIENCE, "{} connections", sockets_of(&crowd));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // All have come, and those that are too many have been sent away.
+    std::thread::sleep(Duration::from_secs(1));
+    let open = sockets_of(&crowd);
+    assert!((60..100).contains(&open), "{open} connections of one user");
+    for _ in 0..10 {
+        assert_eq!(live.ask("GET", "/health").status, 200);
+    }
+    let theirs = live.curl(&NOBODY, &[], "http://localhost/health", true);
+    assert_eq!(theirs.json()["code"], "too-many", "{theirs:?}");
+}
+
+#[test]
+fn a_user_who_reads_all_events_leaves_some_to_root() {
+    let live = Live::start(&[]);
+    let _crowd = crowd(&live, 40, "/v1/events");
+    std::thread::sleep(Duration::from_secs(2));
+    let url = "http://localhost/v1/events?last=1";
+    let mine = live.curl(&[], &["-N", "-m", "2"], url, true);
+    assert_eq!(mine.status, 200, "{mine:?}");
+    let theirs = live.curl(&NOBODY, &["-N", "-m", "2"], url, true);
+    assert_eq!(theirs.status, 503, "{theirs:?}");
+}
+
+#[test]
+fn everybody_reaches_the_systems_socket_and_nobody_lists_its_directory() {
+    let home = home();
+    let mut words: Vec<String> =
+        ["unshare", "--mount", "sh", "-c", OWN_RUN, "sh"].map(String::from).to_vec();
+    words.extend(serve(home.path(), &["--admin", "off"]));
+    let server = spawn(&mut command(&words), home.path());
+    let pid = server.0.id().to_string();
+    let as_nobody = |words: &[&str]| {
+        let mut inside = Command::new("nsenter");
+        inside.args(["--target", &pid, "--mount"]).args(NOBODY).args(words).output().unwrap()
+    };
+    let url = "http://localhost/health";
+    let socket = "/run/lockkeeper/admin.sock";
+    until_done(home.path(), || as_nobody(&["curl", "-sf", "--unix-socket", socket, url]));
+    assert!(!as_nobody(&["ls", "/run/lockkeeper"]).status.success());
+    let inside = format!("/proc/{pid}/root/run/lockkeeper");
+    assert_eq!(fs::metadata(inside).unwrap().mode() & 0o777, 0o711);
+}
+
+#[test]
+fn commands_find_the_server_of_their_own_user() {
+    let home = home();
+    let path = home.path();
+    for name in [".", "export"] {
+        std::os::unix::fs::chown(path.join(name), Some(65_534), Some(65_534)).unwrap();
+    }
+    let installed = Command::new("install").args(["-m", "755", PROGRAM]).arg(path).status();
+    assert!(installed.unwrap().success());
+    let program = path.join("lockkeeper").to_str().unwrap().to_owned();
+    let alone = || ["unshare", "--mount", "sh", "-c", OWN_RUN, "sh"].into_iter().chain(NOBODY);
+    let as_nobody = |words: &[String]| {
+        let all: Vec<String> = alone().map(String::from).chain(words.iter().cloned()).collect();
+        let mut command = command(&all);
+        command.env("HOME", path).env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME");
+        command
+    };
+    let mut words = serve(path, &["--admin", "off", "--store", "memory:"]);
+    words[0].clone_from(&program);
+    let _server = spawn(&mut as_nobody(&words), path);
+    let ask = [program, "status".into()];
+    let said = until_done(path, || as_nobody(&ask).output().unwrap());
+    assert!(said.contains("memory:"), "{said}");
+}
