@@ -180,8 +180,16 @@ fn a_user_who_takes_all_connections_leaves_some_to_root() {
     for _ in 0..10 {
         assert_eq!(live.ask("GET", "/health").status, 200);
     }
-    let theirs = live.curl(&NOBODY, &[], "http://localhost/health", true);
-    assert_eq!(theirs.json()["code"], "too-many", "{theirs:?}");
+    // Not everybody is told why; while others are being told, one is only sent away.
+    let start = Instant::now();
+    loop {
+        let theirs = live.curl(&NOBODY, &[], "http://localhost/health", true);
+        assert_ne!(theirs.status, 200);
+        if theirs.body.contains("too-many") {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "{theirs:?}");
+    }
 }
 
 #[test]
