@@ -10,6 +10,7 @@ const STATE_WORDS = {
   grace: "GRACE",
   stalled: "STALLED",
   standby: "STANDBY",
+  starting: "STARTING",
   lost: "NO ANSWER",
 };
 

@@ -40,6 +40,15 @@ pub enum ServerState {
     Stalled,
     /// Another server of the same store serves.
     Standby,
+    /// Not serving yet.
+    Starting,
+}
+
+impl ServerState {
+    /// Whether clients are served, well or badly.
+    pub fn serves(self) -> bool {
+        !matches!(self, Self::Standby | Self::Starting)
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -54,6 +54,9 @@ pub use token::TokenError;
 /// Readers of events at once.
 const READERS_MAX: usize = 64;
 
+/// What it waits for until it is told of something else.
+pub(crate) const STARTING: &str = "starting";
+
 /// Where the API is served, and what it says about the server.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -133,7 +136,7 @@ impl Admin {
             tcp: tcp.as_ref().and_then(|listener| listener.local_addr().ok()),
             started: Instant::now(),
             started_ms: now.as_millis() as u64,
-            control: RwLock::new(Err("starting".into())),
+            control: RwLock::new(Err(STARTING.into())),
             register: Register::default(),
             readers: Places::new(READERS_MAX),
             tally: watch::channel(None).0,

@@ -209,7 +209,10 @@ fn standing_by(shared: &Shared) -> Status {
     Status {
         version: facts.version.clone(),
         node: facts.node.clone(),
-        state: ServerState::Standby,
+        state: match shared.waits_for().as_str() {
+            crate::STARTING => ServerState::Starting,
+            _ => ServerState::Standby,
+        },
         summary: shared.waits_for(),
         started_at: shown::time(shared.started_ms),
         uptime_seconds: shared.started.elapsed().as_secs_f64(),

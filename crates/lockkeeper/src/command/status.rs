@@ -52,7 +52,7 @@ fn shown(status: &api::Status, colour: bool) -> String {
         line("action", &clean(&finding.action));
         line("see", &clean(&finding.see));
     }
-    if status.state != ServerState::Standby {
+    if status.state.serves() {
         line("locks", &format!("{}      store: {}", locks(&status.counts), store(&status.store)));
     } else {
         line("store", &store(&status.store));
@@ -71,6 +71,7 @@ fn state(status: &api::Status, colour: bool) -> String {
         }
         ServerState::Stalled => ("STALLED", stalled, Paint::Bad),
         ServerState::Standby => ("STANDBY", None, Paint::Notable),
+        ServerState::Starting => ("STARTING", None, Paint::Notable),
     };
     paint.on_if(colour, word) + &more.unwrap_or_default()
 }
@@ -115,7 +116,7 @@ fn server(status: &api::Status) -> String {
         age(status.uptime_seconds)
     );
     let counts = &status.counts;
-    if status.state != ServerState::Standby {
+    if status.state.serves() {
         let _ = write!(text, ", {}", many(counts.clients, "client"));
     }
     for (count, word) in [
