@@ -15,6 +15,7 @@ mod grace;
 mod health;
 mod ids;
 mod listen;
+mod listing;
 mod locks;
 mod metrics;
 mod page;

@@ -9,95 +9,20 @@
 
 #[path = "support/live.rs"]
 mod live;
+#[path = "support/prometheus.rs"]
+mod prometheus;
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use live::{Live, bytes};
+use prometheus::Prometheus;
 use serde_json::Value;
-use tempfile::TempDir;
 use wire::nlm::Status;
 
 fn packaging(path: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging")).join(path)
-}
-
-/// Killed when the test ends, whatever way.
-struct Prometheus {
-    child: Child,
-    home: TempDir,
-    port: u16,
-}
-
-impl Prometheus {
-    fn start(target: &str) -> Self {
-        let home = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let rules = packaging("prometheus/alerts.yml").canonicalize().unwrap();
-        let config = format!(
-            "global: {{scrape_interval: 250ms, evaluation_interval: 250ms}}\n\
-             rule_files: [{rules:?}]\n\
-             scrape_configs:\n\
-             - job_name: lockkeeper\n  static_configs: [{{targets: [{target:?}]}}]\n"
-        );
-        fs::write(home.path().join("prometheus.yml"), config).unwrap();
-        let log = fs::File::create(home.path().join("log")).unwrap();
-        let child = Command::new("prometheus")
-            .arg(format!("--config.file={}", home.path().join("prometheus.yml").display()))
-            .arg(format!("--storage.tsdb.path={}", home.path().join("data").display()))
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Self { child, home, port }
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(self.home.path().join("log")).unwrap()
-    }
-
-    /// What its API answers; nothing while it does not answer.
-    fn get(&self, path: &str, query: &[(&str, &str)]) -> Value {
-        let mut curl = Command::new("curl");
-        curl.args(["-s", "--max-time", "10", "--get"]);
-        for (name, value) in query {
-            curl.arg("--data-urlencode").arg(format!("{name}={value}"));
-        }
-        let output = curl.arg(format!("http://127.0.0.1:{}{path}", self.port)).output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap_or_default()
-    }
-
-    fn query(&self, expression: &str) -> Vec<Value> {
-        let answer = self.get("/api/v1/query", &[("query", expression)]);
-        assert_eq!(answer["status"], "success", "{expression}: {answer}");
-        answer["data"]["result"].as_array().unwrap().clone()
-    }
-
-    /// Waits until it has scraped the server several times.
-    fn has_scraped(&self) {
-        let start = Instant::now();
-        let count = || {
-            let query = [("query", "count_over_time(up{job=\"lockkeeper\"}[1m])")];
-            let answer = self.get("/api/v1/query", &query);
-            answer["data"]["result"][0]["value"][1].as_str().and_then(|text| text.parse().ok())
-        };
-        while count().unwrap_or(0) < 4 {
-            assert!(start.elapsed() < Duration::from_secs(60), "no scrape: {}", self.said());
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 fn expressions(value: &Value, found: &mut Vec<String>) {
@@ -113,11 +38,10 @@ fn expressions(value: &Value, found: &mut Vec<String>) {
 
 #[tokio::test]
 async fn prometheus_takes_the_alerts_and_answers_every_panel() {
-    testbed::packages::install(&["curl", "prometheus"]).unwrap();
     let server = Live::start(&[]);
     let (alice, file) = server.client("alice", "a.db").await;
     assert_eq!(alice.lock(&file, bytes(0, 4095)).await.unwrap(), Status::Granted);
-    let prometheus = Prometheus::start(&server.web.to_string());
+    let prometheus = Prometheus::scraping(server.web);
     prometheus.has_scraped();
     let (bob, file) = server.client("bob", "a.db").await;
     assert_eq!(bob.lock(&file, bytes(0, 99)).await.unwrap(), Status::Denied);

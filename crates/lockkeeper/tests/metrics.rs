@@ -4,14 +4,15 @@
 
 #[path = "support/live.rs"]
 mod live;
+#[path = "support/prometheus.rs"]
+mod prometheus;
 
 use std::fs;
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use wire::nlm::Status;
+
+use prometheus::Prometheus;
 
 use live::{Live, bytes, whole};
 
@@ -43,63 +44,6 @@ const NAMES: &[&str] = &[
     "lockkeeper_build_info",
 ];
 
-struct Prometheus {
-    child: Child,
-    at: String,
-}
-
-impl Prometheus {
-    fn scraping(live: &Live) -> Self {
-        testbed::packages::install(&["prometheus", "curl"]).unwrap();
-        let home = live.home.path();
-        let config = format!(
-            "global:\n  scrape_interval: 200ms\n  scrape_timeout: 200ms\n\
-             scrape_configs:\n- job_name: lockkeeper\n  static_configs:\n  - targets: ['{}']\n",
-            live.web
-        );
-        fs::write(home.join("prometheus.yml"), config).unwrap();
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = free.local_addr().unwrap().to_string();
-        drop(free);
-        let child = Command::new("prometheus")
-            .arg(format!("--config.file={}", home.join("prometheus.yml").display()))
-            .arg(format!("--storage.tsdb.path={}", home.join("tsdb").display()))
-            .arg(format!("--web.listen-address={at}"))
-            .stdout(Stdio::null())
-            .stderr(fs::File::create(home.join("prometheus.log")).unwrap())
-            .spawn()
-            .unwrap();
-        Self { child, at }
-    }
-
-    fn ask(&self, path: &str) -> Value {
-        let url = format!("http://{}/api/v1/{path}", self.at);
-        let output = Command::new("curl").args(["-s", "-g", &url]).output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap_or_default()
-    }
-
-    fn value(&self, query: &str) -> Option<f64> {
-        let found = self.ask(&format!("query?query={query}"));
-        found["data"]["result"][0]["value"][1].as_str()?.parse().ok()
-    }
-
-    fn wait_for(&self, what: &str, is: impl Fn(&Self) -> bool) {
-        let start = Instant::now();
-        while !is(self) {
-            let targets = self.ask("targets");
-            assert!(start.elapsed() < Duration::from_secs(60), "never {what}: {targets:#}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[tokio::test]
 async fn prometheus_understands_every_metric_and_they_say_what_happened() {
     let mut live = Live::start(&["--window", "60s"]);
@@ -108,7 +52,7 @@ async fn prometheus_understands_every_metric_and_they_say_what_happened() {
     assert_eq!(alice.lock(&file, bytes(0, 9)).await.unwrap(), Status::Granted);
     live.kill();
     live.start_again();
-    let prometheus = Prometheus::scraping(&live);
+    let prometheus = Prometheus::scraping(live.web);
     prometheus.wait_for("grace is seen", |p| p.value("lockkeeper_grace_active") == Some(1.0));
     assert_eq!(prometheus.value("lockkeeper_locks{state=\"unconfirmed\"}"), Some(1.0));
     let (alice, _) = live.client("alice", "a.db").await;
@@ -122,10 +66,10 @@ async fn prometheus_understands_every_metric_and_they_say_what_happened() {
         p.value("nsm_locks_cleaned_on_crash_total") == Some(1.0)
     });
 
-    let targets = prometheus.ask("targets");
+    let targets = prometheus.get("/api/v1/targets", &[]);
     let target = &targets["data"]["activeTargets"][0];
     assert_eq!((&target["health"], &target["lastError"]), (&"up".into(), &"".into()));
-    let names = prometheus.ask("label/__name__/values")["data"].clone();
+    let names = prometheus.get("/api/v1/label/__name__/values", &[])["data"].clone();
     let names: Vec<&str> = names.as_array().unwrap().iter().filter_map(Value::as_str).collect();
     for name in NAMES {
         assert!(names.contains(name), "{name} is not among {names:?}");

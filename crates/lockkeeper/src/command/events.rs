@@ -63,6 +63,10 @@ impl Events {
                     }
                     continue;
                 }
+                Ok(Some(Item::Live(id))) => {
+                    seen = Some(id);
+                    continue;
+                }
                 Ok(Some(Item::Resync(why))) => {
                     terminal::talk(&format!("some events may be missing here: {}", clean(&why)));
                     continue;

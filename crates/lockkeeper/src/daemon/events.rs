@@ -21,6 +21,8 @@ pub enum Item {
     News(Event),
     /// Locks came or went.
     Locks(Tally),
+    /// From here on it is told as it happens; what to resume from if nothing comes.
+    Live(String),
     /// Some events may be lost to us, and why.
     Resync(String),
     /// Of a newer server.
@@ -103,6 +105,7 @@ impl Raw {
         match self.event.as_str() {
             "news" => serde_json::from_str(&self.data).map(Item::News).map_err(wrong),
             "locks" => serde_json::from_str(&self.data).map(Item::Locks).map_err(wrong),
+            "live" => Ok(Item::Live(self.data.trim_end().to_owned())),
             "resync" => Ok(Item::Resync(self.data.trim_end().to_owned())),
             _ => Ok(Item::Other(self.event)),
         }
