@@ -81,7 +81,7 @@ const WASM: &str = "wasm32-unknown-unknown";
 
 fn unit() -> Result<()> {
     testbed::packages::install(UNIT_PACKAGES)?;
-    run("cargo", &["test", "--workspace"])
+    run("cargo", &["test", "--workspace", "--no-fail-fast"])
 }
 
 /// What judges us in the tests of the crates.

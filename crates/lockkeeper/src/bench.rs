@@ -23,18 +23,18 @@ pub struct Bench {
     /// The server and the path that it exports, as `mount` takes them: filer:/srv/share. Without
     /// it, a server of our own is started in a temporary directory and measured
     #[arg(value_name = "HOST:/EXPORT")]
-    server: Option<ServerName>,
+    target: Option<ServerName>,
     /// The port of NFS; rpcbind is asked if it is not given
-    #[arg(long, requires = "server")]
+    #[arg(long, requires = "target")]
     port: Option<u16>,
     /// The port of MOUNT; the same as of NFS if that is given, otherwise rpcbind is asked
-    #[arg(long, requires = "server")]
+    #[arg(long, requires = "target")]
     mount_port: Option<u16>,
     /// The port of NLM; the same as of NFS if that is given, otherwise rpcbind is asked
-    #[arg(long, requires = "server")]
+    #[arg(long, requires = "target")]
     nlm_port: Option<u16>,
     /// The port of rpcbind, if it is not 111
-    #[arg(long, requires = "server")]
+    #[arg(long, requires = "target")]
     rpcbind_port: Option<u16>,
     /// Call as this user and group; as whoever runs it by default
     #[arg(long, value_name = "UID")]
@@ -83,7 +83,7 @@ async fn measure(args: &Bench, interrupted: Interrupted) -> Result<()> {
     let plan = args.load.plan()?;
     let options = options(args.uid);
     let mut own = None;
-    let (name, target) = match &args.server {
+    let (name, target) = match &args.target {
         Some(name) => (name.to_string(), find(args, name, options).await?),
         None => {
             eprintln!(

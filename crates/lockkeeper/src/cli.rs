@@ -205,3 +205,39 @@ pub enum Ports {
     /// All: users of a client can then claim to be others
     Any,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name that one command and all commands use for different things shows only when it is used.
+    #[test]
+    fn every_command_can_be_typed() {
+        let typed = [
+            "serve /srv --admin off",
+            "status",
+            "clients alice",
+            "locks --waiting",
+            "events --last 5",
+            "notify alice",
+            "confirm-reboot alice --dry-run",
+            "release k7f2 --yes",
+            "fence alice --dry-run",
+            "unfence alice",
+            "grace end --yes",
+            "store check memory:",
+            "doctor --client alice",
+            "bench filer:/srv --seconds 1",
+            "demo",
+            "config check",
+            "completions bash",
+        ];
+        for line in typed {
+            for more in ["", "--server /run/x.sock", "--color never"] {
+                let words = ["lockkeeper"].into_iter().chain(line.split(' '));
+                let parsed = Cli::try_parse_from(words.chain(more.split_whitespace()));
+                assert!(parsed.is_ok(), "{line} {more}: {}", parsed.unwrap_err());
+            }
+        }
+    }
+}

@@ -10,8 +10,8 @@
 #[cfg(feature = "admin")]
 pub use admin;
 pub use server::{
-    BootError, Config, Control, Ended, Failed, Limits, ListenError, Locks, LocksError, RegisterError,
-    RpcbindMode, RpcbindState, Server, Stopper,
+    BootError, Config, Control, Ended, Failed, Limits, ListenError, Locks, LocksError,
+    RegisterError, RpcbindMode, RpcbindState, Server, Stopper,
 };
 pub use store;
 pub use vfs::{
