@@ -235,6 +235,7 @@ impl World {
         step.events.iter().any(|event| match event {
             Event::Rebooted { client, .. }
             | Event::Released { client, .. }
+            | Event::ReleasedByHand { client, .. }
             | Event::Fenced { client, .. } => self.host_of(*client) == Some(host),
             _ => false,
         })
@@ -455,6 +456,7 @@ impl World {
             let client = match event {
                 Event::Rebooted { client, .. }
                 | Event::Released { client, .. }
+                | Event::ReleasedByHand { client, .. }
                 | Event::Fenced { client, .. } => *client,
                 _ => continue,
             };
@@ -522,7 +524,7 @@ impl World {
                 Release::RosterEnd if !self.model.exact => Ok(Ok(())),
                 Release::RosterEnd => Err("the store was exact".to_owned()),
             },
-            Event::Fenced { .. } if by_operator => Ok(Ok(())),
+            Event::Fenced { .. } | Event::ReleasedByHand { .. } if by_operator => Ok(Ok(())),
             _ => Err("no operator was there".to_owned()),
         }
     }

@@ -122,6 +122,7 @@ impl World {
             .filter_map(|event| match event {
                 Event::Rebooted { client, .. }
                 | Event::Released { client, .. }
+                | Event::ReleasedByHand { client, .. }
                 | Event::Fenced { client, .. } => Some(*client),
                 _ => None,
             })

@@ -24,7 +24,13 @@ use crate::world::World;
 const HAUNTED: Ms = 2 * MINUTE + 1000;
 
 fn takes_away(event: &Event) -> bool {
-    matches!(event, Event::Rebooted { .. } | Event::Released { .. } | Event::Fenced { .. })
+    matches!(
+        event,
+        Event::Rebooted { .. }
+            | Event::Released { .. }
+            | Event::ReleasedByHand { .. }
+            | Event::Fenced { .. }
+    )
 }
 
 impl World {

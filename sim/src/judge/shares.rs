@@ -155,6 +155,7 @@ impl World {
             let client = match event {
                 Event::Rebooted { client, .. }
                 | Event::Released { client, .. }
+                | Event::ReleasedByHand { client, .. }
                 | Event::Fenced { client, .. } => *client,
                 _ => continue,
             };
