@@ -1,5 +1,6 @@
 //! Locks, shares and waiters: listing them, finding one, and releasing one.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -159,7 +160,10 @@ fn total(keeper: &Keeper) -> u64 {
 
 /// Names and paths become text away from the threads of the network.
 async fn tell(control: Control, rows: Vec<Row>) -> Result<Vec<Lock>, Problem> {
-    let told = move || rows.iter().map(|row| row.tell(&control)).collect();
+    let told = move || {
+        let mut files = HashMap::new();
+        rows.iter().map(|row| row.tell(&control, &mut files)).collect()
+    };
     tokio::task::spawn_blocking(told).await.map_err(|_| Problem::ending())
 }
 

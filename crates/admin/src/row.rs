@@ -1,6 +1,7 @@
 //! What is taken from the keeper while the driver waits: counted pointers and numbers. Names, paths
 //! and times become text afterwards, when nobody waits.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use keeper::Keeper;
@@ -122,8 +123,11 @@ impl Row {
         &self.owner
     }
 
-    /// As the API says it. May wait for a disk, where the file's name is.
-    pub fn tell(&self, control: &Control) -> Lock {
+    /// As the API says it. May wait for a disk, where the file's name is; `known` are the files of
+    /// the rows before.
+    pub fn tell(&self, control: &Control, known: &mut HashMap<FileKey, File>) -> Lock {
+        let place = || file(control, &self.file);
+        let file = known.entry(self.file.clone()).or_insert_with(place).clone();
         let now_ms = control.driver().clock().now().wall_ms;
         Lock {
             id: ids::entry(self.id),
@@ -144,7 +148,7 @@ impl Row {
             end: (self.range.last() != u64::MAX).then(|| self.range.last()),
             since: shown::time(self.since_ms),
             age_seconds: now_ms.saturating_sub(self.since_ms) as f64 / 1e3,
-            file: file(control, &self.file),
+            file,
             blocked_by: self.blocked_by.map(ids::entry),
             passed_over: self.passed_over,
             denies: self.denies.map(|deny| {
@@ -168,7 +172,7 @@ pub fn client_name(client: &Client) -> ClientName {
     }
 }
 
-pub fn file(control: &Control, key: &FileKey) -> File {
+fn file(control: &Control, key: &FileKey) -> File {
     let Place { export, path, inode } = control.place(key);
     let export = export.as_deref().map(shown::bytes);
     let path = path.as_deref().map(shown::bytes);
