@@ -41,9 +41,7 @@ pub async fn scrape(State(shared): State<Arc<Shared>>) -> Result<Response, Probl
     }
     let now = control.driver().clock().elapsed();
     // While the store fails the driver waits with it, and that is when metrics are wanted most.
-    let read = control.driver().read(move |keeper| Gauges::read(keeper, now));
-    let gauges = tokio::time::timeout(std::time::Duration::from_secs(2), read).await;
-    let gauges = gauges.ok().flatten();
+    let gauges = control.look(move |keeper| Gauges::read(keeper, now)).await.ok();
     let stalled = control.driver().stalled_for().map_or(0.0, |since| since.as_secs_f64());
     let (store, version) = (shared.facts.store.clone(), shared.facts.version.clone());
     let mut registry = Registry::default();

@@ -14,7 +14,7 @@ use keeper::view::{LockState as Found, LockView, ShareView, WaiterView};
 use server::{Control, Place};
 
 use crate::api::{ClientName, File, Lock, LockKind, LockMode, LockState};
-use crate::{ids, shown};
+use crate::shown;
 
 /// A lock, a share or a waiter.
 #[derive(Clone)]
@@ -34,81 +34,75 @@ pub struct Row {
 }
 
 impl Row {
-    pub fn of_lock(keeper: &Keeper, view: &LockView<'_>) -> Self {
+    /// What all have; the rest is the lot of a held lock on the whole file.
+    fn of(keeper: &Keeper, id: LockId, file: &FileKey, owner: &Arc<Owner>) -> Self {
         Self {
-            id: view.id,
+            id,
             kind: LockKind::Lock,
-            state: state(view.state),
-            client: keeper.client(view.owner.host).map(|view| view.client.clone()),
-            owner: view.owner.clone(),
-            mode: mode(view.mode),
-            range: view.range,
-            since_ms: view.since_ms,
-            file: view.file.clone(),
+            state: LockState::Held,
+            client: keeper.client(owner.host).map(|view| view.client.clone()),
+            owner: owner.clone(),
+            mode: LockMode::None,
+            range: Range::ALL,
+            since_ms: 0,
+            file: file.clone(),
             blocked_by: None,
             passed_over: false,
             denies: None,
         }
     }
 
+    pub fn of_lock(keeper: &Keeper, view: &LockView<'_>) -> Self {
+        Self {
+            state: state(view.state),
+            mode: mode(view.mode),
+            range: view.range,
+            since_ms: view.since_ms,
+            ..Self::of(keeper, view.id, view.file, view.owner)
+        }
+    }
+
     pub fn of_share(keeper: &Keeper, view: &ShareView<'_>) -> Self {
         Self {
-            id: LockId(view.id.0),
             kind: LockKind::Share,
             state: match view.confirmed {
                 true => LockState::Held,
                 false if keeper.in_window() => LockState::Unconfirmed,
                 false => LockState::Releasable,
             },
-            client: keeper.client(view.owner.host).map(|view| view.client.clone()),
-            owner: view.owner.clone(),
             mode: match (view.access.read, view.access.write) {
                 (true, true) => LockMode::ReadWrite,
                 (true, false) => LockMode::Read,
                 (false, true) => LockMode::Write,
                 (false, false) => LockMode::None,
             },
-            range: Range::ALL,
             since_ms: view.since_ms,
-            file: view.file.clone(),
-            blocked_by: None,
-            passed_over: false,
             denies: Some(view.deny),
+            ..Self::of(keeper, LockId(view.id.0), view.file, view.owner)
         }
     }
 
     pub fn of_waiter(keeper: &Keeper, view: &WaiterView<'_>) -> Self {
         Self {
-            id: view.id,
             kind: LockKind::Waiter,
             state: LockState::Waiting,
-            client: keeper.client(view.owner.host).map(|view| view.client.clone()),
-            owner: view.owner.clone(),
             mode: mode(view.mode),
             range: view.range,
             since_ms: view.since_ms,
-            file: view.file.clone(),
             blocked_by: view.blocked_by,
             passed_over: view.passed_over,
-            denies: None,
+            ..Self::of(keeper, view.id, view.file, view.owner)
         }
     }
 
     /// A record of an incomplete store.
     pub fn of_record(keeper: &Keeper, record: &Recorded) -> Self {
         Self {
-            id: record.id,
-            kind: LockKind::Lock,
             state: LockState::Remembered,
-            client: keeper.client(record.owner.host).map(|view| view.client.clone()),
-            owner: record.owner.clone(),
             mode: mode(record.mode),
             range: record.range,
             since_ms: record.since_ms,
-            file: record.file.clone(),
-            blocked_by: None,
-            passed_over: false,
-            denies: None,
+            ..Self::of(keeper, record.id, &record.file, &record.owner)
         }
     }
 
@@ -130,13 +124,13 @@ impl Row {
         let file = known.entry(self.file.clone()).or_insert_with(place).clone();
         let now_ms = control.driver().clock().now().wall_ms;
         Lock {
-            id: ids::entry(self.id),
+            id: self.id.to_string(),
             kind: self.kind,
             state: self.state,
             client: match &self.client {
                 Some(client) => client_name(client),
                 None => ClientName {
-                    id: ids::client(self.owner.host),
+                    id: self.owner.host.to_string(),
                     name: String::new(),
                     address: String::new(),
                 },
@@ -149,7 +143,7 @@ impl Row {
             since: shown::time(self.since_ms),
             age_seconds: now_ms.saturating_sub(self.since_ms) as f64 / 1e3,
             file,
-            blocked_by: self.blocked_by.map(ids::entry),
+            blocked_by: self.blocked_by.map(|id| id.to_string()),
             passed_over: self.passed_over,
             denies: self.denies.map(|deny| {
                 match (deny.read, deny.write) {
@@ -166,7 +160,7 @@ impl Row {
 
 pub fn client_name(client: &Client) -> ClientName {
     ClientName {
-        id: ids::client(client.id),
+        id: client.id.to_string(),
         name: shown::bytes(client.name.bytes()),
         address: client.address.to_string(),
     }
