@@ -6,6 +6,7 @@
 //! escaped as `\x1b`. Times are RFC 3339 in UTC; ages are seconds, so that no two clocks have to
 //! agree.
 
+use keeper::identity::ClientId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -162,7 +163,7 @@ fn word<'a>(id: &'a str, name: &'a str) -> &'a str {
     let is_word =
         name.bytes().all(plain) && name.starts_with(|first: char| first.is_alphanumeric());
     // One that calls itself as another's id is would have the other fenced.
-    if is_word && crate::ids::parse_client(name).is_none() { name } else { id }
+    if is_word && name.parse::<ClientId>().is_err() { name } else { id }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -23,7 +23,7 @@ use crate::caller::Operator;
 use crate::locks::limit_of;
 use crate::problem::Problems;
 use crate::row::client_name;
-use crate::{Shared, ids, shown};
+use crate::{Shared, shown};
 
 /// Who was heard within this time is taken to live.
 const LIVELY: f64 = 60.0;
@@ -39,7 +39,7 @@ pub async fn list(
     let limit = limit_of(query.limit)?;
     let after = match query.after.as_deref() {
         None => ClientId(0),
-        Some(text) => ids::parse_client(text).ok_or_else(|| {
+        Some(text) => text.parse::<ClientId>().ok().ok_or_else(|| {
             Problem::bad_request("`after` is the `next` of the page before, as in c3")
         })?,
     };
@@ -212,7 +212,7 @@ pub async fn one_of(control: &Control, id: ClientId, probe: bool) -> Result<Clie
         Some((tell(keeper, &view, now), host))
     };
     let found = control.look(look).await?;
-    let (mut client, host) = found.ok_or_else(|| Problem::no_such_client(&ids::client(id)))?;
+    let (mut client, host) = found.ok_or_else(|| Problem::no_such_client(&id.to_string()))?;
     if let Some(host) = host.filter(|_| probe) {
         client.answers = Some(control.answers(host).await);
     }
@@ -250,7 +250,7 @@ pub async fn resolve_all(control: &Control, text: &str) -> Result<Vec<ClientId>,
 async fn matching(control: &Control, text: &str) -> Result<Vec<(ClientId, ClientName)>, Problem> {
     let sought = text.to_owned();
     let look = move |keeper: &Keeper| {
-        let by_id = ids::parse_client(&sought).and_then(|id| keeper.client(id));
+        let by_id = sought.parse::<ClientId>().ok().and_then(|id| keeper.client(id));
         if let Some(view) = by_id {
             return vec![(view.client.id, client_name(view.client))];
         }

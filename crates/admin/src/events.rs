@@ -22,7 +22,7 @@ use crate::api::{ClientName, Event, EventQuery, Level, Problem, Tally};
 use crate::ask::Query;
 use crate::places::Who;
 use crate::problem::Problems;
-use crate::{ids, shown};
+use crate::shown;
 
 /// Events that wait for a reader that is slow; the chronicle keeps the rest.
 const WAITING_MAX: usize = 64;
@@ -215,7 +215,7 @@ fn tell_entry(chronicle: &Chronicle, entry: &Entry) -> Event {
         kind: news.kind.into(),
         text: news.text.clone(),
         client: news.client.as_ref().map(|who| ClientName {
-            id: ids::client(who.id),
+            id: who.id.to_string(),
             name: shown::bytes(who.name.bytes()),
             address: who.address.to_string(),
         }),

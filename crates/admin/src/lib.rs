@@ -13,7 +13,6 @@ mod clients;
 mod events;
 mod grace;
 mod health;
-mod ids;
 mod listen;
 mod listing;
 mod locks;

@@ -15,34 +15,46 @@ use server::{Control, Found};
 
 use crate::api::{LockQuery, LockState, Problem};
 use crate::row::Row;
-use crate::{ids, shown};
+use crate::shown;
 
 /// Rows that are looked at while the driver waits.
 pub const LOOK_MAX: usize = 2000;
 /// Rows that are looked at for one question; the page then ends early.
 const SEEK_MAX: usize = 40_000;
 
-pub type Listed = Result<(Vec<Row>, Option<String>), Problem>;
+pub type Listed = Result<Listing, Problem>;
+
+/// Rows, where to go on, and how many there are without a filter.
+pub struct Listing {
+    pub rows: Vec<Row>,
+    pub next: Option<String>,
+    pub total: u64,
+}
+
+fn total(keeper: &Keeper) -> u64 {
+    let counts = keeper.counts();
+    let remembered = keeper.remembered_len();
+    (counts.locks + counts.shares + counts.waiters + remembered) as u64
+}
 
 /// Everything, in the order of ids, which never changes while somebody pages through it.
 pub async fn by_id(control: &Control, query: &LockQuery, limit: usize) -> Listed {
     let mut after = start_of(query)?;
     let state = query.state;
-    let mut rows = Vec::new();
+    let mut listing = Listing { rows: Vec::new(), next: None, total: 0 };
     for _ in 0..SEEK_MAX / LOOK_MAX {
-        let room = limit - rows.len();
-        let look = move |keeper: &Keeper| some_by_id(keeper, after, state, room);
-        let (found, last) = control.look(look).await?;
-        rows.extend(found);
+        let room = limit - listing.rows.len();
+        let look = move |keeper: &Keeper| (some_by_id(keeper, after, state, room), total(keeper));
+        let ((found, last), total) = control.look(look).await?;
+        listing.rows.extend(found);
+        listing.total = total;
+        listing.next = last.map(|last| last.to_string());
         match last {
-            None => return Ok((rows, None)),
-            Some(last) => after = last,
-        }
-        if rows.len() >= limit {
-            break;
+            Some(last) if listing.rows.len() < limit => after = last,
+            _ => break,
         }
     }
-    Ok((rows, Some(ids::entry(after))))
+    Ok(listing)
 }
 
 /// Where entries of a state are.
@@ -179,10 +191,11 @@ async fn below(
 ) -> Listed {
     let mut after = start_of(query)?;
     let (within, state) = (Arc::new(within), query.state);
-    let mut rows = Vec::new();
+    let mut listing = Listing { rows: Vec::new(), next: None, total: 0 };
     for _ in 0..SEEK_MAX / LOOK_MAX {
-        let look = move |keeper: &Keeper| some_by_id(keeper, after, state, LOOK_MAX);
-        let (found, last) = control.look(look).await?;
+        let look =
+            move |keeper: &Keeper| (some_by_id(keeper, after, state, LOOK_MAX), total(keeper));
+        let ((found, last), total) = control.look(look).await?;
         let (places, within) = (control.clone(), within.clone());
         let is_below = move |row: &Row| {
             let place = places.place(&row.file);
@@ -195,25 +208,27 @@ async fn below(
         let found = tokio::task::spawn_blocking(move || {
             found.into_iter().filter(is_below).collect::<Vec<_>>()
         });
-        rows.extend(found.await.map_err(|_| Problem::ending())?);
-        if rows.len() > limit {
+        listing.rows.extend(found.await.map_err(|_| Problem::ending())?);
+        listing.total = total;
+        listing.next = last.map(|last| last.to_string());
+        if listing.rows.len() > limit {
             // The page ends in the middle of what was looked at.
-            rows.truncate(limit);
-            let next = rows.last().map(|row| ids::entry(row.id));
-            return Ok((rows, next));
+            listing.rows.truncate(limit);
+            listing.next = listing.rows.last().map(|row| row.id.to_string());
+            break;
         }
         match last {
-            None => return Ok((rows, None)),
             Some(last) => after = last,
+            None => break,
         }
     }
-    Ok((rows, Some(ids::entry(after))))
+    Ok(listing)
 }
 
 fn start_of(query: &LockQuery) -> Result<LockId, Problem> {
     match query.after.as_deref() {
         None => Ok(LockId(0)),
-        Some(text) => ids::parse_entry(text).ok_or_else(|| wrong_cursor(text, 'n')),
+        Some(text) => text.parse::<LockId>().ok().ok_or_else(|| wrong_cursor(text, 'n')),
     }
 }
 
@@ -273,16 +288,17 @@ fn cut<'a>(
     state: Option<LockState>,
     skip: usize,
     limit: usize,
-) -> (Vec<Row>, Option<String>) {
+) -> Listing {
     let mut rows = Vec::new();
+    let total = total(keeper);
     for (place, entry) in entries.enumerate().skip(skip) {
         if rows.len() >= limit || place - skip >= LOOK_MAX * 4 {
-            return (rows, Some(format!("n{place}")));
+            return Listing { rows, next: Some(format!("n{place}")), total };
         }
         if wanted(&entry) {
             let row = entry.row(keeper);
             rows.extend(Some(row).filter(|row| state.is_none_or(|state| row.state == state)));
         }
     }
-    (rows, None)
+    Listing { rows, next: None, total }
 }

@@ -14,9 +14,10 @@ use server::Control;
 use crate::api::{DryRunQuery, Lock, LockKind, LockQuery, LockState, Page, Problem, Released};
 use crate::ask::{Path, Query};
 use crate::caller::Operator;
+use crate::listing::Listing;
 use crate::problem::Problems;
 use crate::row::Row;
-use crate::{Shared, clients, ids, listing};
+use crate::{Shared, clients, listing};
 
 pub const LIMIT: u32 = 100;
 pub const LIMIT_MAX: u32 = 1000;
@@ -30,7 +31,7 @@ pub async fn list(
 ) -> Result<Json<Page<Lock>>, Problem> {
     let control = shared.control()?;
     let limit = limit_of(query.limit)?;
-    let (rows, next) = match (&query.client, &query.path) {
+    let Listing { rows, next, total } = match (&query.client, &query.path) {
         (None, None) => listing::by_id(&control, &query, limit).await?,
         (client, path) => {
             let client = match client {
@@ -45,7 +46,6 @@ pub async fn list(
             }
         }
     };
-    let total = control.look(total).await?;
     let items = tell(control, rows).await?;
     Ok(Json(Page { items, next, total }))
 }
@@ -77,12 +77,12 @@ pub async fn release(
     let control = shared.control()?;
     let row = find(&control, &id).await?;
     if row.state == LockState::Remembered {
-        let detail = format!("{} is only remembered: it denies nobody", ids::entry(row.id));
+        let detail = format!("{} is only remembered: it denies nobody", row.id);
         return Err(Problem::new(StatusCode::CONFLICT, "busy", detail)
             .hint("it goes with the end of grace: lockkeeper grace"));
     }
     if row.kind == LockKind::Waiter {
-        let detail = format!("{} waits and holds nothing", ids::entry(row.id));
+        let detail = format!("{} waits and holds nothing", row.id);
         return Err(Problem::new(StatusCode::CONFLICT, "waiting", detail)
             .hint("release what it waits for: lockkeeper locks --waiting"));
     }
@@ -152,12 +152,6 @@ pub fn limit_of(limit: Option<u32>) -> Result<usize, Problem> {
     }
 }
 
-fn total(keeper: &Keeper) -> u64 {
-    let counts = keeper.counts();
-    let remembered = keeper.remembered_len();
-    (counts.locks + counts.shares + counts.waiters + remembered) as u64
-}
-
 /// Names and paths become text away from the threads of the network.
 async fn tell(control: Control, rows: Vec<Row>) -> Result<Vec<Lock>, Problem> {
     let told = move || {
@@ -170,7 +164,7 @@ async fn tell(control: Control, rows: Vec<Row>) -> Result<Vec<Lock>, Problem> {
 /// The row of an id, or of the beginning of one.
 async fn find(control: &Control, id: &str) -> Result<Row, Problem> {
     let sought = id.to_owned();
-    let look = move |keeper: &Keeper| match ids::parse_entry(&sought) {
+    let look = move |keeper: &Keeper| match sought.parse::<LockId>().ok() {
         Some(id) => row_of(keeper, id).map_or_else(|| begun_with(keeper, &sought), |row| vec![row]),
         None => begun_with(keeper, &sought),
     };
@@ -179,7 +173,7 @@ async fn find(control: &Control, id: &str) -> Result<Row, Problem> {
         (Some(row), true) => Ok(row),
         (None, _) => Err(Problem::no_such_lock(id)),
         (Some(row), false) => {
-            let some = found.iter().chain([&row]).map(|row| ids::entry(row.id)).collect::<Vec<_>>();
+            let some = found.iter().chain([&row]).map(|row| row.id.to_string()).collect::<Vec<_>>();
             let detail = format!("several ids begin with {id}: {} ...", some.join(", "));
             Err(Problem::new(StatusCode::CONFLICT, "ambiguous-lock", detail)
                 .hint("type more of the id: lockkeeper locks"))
@@ -198,7 +192,7 @@ fn row_of(keeper: &Keeper, id: LockId) -> Option<Row> {
 /// Up to three rows whose ids begin so. A beginning is worth most digits of an id: the numbers that
 /// begin with it lie together, once for each number of digits that follow.
 fn begun_with(keeper: &Keeper, text: &str) -> Vec<Row> {
-    let Some(LockId(begin)) = ids::parse_entry(text).filter(|id| id.0 > 0) else {
+    let Some(LockId(begin)) = text.parse::<LockId>().ok().filter(|id| id.0 > 0) else {
         return Vec::new();
     };
     let mut rows = Vec::new();
