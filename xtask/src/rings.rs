@@ -100,6 +100,7 @@ const UNIT_PACKAGES: &[&str] = &[
     "nftables",
     "postgresql",
     "prometheus",
+    "python3-venv",
     "rpcbind",
     "rpcsvc-proto",
     "strace",
