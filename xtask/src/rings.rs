@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::planted;
-use crate::shell::{output, run, run_with};
+use crate::shell::{output, run, run_tests, run_with};
 
 pub const FUZZ_SECONDS: u32 = 12;
 /// The full form is 20,000.
@@ -41,9 +41,6 @@ fn run_rings(wanted: &[&str]) -> Result<Vec<(&'static str, Result<()>, f64)>> {
             println!("\n== {name}");
             let start = Instant::now();
             let done = ring();
-            if let Err(error) = &done {
-                println!("ring {name} failed: {error:#}");
-            }
             (*name, done, start.elapsed().as_secs_f64())
         })
         .collect())
@@ -58,6 +55,11 @@ pub fn test(wanted: &[&str]) -> ExitCode {
         }
     };
     println!();
+    for (name, done, _) in &results {
+        if let Err(error) = done {
+            println!("ring {name} failed: {error:#}\n");
+        }
+    }
     for (name, done, seconds) in &results {
         println!(
             "ring {name:<7} {} {seconds:.0} s",
@@ -81,7 +83,7 @@ const WASM: &str = "wasm32-unknown-unknown";
 
 fn unit() -> Result<()> {
     testbed::packages::install(UNIT_PACKAGES)?;
-    run("cargo", &["test", "--workspace", "--no-fail-fast"])
+    run_tests(&["test", "--workspace", "--no-fail-fast"])
 }
 
 /// What judges us in the tests of the crates.

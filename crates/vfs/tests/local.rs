@@ -493,7 +493,10 @@ fn an_unprivileged_server_serves_as_itself() {
         let dir = tempfile::tempdir().unwrap();
         chmod(dir.path(), 0o755);
         let program = dir.path().join("test");
-        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        // By another process: what this one writes, its children hold open, and cannot run.
+        let mut copied = Command::new("install");
+        copied.arg(std::env::current_exe().unwrap()).arg(&program);
+        assert!(copied.status().unwrap().success());
         let status = Command::new("setpriv")
             .args(["--reuid=1000", "--regid=1000", "--clear-groups", "--inh-caps=-all"])
             .arg(&program)

@@ -78,8 +78,7 @@ fn over_the_socket_everybody_reads_and_root_writes() {
 #[test]
 fn over_the_socket_members_of_the_group_write() {
     assert!(is_root(), "this test makes a group: run it as root");
-    let made = Command::new("groupadd").args(["--force", "--system", "lockkeeper"]).status();
-    assert!(made.unwrap().success());
+    change_users("groupadd", &["--force", "--system", "lockkeeper"]);
     let live = Live::start(&[]);
     open_the_way(&live);
     let gid = Command::new("getent").args(["group", "lockkeeper"]).output().unwrap().stdout;
@@ -94,6 +93,19 @@ fn over_the_socket_members_of_the_group_write() {
     assert_eq!(reload.unwrap()["by"], "nobody (uid 65534)");
 }
 
+/// Others may change the files of users at the same time: the next test, say.
+fn change_users(program: &str, arguments: &[&str]) {
+    let start = Instant::now();
+    loop {
+        let done = Command::new(program).args(arguments).output().unwrap();
+        if done.status.success() {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{program}: {done:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// A user of this test alone, gone with it.
 struct Somebody {
     name: String,
@@ -104,22 +116,9 @@ impl Somebody {
     fn new() -> Self {
         let name = format!("lk-test-{}", std::process::id());
         let made = Self { name, uid: String::new() };
-        made.change("useradd", &["--system", "--no-create-home"]);
+        change_users("useradd", &["--system", "--no-create-home", &made.name]);
         let uid = Command::new("id").args(["-u", &made.name]).output().unwrap().stdout;
         Self { name: made.name.clone(), uid: String::from_utf8(uid).unwrap().trim().into() }
-    }
-
-    /// Others may change the files of users at the same time.
-    fn change(&self, program: &str, arguments: &[&str]) {
-        let start = Instant::now();
-        loop {
-            let done = Command::new(program).args(arguments).arg(&self.name).output().unwrap();
-            if done.status.success() {
-                return;
-            }
-            assert!(start.elapsed() < Duration::from_secs(20), "{program}: {done:?}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
     }
 }
 
@@ -135,8 +134,7 @@ impl Drop for Somebody {
 fn who_joins_or_leaves_the_group_soon_may_or_may_not_write() {
     assert!(is_root(), "this test makes a user: run it as root");
     let somebody = Somebody::new();
-    let made = Command::new("groupadd").args(["--force", "--system", "lockkeeper"]).status();
-    assert!(made.unwrap().success());
+    change_users("groupadd", &["--force", "--system", "lockkeeper"]);
     let live = Live::start(&[]);
     open_the_way(&live);
     let uid = format!("--reuid={}", somebody.uid);
@@ -149,9 +147,9 @@ fn who_joins_or_leaves_the_group_soon_may_or_may_not_write() {
         }
     };
     becomes(true);
-    somebody.change("usermod", &["-a", "-G", "lockkeeper"]);
+    change_users("usermod", &["-a", "-G", "lockkeeper", &somebody.name]);
     becomes(false);
-    somebody.change("usermod", &["-G", ""]);
+    change_users("usermod", &["-G", "", &somebody.name]);
     becomes(true);
 }
 

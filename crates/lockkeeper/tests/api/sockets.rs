@@ -214,7 +214,12 @@ fn everybody_reaches_the_systems_socket_and_nobody_lists_its_directory() {
     let pid = server.0.id().to_string();
     let as_nobody = |words: &[&str]| {
         let mut inside = Command::new("nsenter");
-        inside.args(["--target", &pid, "--mount"]).args(NOBODY).args(words).output().unwrap()
+        inside
+            .args(["--target", &pid, "--mount", "--root"])
+            .args(NOBODY)
+            .args(words)
+            .output()
+            .unwrap()
     };
     let url = "http://localhost/health";
     let socket = "/run/lockkeeper/admin.sock";
