@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use keeper::Keeper;
@@ -20,6 +19,7 @@ use crate::api::{
 };
 use crate::ask::{Path, Query};
 use crate::caller::Operator;
+use crate::json::Json;
 use crate::locks::limit_of;
 use crate::problem::Problems;
 use crate::row::client_name;

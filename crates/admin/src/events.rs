@@ -20,6 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use crate::Shared;
 use crate::api::{ClientName, Event, EventQuery, Level, Problem, Tally};
 use crate::ask::Query;
+use crate::json::Json;
 use crate::places::Who;
 use crate::problem::Problems;
 use crate::shown;
@@ -71,12 +72,12 @@ pub async fn stream(
 pub async fn recent(
     State(shared): State<Arc<Shared>>,
     Query(query): Query<EventQuery>,
-) -> Result<axum::Json<Vec<Event>>, Problem> {
+) -> Result<Json<Vec<Event>>, Problem> {
     let control = shared.control()?;
     let chronicle = control.chronicle();
     let count = last_of(&query, 100)?;
     let entries = chronicle.recent(count);
-    Ok(axum::Json(entries.iter().map(|entry| tell_entry(chronicle, entry)).collect()))
+    Ok(Json(entries.iter().map(|entry| tell_entry(chronicle, entry)).collect()))
 }
 
 fn last_of(query: &EventQuery, default: usize) -> Result<usize, Problem> {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use keeper::Keeper;
 use keeper::change::Exactness;
@@ -13,6 +12,7 @@ use keeper::request::OperatorAction;
 use crate::Shared;
 use crate::api::{Done, Expected, GraceStatus, Problem};
 use crate::caller::Operator;
+use crate::json::Json;
 use crate::problem::Problems;
 use crate::row::client_name;
 

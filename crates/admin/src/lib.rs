@@ -11,8 +11,10 @@ mod ask;
 mod caller;
 mod clients;
 mod events;
+mod files;
 mod grace;
 mod health;
+mod json;
 mod listen;
 mod listing;
 mod locks;
@@ -24,8 +26,10 @@ mod row;
 mod shown;
 mod status;
 mod stream;
+mod thread;
 mod token;
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -36,7 +40,6 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use server::Control;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -47,6 +50,7 @@ use crate::api::{Problem, Tally};
 use crate::caller::Register;
 use crate::listen::SocketFile;
 use crate::places::Places;
+use crate::thread::Thread;
 
 pub use listen::ListenError;
 pub use token::TokenError;
@@ -85,6 +89,8 @@ pub enum AdminError {
     Listen(#[from] ListenError),
     #[error(transparent)]
     Token(#[from] TokenError),
+    #[error("cannot start the thread of the API: {0}")]
+    Thread(io::Error),
 }
 
 /// Somebody wants the configuration read again; to be answered with what was done, or why not.
@@ -95,7 +101,7 @@ pub struct Reload(pub oneshot::Sender<Result<String, String>>);
 pub struct Admin {
     shared: Arc<Shared>,
     socket: Option<SocketFile>,
-    tasks: Vec<JoinHandle<()>>,
+    thread: Thread,
 }
 
 pub(crate) struct Shared {
@@ -119,6 +125,16 @@ impl Admin {
         settings: Settings,
         reloads: mpsc::Sender<Reload>,
     ) -> Result<Self, AdminError> {
+        let thread = Thread::start().map_err(AdminError::Thread)?;
+        let opened = thread.spawn(Self::open(settings, reloads)).await;
+        let (shared, socket) = opened.map_err(|error| AdminError::Thread(error.into()))??;
+        Ok(Self { shared, socket, thread })
+    }
+
+    async fn open(
+        settings: Settings,
+        reloads: mpsc::Sender<Reload>,
+    ) -> Result<(Arc<Shared>, Option<SocketFile>), AdminError> {
         // Should anything fail from here on, the socket goes again.
         let (unix, socket) = match &settings.socket {
             Some(path) => listen::unix(path).await.map(|(unix, file)| (Some(unix), Some(file)))?,
@@ -144,10 +160,13 @@ impl Admin {
             last_look: Mutex::default(),
         });
         let router = router(&shared);
-        let mut tasks = Vec::new();
-        tasks.extend(unix.map(|listener| listen::serve_unix(listener, router.clone())));
-        tasks.extend(tcp.map(|listener| listen::serve_tcp(listener, router)));
-        Ok(Self { shared, socket, tasks })
+        if let Some(listener) = unix {
+            tokio::spawn(listen::serve_unix(listener, router.clone()));
+        }
+        if let Some(listener) = tcp {
+            tokio::spawn(listen::serve_tcp(listener, router));
+        }
+        Ok((shared, socket))
     }
 
     pub fn socket(&self) -> Option<&std::path::Path> {
@@ -173,14 +192,8 @@ impl Admin {
     /// From here on there is one.
     pub fn serve(&mut self, control: Control) {
         let tally = events::keep_tally(control.clone(), self.shared.tally.clone());
-        self.tasks.push(tokio::spawn(tally));
+        self.thread.spawn(tally);
         *self.shared.control.write().unwrap_or_else(PoisonError::into_inner) = Ok(control);
-    }
-}
-
-impl Drop for Admin {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 

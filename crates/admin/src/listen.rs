@@ -16,7 +16,6 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -117,27 +116,25 @@ pub async fn tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).await.map_err(|error| ListenError::Tcp { address, error })
 }
 
-pub fn serve_unix(listener: UnixListener, router: Router) -> JoinHandle<()> {
+pub async fn serve_unix(listener: UnixListener, router: Router) {
     let places = Places::new(CONNECTIONS_MAX);
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
-    tokio::spawn(async move {
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                pause().await;
-                continue;
-            };
-            let Ok(peer) = stream.peer_cred() else { continue };
-            let way = Way::Socket { uid: peer.uid(), gid: peer.gid() };
-            match places.take(way.who()) {
-                Some(place) => seat(stream, router.clone(), way, place),
-                None => {
-                    if let Ok(leave) = refusals.clone().try_acquire_owned() {
-                        tokio::spawn(refuse(stream, leave));
-                    }
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            pause().await;
+            continue;
+        };
+        let Ok(peer) = stream.peer_cred() else { continue };
+        let way = Way::Socket { uid: peer.uid(), gid: peer.gid() };
+        match places.take(way.who()) {
+            Some(place) => seat(stream, router.clone(), way, place),
+            None => {
+                if let Ok(leave) = refusals.clone().try_acquire_owned() {
+                    tokio::spawn(refuse(stream, leave));
                 }
             }
         }
-    })
+    }
 }
 
 /// After the question has come: an answer before it would be lost.
@@ -155,23 +152,21 @@ fn seat(stream: UnixStream, router: Router, way: Way, place: Place) {
     });
 }
 
-pub fn serve_tcp(listener: TcpListener, router: Router) -> JoinHandle<()> {
+pub async fn serve_tcp(listener: TcpListener, router: Router) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    tokio::spawn(async move {
-        loop {
-            let Ok(place) = places.clone().acquire_owned().await else { return };
-            let Ok((stream, from)) = listener.accept().await else {
-                pause().await;
-                continue;
-            };
-            let _ = stream.set_nodelay(true);
-            let router = router.clone();
-            tokio::spawn(async move {
-                converse(stream, router, Way::Tcp { from }, UNREAD_TIME_MAX).await;
-                drop(place);
-            });
-        }
-    })
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok((stream, from)) = listener.accept().await else {
+            pause().await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let router = router.clone();
+        tokio::spawn(async move {
+            converse(stream, router, Way::Tcp { from }, UNREAD_TIME_MAX).await;
+            drop(place);
+        });
+    }
 }
 
 /// After a failed accept, for want of descriptors say.
@@ -200,6 +195,7 @@ mod tests {
 
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::task::JoinHandle;
 
     const LARGE: usize = 8 << 20;
     const PATIENCE: Duration = Duration::from_millis(300);

@@ -3,8 +3,6 @@
 //! The driver waits while a page is taken from the keeper, so that takes a bounded number of rows;
 //! what is sought by a filter is sought in several short looks.
 
-use std::sync::Arc;
-
 use axum::http::StatusCode;
 use keeper::Keeper;
 use keeper::bytes::FileKey;
@@ -14,6 +12,7 @@ use keeper::view::{LockView, ShareView, WaiterView};
 use server::{Control, Found};
 
 use crate::api::{LockQuery, LockState, Problem};
+use crate::files::Files;
 use crate::row::Row;
 use crate::shown;
 
@@ -190,25 +189,22 @@ async fn below(
     limit: usize,
 ) -> Listed {
     let mut after = start_of(query)?;
-    let (within, state) = (Arc::new(within), query.state);
+    let state = query.state;
     let mut listing = Listing { rows: Vec::new(), next: None, total: 0 };
     for _ in 0..SEEK_MAX / LOOK_MAX {
         let look =
             move |keeper: &Keeper| (some_by_id(keeper, after, state, LOOK_MAX), total(keeper));
         let ((found, last), total) = control.look(look).await?;
-        let (places, within) = (control.clone(), within.clone());
-        let is_below = move |row: &Row| {
-            let place = places.place(&row.file);
-            within.iter().any(|found| found.has_below(&place))
-        };
         let found = found.into_iter().filter(|row| {
             clients.as_ref().is_none_or(|clients| clients.contains(&row.owner().host))
         });
         let found: Vec<Row> = found.collect();
-        let found = tokio::task::spawn_blocking(move || {
-            found.into_iter().filter(is_below).collect::<Vec<_>>()
-        });
-        listing.rows.extend(found.await.map_err(|_| Problem::ending())?);
+        let files = Files::of(control, &found).await?;
+        let is_below = |row: &Row| {
+            let place = files.place(&row.file);
+            place.is_some_and(|place| within.iter().any(|found| found.has_below(place)))
+        };
+        listing.rows.extend(found.into_iter().filter(is_below));
         listing.total = total;
         listing.next = last.map(|last| last.to_string());
         if listing.rows.len() > limit {

@@ -1,9 +1,7 @@
 //! Locks, shares and waiters: listing them, finding one, and releasing one.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use keeper::Keeper;
@@ -14,6 +12,8 @@ use server::Control;
 use crate::api::{DryRunQuery, Lock, LockKind, LockQuery, LockState, Page, Problem, Released};
 use crate::ask::{Path, Query};
 use crate::caller::Operator;
+use crate::files::Files;
+use crate::json::Json;
 use crate::listing::Listing;
 use crate::problem::Problems;
 use crate::row::Row;
@@ -46,7 +46,7 @@ pub async fn list(
             }
         }
     };
-    let items = tell(control, rows).await?;
+    let items = tell(&control, &rows).await?;
     Ok(Json(Page { items, next, total }))
 }
 
@@ -60,7 +60,7 @@ pub async fn one(
 ) -> Result<Json<Lock>, Problem> {
     let control = shared.control()?;
     let row = find(&control, &id).await?;
-    let mut told = tell(control, vec![row]).await?;
+    let mut told = tell(&control, &[row]).await?;
     told.pop().map(Json).ok_or_else(Problem::ending)
 }
 
@@ -96,7 +96,7 @@ pub async fn release(
             granted_of(&control, &row, waiting).await?
         }
     };
-    let mut told = tell(control, [vec![lock], granted].concat()).await?.into_iter();
+    let mut told = tell(&control, &[vec![lock], granted].concat()).await?.into_iter();
     let lock = told.next().ok_or_else(Problem::ending)?;
     let warning = clients::may_go_on(&client);
     Ok(Json(Released { dry_run: query.dry_run, lock, client, granted: told.collect(), warning }))
@@ -152,13 +152,11 @@ pub fn limit_of(limit: Option<u32>) -> Result<usize, Problem> {
     }
 }
 
-/// Names and paths become text away from the threads of the network.
-async fn tell(control: Control, rows: Vec<Row>) -> Result<Vec<Lock>, Problem> {
-    let told = move || {
-        let mut files = HashMap::new();
-        rows.iter().map(|row| row.tell(&control, &mut files)).collect()
-    };
-    tokio::task::spawn_blocking(told).await.map_err(|_| Problem::ending())
+/// As the API says it.
+async fn tell(control: &Control, rows: &[Row]) -> Result<Vec<Lock>, Problem> {
+    let files = Files::of(control, rows).await?;
+    let now_ms = control.driver().clock().now().wall_ms;
+    Ok(rows.iter().map(|row| row.tell(&files, now_ms)).collect())
 }
 
 /// The row of an id, or of the beginning of one.

@@ -1,6 +1,5 @@
 //! What went wrong, in the form that programs and people read: `application/problem+json`.
 
-use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use keeper::step::OperatorError;
@@ -8,6 +7,7 @@ use server::NotDone;
 use utoipa::IntoResponses;
 
 use crate::api::Problem;
+use crate::json::Json;
 
 pub const CONTENT_TYPE: &str = "application/problem+json";
 

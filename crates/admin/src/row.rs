@@ -1,7 +1,6 @@
 //! What is taken from the keeper while the driver waits: counted pointers and numbers. Names, paths
 //! and times become text afterwards, when nobody waits.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use keeper::Keeper;
@@ -11,9 +10,9 @@ use keeper::identity::{LockId, Owner};
 use keeper::range::Range;
 use keeper::request::{Access, Mode};
 use keeper::view::{LockState as Found, LockView, ShareView, WaiterView};
-use server::{Control, Place};
 
-use crate::api::{ClientName, File, Lock, LockKind, LockMode, LockState};
+use crate::api::{ClientName, Lock, LockKind, LockMode, LockState};
+use crate::files::Files;
 use crate::shown;
 
 /// A lock, a share or a waiter.
@@ -117,12 +116,8 @@ impl Row {
         &self.owner
     }
 
-    /// As the API says it. May wait for a disk, where the file's name is; `known` are the files of
-    /// the rows before.
-    pub fn tell(&self, control: &Control, known: &mut HashMap<FileKey, File>) -> Lock {
-        let place = || file(control, &self.file);
-        let file = known.entry(self.file.clone()).or_insert_with(place).clone();
-        let now_ms = control.driver().clock().now().wall_ms;
+    /// As the API says it.
+    pub fn tell(&self, files: &Files, now_ms: u64) -> Lock {
         Lock {
             id: self.id.to_string(),
             kind: self.kind,
@@ -142,7 +137,7 @@ impl Row {
             end: (self.range.last() != u64::MAX).then(|| self.range.last()),
             since: shown::time(self.since_ms),
             age_seconds: now_ms.saturating_sub(self.since_ms) as f64 / 1e3,
-            file,
+            file: files.tell(&self.file),
             blocked_by: self.blocked_by.map(|id| id.to_string()),
             passed_over: self.passed_over,
             denies: self.denies.map(|deny| {
@@ -164,21 +159,6 @@ pub fn client_name(client: &Client) -> ClientName {
         name: shown::bytes(client.name.bytes()),
         address: client.address.to_string(),
     }
-}
-
-fn file(control: &Control, key: &FileKey) -> File {
-    let Place { export, path, inode } = control.place(key);
-    let export = export.as_deref().map(shown::bytes);
-    let path = path.as_deref().map(shown::bytes);
-    let told = match (&export, &path, inode) {
-        (Some(export), Some(path), _) if path.is_empty() => export.clone(),
-        (Some(export), Some(path), _) => format!("{}/{path}", export.trim_end_matches('/')),
-        (Some(export), None, Some(inode)) => format!("inode {inode} in {export}"),
-        (Some(export), None, None) => format!("a file that is gone from {export}"),
-        _ => "a file of an export that is not served".into(),
-    };
-    let key = key.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    File { export, path, shown: told, key }
 }
 
 fn mode(mode: Mode) -> LockMode {

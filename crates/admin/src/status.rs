@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use keeper::Keeper;
@@ -17,6 +16,7 @@ use crate::api::{
 };
 use crate::caller::Operator;
 use crate::health::{self, Worries};
+use crate::json::Json;
 use crate::problem::Problems;
 use crate::{Shared, clients, grace, shown};
 

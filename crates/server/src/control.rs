@@ -11,7 +11,7 @@ use keeper::request::{OperatorAction, OperatorRequest, ProbeAnswer, Question};
 use keeper::step::{OperatorDone, OperatorError, Reply};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use vfs::{Caller, Context, Exports, FileKey, FileKind, FileSystemId, ObjectId, Patience};
+use vfs::{Caller, Context, Export, Exports, FileKey, FileKind, FileSystemId, ObjectId, Patience};
 
 use crate::chronicle::Chronicle;
 use crate::driver::core::Ask;
@@ -57,6 +57,12 @@ pub struct Place {
     /// Below the export; empty for its root.
     pub path: Option<Vec<u8>>,
     pub inode: Option<u64>,
+}
+
+impl Place {
+    fn of(export: &Export, path: Vec<u8>) -> Self {
+        Self { export: Some(export.path.to_vec()), path: Some(path), inode: None }
+    }
 }
 
 /// What a path names.
@@ -149,17 +155,28 @@ impl Control {
         self.liveness.probe(&inquiry).await == ProbeAnswer::Alive
     }
 
-    /// Where a file is, as far as its name was seen. May wait for a disk.
+    /// Where a file is, if its name was seen.
+    pub fn place_seen(&self, file: &keeper::bytes::FileKey) -> Option<Place> {
+        let file = file_of(file)?;
+        let exports = self.files.exports();
+        exports.iter().filter(|export| is_in(&file, export)).find_map(|export| {
+            let path = self.files.names.path(&file, &export.filesystem.root())?;
+            Some(Place::of(export, path))
+        })
+    }
+
+    /// Where a file is, as far as that can be known. May wait for a disk.
     pub fn place(&self, file: &keeper::bytes::FileKey) -> Place {
+        if let Some(seen) = self.place_seen(file) {
+            return seen;
+        }
         let Some(file) = file_of(file) else { return Place::default() };
         let exports = self.files.exports();
         let mut place = Place::default();
-        for export in exports.iter().filter(|export| export.filesystem.id() == file.filesystem) {
+        for export in exports.iter().filter(|export| is_in(&file, export)) {
             let filesystem = &export.filesystem;
-            let named = self.files.names.path(&file, &filesystem.root());
-            let path = named.or_else(|| filesystem.path(&file.object));
-            if let Some(path) = path {
-                return Place { export: Some(export.path.to_vec()), path: Some(path), inode: None };
+            if let Some(path) = filesystem.path(&file.object) {
+                return Place::of(export, path);
             }
             if place.export.is_none() {
                 let caller = Caller::new(0, 0, &[]);
@@ -204,6 +221,10 @@ impl Control {
         }
         found
     }
+}
+
+fn is_in(file: &FileKey, export: &Export) -> bool {
+    export.filesystem.id() == file.filesystem
 }
 
 /// The file behind the keeper's key.

@@ -227,19 +227,21 @@ impl Driver {
         self.wake();
     }
 
-    /// Looks at the keeper between two steps. `None` if the server ends meanwhile, or too many want
-    /// to look already. While the store does not work it waits.
+    /// Looks at the keeper between two steps, on the thread of who asks if nobody is at it. `None`
+    /// if the server ends meanwhile, or too many want to look already. While the store does not
+    /// work it waits.
     pub async fn read<R: Send + 'static>(
         &self,
         look: impl FnOnce(&Keeper) -> R + Send + 'static,
     ) -> Option<R> {
         let (answer, answered) = oneshot::channel();
-        self.report(Input::Read(Box::new(move |keeper| {
+        self.shared.push(Input::Read(Box::new(move |keeper| {
             // Whoever asked may have gone away.
             if !answer.is_closed() {
                 let _ = answer.send(look(keeper));
             }
         })));
+        self.flush();
         tokio::select! {
             biased;
             answer = answered => answer.ok(),

@@ -98,7 +98,7 @@ pub enum Input<T> {
     /// An old connection of this host was reset, unasked.
     Reset(HostKey),
     Heard(IpAddr),
-    /// Somebody wants to look.
+    /// Somebody wants to look, at little: others wait meanwhile.
     Read(Box<dyn FnOnce(&Keeper) + Send>),
     Timeout,
     Stop,
@@ -130,10 +130,7 @@ impl<T> Queue<T> {
             Input::Ask(..) if self.asks >= self.asks_max => return false,
             Input::Heard(_) if self.waiting.len() >= self.asks_max => return false,
             Input::Read(_) if self.reads >= READS_MAX => return false,
-            Input::Read(_) => {
-                self.reads += 1;
-                self.heavy += 1;
-            }
+            Input::Read(_) => self.reads += 1,
             Input::Ask(ask, _) => {
                 self.asks += 1;
                 self.heavy += usize::from(!ask.is_light());
