@@ -71,7 +71,7 @@ fn watched_misses(found: &Comparison) -> Vec<String> {
     let bars = [
         ("a look, ms", watched.look_p99_ms, LOOK_P99_MS_MAX),
         ("a scrape, ms", watched.scrape_max_ms, SCRAPE_MS_MAX),
-        ("lost to looking", watched.loss(), WATCHED_LOSS_MAX),
+        ("lost to looking", watched.loss, WATCHED_LOSS_MAX),
     ];
     let missed = bars.into_iter().filter(|(_, found, max)| found > max);
     missed.map(|(what, found, max)| format!("{what}: {found:.3}, at most {max}")).collect()
@@ -289,7 +289,8 @@ mod tests {
             scrapes: 10,
             scrape_max_ms: 50.0,
             alone_ops: 100.0,
-            watched_ops: 95.1,
+            watched_ops: 95.0,
+            loss: 0.05,
         });
         found
     }
@@ -311,7 +312,7 @@ mod tests {
         found.restarts[1].first_reclaim_ms = Some(10_001.0);
         if let Some(watched) = &mut found.watched {
             (watched.look_p99_ms, watched.scrape_max_ms) = (20.1, 50.1);
-            watched.watched_ops = 94.0;
+            watched.loss = 0.051;
         }
         let missed = misses(&found);
         let names = [

@@ -84,7 +84,7 @@ impl Comparison {
             let _ = writeln!(
                 out,
                 "looked at with {} locks of {} clients: 100 locks in {:.1} ms (p99 of {}), scrape \
-                 {:.1} ms (slowest of {}), lock-unlock {:.0}/s, unwatched {:.0}/s: {:.1} % lost",
+                 {:.1} ms (slowest of {}), lock-unlock {:.0}/s, unwatched {:.0}/s: {:.1} % lost (middle of the pairs)",
                 watched.locks,
                 watched.clients,
                 watched.look_p99_ms,
@@ -93,7 +93,7 @@ impl Comparison {
                 watched.scrapes,
                 watched.watched_ops,
                 watched.alone_ops,
-                watched.loss() * 100.0
+                watched.loss * 100.0
             );
         }
     }

@@ -11,15 +11,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use client::Pipeline;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use wire::nlm::{Range, v4};
 
 use crate::server::Server;
 use load::{Operation, Owner, Session, Shape, Timing};
 
-const ROUNDS: usize = 7;
+/// Each is a pair, watched and not, one after the other: so that what the machine does besides,
+/// which changes within seconds, is the same for both.
+const ROUNDS: usize = 101;
 const TIMING: Timing =
-    Timing { warm_up: Duration::from_millis(200), measured: Duration::from_secs(2) };
+    Timing { warm_up: Duration::from_millis(50), measured: Duration::from_millis(300) };
 /// Between two looks at the list; the metrics are scraped at every twentieth.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const SCRAPE_AT: usize = 20;
@@ -37,30 +39,32 @@ pub struct Watched {
     /// Locks taken and given back in a second, unwatched and watched.
     pub alone_ops: f64,
     pub watched_ops: f64,
-}
-
-impl Watched {
-    /// The part of the throughput that is lost to the watchers.
-    pub fn loss(&self) -> f64 {
-        1.0 - self.watched_ops / self.alone_ops
-    }
+    /// The part of the throughput that is lost to the watchers, in the middle one of the pairs.
+    pub loss: f64,
 }
 
 pub(crate) async fn measure(server: &Server, web: SocketAddr) -> Result<Watched> {
     let shape = Shape::HIGH;
     let mut session = Session::open(server.target.clone(), shape, false).await?;
     register(server, &session).await.context("registering clients")?;
-    let (mut alone, mut watched) = (Vec::new(), Vec::new());
+    let (mut alone, mut watched, mut losses) = (Vec::new(), Vec::new(), Vec::new());
     let (mut looks, mut scrapes) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        let found = load::run(&mut session, Operation::LockUnlock, shape, TIMING).await?;
-        alone.push(found.ops_per_second);
-        let watcher = Watcher::start(web);
-        let found = load::run(&mut session, Operation::LockUnlock, shape, TIMING).await?;
-        watched.push(found.ops_per_second);
-        let (more_looks, more_scrapes) = watcher.stop()?;
-        looks.extend(more_looks);
-        scrapes.extend(more_scrapes);
+    for round in 0..ROUNDS {
+        let mut pair = [0.0; 2];
+        // Each goes first as often as the other.
+        for is_watched in [round % 2 == 1, round % 2 == 0] {
+            let watcher = is_watched.then(|| Watcher::start(web, looks.len()));
+            let found = load::run(&mut session, Operation::LockUnlock, shape, TIMING).await?;
+            pair[usize::from(is_watched)] = found.ops_per_second;
+            if let Some(watcher) = watcher {
+                let (more_looks, more_scrapes) = watcher.stop()?;
+                looks.extend(more_looks);
+                scrapes.extend(more_scrapes);
+            }
+        }
+        alone.push(pair[0]);
+        watched.push(pair[1]);
+        losses.push(1.0 - pair[1] / pair[0]);
     }
     let (locks, clients) = counts(web)?;
     session.close().await?;
@@ -77,6 +81,7 @@ pub(crate) async fn measure(server: &Server, web: SocketAddr) -> Result<Watched>
         scrape_max_ms: scrapes.last().map_or(0.0, ms),
         alone_ops: median(alone),
         watched_ops: median(watched),
+        loss: median(losses),
     })
 }
 
@@ -103,6 +108,12 @@ async fn register(server: &Server, session: &Session) -> Result<()> {
     Ok(())
 }
 
+/// All that a reader needs to know of a page to ask for the next.
+#[derive(Deserialize)]
+struct Cursor {
+    next: Option<String>,
+}
+
 /// Somebody on a thread of its own, as a browser and a Prometheus would be.
 struct Watcher {
     stop: Arc<AtomicBool>,
@@ -110,14 +121,15 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn start(web: SocketAddr) -> Self {
+    /// `before` are the looks of the watchers before.
+    fn start(web: SocketAddr, before: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
             let (mut looks, mut scrapes) = (Vec::new(), Vec::new());
             let mut after = String::new();
             while !stopped.load(Ordering::Relaxed) {
-                if looks.len() % SCRAPE_AT == SCRAPE_AT / 2 {
+                if (before + looks.len()) % SCRAPE_AT == SCRAPE_AT / 2 {
                     let start = Instant::now();
                     get(web, "/metrics")?;
                     scrapes.push(start.elapsed());
@@ -125,11 +137,8 @@ impl Watcher {
                 let start = Instant::now();
                 let page = get(web, &format!("/v1/locks?limit=100{after}"))?;
                 looks.push(start.elapsed());
-                let page: serde_json::Value = serde_json::from_str(&page)?;
-                after = match page["next"].as_str() {
-                    Some(next) => format!("&after={next}"),
-                    None => String::new(),
-                };
+                let Cursor { next } = serde_json::from_str(&page)?;
+                after = next.map_or_else(String::new, |next| format!("&after={next}"));
                 thread::sleep(LOOK_EVERY);
             }
             Ok((looks, scrapes))
