@@ -6,12 +6,13 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use keeper::Keeper;
+use keeper::change::Client as Known;
 use keeper::event::Doubt;
 use keeper::identity::ClientId;
 use keeper::request::OperatorAction;
 use keeper::step::OperatorError;
 use keeper::view::ClientView;
-use server::Control;
+use server::{Control, NotDone};
 
 use crate::api::{
     Client, ClientDone, ClientKind, ClientName, ClientQuery, ClientState, DryRunQuery, Notice,
@@ -20,6 +21,7 @@ use crate::api::{
 use crate::ask::{Path, Query};
 use crate::caller::Operator;
 use crate::json::Json;
+use crate::listing::LOOK_MAX;
 use crate::locks::limit_of;
 use crate::problem::Problems;
 use crate::row::client_name;
@@ -248,29 +250,53 @@ pub async fn resolve_all(control: &Control, text: &str) -> Result<Vec<ClientId>,
 }
 
 async fn matching(control: &Control, text: &str) -> Result<Vec<(ClientId, ClientName)>, Problem> {
-    let sought = text.to_owned();
-    let look = move |keeper: &Keeper| {
-        let by_id = sought.parse::<ClientId>().ok().and_then(|id| keeper.client(id));
-        if let Some(view) = by_id {
-            return vec![(view.client.id, client_name(view.client))];
+    if let Ok(id) = text.parse::<ClientId>() {
+        let look = move |keeper: &Keeper| keeper.client(id).map(|view| client_name(view.client));
+        if let Some(name) = control.look(look).await? {
+            return Ok(vec![(id, name)]);
         }
-        let address = sought.parse().ok();
-        let hosts = keeper.clients(ClientId(0)).filter(|view| {
-            Some(view.client.address) == address
-                || view.client.name.bytes() == sought.as_bytes()
-                || shown::bytes(view.client.name.bytes()) == sought
-        });
-        let all: Vec<_> =
-            hosts.map(|view| (view.client.clone(), client_name(view.client))).collect();
-        // A machine that also watches others is meant as the one that holds locks.
-        let hosts = all.iter().filter(|(client, _)| client.registrant.is_none());
-        let hosts: Vec<_> = hosts.map(|(client, name)| (client.id, name.clone())).collect();
-        match hosts.is_empty() {
-            false => hosts,
-            true => all.into_iter().map(|(client, name)| (client.id, name)).collect(),
+    }
+    let (sought, address) = (text.to_owned(), text.parse().ok());
+    let see = move |all: &mut Vec<Arc<Known>>, _: &Keeper, view: &ClientView<'_>| {
+        let name = view.client.name.bytes();
+        if Some(view.client.address) == address
+            || name == sought.as_bytes()
+            || shown::bytes(name) == sought
+        {
+            all.push(view.client.clone());
         }
     };
-    Ok(control.look(look).await?)
+    let all = see_all(control, Vec::new(), see).await?;
+    // A machine that also watches others is meant as the one that holds locks.
+    let hosts = all.iter().any(|client| client.registrant.is_none());
+    let meant = all.iter().filter(|client| !hosts || client.registrant.is_none());
+    Ok(meant.map(|client| (client.id, client_name(client))).collect())
+}
+
+/// Looks at all clients, at some of them at a time: others wait meanwhile.
+pub async fn see_all<T: Send + 'static>(
+    control: &Control,
+    mut seen: T,
+    see: impl Fn(&mut T, &Keeper, &ClientView<'_>) + Clone + Send + 'static,
+) -> Result<T, NotDone> {
+    let mut after = ClientId(0);
+    loop {
+        let see = see.clone();
+        let look = move |keeper: &Keeper| {
+            let mut last = None;
+            for (count, view) in keeper.clients(after).take(LOOK_MAX).enumerate() {
+                see(&mut seen, keeper, &view);
+                last = Some(view.client.id).filter(|_| count + 1 == LOOK_MAX);
+            }
+            (seen, last)
+        };
+        let last;
+        (seen, last) = control.look(look).await?;
+        match last {
+            Some(last) => after = last,
+            None => return Ok(seen),
+        }
+    }
 }
 
 pub fn state_of(keeper: &Keeper, view: &ClientView<'_>) -> ClientState {

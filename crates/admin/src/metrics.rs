@@ -3,19 +3,21 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use keeper::Keeper;
-use keeper::identity::{ClientId, ShareId};
+use keeper::identity::ShareId;
+use keeper::view::ClientView;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use server::Control;
 use server::meters::{Asked, Count, Histogram, Meters, PROCEDURES, Program, Result as Said};
+use server::{Control, NotDone};
 
 use crate::api::Problem;
 use crate::problem::Problems;
@@ -41,7 +43,7 @@ pub async fn scrape(State(shared): State<Arc<Shared>>) -> Result<Response, Probl
     }
     let now = control.driver().clock().elapsed();
     // While the store fails the driver waits with it, and that is when metrics are wanted most.
-    let gauges = control.look(move |keeper| Gauges::read(keeper, now)).await.ok();
+    let gauges = Gauges::read(&control, now).await.ok();
     let stalled = control.driver().stalled_for().map_or(0.0, |since| since.as_secs_f64());
     let (store, version) = (shared.facts.store.clone(), shared.facts.version.clone());
     let mut registry = Registry::default();
@@ -64,7 +66,21 @@ struct Gauges {
 }
 
 impl Gauges {
-    fn read(keeper: &Keeper, now: std::time::Duration) -> Self {
+    async fn read(control: &Control, now: Duration) -> Result<Self, NotDone> {
+        let mut gauges = control.look(move |keeper| Self::look(keeper, now)).await?;
+        let see =
+            |clients: &mut [u64; CLIENT_STATES.len()], keeper: &Keeper, view: &ClientView<'_>| {
+                let state = clients::state_of(keeper, view);
+                if let Some(place) = CLIENT_STATES.iter().position(|(known, _)| *known == state) {
+                    clients[place] += 1;
+                }
+            };
+        gauges.clients = clients::see_all(control, gauges.clients, see).await?;
+        Ok(gauges)
+    }
+
+    /// All but the clients.
+    fn look(keeper: &Keeper, now: Duration) -> Self {
         let counts = keeper.counts();
         // Locks alone: shares have a number of their own.
         let missing = match counts.unconfirmed {
@@ -74,20 +90,13 @@ impl Gauges {
         let unconfirmed = counts.unconfirmed.saturating_sub(missing) as u64;
         let (unconfirmed, releasable) =
             if keeper.in_window() { (unconfirmed, 0) } else { (0, unconfirmed) };
-        let mut clients = [0; CLIENT_STATES.len()];
-        for view in keeper.clients(ClientId(0)) {
-            let state = clients::state_of(keeper, &view);
-            if let Some(place) = CLIENT_STATES.iter().position(|(known, _)| *known == state) {
-                clients[place] += 1;
-            }
-        }
         Self {
             held: (counts.locks as u64).saturating_sub(unconfirmed + releasable),
             unconfirmed,
             releasable,
             shares: counts.shares as u64,
             waiters: counts.waiters as u64,
-            clients,
+            clients: [0; CLIENT_STATES.len()],
             grace: keeper.grace().map(|grace| grace.ends.saturating_sub(now).as_secs_f64()),
         }
     }

@@ -7,8 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use keeper::Keeper;
 use keeper::change::Exactness;
-use keeper::identity::ClientId;
-use server::{Control, RpcbindState};
+use server::{Control, NotDone, RpcbindState};
 use vfs::{Access, Squash};
 
 use crate::api::{
@@ -28,15 +27,13 @@ pub async fn status(State(shared): State<Arc<Shared>>) -> Result<Json<Status>, P
         Ok(control) => control,
         Err(_) => return Ok(Json(standing_by(&shared))),
     };
-    let now = control.driver().clock().elapsed();
-    let look = move |keeper: &Keeper| Look::at(keeper, now);
     // While the store fails, the driver waits with it: then what was seen last is told.
-    let looked = match control.look(look).await {
+    let looked = match Look::take(&control).await {
         Ok(looked) => {
             *shared.last_look() = Some(looked.clone());
             Some(looked)
         }
-        Err(server::NotDone::Ending) => return Err(Problem::ending()),
+        Err(NotDone::Ending) => return Err(Problem::ending()),
         Err(_) => shared.last_look().clone(),
     };
     let stalled = control.driver().stalled_for();
@@ -101,7 +98,7 @@ pub async fn ready(State(shared): State<Arc<Shared>>) -> Result<Json<Done>, Prob
     let control = shared.control()?;
     match control.driver().stalled_for() {
         None => Ok(Json(Done { done: "serving".into() })),
-        Some(_) => Err(server::NotDone::Stalled.into()),
+        Some(_) => Err(NotDone::Stalled.into()),
     }
 }
 
@@ -117,9 +114,29 @@ pub struct Look {
 }
 
 impl Look {
+    async fn take(control: &Control) -> Result<Self, NotDone> {
+        let now = control.driver().clock().elapsed();
+        let look = control.look(move |keeper| Self::at(keeper, now)).await?;
+        clients::see_all(control, look, |look: &mut Self, keeper, view| {
+            let state = clients::state_of(keeper, view);
+            let counts = &mut look.counts;
+            let count = match state {
+                ClientState::Fenced => &mut counts.fenced,
+                ClientState::RebootPending => &mut counts.reboot_pending,
+                ClientState::Crashed => &mut counts.crashed,
+                ClientState::Suspect => &mut counts.suspect,
+                _ => return,
+            };
+            *count += 1;
+            look.worries.add(state, view);
+        })
+        .await
+    }
+
+    /// All but the clients.
     fn at(keeper: &Keeper, now: Duration) -> Self {
         let found = keeper.counts();
-        let mut counts = Counts {
+        let counts = Counts {
             clients: found.clients as u64,
             locks: found.locks as u64,
             shares: found.shares as u64,
@@ -129,18 +146,6 @@ impl Look {
             ..Counts::default()
         };
         let mut worries = Worries::default();
-        for view in keeper.clients(ClientId(0)) {
-            let state = clients::state_of(keeper, &view);
-            let count = match state {
-                ClientState::Fenced => &mut counts.fenced,
-                ClientState::RebootPending => &mut counts.reboot_pending,
-                ClientState::Crashed => &mut counts.crashed,
-                ClientState::Suspect => &mut counts.suspect,
-                _ => continue,
-            };
-            *count += 1;
-            worries.add(state, &view);
-        }
         worries.add_unanswered(keeper);
         Self {
             epoch: keeper.epoch().0,

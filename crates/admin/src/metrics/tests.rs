@@ -48,7 +48,7 @@ fn what_is_not_known_is_left_out() {
         "lockkeeper_grace_remaining_seconds",
     ];
     let stalled = text(Meters::default(), None);
-    let works = text(Meters::default(), Some(Gauges::read(&keeper(), std::time::Duration::ZERO)));
+    let works = text(Meters::default(), Some(Gauges::look(&keeper(), std::time::Duration::ZERO)));
     for name in of_the_keeper {
         let lines = |text: &str| text.lines().filter(|line| line.starts_with(name)).count();
         assert_eq!(lines(&stalled), 0, "{name}");
@@ -108,7 +108,7 @@ fn a_share_is_no_lock() {
         reclaim: false,
     };
     keeper.handle_share(share, keeper::time::Time::default());
-    let gauges = Gauges::read(&keeper, std::time::Duration::ZERO);
+    let gauges = Gauges::look(&keeper, std::time::Duration::ZERO);
     assert_eq!((gauges.held, gauges.unconfirmed, gauges.shares), (0, 0, 1));
 
     // Nor is one that is not reclaimed yet.
@@ -119,6 +119,6 @@ fn a_share_is_no_lock() {
     let config = keeper::config::Config::default();
     let now = keeper::time::Time::default();
     let again = Keeper::restore(saved, keeper::identity::Epoch(2), config, now);
-    let gauges = Gauges::read(&again, std::time::Duration::ZERO);
+    let gauges = Gauges::look(&again, std::time::Duration::ZERO);
     assert_eq!((again.counts().unconfirmed, gauges.unconfirmed, gauges.shares), (1, 0, 1));
 }

@@ -236,4 +236,11 @@ async fn every_action_is_an_event_with_its_author() {
     // A client that must still be told of the restart stays on the list.
     let refused = live.ask("DELETE", "/v1/clients/alice");
     assert_eq!(refused.json()["code"], "busy");
+    let (bob, file) = live.client("bob", "b.db").await;
+    assert_eq!(bob.lock(&file, whole()).await.unwrap(), Status::Granted);
+    assert_eq!(bob.unlock(&file, whole()).await.unwrap(), Status::Granted);
+    assert_eq!(live.ask("DELETE", "/v1/clients/bob").status, 200);
+    let last = &live.get("/v1/events/recent?last=1")[0];
+    assert_eq!((&last["kind"], &last["by"]), (&"forgotten".into(), &"root (uid 0)".into()));
+    assert_eq!(live.ask("GET", "/v1/clients/bob").json()["code"], "no-such-client");
 }

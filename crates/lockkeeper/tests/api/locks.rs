@@ -99,6 +99,32 @@ async fn pages_of_locks_are_whole_and_in_order() {
     assert_eq!(wrong.json()["code"], "wrong-cursor");
 }
 
+/// More than are looked at while the driver waits.
+#[tokio::test]
+async fn all_of_very_many_clients_are_counted_and_found() {
+    const CLIENTS: u64 = 2_100;
+    let live = Live::start(&[]);
+    let (mut one, file) = live.client("one", "many").await;
+    for client in 0..CLIENTS {
+        one.machine = format!("machine-{client}").into();
+        let status = one.lock(&file, bytes(client * 10, client * 10)).await.unwrap();
+        assert_eq!(status, Status::Granted);
+    }
+    for last in [CLIENTS - 1, CLIENTS - 2] {
+        let fence = format!("/v1/clients/machine-{last}/fence");
+        assert_eq!(live.ask("PUT", &fence).status, 200);
+    }
+    let counts = &live.get("/v1/status")["counts"];
+    assert_eq!((&counts["clients"], &counts["fenced"]), (&CLIENTS.into(), &2.into()));
+    let metrics = live.ask("GET", "/metrics").body;
+    let states = [("active", CLIENTS - 2), ("fenced", 2)];
+    for (state, count) in states {
+        let line = format!("\nlockkeeper_clients{{state=\"{state}\"}} {count}\n");
+        assert!(metrics.contains(&line), "{line}: {metrics}");
+    }
+    assert!(metrics.contains(&format!("\nnsm_clients_registered {CLIENTS}\n")), "{metrics}");
+}
+
 #[tokio::test]
 async fn a_share_is_shown_with_what_it_denies_and_hostile_names_are_escaped() {
     let live = Live::start(&[]);
