@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::planted;
 use crate::shell::{output, run, run_tests, run_with};
 
-pub const FUZZ_SECONDS: u32 = 12;
+pub const FUZZ_SECONDS: u32 = 8;
 /// The full form is 20,000.
 const SIM_SEEDS: &str = "1500";
 const FUZZ_DIR: &str = "fuzz";
@@ -142,8 +142,10 @@ pub fn sim(arguments: &[&str]) -> Result<()> {
 }
 
 pub fn e2e(arguments: &[&str]) -> Result<()> {
-    run("cargo", &["build", "--release", "--package", "lockkeeper"])?;
-    let drill = ["run", "--release", "--package", "lockkeeper-e2e", "--", "--server", SERVER];
+    run("cargo", &["build", "--profile", "drill", "--package", "lockkeeper"])?;
+    let server = "target/drill/lockkeeper";
+    let drill = ["run", "--profile", "drill", "--package", "lockkeeper-e2e"];
+    let drill = [&drill[..], &["--", "--server", server]].concat();
     run("cargo", &[&drill[..], arguments].concat())
 }
 
