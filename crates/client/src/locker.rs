@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use wire::nlm::{CancelArgs, Lock, LockArgs, Range, Status, TestArgs, TestOutcome, UnlockArgs, v4};
+use wire::nlm::{
+    Access, CancelArgs, Lock, LockArgs, Mode, Range, Share, ShareArgs, Status, TestArgs,
+    TestOutcome, UnlockArgs, v4,
+};
 
 use crate::{CallError, ConnectError, Connection, Options};
 
@@ -101,6 +104,25 @@ impl Locker {
         let lock = self.lock_of(file, range);
         let args = CancelArgs { cookie, block: true, exclusive: true, lock };
         Ok(self.connection.call::<v4::Cancel>(&args).await?.status)
+    }
+
+    /// A share reservation, as Windows takes one with every file that it opens.
+    pub async fn share(
+        &self,
+        file: &[u8],
+        access: Access,
+        mode: Mode,
+    ) -> Result<Status, CallError> {
+        let cookie = self.svid.to_be_bytes().to_vec().into();
+        let share = Share {
+            caller_name: self.machine.to_vec().into(),
+            file: file.to_vec().into(),
+            owner: self.owner().into(),
+            mode,
+            access,
+        };
+        let args = ShareArgs { cookie, share, reclaim: false };
+        Ok(self.connection.call::<v4::Share>(&args).await?.status)
     }
 
     /// Whether an exclusive lock would be free, or who has it.

@@ -14,12 +14,13 @@ mod crowd;
 #[path = "support/filer.rs"]
 mod filer;
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use browser::{Browser, key};
 use filer::Home;
 use serde_json::{Value, json};
-use wire::nlm::{Range, Status};
+use wire::nlm::{Access, Mode, Range, Status};
 
 const WHOLE: Range = Range { offset: 0, length: 0 };
 
@@ -80,6 +81,48 @@ async fn a_lock_its_waiter_and_what_comes_later_are_drawn() {
     browser.until(&has(".span.lock .who", "bob"));
     browser.until("!document.querySelector('.arrow')");
     assert_eq!(browser.run("return window.isTheSame;"), json!(true));
+    assert_eq!(browser.console(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_and_a_fenced_client_are_told_as_such() {
+    let home = Home::new("");
+    let _filer = home.serve();
+    let (winnie, bob) = (home.host("winnie", 8).await, home.host("bob", 9).await);
+    let file = winnie.create("letter.doc").await;
+    let granted = winnie.locker.share(&file.0, Access::Read, Mode::DenyWrite).await.unwrap();
+    assert_eq!(granted, Status::Granted);
+    assert_eq!(bob.locker.lock(&file.0, range(0, 10)).await.unwrap(), Status::Granted);
+
+    let browser = Browser::start(1400, 900);
+    browser.open(&home.web());
+    browser.until("document.querySelector('#counts').textContent.includes('locks held2')");
+    let share =
+        "[...document.querySelectorAll('.span')].find((e) => e.ariaLabel?.includes('share'))";
+    let said = browser.until(&format!("{share}?.ariaLabel")).as_str().unwrap().to_owned();
+    assert!(said.contains("winnie holds a READ share"), "{said}");
+    browser.run(&format!("{share}.click();"));
+    browser.until(&has("#details-body dd", "write"));
+    browser.screenshot("share");
+
+    browser.run("document.querySelector('#tab-clients').click();");
+    browser.until(&has(".client-row .badge", "active"));
+    let fence = Command::new(env!("CARGO_BIN_EXE_lockkeeper"))
+        .arg("--server")
+        .arg(home.path("admin.sock"))
+        .args(["fence", "winnie", "--yes"])
+        .output()
+        .unwrap();
+    assert!(fence.status.success(), "{fence:?}");
+    // By itself: its badge, its number on top, what to do about it, and the share is gone.
+    browser.until(&has(".client-row .badge.fenced", "fenced"));
+    browser.until("document.querySelector('#counts').textContent.includes('fenced1')");
+    browser.until("document.querySelector('#counts').textContent.includes('locks held1')");
+    browser.until(
+        "[...document.querySelectorAll('#health code')].some((e) => \
+         e.textContent.startsWith('lockkeeper unfence '))",
+    );
+    browser.screenshot("fenced");
     assert_eq!(browser.console(), Vec::<String>::new());
 }
 

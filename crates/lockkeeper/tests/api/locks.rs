@@ -1,7 +1,7 @@
 //! Who holds this, since when, is it alive, and how do I free it.
 
 use serde_json::Value;
-use wire::nlm::Status;
+use wire::nlm::{Access, Mode, Status};
 
 use crate::live::{Live, bytes, whole};
 
@@ -126,7 +126,29 @@ async fn all_of_very_many_clients_are_counted_and_found() {
 }
 
 #[tokio::test]
-async fn a_share_is_shown_with_what_it_denies_and_hostile_names_are_escaped() {
+async fn a_share_is_shown_with_what_it_denies_and_can_be_released() {
+    let live = Live::start(&[]);
+    let (alice, file) = live.client("alice", "a.doc").await;
+    let (bob, _) = live.client("bob", "a.doc").await;
+    let granted = alice.share(&file, Access::Read, Mode::DenyWrite).await.unwrap();
+    assert_eq!(granted, Status::Granted);
+    assert_eq!(bob.share(&file, Access::Both, Mode::DenyNone).await.unwrap(), Status::Denied);
+    for filter in ["", "?client=alice", "?path=a.doc", "?state=held"] {
+        let page = live.get(&format!("/v1/locks{filter}"));
+        let [share] = &page["items"].as_array().unwrap()[..] else { panic!("{page:#}") };
+        assert_eq!((&share["kind"], &share["mode"]), (&"share".into(), &"read".into()));
+        assert_eq!((&share["denies"], &share["end"]), (&"write".into(), &Value::Null));
+        assert_eq!(share["file"]["path"], "a.doc");
+    }
+    let counts = &live.get("/v1/status")["counts"];
+    assert_eq!((&counts["locks"], &counts["shares"]), (&0.into(), &1.into()));
+    let id = ids(&live.get("/v1/locks")).remove(0);
+    assert_eq!(live.ask("DELETE", &format!("/v1/locks/{id}")).status, 200);
+    assert_eq!(bob.share(&file, Access::Both, Mode::DenyNone).await.unwrap(), Status::Granted);
+}
+
+#[tokio::test]
+async fn hostile_names_are_escaped() {
     let live = Live::start(&[]);
     let (evil, file) = live.client("<b>\u{1b}[31m\u{202e}", "a.db").await;
     assert_eq!(evil.lock(&file, whole()).await.unwrap(), Status::Granted);

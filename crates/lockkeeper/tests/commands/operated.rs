@@ -54,6 +54,24 @@ async fn one_command_says_who_holds_a_file_and_one_frees_it() {
     assert!(release.by.as_deref().unwrap().contains(&format!("uid {}", uid())), "{release:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_is_told_apart_from_locks_and_released_like_one() {
+    let live = Live::start();
+    let file = live.file("a.doc").await;
+    let winnie = live.host("winnie", 8).await;
+    let granted = winnie.share(&file, nlm::Access::Both, nlm::Mode::DenyRead).await.unwrap();
+    assert_eq!(granted, nlm::Status::Granted);
+    let told = live.plain(&live.told("locks"));
+    let shown =
+        "winnie  0        SHARE RW deny read  -      -     N      held          /share/a.doc\n";
+    assert!(told.ends_with(shown), "{told}");
+    let locks: Page<Lock> = live.json("locks");
+    let id = locks.items[0].id.as_str();
+    let ended = live.run(&format!("release {id} --yes"));
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), &*format!("released {id}\n")));
+    assert!(ended.err.contains("SHARE RW deny read"), "{}", ended.err);
+}
+
 fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
