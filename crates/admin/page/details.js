@@ -119,20 +119,21 @@ export class Details {
     const since = el("b", "", age((Date.now() - lock.sinceMs) / 1000));
     since.dataset.since = String(lock.sinceMs);
     const what = lock.kind === "share" ? `a ${MODES[lock.mode]} share` : `a ${MODES[lock.mode]} lock`;
-    lead.append(who, wait ? ` waits for ${what}, for ` : ` holds ${what}, for `, since);
+    if (isGone) lead.append(who, wait ? ` waited for ${what}` : ` held ${what}`);
+    else lead.append(who, wait ? ` waits for ${what}, for ` : ` holds ${what}, for `, since);
     parts.push(lead, this.#alive(lock.client.id));
     if (!isGone) parts.push(...(wait ? this.#blocker(lock) : this.#free(lock)));
-    parts.push(this.#facts(lock));
+    parts.push(this.#facts(lock, isGone));
     return parts;
   }
 
-  #facts(lock) {
+  #facts(lock, isGone) {
     const list = el("dl", "facts");
     fact(list, "File", lock.file.shown);
     if (lock.file.export) fact(list, "Export", lock.file.export);
     if (lock.kind !== "share") fact(list, "Bytes", range(lock));
     if (lock.denies) fact(list, "Denies", lock.denies);
-    fact(list, "State", STATES[lock.state] ?? lock.state);
+    if (!isGone) fact(list, "State", STATES[lock.state] ?? lock.state);
     fact(list, "Since", dayAndClock(lock.sinceMs));
     fact(list, "Owner", lock.tag ? `${lock.owner} (${lock.tag})` : String(lock.owner));
     fact(list, "Client", `${lock.client.name}, ${lock.client.address}, ${lock.client.id}`);

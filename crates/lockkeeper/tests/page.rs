@@ -122,6 +122,9 @@ async fn a_share_and_a_fenced_client_are_told_as_such() {
         "[...document.querySelectorAll('#health code')].some((e) => \
          e.textContent.startsWith('lockkeeper unfence '))",
     );
+    // What is open beside tells of it in the past.
+    browser.until(&has("#details-body .gone", "It is no longer held."));
+    browser.until(&has("#details-body .lead", "winnie held a READ share"));
     browser.screenshot("fenced");
     assert_eq!(browser.console(), Vec::<String>::new());
 }
