@@ -325,7 +325,7 @@ mod tests {
             "restart with 1000000 locks, lockkeeper-postgres-many: first reclaim 10001",
             "a look, ms: 20.1",
             "a scrape, ms: 50.1",
-            "lost to looking: 0.06",
+            "lost to looking: 0.051",
         ];
         assert_eq!(missed.len(), names.len(), "{missed:?}");
         for (missed, name) in missed.iter().zip(names) {

@@ -172,11 +172,10 @@ function magnify(points, weights, focus) {
   });
 }
 
-/** Overlapping readers go on lanes of their own. */
+/** What overlaps, readers and shares, goes on lanes of their own. */
 function lanesOf(held) {
   const ends = [];
   const of = held.map((lock) => {
-    if (lock.kind === "share") return 0;
     let lane = ends.findIndex((end) => end <= lock.start);
     if (lane < 0) lane = Math.min(ends.length, HELD_LANES_MAX);
     ends[lane] = Math.max(ends[lane] ?? 0, lock.end);
@@ -186,7 +185,6 @@ function lanesOf(held) {
 }
 
 function edges(lock, scale) {
-  if (lock.kind === "share") return [0, 1];
   return [scale.at(lock.start), scale.at(lock.end)];
 }
 

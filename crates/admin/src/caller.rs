@@ -291,7 +291,7 @@ mod tests {
         let register = Register::default();
         let start = Instant::now();
         let slow = || {
-            std::thread::sleep(Duration::from_secs(2));
+            std::thread::sleep(Duration::from_secs(5));
             Ok(Name::from("late"))
         };
         let looked = register.look_up(Duration::from_millis(100), slow);
@@ -300,8 +300,8 @@ mod tests {
             start.elapsed()
         };
         let (looked, other) = tokio::join!(looked, other);
-        assert!(other < Duration::from_secs(1), "{other:?}");
-        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        assert!(other < Duration::from_secs(4), "{other:?}");
+        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
         let problem = looked.unwrap_err();
         assert_eq!((problem.status, problem.code.as_str()), (503, "unavailable"));
     }

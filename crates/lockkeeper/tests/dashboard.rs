@@ -14,7 +14,6 @@ mod prometheus;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use live::{Live, bytes};
 use prometheus::Prometheus;
@@ -45,7 +44,20 @@ async fn prometheus_takes_the_alerts_and_answers_every_panel() {
     prometheus.has_scraped();
     let (bob, file) = server.client("bob", "a.db").await;
     assert_eq!(bob.lock(&file, bytes(0, 99)).await.unwrap(), Status::Denied);
-    std::thread::sleep(Duration::from_secs(1));
+    // Until it is scraped, and often enough for a rate; then every rule has been looked at too.
+    let denied = "lockkeeper_lock_requests_total{op=\"lock\", result=\"denied\"}";
+    let often = format!("count_over_time({denied}[1m])");
+    prometheus.wait_for("scraped the refusal", |own| {
+        own.value(denied) == Some(1.0) && own.value(&often).is_some_and(|count| count >= 8.0)
+    });
+    let rules = |of: &Prometheus| {
+        let rules = of.get("/api/v1/rules", &[]);
+        rules["data"]["groups"][0]["rules"].as_array().cloned().unwrap_or_default()
+    };
+    prometheus.wait_for("looked at the rules", |own| {
+        let rules = rules(own);
+        !rules.is_empty() && rules.iter().all(|rule| rule["health"] != "unknown")
+    });
 
     let targets = prometheus.get("/api/v1/targets", &[]);
     let target = &targets["data"]["activeTargets"][0];
@@ -57,7 +69,7 @@ async fn prometheus_takes_the_alerts_and_answers_every_panel() {
     };
     assert_eq!(value("lockkeeper_locks{state=\"held\"}"), 1.0);
     assert_eq!(value("lockkeeper_clients{state=\"active\"}"), 1.0);
-    assert_eq!(value("lockkeeper_lock_requests_total{op=\"lock\", result=\"denied\"}"), 1.0);
+    assert_eq!(value(denied), 1.0);
     assert!(value("lockkeeper_store_commit_seconds_count") >= 1.0);
     // Not a number if the buckets do not end with +Inf.
     let slowest = value("histogram_quantile(0.99, lockkeeper_store_commit_seconds_bucket)");
@@ -79,8 +91,7 @@ async fn prometheus_takes_the_alerts_and_answers_every_panel() {
         assert!(rare || !series.is_empty(), "{expression} finds nothing");
     }
 
-    let rules = prometheus.get("/api/v1/rules", &[]);
-    let rules = rules["data"]["groups"][0]["rules"].as_array().unwrap().clone();
+    let rules = rules(&prometheus);
     assert_eq!(rules.len(), 5);
     for rule in rules {
         assert_eq!((&rule["health"], &rule["state"]), (&"ok".into(), &"inactive".into()), "{rule}");

@@ -101,6 +101,13 @@ async fn a_share_and_a_fenced_client_are_told_as_such() {
         "[...document.querySelectorAll('.span')].find((e) => e.ariaLabel?.includes('share'))";
     let said = browser.until(&format!("{share}?.ariaLabel")).as_str().unwrap().to_owned();
     assert!(said.contains("winnie holds a READ share"), "{said}");
+    // It is of the whole file, and beside what is locked of it, not behind.
+    let places = browser.run(&format!(
+        "const box = (e) => {{ const b = e.getBoundingClientRect(); return [b.top, b.bottom]; }};
+         return [box({share}), box(document.querySelector('.span.lock'))];"
+    ));
+    let at = |what: usize, side: usize| number(&places[what][side]);
+    assert!(at(0, 1) <= at(1, 0) || at(1, 1) <= at(0, 0), "one is behind the other: {places}");
     browser.run(&format!("{share}.click();"));
     browser.until(&has("#details-body dd", "write"));
     browser.screenshot("share");

@@ -6,7 +6,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
 
 use client::nfs::Nfs;
 use client::{Connection, Locker, Options as ClientOptions, mount};
@@ -187,7 +186,9 @@ fn servers_that_share_a_database_are_told() {
     said.is_fine("a standby serves no port");
     assert_eq!(said.code, 0, "{:#}", said.report);
     second.kill();
-    thread::sleep(Duration::from_secs(4));
+    eventually("its silence is seen", || {
+        patient.examine(&config).report.to_string().contains("LK256")
+    });
     let said = patient.examine(&config);
     said.has("LK256", "warn", &["standby b", "will not help"], &["on b:"]);
     // As after a takeover from a machine that nobody can look into.

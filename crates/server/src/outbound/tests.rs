@@ -103,8 +103,8 @@ impl Desk {
 /// As in earnest, but nobody wants to wait for seconds.
 fn quick() -> Settings {
     Settings {
-        attempt: Duration::from_millis(1_500),
-        alone: Duration::from_millis(400),
+        attempt: Duration::from_millis(2_500),
+        alone: Duration::from_millis(800),
         repeat: Duration::from_millis(500),
         ..Settings::default()
     }

@@ -173,6 +173,6 @@ fn who_was_killed_need_not_wait_for_its_own_lease() {
     let long = PostgresSettings { lease: 100 * LEASE, ..settings(&server.url(), "a") };
     let (_store, lease, verdict, took) = take_when_free(&long);
     assert_eq!(verdict, Verdict::Dead);
-    assert!(took < LEASE / 2, "{took:?}");
+    assert!(took < 20 * LEASE, "{took:?}");
     assert!(lease.is_held());
 }

@@ -315,5 +315,5 @@ async fn one_silent_host_does_not_delay_another() {
     tokio::time::sleep(MOMENT).await;
     let start = Instant::now();
     assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(start.elapsed() < quick().attempt, "{:?}", start.elapsed());
 }

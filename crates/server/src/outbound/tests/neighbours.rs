@@ -44,5 +44,6 @@ fn dead_neighbours_do_not_delay_the_living() {
             start.elapsed()
         })
     });
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    // One after the other: had each to wait for the dead, it would take a minute.
+    assert!(took < Duration::from_secs(10), "{took:?}");
 }
