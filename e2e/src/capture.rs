@@ -75,6 +75,8 @@ impl Packets {
     pub fn show(&self, filter: &str, field: &str) -> Result<Vec<String>> {
         let mut tshark = Command::new("tshark");
         tshark.args(["-n", "-r"]).arg(&self.file);
+        // Reserved ports belong to all sorts of protocols; what looks like RPC is RPC.
+        tshark.args(["-o", "tcp.try_heuristic_first:TRUE", "-o", "udp.try_heuristic_first:TRUE"]);
         tshark.args(["-Y", filter, "-T", "fields", "-e", field]);
         Ok(command::finish(&mut tshark)?.lines().map(str::to_owned).collect())
     }
