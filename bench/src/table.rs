@@ -84,7 +84,8 @@ impl Comparison {
             let _ = writeln!(
                 out,
                 "looked at with {} locks of {} clients: 100 locks in {:.1} ms (p99 of {}), scrape \
-                 {:.1} ms (slowest of {}), lock-unlock {:.0}/s, unwatched {:.0}/s: {:.1} % lost (middle of the pairs)",
+                 {:.1} ms (slowest of {}), lock-unlock {:.0}/s, unwatched {:.0}/s: {:.1} % lost \
+                 (middle of the pairs)",
                 watched.locks,
                 watched.clients,
                 watched.look_p99_ms,

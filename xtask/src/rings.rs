@@ -143,10 +143,9 @@ pub fn sim(arguments: &[&str]) -> Result<()> {
 
 pub fn e2e(arguments: &[&str]) -> Result<()> {
     run("cargo", &["build", "--profile", "drill", "--package", "lockkeeper"])?;
-    let server = "target/drill/lockkeeper";
     let drill = ["run", "--profile", "drill", "--package", "lockkeeper-e2e"];
-    let drill = [&drill[..], &["--", "--server", server]].concat();
-    run("cargo", &[&drill[..], arguments].concat())
+    let server = ["--", "--server", "target/drill/lockkeeper"];
+    run("cargo", &[&drill[..], &server, arguments].concat())
 }
 
 pub fn bench(arguments: &[&str]) -> Result<()> {

@@ -111,10 +111,7 @@ fn it_needs_no_root() {
     let place = TempDir::new().unwrap();
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = place.path().join("lockkeeper");
-    // By another process: what this one writes, its children hold open, and cannot run.
-    let copy = ["-m", "755", env!("CARGO_BIN_EXE_lockkeeper")];
-    let copied = Command::new("install").args(copy).arg(&program).status();
-    assert!(copied.unwrap().success());
+    testbed::copied::program(env!("CARGO_BIN_EXE_lockkeeper").as_ref(), &program).unwrap();
     let temporary = place.path().join("temporary");
     fs::create_dir(&temporary).unwrap();
     std::os::unix::fs::chown(&temporary, Some(NOBODY), Some(NOBODY)).unwrap();

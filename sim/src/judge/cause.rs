@@ -67,6 +67,17 @@ impl Cause {
     }
 }
 
+/// Whose locks and shares an event took away.
+pub fn robbed_by(event: &Event) -> Option<ClientId> {
+    match event {
+        Event::Rebooted { client, .. }
+        | Event::Released { client, .. }
+        | Event::ReleasedByHand { client, .. }
+        | Event::Fenced { client, .. } => Some(*client),
+        _ => None,
+    }
+}
+
 impl World {
     /// The whole judgement of one input, or of a batch of them.
     pub fn judge(&mut self, keeper: &Keeper, inputs: &[Note], step: &Step, now: Time) {
@@ -232,13 +243,8 @@ impl World {
     /// Whether some event of this step may have taken what a reply of it gave.
     fn may_be_released(&mut self, process: usize, step: &Step) -> bool {
         let host = self.processes[process].host;
-        step.events.iter().any(|event| match event {
-            Event::Rebooted { client, .. }
-            | Event::Released { client, .. }
-            | Event::ReleasedByHand { client, .. }
-            | Event::Fenced { client, .. } => self.host_of(*client) == Some(host),
-            _ => false,
-        })
+        let mut robbed = step.events.iter().filter_map(robbed_by);
+        robbed.any(|client| self.host_of(client) == Some(host))
     }
 
     /// What the owners did, in the order of the answers.
@@ -453,13 +459,7 @@ impl World {
         let host = self.processes[process].host;
         let mut why = Err("no event says why".to_owned());
         for event in &step.events {
-            let client = match event {
-                Event::Rebooted { client, .. }
-                | Event::Released { client, .. }
-                | Event::ReleasedByHand { client, .. }
-                | Event::Fenced { client, .. } => *client,
-                _ => continue,
-            };
+            let Some(client) = robbed_by(event) else { continue };
             if self.host_of(client) != Some(host) {
                 continue;
             }

@@ -12,6 +12,7 @@ use keeper::time::Time;
 
 use super::cause::target;
 use crate::host::Doing;
+use crate::judge::cause::robbed_by;
 use crate::judge::note::Note;
 use crate::model::{Block, OpenGrant, Picture, Wait, Waiting};
 use crate::packet::Call;
@@ -117,17 +118,8 @@ impl World {
 
     /// Hosts that lost everything of an older life in this step.
     fn hosts_swept(&mut self, step: &Step) -> BTreeSet<usize> {
-        step.events
-            .iter()
-            .filter_map(|event| match event {
-                Event::Rebooted { client, .. }
-                | Event::Released { client, .. }
-                | Event::ReleasedByHand { client, .. }
-                | Event::Fenced { client, .. } => Some(*client),
-                _ => None,
-            })
-            .filter_map(|client| self.host_of(client))
-            .collect()
+        let robbed = step.events.iter().filter_map(robbed_by);
+        robbed.filter_map(|client| self.host_of(client)).collect()
     }
 
     /// A reboot that was accepted leaves nothing of an earlier state behind (I7, the other way).

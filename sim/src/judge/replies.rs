@@ -14,6 +14,7 @@ use keeper::time::Time;
 
 use crate::cells::{self, clash, strength};
 use crate::host::Held;
+use crate::judge::cause::robbed_by;
 use crate::judge::note::Note;
 use crate::model::{Picture, Wait, Waiting};
 use crate::packet::{Answer, Call, Request};
@@ -22,16 +23,6 @@ use crate::world::World;
 
 /// How long a packet of a dead kernel may be on its way, generously.
 const HAUNTED: Ms = 2 * MINUTE + 1000;
-
-fn takes_away(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::Rebooted { .. }
-            | Event::Released { .. }
-            | Event::ReleasedByHand { .. }
-            | Event::Fenced { .. }
-    )
-}
 
 impl World {
     pub fn judge_replies(
@@ -45,7 +36,8 @@ impl World {
         // With several decisions in one step nobody outside can say what each of them saw.
         let replies = step.messages.iter().filter(|m| matches!(m, Message::Reply(..))).count();
         let quiet = !step.messages.iter().any(|m| matches!(m, Message::Grant(_)));
-        let simple = replies == 1 && quiet && !step.events.iter().any(takes_away);
+        let simple =
+            replies == 1 && quiet && step.events.iter().all(|event| robbed_by(event).is_none());
         for message in &step.messages {
             let Message::Reply(id, reply) = message else { continue };
             if matches!(reply, Reply::Operator(_)) {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use keeper::Keeper;
 use keeper::change::Snapshot;
-use keeper::event::Event;
 use keeper::step::{Message, Outcome, Reply, Step};
 
 use crate::ask::file_key;
 use crate::cells::FILES;
+use crate::judge::cause::robbed_by;
 use crate::judge::note::Note;
 use crate::model::{Cell, Shared};
 use crate::packet::{Call, Request};
@@ -152,13 +152,7 @@ impl World {
         };
         let mut why = Err("no event says why".to_owned());
         for event in &step.events {
-            let client = match event {
-                Event::Rebooted { client, .. }
-                | Event::Released { client, .. }
-                | Event::ReleasedByHand { client, .. }
-                | Event::Fenced { client, .. } => *client,
-                _ => continue,
-            };
+            let Some(client) = robbed_by(event) else { continue };
             if self.host_of(client) == Some(host) && why.is_err() {
                 why = self.allowed(client, host, event, cell, inputs);
             }

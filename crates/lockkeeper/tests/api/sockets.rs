@@ -245,9 +245,9 @@ fn commands_find_the_server_of_their_own_user() {
     for name in [".", "export"] {
         std::os::unix::fs::chown(path.join(name), Some(65_534), Some(65_534)).unwrap();
     }
-    let installed = Command::new("install").args(["-m", "755", PROGRAM]).arg(path).status();
-    assert!(installed.unwrap().success());
-    let program = path.join("lockkeeper").to_str().unwrap().to_owned();
+    let program = path.join("lockkeeper");
+    testbed::copied::program(PROGRAM.as_ref(), &program).unwrap();
+    let program = program.to_str().unwrap().to_owned();
     let alone = || ["unshare", "--mount", "sh", "-c", OWN_RUN, "sh"].into_iter().chain(NOBODY);
     let as_nobody = |words: &[String]| {
         let all: Vec<String> = alone().map(String::from).chain(words.iter().cloned()).collect();

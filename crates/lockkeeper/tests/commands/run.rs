@@ -40,9 +40,7 @@ pub fn run(server: impl AsRef<OsStr>, arguments: &[&str]) -> Ended {
 pub fn as_nobody(dir: &Path, server: &Path, arguments: &str) -> Ended {
     let copy = dir.join("lockkeeper");
     if !copy.exists() {
-        // By another process: what this one writes, its children hold open, and cannot run.
-        let copied = Command::new("install").args(["-m", "755", PROGRAM]).arg(&copy).status();
-        assert!(copied.unwrap().success());
+        testbed::copied::program(PROGRAM.as_ref(), &copy).unwrap();
     }
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(copy);
