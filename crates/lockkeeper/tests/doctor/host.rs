@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 
 use crate::support::network::Network;
-use crate::support::{PROGRAM, Patient, admin, status};
+use crate::support::{PROGRAM, Patient, admin, eventually, status};
 
 #[test]
 fn without_a_server_the_host_is_examined_and_the_code_is_3() {
@@ -209,6 +209,10 @@ fn descriptors_that_are_nearly_used_up_are_told() {
     let connections: Vec<_> =
         (0..350).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
     let pid = server.0.id().to_string();
+    // A connection is established before the server accepts it.
+    let descriptors = PathBuf::from(format!("/proc/{pid}/fd"));
+    let open = || fs::read_dir(&descriptors).unwrap().count();
+    eventually("every connection is accepted", || open() > connections.len());
     let lowered = Command::new("prlimit").args(["--pid", &pid, "--nofile=380:380"]).status();
     assert!(lowered.unwrap().success());
     patient.examine(&few).has("LK226", "warn", &["of 380 files"], &["LimitNOFILE"]);
