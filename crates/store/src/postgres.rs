@@ -29,6 +29,7 @@ mod engine;
 mod heartbeat;
 mod line;
 mod load;
+mod migrations;
 mod process;
 mod promises;
 mod rows;

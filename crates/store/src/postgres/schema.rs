@@ -6,6 +6,7 @@ use tokio::time::timeout;
 use tokio_postgres::Client;
 
 use super::connection::{Address, SESSION};
+use super::migrations;
 use crate::error::StoreError;
 
 const DEFAULT: &str = "lockkeeper";
@@ -15,10 +16,6 @@ const FORMAT: i64 = 1;
 const MIGRATION_LOCK: i64 = 0x4c6f_636b_6b65_6570;
 const MIGRATION_MAX: Duration = Duration::from_secs(60);
 const PATIENT: &str = "SET statement_timeout = '60s'; SET lock_timeout = '30s'";
-
-mod migrations {
-    refinery::embed_migrations!("migrations");
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schema(String);
@@ -89,38 +86,16 @@ impl Schema {
     }
 
     async fn migrate(&self, client: &mut Client, address: &Address) -> Result<(), StoreError> {
-        let runner = migrations::migrations::runner();
-        let known = runner.get_migrations().iter().map(|one| one.version()).max().unwrap_or(0);
-        let found = self.version(client, address).await?;
-        if found > known {
-            return Err(self.newer(address, u64::from(found as u32), u64::from(known as u32)));
-        }
-        if found == known {
-            return Ok(());
-        }
-        runner.run_async(client).await.map(|_| ()).map_err(|error| {
-            let cause = std::error::Error::source(&error)
-                .and_then(|cause| cause.downcast_ref::<tokio_postgres::Error>());
-            match cause {
-                Some(cause) => address.failure(cause).error,
-                None => StoreError::Damaged {
-                    place: address.place.clone(),
-                    what: format!("its tables cannot be brought up to date: {error}"),
-                },
-            }
-        })
-    }
-
-    /// 0 if there is nothing yet.
-    async fn version(&self, client: &Client, address: &Address) -> Result<i32, StoreError> {
         let failed = |error: tokio_postgres::Error| address.failure(&error).error;
-        let there = "SELECT to_regclass('refinery_schema_history') IS NOT NULL";
-        let there: bool = client.query_one(there, &[]).await.map_err(failed)?.get(0);
-        if !there {
-            return Ok(0);
+        let found = migrations::version(client).await.map_err(failed)?;
+        if found > migrations::NEWEST {
+            return Err(self.newer(address, found as u64, migrations::NEWEST as u64));
         }
-        let newest = "SELECT coalesce(max(version), 0) FROM refinery_schema_history";
-        Ok(client.query_one(newest, &[]).await.map_err(failed)?.get(0))
+        // Who may use the tables need not have the right to make any.
+        match found < migrations::NEWEST {
+            true => migrations::apply_after(found, client).await.map_err(failed),
+            false => Ok(()),
+        }
     }
 
     fn newer(&self, address: &Address, found: u64, known: u64) -> StoreError {
