@@ -22,12 +22,9 @@ pub fn handle(file: usize) -> Handle {
 }
 
 /// What the services do: a packet becomes a question in the keeper's words. `connected` says since
-/// when its connection is open; `by_port` is planted: a host is known by its port, too.
-pub fn ask(id: RequestId, request: &Request, connected: Option<Duration>, by_port: bool) -> Ask {
-    let mut name = request.name.clone();
-    if by_port {
-        name = Name::from(&*format!("{name}:{}", request.xid / 16));
-    }
+/// when its connection is open.
+pub fn ask(id: RequestId, request: &Request, connected: Option<Duration>) -> Ask {
+    let name = request.name.clone();
     // A dual-stack socket shows an IPv4 peer under a mapped address.
     let from = match request.from {
         IpAddr::V4(v4) if request.xid.is_multiple_of(3) => IpAddr::V6(v4.to_ipv6_mapped()),

@@ -31,8 +31,6 @@ pub struct Disk {
     unsynced: Vec<(Vec<Change>, Token)>,
     inexact: bool,
     pub next_fault: Option<Fault>,
-    /// Planted: a roster passes for exact as soon as the server has started.
-    pub forgets_inexact: bool,
 }
 
 impl Disk {
@@ -46,7 +44,6 @@ impl Disk {
             unsynced: Vec::new(),
             inexact: false,
             next_fault: None,
-            forgets_inexact: false,
         }
     }
 
@@ -87,9 +84,7 @@ impl Disk {
         for change in changes {
             // Inexact is sticky: it ends with the grace of a start from a roster, or with a start
             // that had nobody to wait for.
-            let starts = matches!(change, Change::Started { .. }) && self.forgets_inexact;
-            if starts || matches!(change, Change::GraceEnded | Change::Started { grace: false, .. })
-            {
+            if matches!(change, Change::GraceEnded | Change::Started { grace: false, .. }) {
                 self.inexact = false;
             }
             self.written.apply(change.clone());

@@ -19,7 +19,6 @@ mod model;
 mod narrate;
 mod network;
 mod packet;
-pub mod plant;
 mod probe;
 mod queue;
 mod random;

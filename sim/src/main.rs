@@ -2,32 +2,27 @@
 
 use std::process::ExitCode;
 
-use lockkeeper_sim::runner::run_many;
-use lockkeeper_sim::{Options, run};
+use lockkeeper_sim::Options;
+use lockkeeper_sim::runner::{run_caught, run_many};
 
 const USAGE: &str = "\
-usage: lockkeeper-sim [--seeds N] [--from S]   run N seeds (1000), beginning with S (0)
-       lockkeeper-sim --seed S                 run one seed and tell its story
-built with --cfg planted also:
-       lockkeeper-sim --plants                 the bugs that can be planted
-       lockkeeper-sim --plant NAME ...         plant one and look for it";
+usage: lockkeeper-sim [--seeds N] [--from S] [--violations N]
+                               run N seeds (1000), beginning with S (0); stop after N violations (20)
+       lockkeeper-sim --seed S run one seed and tell its story";
 
 /// How much of a failing story is worth reading at once.
 const STORY_LINES: usize = 60;
-/// After so many violations there is enough to read.
-const VIOLATIONS_MAX: usize = 20;
 
-#[derive(Default)]
 struct Arguments {
     seeds: u64,
     from: u64,
+    /// After so many violations there is enough to read.
+    violations: usize,
     seed: Option<u64>,
-    plant: Option<String>,
-    options: Options,
 }
 
 fn arguments() -> Option<Arguments> {
-    let mut found = Arguments { seeds: 1000, ..Arguments::default() };
+    let mut found = Arguments { seeds: 1000, from: 0, violations: 20, seed: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next()?;
@@ -35,11 +30,7 @@ fn arguments() -> Option<Arguments> {
             "--seeds" => found.seeds = value.parse().ok()?,
             "--from" => found.from = value.parse().ok()?,
             "--seed" => found.seed = Some(value.parse().ok()?),
-            #[cfg(planted)]
-            "--plant" => {
-                planted::plant(&value, &mut found.options)?;
-                found.plant = Some(value);
-            }
+            "--violations" => found.violations = value.parse().ok()?,
             _ => return None,
         }
     }
@@ -47,18 +38,13 @@ fn arguments() -> Option<Arguments> {
 }
 
 fn main() -> ExitCode {
-    #[cfg(planted)]
-    if std::env::args().nth(1).as_deref() == Some("--plants") {
-        return planted::list();
-    }
     let Some(arguments) = arguments() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    match (arguments.seed, &arguments.plant) {
-        (Some(seed), _) => tell(seed, arguments.options, usize::MAX),
-        (None, None) => run_seeds(&arguments),
-        (None, Some(name)) => hunt(&arguments, name),
+    match arguments.seed {
+        Some(seed) => tell(seed, usize::MAX),
+        None => run_seeds(&arguments),
     }
 }
 
@@ -68,9 +54,9 @@ fn threads() -> usize {
 
 fn run_seeds(arguments: &Arguments) -> ExitCode {
     let seeds = arguments.from..arguments.from + arguments.seeds;
-    let report = run_many(seeds, threads(), VIOLATIONS_MAX, arguments.options);
+    let report = run_many(seeds, threads(), arguments.violations, Options::default());
     if let Some((seed, _)) = report.violations.first() {
-        tell(*seed, arguments.options, STORY_LINES);
+        tell(*seed, STORY_LINES);
         println!("\nto see all of it: cargo xtask sim --seed {seed}\n");
         for (seed, violation) in &report.violations {
             println!("seed {seed}: {violation}");
@@ -98,25 +84,8 @@ fn run_seeds(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Looks for the first seed that sees a planted bug.
-fn hunt(arguments: &Arguments, name: &str) -> ExitCode {
-    std::panic::set_hook(Box::new(|_| {}));
-    let seeds = arguments.from..arguments.from + arguments.seeds;
-    let report = run_many(seeds, threads(), 1, arguments.options);
-    match report.violations.first() {
-        Some((seed, violation)) => {
-            println!("planted {name} seed {seed} invariant {}", violation.rule);
-            ExitCode::SUCCESS
-        }
-        None => {
-            println!("planted {name} seed none");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn tell(seed: u64, options: Options, lines: usize) -> ExitCode {
-    let outcome = run(seed, Options { story: true, ..options });
+fn tell(seed: u64, lines: usize) -> ExitCode {
+    let outcome = run_caught(seed, Options { story: true, ..Options::default() });
     let skipped = outcome.story.len().saturating_sub(lines);
     if skipped > 0 {
         println!("seed {seed}: ... {skipped} lines before this");
@@ -130,31 +99,4 @@ fn tell(seed: u64, options: Options, lines: usize) -> ExitCode {
         outcome.events, outcome.faults
     );
     if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-#[cfg(planted)]
-mod planted {
-    use std::process::ExitCode;
-
-    use keeper::planted::Bug;
-    use lockkeeper_sim::Options;
-    use lockkeeper_sim::plant::Plant;
-
-    pub fn list() -> ExitCode {
-        for bug in Bug::ALL {
-            println!("{}\t{}", bug.name(), bug.does());
-        }
-        for (name, _, does) in Plant::ALL {
-            println!("{name}\t{does}");
-        }
-        ExitCode::SUCCESS
-    }
-
-    pub fn plant(name: &str, options: &mut Options) -> Option<()> {
-        match Plant::named(name) {
-            Some(plant) => options.plant = plant,
-            None => options.keeper_plant = Some(Bug::named(name)?),
-        }
-        Some(())
-    }
 }

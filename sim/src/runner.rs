@@ -64,7 +64,7 @@ pub fn run_many(
 }
 
 /// A keeper that panics has broken a rule, too.
-fn run_caught(seed: u64, options: Options) -> Outcome {
+pub fn run_caught(seed: u64, options: Options) -> Outcome {
     catch_unwind(AssertUnwindSafe(|| run(seed, options))).unwrap_or_else(|_| Outcome {
         events: 0,
         faults: 0,
@@ -76,8 +76,8 @@ fn run_caught(seed: u64, options: Options) -> Outcome {
 
 /// I13: the same story, whatever the wall clock does.
 fn clock_mattered(seed: u64, options: Options) -> Option<Violation> {
-    let jumping = run(seed, Options { story: true, ..options });
-    let steady = run(seed, Options { story: true, steady_wall: true, ..options });
+    let jumping = run_caught(seed, Options { story: true, ..options });
+    let steady = run_caught(seed, Options { story: true, steady_wall: true });
     let differs = jumping.story.iter().zip(&steady.story).find(|(a, b)| a != b);
     let what = match differs {
         Some((a, b)) => format!("with a jumping wall clock\n  {a}\nwith a steady one\n  {b}"),

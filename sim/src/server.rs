@@ -17,7 +17,6 @@ pub use self::commit::CommitFault;
 use crate::driver::{Background, Decided, Driver, Input};
 use crate::judge::note::Note;
 use crate::network::DELAY_MAX;
-use crate::plant::Plant;
 use crate::queue::{Ms, SECOND};
 use crate::world::{Event, Phase, World};
 
@@ -31,10 +30,7 @@ impl World {
             Err(error) => return self.violate("store", || error.to_string()),
         };
         let token = self.disk.last_token().unwrap_or(Token(0));
-        let mut epoch = Epoch::after(saved.epoch, None, 0);
-        if self.options.plant == Plant::EpochNotAdvanced && saved.epoch > Epoch(1) {
-            epoch = saved.epoch;
-        }
+        let epoch = Epoch::after(saved.epoch, None, 0);
         let time = Time { mono: std::time::Duration::ZERO, wall_ms: self.wall_ms() };
         let mut config = self.scenario.config.clone();
         config.seed ^= u64::from(life);
@@ -122,11 +118,10 @@ impl World {
     }
 
     pub fn wake_driver(&mut self) {
-        let plant = self.options.plant;
         let life = self.server.life;
         if let Some(driver) = &mut self.server.driver
             && !driver.gathering
-            && (driver.committing.is_none() || plant == Plant::EntersWhileStalled)
+            && driver.committing.is_none()
             && !driver.queue.is_empty()
         {
             driver.gathering = true;
@@ -141,8 +136,7 @@ impl World {
         let now = self.now;
         let Some(mut driver) = self.server.driver.take() else { return };
         driver.gathering = false;
-        let waits = self.options.plant != Plant::EntersWhileStalled;
-        if driver.committing.is_some() && waits {
+        if driver.committing.is_some() {
             self.server.driver = Some(driver);
             return;
         }

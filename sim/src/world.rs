@@ -15,7 +15,6 @@ use crate::host::{Host, Process};
 use crate::model::Model;
 use crate::network::{Direction, Link};
 use crate::packet::{Request, ToHost};
-use crate::plant::Plant;
 use crate::queue::{HOUR, MINUTE, Ms, Queue, SECOND};
 use crate::random::Random;
 use crate::scenario::Scenario;
@@ -128,11 +127,6 @@ pub struct Options {
     pub story: bool,
     /// Wall-clock jumps are on unless a twin run wants to know what they change (I13).
     pub steady_wall: bool,
-    /// A bug planted in the driver; see `plant.rs`.
-    pub plant: Plant,
-    /// A bug planted in the keeper.
-    #[cfg(planted)]
-    pub keeper_plant: Option<keeper::planted::Bug>,
 }
 
 pub struct Outcome {
@@ -187,8 +181,6 @@ pub enum Phase {
 const EVENTS_MAX: u64 = 300_000;
 
 pub fn run(seed: u64, options: Options) -> Outcome {
-    #[cfg(planted)]
-    keeper::planted::plant(options.keeper_plant);
     let mut world = World::new(seed, options);
     let mut events = 0;
     while world.violation.is_none() && world.phase < Phase::Over {
@@ -246,7 +238,6 @@ impl World {
             scenario,
             random,
         };
-        world.disk.forgets_inexact = options.plant == Plant::InexactNotSticky;
         world.tell(|w| w.describe());
         world.later(0, Event::StartServer { life: 0 });
         for process in 0..world.processes.len() {
@@ -379,10 +370,9 @@ impl World {
         if !self.options.steady_wall && self.wall.per_mille(5) {
             self.tally.reach("wall clock jump");
             let jump = self.wall.below(48 * HOUR);
-            // A keeper whose timers follow the wall clock would not come back from a jump ahead.
-            let ahead = self.wall.percent(50) && cfg!(not(planted));
+            let ahead = self.wall.percent(50);
             self.wall_ms =
-                if !ahead { self.wall_ms.saturating_sub(jump) } else { self.wall_ms + jump };
+                if ahead { self.wall_ms + jump } else { self.wall_ms.saturating_sub(jump) };
         }
         self.wall_ms + self.now
     }

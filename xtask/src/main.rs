@@ -1,19 +1,24 @@
 //! `cargo xtask`: how the project is tested and measured.
 
+mod mutants;
 mod package;
-mod planted;
 mod rings;
 mod shell;
 
 use std::process::ExitCode;
 
+use shell::enter_root;
+
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
-  test [RING...]            everything CI runs, or only these rings: lints unit cost sim planted fuzz e2e
+  quick                     fmt, clippy, stories, fast unit tests, 50 seeds; no root, a minute when warm
+  test [RING...]            everything CI runs, or only these rings: lints unit cost sim mutants fuzz e2e
   e2e [--short] [STEP...]   the drill with real Linux kernels in virtual machines
-  fuzz [--seconds N]        every fuzz target for N seconds (20)
+  fuzz [--seconds N]        every fuzz target for N seconds (8)
   sim [--seeds N] [--seed S]  the keeper in a simulated world; one seed is told as a story
-  planted [--all]           every planted bug must be caught; --all looks for a seed for each
+  mutants [NAME...]         every deliberate mistake of sim/mutants must be convicted by its judge
+  mutants --refresh         lists those whose text is no longer in the tree
+  mutants --random N [PACKAGE [FILE...]]  N mutants by cargo-mutants, of the keeper or another crate
   package [--check]         the Debian package, with man pages and completions; --check installs it in a root of its own
   bench [--check] [...]     speed beside NFS-Ganesha's; --check asserts the bars";
 
@@ -29,8 +34,13 @@ fn main() -> ExitCode {
             Err(_) => Err(anyhow::anyhow!("--seconds takes a number")),
         },
         ["sim", rest @ ..] => rings::sim(rest),
-        ["planted"] => planted::check(false),
-        ["planted", "--all"] => planted::check(true),
+        ["quick"] => rings::quick(),
+        ["mutants", "--refresh"] => enter_root().and_then(|()| mutants::refresh()),
+        ["mutants", "--random", count, rest @ ..] => match count.parse() {
+            Ok(count) => enter_root().and_then(|()| mutants::random::check(count, rest)),
+            Err(_) => Err(anyhow::anyhow!("--random takes a number")),
+        },
+        ["mutants", names @ ..] => enter_root().and_then(|()| mutants::check(names)),
         ["package"] => package::package(false),
         ["package", "--check"] => package::package(true),
         ["bench", rest @ ..] => rings::bench(rest),

@@ -9,17 +9,17 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::shell::{output, run};
+use crate::shell::{enter_root, output, run};
 
 /// Which shell, and what its completions are called.
 const SHELLS: [(&str, &str); 3] =
     [("bash", "lockkeeper.bash"), ("zsh", "_lockkeeper"), ("fish", "lockkeeper.fish")];
 
 pub fn package(check: bool) -> Result<()> {
-    std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
-    let release = target().join("release");
-    run("cargo", &["build", "--release", "--package", "lockkeeper"])?;
-    generate(&release.join("lockkeeper"), &release.join("package"))?;
+    enter_root()?;
+    let dist = target().join("dist");
+    run("cargo", &["build", "--profile", "dist", "--package", "lockkeeper"])?;
+    generate(&dist.join("lockkeeper"), &dist.join("package"))?;
     if !output("cargo", &["deb", "--version"]).starts_with(|c: char| c.is_ascii_digit() || c == 'c')
     {
         run("cargo", &["install", "cargo-deb", "--locked"])?;
@@ -30,7 +30,8 @@ pub fn package(check: bool) -> Result<()> {
         fs::remove_dir_all(&to)?;
     }
     let shown = to.to_str().context("the target directory has an unreadable name")?;
-    run("cargo", &["deb", "--package", "lockkeeper", "--no-build", "--dbgsym", "--output", shown])?;
+    let deb = ["deb", "--package", "lockkeeper", "--profile", "dist", "--no-build", "--dbgsym"];
+    run("cargo", &[&deb[..], &["--output", shown]].concat())?;
     let made = package_in(&to)?;
     println!("{}", made.display());
     if check { check::check(&made) } else { Ok(()) }

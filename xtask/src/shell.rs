@@ -5,6 +5,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+/// The commands know files by their paths in the tree.
+pub fn enter_root() -> Result<()> {
+    Ok(std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?)
+}
+
 /// Runs a program to its end, with its output where ours goes.
 pub fn run(program: &str, arguments: &[&str]) -> Result<()> {
     run_with(program, arguments, &[])

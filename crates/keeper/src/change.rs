@@ -174,3 +174,17 @@ impl Snapshot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reboot_ends_what_older_kernels_took_before_it_was_known() {
+        let reboot = Reboot { from: Incarnation(3), to: Incarnation(5), before: LockId(10) };
+        assert!(reboot.ended(Incarnation(3), 9));
+        assert!(reboot.ended(Incarnation(1), 9));
+        assert!(!reboot.ended(Incarnation(5), 9), "taken by the new kernel");
+        assert!(!reboot.ended(Incarnation(3), 10), "taken after the news");
+    }
+}

@@ -11,7 +11,6 @@ use crate::bytes::Name;
 use crate::change::{Client, Protocol};
 use crate::identity::{ClientId, HostKey, Incarnation};
 use crate::map::{Map, Seed};
-use crate::planted::{self, Bug};
 use crate::request::Callback;
 use crate::table::OwnerId;
 use crate::view::PendingReboot;
@@ -210,7 +209,7 @@ impl Clients {
     /// stays: forgetting it would lift the fence.
     pub fn longest_idle(&self) -> Option<ClientId> {
         self.hosts()
-            .filter(|tracked| tracked.has_nothing() || planted::has(Bug::HoldersEvicted))
+            .filter(|tracked| tracked.has_nothing())
             .filter(|tracked| !tracked.row.fenced)
             .min_by_key(|tracked| tracked.idle_since)
             .map(|tracked| tracked.row.id)

@@ -13,7 +13,6 @@ use crate::event::{Event, GraceEnd, Release};
 use crate::identity::{Caller, ClientId, Incarnation, LockId};
 use crate::keeper::Keeper;
 use crate::parking::Parked;
-use crate::planted::{self, Bug};
 use crate::range::Range;
 use crate::remembered::Remembered;
 use crate::request::{LockRequest, Mode, OwnerName, ProbeAnswer};
@@ -77,9 +76,6 @@ impl Recovery {
 impl Keeper {
     /// The first step of an epoch.
     pub(crate) fn recover(&mut self, saved: Snapshot, now: Time) {
-        if planted::has(Bug::RosterTrusted) {
-            self.exactness = Exactness::Exact;
-        }
         let (clients, locks) = (saved.clients.len() as u64, saved.locks.len() as u64);
         for row in saved.clients.into_values() {
             self.clients.insert(row, now.mono);
@@ -118,7 +114,7 @@ impl Keeper {
             .hosts()
             .filter(|tracked| if exact { tracked.missing > 0 } else { tracked.row.monitored });
         let hosts = expected.count() as u64;
-        let grace = hosts > 0 || planted::has(Bug::GraceOnFreshStart);
+        let grace = hosts > 0;
         self.recovery.in_grace = grace;
         self.change(Change::Started { epoch: self.epoch, grace });
         self.event(Event::Started { epoch: self.epoch, clients, locks, exact });
@@ -132,10 +128,6 @@ impl Keeper {
             self.timers.set(Timer::Idle, now.mono);
         }
         self.owe_restart_notices(now);
-        if planted::has(Bug::RosterEmptied) {
-            let all: Vec<ClientId> = self.clients.iter().map(|tracked| tracked.row.id).collect();
-            all.into_iter().for_each(|id| self.change(Change::ClientGone(id)));
-        }
     }
 
     fn recover_lock(&mut self, lock: Lock, now: Time) {
@@ -263,7 +255,7 @@ impl Keeper {
         };
         match known {
             Some(host)
-                if (self.exactness == Exactness::Roster || planted::has(Bug::ReclaimUnchecked))
+                if self.exactness == Exactness::Roster
                     && self.table.conflict(wish.file, owner, wish.range, wish.mode).is_none() =>
             {
                 self.reclaim_from_roster(request, host, wish, now);
@@ -298,7 +290,6 @@ impl Keeper {
         self.clients
             .get(host)
             .is_some_and(|tracked| tracked.row.monitored && tracked.row.epoch < self.epoch)
-            || planted::has(Bug::StrangersReclaim)
     }
 
     /// The owner knows of what it has in a range. A reclaim weakens nothing (I6): a client that
@@ -382,7 +373,7 @@ impl Keeper {
     pub(crate) fn end_grace_if_complete(&mut self, now: Time) {
         let complete = self.recovery.in_grace
             && self.exactness == Exactness::Exact
-            && (self.recovery.missing == 0 || planted::has(Bug::GraceEndsEarly));
+            && self.recovery.missing == 0;
         if complete {
             self.end_grace(GraceEnd::Complete, now);
         }
@@ -410,13 +401,6 @@ impl Keeper {
         // a new window begins with the first who does.
         self.recovery.in_window = !self.recovery.heard;
         self.mark_crashed();
-        if planted::has(Bug::WindowDropsLocks) {
-            let lost: Vec<Held> = self.table.after(LockId(0)).collect();
-            for held in lost.into_iter().filter(|held| !held.terms.confirmed) {
-                let host = self.owners.host(held.owner);
-                self.drop_locks(host, vec![held], Release::Unanswered, now);
-            }
-        }
         if self.recovery.in_grace {
             self.end_grace(GraceEnd::Deadline, now);
         }
@@ -472,8 +456,7 @@ impl Keeper {
         answer: ProbeAnswer,
         now: Time,
     ) {
-        let alive = answer == ProbeAnswer::Alive && !planted::has(Bug::LifeIgnored);
-        if alive || !self.may_release() {
+        if answer == ProbeAnswer::Alive || !self.may_release() {
             return;
         }
         let Wish { owner, file, range, mode, .. } = wish;
@@ -515,7 +498,6 @@ impl Keeper {
             && self.recovery.heard
             && tracked.last_seen.is_none()
             && tracked.unconfirmed > 0;
-        let applies = applies || planted::has(Bug::FailedNoticeFrees);
         if !applies {
             return;
         }

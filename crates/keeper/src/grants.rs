@@ -10,7 +10,6 @@ use crate::identity::{ClientId, GrantId, Incarnation};
 use crate::keeper::Keeper;
 use crate::locking::Obstacle;
 use crate::parking::{About, Asked, Parked};
-use crate::planted::{self, Bug};
 use crate::range::Range;
 use crate::request::{Form, GrantAnswer, Mode, ProbeAnswer, Question};
 use crate::step::{Grant, Message};
@@ -82,7 +81,7 @@ impl Grants {
     }
 
     fn on(&self, owner: OwnerId, file: FileId, range: Range) -> Option<GrantId> {
-        if self.open.is_empty() || planted::has(Bug::LateDenialUndoes) {
+        if self.open.is_empty() {
             return None;
         }
         let bounds = (owner, GrantId(0))..=(owner, GrantId(u64::MAX));
@@ -108,9 +107,7 @@ impl Keeper {
                 return self.timers.set(Timer::Grant(grant), retry);
             }
             GrantAnswer::Accepted => self.accept_grant(grant, now),
-            GrantAnswer::Denied if !open.maybe_taken || planted::has(Bug::RepeatDenialUndoes) => {
-                self.undo_grant(grant, now);
-            }
+            GrantAnswer::Denied if !open.maybe_taken => self.undo_grant(grant, now),
             GrantAnswer::Denied => self.leave_grant(grant, now),
         }
         self.hear_client(self.owners.host(owner), now);
@@ -123,9 +120,6 @@ impl Keeper {
             open.attempt += 1;
             open.step = self.steps;
             open.maybe_taken |= std::mem::replace(&mut open.in_flight, true);
-            if planted::has(Bug::UnansweredGrantDropped) && open.attempt > 3 {
-                return self.undo_grant(grant, now);
-            }
             self.send_grant(grant, now);
         }
     }
@@ -193,7 +187,7 @@ impl Keeper {
         let host = self.owners.host(waiter.owner);
         let recorded = self.clients.incarnation(host);
         let known = waiter.incarnation.is_known() && recorded.is_known();
-        if known && waiter.incarnation != recorded && !planted::has(Bug::WaiterNotRechecked) {
+        if known && waiter.incarnation != recorded {
             // I7: whoever asked then may be gone; whoever is there now will ask again.
             self.pass_over(id);
             return Turn::PassedOver;
@@ -219,7 +213,6 @@ impl Keeper {
         let (file, range) = (waiter.file, waiter.range);
         match answer {
             Some(ProbeAnswer::Alive) => waiter.polled = now.mono,
-            _ if planted::has(Bug::DeadWaiterBlocks) => return,
             _ => self.pass_over(id),
         }
         self.wake(file, range, now);
@@ -254,9 +247,6 @@ impl Keeper {
         };
         let mut rest = Some(range);
         for (stronger, held) in open.before.iter().filter(|(_, held)| held.mode > mode) {
-            if planted::has(Bug::WeakensTooEarly) {
-                break;
-            }
             let Some((below, above)) = rest.map(|rest| rest.without(*stronger)) else { break };
             if let Some(below) = below {
                 self.grant_quietly(file, owner, below, terms, now);
@@ -279,10 +269,7 @@ impl Keeper {
         let Some(tracked) = self.clients.get(owner.host) else { return };
         let grant = Grant {
             id,
-            to: match planted::has(Bug::GrantToOurselves) {
-                true => owner.lane.ours(),
-                false => tracked.row.address,
-            },
+            to: tracked.row.address,
             owner,
             name: tracked.row.name.clone(),
             handle: open.handle.clone(),
@@ -336,9 +323,6 @@ impl Keeper {
         self.event(Event::GrantUndone { client, grant: id });
         self.release_quietly(open.file, open.owner, open.range, now);
         for (range, terms) in open.before {
-            if planted::has(Bug::UndoRestoresNothing) {
-                break;
-            }
             self.grant_quietly(open.file, open.owner, range, terms, now);
         }
         self.wake(open.file, open.range, now);

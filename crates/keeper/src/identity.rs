@@ -4,7 +4,6 @@ use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use crate::bytes::{Name, OwnerTag};
-use crate::planted::{self, Bug};
 
 macro_rules! ids {
     ($($(#[$meta:meta])* $name:ident)*) => {$(
@@ -61,7 +60,7 @@ impl Epoch {
 
     /// As NSM shows it: odd while we are up (I3).
     pub fn nsm_state(self) -> u32 {
-        (self.0 as u32).wrapping_mul(2) | u32::from(!planted::has(Bug::EvenState))
+        (self.0 as u32).wrapping_mul(2) | 1
     }
 }
 
@@ -88,11 +87,7 @@ impl Hash for HostKey {
 impl HostKey {
     /// `::ffff:10.0.0.1` is `10.0.0.1`.
     pub fn new(address: IpAddr, name: Name) -> Self {
-        let address = match planted::has(Bug::MappedAddresses) {
-            true => address,
-            false => address.to_canonical(),
-        };
-        Self { address, name }
+        Self { address: address.to_canonical(), name }
     }
 
     pub fn address(&self) -> IpAddr {

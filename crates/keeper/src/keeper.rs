@@ -17,10 +17,9 @@ use crate::map::Seed;
 use crate::notices::Notices;
 use crate::owners::Owners;
 use crate::parking::Parking;
-use crate::planted::{self, Bug};
 use crate::range::Range;
 use crate::reboots::Ballots;
-use crate::request::{Mode, OwnerName, ProbeAnswer};
+use crate::request::{Mode, OwnerName};
 use crate::shares::Shares;
 use crate::step::{Message, Reply, Step};
 use crate::table::{Edit, FileId, Held, OwnerId, Table, Terms};
@@ -32,7 +31,6 @@ pub struct Keeper {
     pub(crate) config: Config,
     pub(crate) epoch: Epoch,
     pub(crate) exactness: Exactness,
-    pub(crate) started: Time,
     pub(crate) stopped: bool,
     pub(crate) ids: Ids,
     pub(crate) clients: Clients,
@@ -63,7 +61,6 @@ impl Keeper {
         let mut keeper = Self {
             epoch,
             exactness: saved.exactness,
-            started: now,
             stopped: false,
             ids: Ids::after(&saved),
             clients: Clients::new(seed),
@@ -102,23 +99,13 @@ impl Keeper {
     }
 
     pub fn handle_timeout(&mut self, now: Time) {
-        let by = match planted::has(Bug::WallClockDecides) {
-            true => {
-                self.started.mono
-                    + Duration::from_millis(now.wall_ms.saturating_sub(self.started.wall_ms))
-            }
-            false => now.mono,
-        };
-        while let Some(timer) = self.timers.expire(by) {
+        while let Some(timer) = self.timers.expire(now.mono) {
             match timer {
                 Timer::Window => self.end_window(now),
                 Timer::HeldBack => self.answer_held_back(now),
                 Timer::Idle => self.unregister_idle(now),
                 Timer::Grant(grant) => self.resend_grant(grant, now),
                 Timer::Notice(notice) => self.send_notice(notice, now),
-                Timer::Probe(host, question) if planted::has(Bug::SilentProbeKills) => {
-                    self.use_answer(host, question, Some(ProbeAnswer::Gone), now);
-                }
                 Timer::Probe(host, question) => self.use_answer(host, question, None, now),
             }
         }
@@ -171,7 +158,7 @@ impl Keeper {
         now: Time,
     ) {
         let freed = self.grant_quietly(file, owner, range, terms, now);
-        if freed && !planted::has(Bug::DowngradeWakesNobody) {
+        if freed {
             self.wake(file, range, now);
         }
     }
@@ -204,10 +191,7 @@ impl Keeper {
         now: Time,
     ) -> Option<Range> {
         let mut edit = std::mem::take(&mut self.edit);
-        let mut next_id = || match planted::has(Bug::FragmentsShareId) {
-            true => LockId(self.ids.next()),
-            false => LockId(self.ids.take()),
-        };
+        let mut next_id = || LockId(self.ids.take());
         self.table.release(file, owner, range, &mut next_id, &mut edit);
         let freed = edit.gone.iter().filter_map(|held| held.range.overlap(range));
         let freed = freed.reduce(Range::hull);

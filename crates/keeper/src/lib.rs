@@ -30,7 +30,6 @@ mod notices;
 mod operator;
 mod owners;
 mod parking;
-pub mod planted;
 mod probes;
 mod reads;
 mod reboots;

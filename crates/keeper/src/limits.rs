@@ -4,7 +4,6 @@ use crate::clients::Tracked;
 use crate::identity::ClientId;
 use crate::keeper::Keeper;
 use crate::locking::NO_FILE;
-use crate::planted::{self, Bug};
 use crate::step::Refusal;
 use crate::table::{FileId, OwnerId, Terms};
 use crate::waiters::Wish;
@@ -54,9 +53,7 @@ impl Keeper {
     ) -> Result<(), Refusal> {
         let limits = &self.config.limits;
         let of_host = host.and_then(|host| self.clients.get(host)).map_or(0, Tracked::entries);
-        let fits = |count: usize, limit: usize| {
-            count < limit.saturating_mul(times) || planted::has(Bug::NoLimits)
-        };
+        let fits = |count: usize, limit: usize| count < limit.saturating_mul(times);
         if !fits(self.entries(), limits.locks) {
             Err(Refusal::TooManyLocks)
         } else if !fits(on_file, limits.locks_per_file) {

@@ -5,10 +5,9 @@ use std::ops::ControlFlow;
 use crate::bytes::FileKey;
 use crate::deadlock::Search;
 use crate::event::Event;
-use crate::identity::{Caller, ClientId, Lane, Owner, Transport};
+use crate::identity::{Caller, ClientId, Owner};
 use crate::keeper::Keeper;
 use crate::parking::{Asked, Parked};
-use crate::planted::{self, Bug};
 use crate::range::Range;
 use crate::request::{
     CancelRequest, LockRequest, Mode, OwnerName, Question, TestRequest, UnlockRequest,
@@ -43,7 +42,7 @@ impl Keeper {
             if self.is_host_fenced(host) {
                 return self.refuse_lock(&request, Some(host), Refusal::Fenced);
             }
-            if self.is_ghost(host, &request, now) && !planted::has(Bug::GhostsAdmitted) {
+            if self.is_ghost(host, &request, now) {
                 self.event(Event::Ghost { client: host, incarnation: request.incarnation });
                 return self.refuse_lock(&request, Some(host), Refusal::Ghost);
             }
@@ -90,8 +89,7 @@ impl Keeper {
         if self.grace_holds_back(wish, false) {
             return self.hold_back(Parked::Test(request), now);
         }
-        let asker = if planted::has(Bug::TestSeesOwn) { NOBODY } else { owner };
-        let holder = self.table.conflict(wish.file, asker, range, mode).map(|held| {
+        let holder = self.table.conflict(wish.file, owner, range, mode).map(|held| {
             let owner = self.owners.owner(held.owner);
             Holder {
                 owner: OwnerName { number: owner.number, tag: owner.tag.clone() },
@@ -141,12 +139,7 @@ impl Keeper {
             freed = hull(freed, part);
         }
         let settled = self.settle_grants(owner, file, range);
-        let taken = if planted::has(Bug::UnlockTakesAll) { Range::ALL } else { range };
-        let forgotten = planted::has(Bug::SplitWakesNobody) && self.splits(owner, file, taken);
-        let released = self.release_quietly(file, owner, taken, now);
-        if !forgotten {
-            freed = hull(freed, released);
-        }
+        freed = hull(freed, self.release_quietly(file, owner, range, now));
         freed = hull(freed, self.finish_settled(settled, Some(range), now));
         if let Some(freed) = freed {
             self.wake(file, freed, now);
@@ -185,12 +178,6 @@ impl Keeper {
     pub(crate) fn obstacle(&self, wish: Wish, queues: bool, asked: &Asked) -> Option<Obstacle> {
         let Wish { owner, file, range, mode, .. } = wish;
         let releasable = self.recovery.unconfirmed > 0 && self.may_release();
-        if planted::has(Bug::UpgradeIgnoresReaders)
-            && self.table.owned(owner, file, range).next().is_some()
-        {
-            return None;
-        }
-        let mode = if planted::has(Bug::ReaderNotSeen) { Mode::Shared } else { mode };
         let mut obstacle = None;
         self.table.conflicts(file, owner, range, mode, &mut |held| {
             let host = self.owners.host(held.owner);
@@ -202,9 +189,7 @@ impl Keeper {
             ControlFlow::Break(())
         });
         // What an owner holds already it need not wait for: a lost callback, or a downgrade.
-        let queues = queues
-            && !self.owner_holds(owner, file, range, mode)
-            && !planted::has(Bug::QueueJumping);
+        let queues = queues && !self.owner_holds(owner, file, range, mode);
         if obstacle.is_none() && queues && self.is_behind_another(wish) {
             obstacle = Some(Obstacle::Firm);
         }
@@ -224,7 +209,6 @@ impl Keeper {
 
     fn closes_circle(&self, wish: Wish) -> bool {
         wish.owner != NOBODY
-            && !planted::has(Bug::DeadlockMissed)
             && Search::new(&self.table, &self.files, &self.waiters).closes_circle(wish)
     }
 
@@ -385,9 +369,6 @@ impl Keeper {
         file: &FileKey,
     ) -> (OwnerId, Option<FileId>) {
         let file = self.files.find(file);
-        if planted::has(Bug::AnyHostUnlocks) {
-            return (self.owners.find_alike(owner).unwrap_or(NOBODY), file);
-        }
         let owner = host.and_then(|host| self.owners.find(&owner_on(host, caller, owner)));
         (owner.unwrap_or(NOBODY), file)
     }
@@ -429,16 +410,9 @@ fn hull(a: Option<Range>, b: Option<Range>) -> Option<Range> {
     }
 }
 
-pub(crate) fn owner_on(host: ClientId, caller: &Caller, owner: &OwnerName) -> Owner {
-    Owner { host, lane: lane(caller), number: owner.number, tag: owner.tag.clone() }
-}
-
 /// The way a caller came is part of who an owner is.
-fn lane(caller: &Caller) -> Lane {
-    match planted::has(Bug::LaneIgnored) {
-        true => Lane::new(caller.lane.ours(), Transport::Tcp, 4),
-        false => caller.lane,
-    }
+pub(crate) fn owner_on(host: ClientId, caller: &Caller, owner: &OwnerName) -> Owner {
+    Owner { host, lane: caller.lane, number: owner.number, tag: owner.tag.clone() }
 }
 
 /// A file that has no number yet: nothing is on it.

@@ -14,7 +14,6 @@ use crate::event::Event;
 use crate::grace::Recovery;
 use crate::identity::{ClientId, Incarnation, NoticeId};
 use crate::keeper::Keeper;
-use crate::planted::{self, Bug};
 use crate::request::NoticeResult;
 use crate::step::{Message, Notice, NoticeTarget};
 use crate::time::Time;
@@ -157,10 +156,7 @@ impl Keeper {
             NoticeResult::Failed => {
                 let tells_of_us = owed.subject == Subject::Us;
                 self.event(Event::NoticeFailed { notice, client });
-                let frees = self.config.unreachable == Unreachable::Immediate
-                    || planted::has(Bug::FailedNoticeFrees)
-                    || planted::has(Bug::NameStopsAll);
-                if tells_of_us && frees {
+                if tells_of_us && self.config.unreachable == Unreachable::Immediate {
                     if let Some(tracked) = self.clients.get_mut(client) {
                         tracked.unreached = true;
                     }
@@ -187,10 +183,7 @@ impl Keeper {
         let Some(owed) = self.notices.owed.get(&id) else { return true };
         let Some(tracked) = self.clients.get(owed.client) else { return true };
         if !owed.answered {
-            return planted::has(Bug::NoticesOnce) && owed.attempts > 0;
-        }
-        if planted::has(Bug::AnsweredIsUnderstood) {
-            return true;
+            return false;
         }
         let in_window = self.recovery.in_window;
         let reclaims = tracked.row.registrant.is_none() && owed.subject == Subject::Us;

@@ -5,7 +5,6 @@ use crate::event::{Event, GraceEnd, Proof, Release, Taken};
 use crate::identity::{ClientId, LockId, ShareId};
 use crate::keeper::Keeper;
 use crate::parking::Parked;
-use crate::planted::{self, Bug};
 use crate::request::{OperatorAction, OperatorRequest};
 use crate::step::{OperatorDone, OperatorError, Outcome, Refusal, Reply};
 use crate::sweep::Ended;
@@ -47,9 +46,6 @@ impl Keeper {
     fn fence(&mut self, client: ClientId, by: Name, now: Time) -> Result<u64, OperatorError> {
         self.host_of(client)?;
         self.update_client(client, |row| row.fenced = true);
-        if planted::has(Bug::FenceForgotten) {
-            self.step.changes.pop();
-        }
         self.event(Event::Fenced { client, by: by.clone() });
         let released = self.sweep(client, Ended::Everything, now);
         if released > 0 {

@@ -27,13 +27,6 @@ impl Owners {
         self.numbers.get(owner).copied()
     }
 
-    /// A planted bug: whoever has this number and tag, on whatever host.
-    pub fn find_alike(&self, name: &crate::request::OwnerName) -> Option<OwnerId> {
-        let alike = |row: &Row| row.owner.number == name.number && row.owner.tag == name.tag;
-        let at = self.rows.iter().position(|row| row.as_ref().is_some_and(alike))?;
-        Some(OwnerId(at as u32))
-    }
-
     pub fn intern(&mut self, owner: &Owner) -> OwnerId {
         if let Some(id) = self.find(owner) {
             return id;

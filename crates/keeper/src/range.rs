@@ -116,6 +116,7 @@ mod tests {
         assert_eq!(Range::at(7, 0), Ok(range(7, u64::MAX)));
         assert_eq!(range(7, u64::MAX).length(), 0);
         assert_eq!(Range::at(0, 10), Ok(range(0, 9)));
+        assert_eq!(range(7, 16).length(), 10);
     }
 
     #[test]

@@ -7,13 +7,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::bytes::Name;
-use crate::change::{Client, Reboot};
+use crate::change::Reboot;
 use crate::clients::Suspicion;
 use crate::event::{Doubt, Event, Proof, Release};
 use crate::identity::{ClientId, Incarnation, LockId, RequestId};
 use crate::keeper::Keeper;
 use crate::parking::{Asked, Parked};
-use crate::planted::{self, Bug};
 use crate::request::{FreeAllRequest, LockRequest, ProbeAnswer, Question, RebootNotice};
 use crate::step::Reply;
 use crate::sweep::Ended;
@@ -92,11 +91,6 @@ impl Keeper {
     /// R6.1 (a): the hosts at that address (one of them if the name says which), else hosts of that
     /// name elsewhere.
     fn claimed_hosts(&self, source: IpAddr, name: &Name) -> (Vec<ClientId>, bool) {
-        if planted::has(Bug::PrefixNames) {
-            let alike = |row: &Client| row.name.bytes().starts_with(name.bytes());
-            let alike = self.clients.hosts().filter(|tracked| alike(&tracked.row));
-            return (alike.map(|tracked| tracked.row.id).collect(), true);
-        }
         let there: Vec<_> = self.clients.hosts_at(source).map(|tracked| &tracked.row).collect();
         if let [only] = there.as_slice() {
             return (vec![only.id], true);
@@ -142,14 +136,12 @@ impl Keeper {
             return self.weigh_for(host, claim, now);
         }
         // Silence proves nothing for a stranger, nor for news that is older than what we know.
-        let from_its_address = claim.from_its_address || planted::has(Bug::SilenceElsewhere);
         let is_news = claim.to.is_none_or(|to| !recorded.is_known() || !to.is_before(recorded));
-        let silence_counts = from_its_address && (is_news || planted::has(Bug::OldNews));
+        let silence_counts = claim.from_its_address && is_news;
         let verdict = match answer {
             ProbeAnswer::Gone => Ok(Proof::Reset),
             ProbeAnswer::Silent if silence_counts => Ok(Proof::Notice),
             ProbeAnswer::Silent => Err(Doubt::Unproven),
-            ProbeAnswer::Alive if planted::has(Bug::SignsOfLifeIgnored) => Ok(Proof::Notice),
             ProbeAnswer::Alive => Err(Doubt::Alive),
         };
         match verdict {
@@ -168,9 +160,7 @@ impl Keeper {
         match claim.to {
             Some(to) => self.accept_reboot(host, to, claim.arrived, proof, now),
             None => {
-                let spared = planted::has(Bug::FreeAllDoesNothing);
-                let ended = Ended::Before(if spared { 0 } else { claim.arrived });
-                let count = self.sweep(host, ended, now);
+                let count = self.sweep(host, Ended::Before(claim.arrived), now);
                 let why = Release::FreeAll;
                 self.event(Event::Released { client: host, count, why });
                 self.end_grace_if_complete(now);
@@ -201,8 +191,7 @@ impl Keeper {
         ballot.open -= 1;
         ballot.believed &= believed;
         if ballot.open == 0 {
-            let believed = ballot.believed || planted::has(Bug::RefusalAnswered);
-            let reply = if believed { Reply::Heard } else { Reply::Nothing };
+            let reply = if ballot.believed { Reply::Heard } else { Reply::Nothing };
             self.ballots.0.remove(&request);
             self.reply(request, reply);
         }
@@ -310,7 +299,7 @@ impl Keeper {
     ) {
         let (was, is) = (self.clients.incarnation(host), request.incarnation);
         if asked.kernel == Some(was) && was != is {
-            if answer == ProbeAnswer::Gone || planted::has(Bug::StateAloneFrees) {
+            if answer == ProbeAnswer::Gone {
                 self.accept_reboot(host, is, self.ids.next(), Proof::Reset, now);
             } else {
                 if let Some(tracked) = self.clients.get_mut(host) {

@@ -9,7 +9,6 @@ use crate::change::{Change, Client, Protocol};
 use crate::event::Event;
 use crate::identity::{Caller, ClientId, HostKey, Incarnation};
 use crate::keeper::Keeper;
-use crate::planted::{self, Bug};
 use crate::step::Refusal;
 use crate::time::Time;
 use crate::timer::Timer;
@@ -66,10 +65,6 @@ impl Keeper {
         incarnation: Incarnation,
         now: Time,
     ) -> Result<ClientId, Refusal> {
-        let monitored = monitored || planted::has(Bug::UnmonitoredRegisters);
-        if planted::has(Bug::NameStopsAll) && self.clients.iter().any(|tracked| tracked.unreached) {
-            return Err(Refusal::TooManyClients);
-        }
         let ours = caller.lane.ours();
         if let Some(id) = known {
             let Some(tracked) = self.clients.get(id) else { return Ok(id) };

@@ -7,7 +7,6 @@ use crate::change::Change;
 use crate::event::{Event, Release};
 use crate::identity::{ClientId, Incarnation};
 use crate::keeper::Keeper;
-use crate::planted::{self, Bug};
 use crate::range::Range;
 use crate::table::{FileId, Held, OwnerId};
 use crate::time::Time;
@@ -31,8 +30,7 @@ impl Ended {
         match self {
             Ended::Reboot { to, arrived } => {
                 let late = incarnation.is_known() && incarnation.is_before(to);
-                let other = incarnation != to || planted::has(Bug::RebootFreesNew);
-                other && (id < arrived || late)
+                incarnation != to && (id < arrived || late)
             }
             Ended::Before(arrived) => id < arrived,
             Ended::Everything => true,
@@ -62,16 +60,11 @@ impl Keeper {
         for owner in &owners {
             let waiting = self.waiters.of_owner(*owner);
             let waiting = waiting.filter(|(id, waiter)| ended.takes_lock(waiter.incarnation, id.0));
-            if !planted::has(Bug::WaitersSurviveReboot) {
-                given_up.extend(waiting.map(|(id, _)| id));
-            }
+            given_up.extend(waiting.map(|(id, _)| id));
         }
         let shares = self.shares.of_host(host);
         let shares = shares.filter(|share| ended.takes_share(share.incarnation, share.id.0));
-        let mut shares: Vec<_> = shares.map(|share| share.id).collect();
-        if planted::has(Bug::SharesSurviveReboot) {
-            shares.clear();
-        }
+        let shares: Vec<_> = shares.map(|share| share.id).collect();
         let mut woken: Vec<(FileId, Range)> = Vec::new();
         for waiter in given_up {
             if let Some(waiter) = self.forget_waiter(waiter, now) {
@@ -151,9 +144,7 @@ impl Keeper {
             let hull = part.iter().map(|(_, range)| *range).reduce(Range::hull);
             if let (Some((file, _)), Some(hull)) = (part.first(), hull) {
                 files.insert(*file);
-                if !planted::has(Bug::ReleaseWakesNobody) {
-                    self.wake(*file, hull, now);
-                }
+                self.wake(*file, hull, now);
             }
         }
         files

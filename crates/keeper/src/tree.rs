@@ -391,6 +391,14 @@ mod tests {
         1 + deepest.max(depth(arena, arena.right::<ByValue>(root)))
     }
 
+    /// The first two outputs of SplitMix64 with the seed 0, as others publish them.
+    #[test]
+    fn heights_are_those_of_splitmix64() {
+        let height = |state| Arena::<()>::new(state).height(0);
+        assert_eq!(height(0x9e37_79b9_7f4a_7c15), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(height(0x3c6e_f372_fe94_f82a), 0x6e78_9e6a_a1b9_65f4);
+    }
+
     #[test]
     fn nodes_come_out_in_order_whatever_order_they_went_in() {
         let (arena, root, _) = tree_of((0..1000).map(|i| i * 7 % 1000));

@@ -82,8 +82,6 @@ const ALLOWED: &[(&str, &str, &str, &str)] = &[
     ("files.rs", "File", "File", "a file that is locked, not one that is open"),
     ("config.rs", "Instant", "    Instant,", "a mode of grace"),
     ("grace.rs", "Instant", "GraceMode::Instant", "a mode of grace"),
-    ("planted.rs", "thread_local", "thread_local! {", "only with `--cfg planted`"),
-    ("planted.rs", "static", "static PLANTED:", "only with `--cfg planted`"),
 ];
 
 /// What the crate may depend on, besides for its tests.
@@ -296,8 +294,8 @@ fn the_keeper_depends_on_a_hash_function_and_nothing_else() {
 }
 
 #[test]
-fn planted_impurities_are_found_where_they_are() {
-    let planted = [
+fn impurities_are_found_where_they_are() {
+    let impure = [
         ("let now = std::time::Instant::now();", "Instant"),
         ("use std::time::{Duration, SystemTime};", "SystemTime"),
         ("std::thread::sleep(wait);", "sleep"),
@@ -315,7 +313,7 @@ fn planted_impurities_are_found_where_they_are() {
         ("let text = r#\"a \" b\"#; getrandom::fill(&mut seed);", "getrandom"),
         ("fn f<'a>(x: &'a str) -> &'a str { sleep(1); x }", "sleep"),
     ];
-    for (sample, name) in planted {
+    for (sample, name) in impure {
         let found = findings("src/sample.rs", &format!("//! Text.\n\n{sample}\n"));
         let finding = found.iter().find(|finding| finding.name == name);
         let finding = finding.unwrap_or_else(|| panic!("`{name}` not found in `{sample}`"));
@@ -344,7 +342,7 @@ fn words_about_impure_things_are_harmless() {
 }
 
 #[test]
-fn planted_dependencies_are_found() {
+fn forbidden_dependencies_are_found() {
     let complain = |added: &str| {
         dependencies(&format!("[package]\nname = \"x\"\n[dependencies]\nfoldhash = \"1\"\n{added}"))
     };

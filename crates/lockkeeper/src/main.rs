@@ -28,20 +28,14 @@ mod watch;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 fn main() -> ExitCode {
     let arguments = cli::Cli::parse();
     memory::keep_buffers();
-    let filter = EnvFilter::try_from_env("LOCKKEEPER_LOG").unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_ansi(colour())
-        // A log that nobody reads any more is no reason to end; complaining about it there would be.
-        .log_internal_errors(false)
-        .init();
+    log_to_stderr();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.into()),
@@ -66,6 +60,23 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
     }
+}
+
+/// Logs what `LOCKKEEPER_LOG` asks for: a level, or levels of modules (`info,lockkeeper_server=debug`).
+fn log_to_stderr() {
+    let wanted = std::env::var("LOCKKEEPER_LOG").unwrap_or_default();
+    let parsed: Option<Targets> = wanted.parse().ok().filter(|_| !wanted.is_empty());
+    if parsed.is_none() && !wanted.is_empty() {
+        eprintln!("LOCKKEEPER_LOG is {wanted:?}, not a level such as debug; logging at info");
+    }
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(colour())
+        // A closed stderr must not end the server, and cannot be reported on stderr.
+        .log_internal_errors(false);
+    let filter = parsed.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    tracing_subscriber::registry().with(filter).with(layer).init();
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {

@@ -190,7 +190,7 @@ mod tests {
         for number in 0..1000 {
             let done = done.clone();
             workers.submit(move || {
-                assert!(number != 500, "planted");
+                assert!(number != 500, "on purpose");
                 done.fetch_add(1, Ordering::Relaxed);
             });
         }

@@ -1,14 +1,11 @@
 //! One commit at a time, by a disk that is slow, that fails, and that loses its outcome; only then is
 //! anybody told (I2).
 
-use keeper::step::Message;
 use server::driver::core::Next;
 use store::{Committed, Store, Token};
 
 use crate::disk::Fault;
 use crate::driver::Decided;
-use crate::packet::Answer;
-use crate::plant::Plant;
 use crate::queue::{Ms, SECOND};
 use crate::world::{Event, World};
 
@@ -20,27 +17,14 @@ pub enum CommitFault {
 }
 
 impl World {
-    pub fn begin_commit(&mut self, mut decided: Decided) {
+    pub fn begin_commit(&mut self, decided: Decided) {
         let Some(driver) = &mut self.server.driver else { return };
-        if let Some(committing) = &mut driver.committing {
-            // A planted bug: what came meanwhile joins what is under way, or is told at once.
-            committing.batch.changes.append(&mut decided.batch.changes);
-            return self.tell_all(decided, false);
-        }
         if decided.batch.changes.is_empty() {
             let stops = decided.batch.stops;
             self.tell_all(decided, false);
             return self.committed(stops);
         }
-        if self.options.plant == Plant::ReplyBeforeCommit {
-            let mut early = Decided::default();
-            early.batch.messages.append(&mut decided.batch.messages);
-            early.background.append(&mut decided.background);
-            driver.committing = Some(decided);
-            self.tell_all(early, false);
-        } else {
-            driver.committing = Some(decided);
-        }
+        driver.committing = Some(decided);
         let fault = self.commit_fault.take();
         let mut pause = self.random.below(4);
         match fault {
@@ -109,31 +93,13 @@ impl World {
         else {
             return;
         };
-        match (committing.batch.settled(token), self.options.plant) {
-            (Next::Tell, _) | (_, Plant::UnknownIsDone) => self.tell_committed(),
-            (_, Plant::UnknownIsNotWritten) => self.give_up_batch(),
-            (Next::CommitAgain | Next::Settle, _) => {
+        match committing.batch.settled(token) {
+            Next::Tell => self.tell_committed(),
+            Next::CommitAgain | Next::Settle => {
                 let life = self.server.life;
                 self.later(1, Event::Write { life });
             }
         }
-    }
-
-    /// A planted bug: whoever asked is refused, and the keeper goes on as if it had been written.
-    fn give_up_batch(&mut self) {
-        let Some(given_up) = self.server.driver.as_mut().and_then(|d| d.committing.take()) else {
-            return;
-        };
-        self.server.open = true;
-        for (message, background) in given_up.batch.messages.iter().zip(&given_up.background) {
-            if let Message::Reply(id, _) = message
-                && let Some(driver) = &mut self.server.driver
-                && let Some(Some(request)) = driver.take_ticket(*id)
-            {
-                self.answer(request, Answer::NoLocks, background.decided);
-            }
-        }
-        self.committed(false);
     }
 
     fn tell_committed(&mut self) {

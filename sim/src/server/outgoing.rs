@@ -9,9 +9,7 @@ use keeper::step::{Message, Reply};
 
 use crate::driver::{Answered, Background, Decided, Input, Key};
 use crate::packet::{Answer, ToHost};
-use crate::plant::Plant;
 use crate::queue::{Ms, SECOND};
-use crate::scenario::Kind;
 use crate::world::{Event, World};
 
 /// How long one attempt to tell somebody something may take (R2.2).
@@ -66,10 +64,7 @@ impl World {
                         continue;
                     }
                     self.begin_attempt(what, notice.to);
-                    let over_tcp = self.options.plant == Plant::NoticesOverTcpOnly;
-                    if let Some(host) = self.host_of(notice.client)
-                        && !(over_tcp && self.hosts[host].kind == Kind::MacOs)
-                    {
+                    if let Some(host) = self.host_of(notice.client) {
                         let life = self.hosts[host].life;
                         let (attempt, state) = (notice.attempt, notice.state);
                         let message = ToHost::Notice { notice: notice.id, attempt, state };
@@ -119,8 +114,6 @@ impl World {
     fn attempt_ends(&mut self, what: Answered, answer: Option<GrantAnswer>) {
         match what {
             Answered::Grant(grant, _) => {
-                let refused = self.options.plant == Plant::SilenceIsRefusal;
-                let answer = answer.or(refused.then_some(GrantAnswer::Denied));
                 self.input(Input::Granted(grant, answer.unwrap_or(GrantAnswer::Unclear)));
             }
             Answered::Notice(notice, _) => {

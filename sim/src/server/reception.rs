@@ -11,7 +11,6 @@ use server::replay::Verdict;
 use crate::ask;
 use crate::driver::{Input, Key, REPLY_BYTES};
 use crate::packet::{Answer, Request, ToHost};
-use crate::plant::Plant;
 use crate::queue::Ms;
 use crate::scenario::Kind;
 use crate::world::{Event, World};
@@ -24,11 +23,7 @@ impl World {
         let now = self.now;
         let Some(driver) = &mut self.server.driver else { return };
         let mono = driver.mono(now);
-        let verdict = match self.options.plant {
-            Plant::NoReplay => Verdict::New,
-            _ => driver.replay.begin(&Key::of(&request), request.clone(), mono, Rc::ptr_eq),
-        };
-        match verdict {
+        match driver.replay.begin(&Key::of(&request), request.clone(), mono, Rc::ptr_eq) {
             Verdict::Started => {}
             Verdict::Again((answer, decided)) => {
                 self.tally.reach("repeat answered from the replay cache");
@@ -39,8 +34,7 @@ impl World {
             Verdict::New => {
                 let connected = self.note_connection(&request);
                 let Some(driver) = &mut self.server.driver else { return };
-                let by_port = self.options.plant == Plant::HostByPort;
-                let question = ask::ask(driver.new_id(), &request, connected, by_port);
+                let question = ask::ask(driver.new_id(), &request, connected);
                 if !driver.push(Input::Ask(question, Some(request.clone())), now) {
                     driver.replay.abandoned(&Key::of(&request));
                     return self.fault("queue full");
@@ -108,11 +102,7 @@ impl World {
         let Some(driver) = &mut self.server.driver else { return };
         let kept = (answer.clone(), decided);
         let mono = driver.mono(now);
-        let mut waiting = driver.replay.answered(Key::of(&request), kept, REPLY_BYTES, mono);
-        if self.options.plant == Plant::NoReplay {
-            waiting = vec![request];
-        }
-        for request in waiting {
+        for request in driver.replay.answered(Key::of(&request), kept, REPLY_BYTES, mono) {
             let truth = request.truth;
             let message = ToHost::Answer { request, answer: answer.clone(), decided };
             self.send_to_host(truth.host, truth.life, message);

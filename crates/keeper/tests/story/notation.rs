@@ -327,7 +327,7 @@ impl Names {
                 format!("a ghost of {} in {}", name(client), state(*incarnation))
             }
             // The locks themselves say it in every story.
-            Event::Reclaimed { .. } => return None,
+            Event::Reclaimed { client } => format!("{} has everything back", name(client)),
             Event::ReclaimRefused { client } => format!("a reclaim of {} is refused", name(client)),
             Event::Deadlock { client } => format!("{} would close a circle", name(client)),
             Event::GrantUndone { client, .. } => {

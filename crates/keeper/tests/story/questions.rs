@@ -36,10 +36,16 @@ impl World {
             Show::Host(peer) => self.show_host(&peer, lines)?,
             Show::Grace => {
                 let now = self.now.mono;
+                let (exactness, remembered) =
+                    (self.keeper().exactness(), self.keeper().remembered_len());
                 lines.extend(self.keeper().grace().map(|grace| {
+                    assert_eq!(grace.exactness, exactness);
+                    let remembered = match remembered {
+                        0 => String::new(),
+                        some => format!(", {some} remembered"),
+                    };
                     format!(
-                        "yes, {:?}, for {}, {} missing, {} held back",
-                        grace.exactness,
+                        "yes, {exactness:?}, for {}, {} missing, {} held back{remembered}",
                         span(grace.ends - now),
                         grace.missing,
                         grace.parked
@@ -73,6 +79,8 @@ impl World {
         let names = &mut self.names;
         let keeper = self.keeper.as_ref().expect("the server runs");
         for lock in keeper.locks_on(file) {
+            let owned = keeper.owned_by(lock.owner, file, lock.range).map(|owned| owned.id);
+            assert_eq!(owned, Some(lock.id));
             let number = names.lock_number(lock.id.0);
             let standing = match lock.state {
                 LockState::Held => "",
@@ -98,11 +106,14 @@ impl World {
             let blocked_by = waiter.blocked_by.map_or("".into(), |lock| {
                 format!(", blocked by lock {}", names.lock_number(lock.0))
             });
+            let alone =
+                waiter.blocked_by.is_some_and(|by| !keeper.is_blocked_besides(waiter.id, by));
             lines.push(format!(
-                "{} {:?} {}{blocked_by}{}",
+                "{} {:?} {}{blocked_by}{}{}",
                 names.owner(waiter.owner),
                 waiter.range,
                 mode(waiter.mode),
+                if alone { " alone" } else { "" },
                 if waiter.passed_over { ", passed over" } else { "" }
             ));
         }
@@ -113,6 +124,7 @@ impl World {
         let keeper = self.keeper.as_ref().expect("the server runs");
         let Some(id) = keeper.host(&key).map(|client| client.id) else { return Ok(()) };
         let host = keeper.client(id).ok_or("a host is a client")?;
+        assert_eq!(keeper.shares_of(id).count(), host.shares);
         let mut line = format!(
             "{}, {}, {}, {} waiting, {} unconfirmed",
             state(host.client.incarnation),

@@ -145,6 +145,8 @@ impl World {
                     let peer = self.peer_at(notice.to);
                     let result = peer.map_or(NoticeResult::Failed, |peer| peer.notices);
                     self.keeper().handle_noticed(notice.id, result, now);
+                    // A second report of the same attempt changes nothing.
+                    self.keeper().handle_noticed(notice.id, result, now);
                 }
                 Message::Grant(grant)
                     if self.peer_at(grant.to).is_some_and(|p| p.ignores_grants) =>

@@ -80,7 +80,7 @@ impl Watched {
         }
         let panics = book.panics.contains(operation);
         drop(book);
-        assert!(!panics, "planted");
+        assert!(!panics, "on purpose");
         let outcome = work(&self.inner);
         *self.book().ended.entry(operation).or_default() += 1;
         outcome

@@ -1,0 +1,191 @@
+//! One semantic mutant: a file that says which text of which functions to exchange, what goes wrong
+//! then, and which story or rule of the simulator must convict it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+use syn::spanned::Spanned as _;
+use syn::visit::{self, Visit};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mutant {
+    /// The file's name without its extension.
+    #[serde(skip)]
+    pub name: String,
+    /// What goes wrong.
+    pub what: String,
+    /// The story that must fail, without `.txt`.
+    story: Option<String>,
+    /// The rule that the simulator must find broken first.
+    judge: Option<String>,
+    edit: Vec<Edit>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Edit {
+    file: String,
+    /// `name`, or `Type::name` where a file has several of that name.
+    function: String,
+    /// Must occur exactly once in that function.
+    from: String,
+    to: String,
+}
+
+pub enum Judge {
+    Story(String),
+    Rule(String),
+    Unnamed,
+}
+
+impl Mutant {
+    /// Every mutant of a directory, by name.
+    pub fn all(dir: &str) -> Result<Vec<Self>> {
+        let entries = fs::read_dir(dir).with_context(|| format!("cannot read {dir}"))?;
+        let mut paths = Vec::new();
+        for entry in entries {
+            paths.push(entry?.path());
+        }
+        paths.sort();
+        paths.iter().map(|path| Self::read(path)).collect()
+    }
+
+    fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path)?;
+        let mut mutant: Self = toml::from_str(&text).with_context(|| path.display().to_string())?;
+        mutant.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(mutant)
+    }
+
+    pub fn judge(&self) -> Result<Judge> {
+        match (&self.story, &self.judge) {
+            (Some(story), None) => Ok(Judge::Story(story.clone())),
+            (None, Some(rule)) => Ok(Judge::Rule(rule.clone())),
+            (None, None) => Ok(Judge::Unnamed),
+            (Some(_), Some(_)) => bail!("`story` and `judge` exclude each other"),
+        }
+    }
+
+    /// The files that it changes, as they are with the mistake in them.
+    pub fn files(&self) -> Result<BTreeMap<String, String>> {
+        let mut files = BTreeMap::new();
+        for edit in &self.edit {
+            let text = match files.remove(&edit.file) {
+                Some(text) => text,
+                None => fs::read_to_string(&edit.file).with_context(|| edit.file.clone())?,
+            };
+            let edited = edit.apply(&text).with_context(|| edit.file.clone())?;
+            files.insert(edit.file.clone(), edited);
+        }
+        Ok(files)
+    }
+}
+
+impl Edit {
+    fn apply(&self, source: &str) -> Result<String> {
+        let function = function_in(source, &self.function)?;
+        let text = &source[function.clone()];
+        let count = text.matches(&self.from).count();
+        ensure!(
+            count == 1,
+            "`{}` occurs {count} times in {}, not once",
+            self.from.trim(),
+            self.function
+        );
+        let edited = text.replacen(&self.from, &self.to, 1);
+        Ok([&source[..function.start], &edited, &source[function.end..]].concat())
+    }
+}
+
+/// Where the one function of that name stands.
+fn function_in(source: &str, name: &str) -> Result<Range<usize>> {
+    let mut functions = Functions { name, of: None, found: Vec::new() };
+    functions.visit_file(&syn::parse_file(source)?);
+    match functions.found.as_slice() {
+        [one] => Ok(one.clone()),
+        [] => bail!("it has no function {name}"),
+        several => bail!("it has {} functions {name}; write Type::{name}", several.len()),
+    }
+}
+
+struct Functions<'a> {
+    name: &'a str,
+    /// The type whose `impl` is being visited.
+    of: Option<String>,
+    found: Vec<Range<usize>>,
+}
+
+impl Functions<'_> {
+    fn meet(&mut self, ident: &syn::Ident, span: proc_macro2::Span) {
+        let full = self.of.as_ref().map(|of| format!("{of}::{ident}"));
+        if ident == self.name || full.as_deref() == Some(self.name) {
+            self.found.push(span.byte_range());
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Functions<'_> {
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if let syn::Type::Path(of) = &*item.self_ty {
+            self.of = of.path.segments.last().map(|segment| segment.ident.to_string());
+        }
+        visit::visit_item_impl(self, item);
+        self.of = None;
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.meet(&item.sig.ident, item.span());
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.meet(&item.sig.ident, item.span());
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
+        self.meet(&item.sig.ident, item.span());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "\
+fn alone() { let é = 1; go(é); }
+impl One { fn new() -> u32 { 1 } }
+impl Two<'_> { fn new() -> u32 { 1 + 1 } }
+";
+
+    fn edited(function: &str, from: &str, to: &str) -> Result<String> {
+        let edit = Edit {
+            file: String::new(),
+            function: function.to_owned(),
+            from: from.to_owned(),
+            to: to.to_owned(),
+        };
+        edit.apply(SOURCE)
+    }
+
+    #[test]
+    fn only_the_named_function_changes() {
+        let found = edited("One::new", "1", "7").unwrap();
+        assert_eq!(found, SOURCE.replace("-> u32 { 1 }", "-> u32 { 7 }"));
+        let found = edited("alone", "go(é)", "stop()").unwrap();
+        assert_eq!(found, SOURCE.replace("go(é)", "stop()"));
+    }
+
+    #[test]
+    fn what_is_not_exactly_once_there_is_refused() {
+        let refused =
+            |function: &str, from: &str| edited(function, from, "").unwrap_err().to_string();
+        assert_eq!(refused("Two::new", "1"), "`1` occurs 2 times in Two::new, not once");
+        assert_eq!(refused("One::new", "7"), "`7` occurs 0 times in One::new, not once");
+        assert_eq!(refused("new", "1"), "it has 2 functions new; write Type::new");
+        assert_eq!(refused("Two::old", "1"), "it has no function Two::old");
+    }
+}

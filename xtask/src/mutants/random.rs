@@ -1,0 +1,76 @@
+//! Random mutants: a sample of those that cargo-mutants makes of a crate. What is
+//! left out and why is in `.cargo/mutants.toml`.
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::shell::{output, run, run_with};
+
+const KEEPER: &str = "lockkeeper-keeper";
+const SERVER: &str = "lockkeeper-server";
+const OUT: &str = "target/mutants/random";
+/// Enough for the simulator to meet every rare state.
+const SEEDS: &str = "200";
+/// Compared with the kernel's locks in each run; a tenth of what the tests do by default.
+const OPERATIONS: &str = "100000";
+
+/// Judges `count` mutants, spread evenly over the crate named first (the keeper) or over the files
+/// of it that follow. Which ones depends on the commit.
+pub fn check(count: usize, rest: &[&str]) -> Result<()> {
+    ensure!(count > 0, "--random takes a number above 0");
+    if !output("cargo", &["mutants", "--version"]).contains("mutants") {
+        run("cargo", &["install", "cargo-mutants", "--locked"])?;
+    }
+    let (package, files) = rest.split_first().unwrap_or((&KEEPER, &[]));
+    let mut chosen = vec!["mutants", "--package", package];
+    chosen.extend(files.iter().flat_map(|file| ["--file", file]));
+    let total = output("cargo", &[&chosen[..], &["--list"]].concat()).lines().count();
+    ensure!(total > 0, "cargo mutants finds nothing to change in {package}");
+    let shards = total.div_ceil(count);
+    let shard = format!("{}/{shards}", super::commit_number() % shards);
+    println!("shard {shard} of {total} mutants of {package}");
+    std::fs::create_dir_all(OUT)?;
+    chosen.extend(["--shard", &shard, "--sharding", "round-robin", "--output", OUT]);
+    chosen.extend(judges(package));
+    let modules: Vec<String> = files.iter().filter_map(|file| module(file)).collect();
+    if package == &SERVER && !modules.is_empty() {
+        chosen.extend(["--", "--", "no_seed"]);
+        chosen.extend(modules.iter().map(String::as_str));
+    }
+    let environment = [("LOCKKEEPER_SEEDS", SEEDS), ("LOCKKEEPER_ORACLE_OPERATIONS", OPERATIONS)];
+    run_with("cargo", &chosen, &environment)
+        .with_context(|| format!("see {OUT}/mutants.out/missed.txt"))
+}
+
+/// The tests that a mutant of a crate is shown to: its own, and the simulator's seeds where the
+/// simulator runs it. The server's whole suite takes minutes, so its modules are judged by the tests
+/// beside them.
+fn judges(package: &str) -> &'static [&'static str] {
+    match package {
+        KEEPER => &["--test-package=lockkeeper-keeper,lockkeeper-sim"],
+        SERVER => &[
+            "--test-package=lockkeeper-server,lockkeeper-sim",
+            "--cargo-test-arg=--lib",
+            "--cargo-test-arg=--test=seeds",
+        ],
+        _ => &[],
+    }
+}
+
+/// The top-level module that a source file is of: its tests begin with that name.
+fn module(file: &str) -> Option<String> {
+    let (_, path) = file.split_once("/src/")?;
+    let first = path.split('/').next()?;
+    Some(format!("{}::", first.strip_suffix(".rs").unwrap_or(first)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_judged_by_the_tests_of_its_module() {
+        assert_eq!(module("crates/server/src/replay.rs").as_deref(), Some("replay::"));
+        assert_eq!(module("crates/server/src/driver/core.rs").as_deref(), Some("driver::"));
+        assert_eq!(module("replay.rs"), None);
+    }
+}

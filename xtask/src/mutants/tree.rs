@@ -1,0 +1,171 @@
+//! A copy of the working tree in which one mutant at a time is built and judged. The copy and its
+//! target directory stay between runs, so that only what a mutant touches is compiled again.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::mutant::Mutant;
+
+const COPY: &str = "target/mutants/tree";
+const TARGET: &str = "target/mutants/build";
+/// See the profile's comment in `Cargo.toml`.
+const PROFILE: &str = "quick";
+/// Seeds until a mutant counts as missed.
+const SEEDS: &str = "10000";
+/// A mutant may loop for ever.
+const SECONDS_MAX: &str = "600";
+
+pub struct Tree {
+    root: PathBuf,
+    target: PathBuf,
+}
+
+impl Tree {
+    /// Copies what git knows, or would add. A file that is the same already keeps its time.
+    pub fn copy() -> Result<Self> {
+        let here = std::env::current_dir()?;
+        let (root, target) = (here.join(COPY), here.join(TARGET));
+        fs::create_dir_all(&root)?;
+        let listed = Command::new("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .output()
+            .context("cannot run git")?;
+        ensure!(listed.status.success(), "git ls-files: {}", listed.status);
+        let listed = String::from_utf8(listed.stdout).context("a file name is not UTF-8")?;
+        let mut wanted = HashSet::new();
+        for name in listed.split('\0').filter(|name| Path::new(name).is_file()) {
+            write_if_changed(&root.join(name), &fs::read(name)?)?;
+            wanted.insert(root.join(name));
+        }
+        remove_others(&root, &wanted)?;
+        Ok(Self { root, target })
+    }
+
+    /// Puts a mutant in, until the trial is dropped.
+    pub fn apply(&self, mutant: &Mutant) -> Result<Trial<'_>> {
+        let mut trial = Trial { tree: self, original: BTreeMap::new() };
+        for (name, text) in mutant.files()? {
+            let path = self.root.join(&name);
+            trial.original.insert(path.clone(), fs::read(&name)?);
+            fs::write(&path, text)?;
+        }
+        Ok(trial)
+    }
+
+    /// Runs cargo in the copy.
+    fn cargo(&self, arguments: &[&str], story: Option<&str>) -> Result<Output> {
+        let mut command = Command::new("timeout");
+        command.args([SECONDS_MAX, "cargo"]).args(arguments).current_dir(&self.root);
+        command.env("CARGO_TARGET_DIR", &self.target).env("RUSTFLAGS", "--cap-lints allow");
+        if let Some(story) = story {
+            command.env("STORY", story);
+        }
+        command.output().context("cannot run cargo")
+    }
+
+    fn build(&self, arguments: &[&str]) -> Result<()> {
+        let built = self.cargo(arguments, None)?;
+        if !built.status.success() {
+            bail!("it does not compile:\n{}", String::from_utf8_lossy(&built.stderr));
+        }
+        Ok(())
+    }
+}
+
+/// The tree with one mutant in it.
+pub struct Trial<'a> {
+    tree: &'a Tree,
+    original: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Trial<'_> {
+    pub fn story_fails(&self, story: &str) -> Result<bool> {
+        ensure!(
+            Path::new(&format!("crates/keeper/tests/stories/{story}.txt")).is_file(),
+            "there is no story {story}"
+        );
+        Ok(self.stories(story)?.is_some())
+    }
+
+    /// Every story that comes out differently.
+    pub fn failing_stories(&self) -> Result<Vec<String>> {
+        let Some(printed) = self.stories("")? else { return Ok(Vec::new()) };
+        let named = |line: &str| {
+            let (name, rest) = line.split_once(".txt")?;
+            (rest.is_empty() || rest.starts_with(':')).then(|| name.to_owned())
+        };
+        Ok(printed.lines().filter_map(named).collect())
+    }
+
+    /// What the stories whose names contain this print if one of them fails.
+    fn stories(&self, part: &str) -> Result<Option<String>> {
+        let stories =
+            ["test", "--profile", PROFILE, "--package", "lockkeeper-keeper", "--test", "stories"];
+        self.tree.build(&[&stories[..], &["--no-run"]].concat())?;
+        let told = self.tree.cargo(&stories, Some(part))?;
+        let printed = String::from_utf8_lossy(&told.stdout).into_owned();
+        match told.status.code() {
+            Some(0) => Ok(None),
+            Some(101) => Ok(Some(printed)),
+            _ => bail!("the stories ended with {}:\n{printed}", told.status),
+        }
+    }
+
+    /// The first seed that breaks a rule, and the rule.
+    pub fn violation(&self) -> Result<Option<(String, String)>> {
+        let simulator = ["--profile", PROFILE, "--package", "lockkeeper-sim"];
+        self.tree.build(&[&["build"], &simulator[..]].concat())?;
+        let run = ["--", "--seeds", SEEDS, "--violations", "1"];
+        let told = self.tree.cargo(&[&["run"], &simulator[..], &run].concat(), None)?;
+        let printed = String::from_utf8_lossy(&told.stdout);
+        if told.status.success() {
+            return Ok(None);
+        }
+        // `seed SEED: RULE: what happened`
+        let mut lines = printed.lines().filter_map(|line| line.strip_prefix("seed "));
+        let found = lines.find_map(|line| {
+            let mut parts = line.splitn(3, ": ");
+            Some((parts.next()?.to_owned(), parts.next()?.to_owned(), parts.next()?))
+        });
+        match found {
+            Some((seed, rule, _)) => Ok(Some((seed, rule))),
+            None => bail!("the simulator ended with {}:\n{printed}", told.status),
+        }
+    }
+}
+
+impl Drop for Trial<'_> {
+    fn drop(&mut self) {
+        for (path, text) in &self.original {
+            if let Err(error) = fs::write(path, text) {
+                eprintln!("cannot restore {}: {error}", path.display());
+            }
+        }
+    }
+}
+
+fn write_if_changed(path: &Path, text: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|there| there == text) {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+fn remove_others(dir: &Path, wanted: &HashSet<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove_others(&path, wanted)?;
+        } else if !wanted.contains(&path) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
