@@ -148,6 +148,23 @@ impl Server {
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 
+    /// A schema with its rows, as SQL that [`Server::psql`] takes: without owners, comments and
+    /// settings, which differ between versions of PostgreSQL.
+    pub fn dump(&self, schema: &str) -> Result<String> {
+        let mut dump = as_owner(&self.tools.join("pg_dump"));
+        dump.args(["--no-owner", "--no-privileges", "--schema", schema, "--dbname"]);
+        let output = dump.arg(self.url()).stdin(Stdio::null()).output()?;
+        ensure!(output.status.success(), "pg_dump: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout)?;
+        let incidental =
+            ["--", "SET ", "SELECT pg_catalog.set_config", "\\restrict", "\\unrestrict"];
+        let kept =
+            text.lines().filter(|line| !incidental.iter().any(|word| line.starts_with(word)));
+        let mut lines: Vec<&str> = kept.collect();
+        lines.dedup_by(|next, before| next.is_empty() && before.is_empty());
+        Ok(lines.join("\n").trim().to_owned() + "\n")
+    }
+
     /// The end of what it has logged.
     pub fn log(&self) -> String {
         let text = fs::read(self.home.path().join("log")).unwrap_or_default();
