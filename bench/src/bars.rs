@@ -1,7 +1,8 @@
 //! What our server must reach beside the other one, in one and the same run.
 
-use crate::compare::{Comparison, Row};
-use crate::lockkeeper::Variant;
+use crate::compare::Comparison;
+use crate::lockkeeper::{Build, Variant};
+use crate::row::Row;
 use load::{Operation, Shape};
 
 const OURS: &str = "lockkeeper";
@@ -45,8 +46,8 @@ pub fn misses(found: &Comparison) -> Vec<String> {
     }
     if found.rows.iter().any(|row| row.operation.locks()) {
         misses.extend(handover_miss(found));
-        misses.extend(restart_miss(found, Variant::ManyLocks, FIRST_RECLAIM_MS_MAX));
-        let postgres = Variant::ManyLocksPostgres;
+        misses.extend(restart_miss(found, Variant::Many, FIRST_RECLAIM_MS_MAX));
+        let postgres = Variant::PostgresMany;
         misses.extend(restart_miss(found, postgres, FIRST_RECLAIM_POSTGRES_MS_MAX));
         misses.extend(watched_misses(found));
     }
@@ -79,14 +80,16 @@ fn watched_misses(found: &Comparison) -> Vec<String> {
 
 fn miss(row: &Row) -> Option<String> {
     let what = format!("{} {}", row.operation, row.shape);
-    let Some(ours) = &row.ours else { return Some(format!("{what}: not measured")) };
+    let (Some(ours), Some(ganesha)) = (row.ours(Variant::Default), &row.ganesha) else {
+        return Some(format!("{what}: not measured"));
+    };
     if row.shape == Shape::SINGLE {
         // Who waits for the disk cannot be judged by who does not.
         let ours = match row.operation {
-            Operation::CreateRemove => row.ours_async.as_ref()?,
+            Operation::CreateRemove => row.ours(Variant::Async)?,
             _ => ours,
         };
-        let (p50, max) = (ours.p50_us, row.ganesha.p50_us * SINGLE_P50_MAX);
+        let (p50, max) = (ours.p50_us, ganesha.p50_us * SINGLE_P50_MAX);
         return (p50 > max).then(|| format!("{what}: median {p50:.1} us, at most {max:.1}"));
     }
     if row.shape != Shape::MEDIUM && row.shape != Shape::HIGH {
@@ -97,14 +100,14 @@ fn miss(row: &Row) -> Option<String> {
         Operation::Read(_) | Operation::Write(_) => DATA_RATIO_MIN,
         Operation::Lookup | Operation::CreateRemove | Operation::LockUnlock => return None,
     };
-    let ratio = row.ratio().unwrap_or(0.0);
+    let ratio = row.ratio(Variant::Default).unwrap_or(0.0);
     (ratio < min).then(|| format!("{what}: {ratio:.2} times, at least {min}"))
 }
 
 fn lock_misses(row: &Row) -> Vec<String> {
     let what = format!("{} {}", row.operation, row.shape);
     if row.shape == Shape::SINGLE {
-        return match row.ours.as_ref().map(|ours| ours.p50_us) {
+        return match row.ours(Variant::Default).map(|ours| ours.p50_us) {
             Some(p50) if p50 <= LOCK_SINGLE_P50_US_MAX => Vec::new(),
             Some(p50) => {
                 vec![format!("{what}: median {p50:.1} us, at most {LOCK_SINGLE_P50_US_MAX}")]
@@ -115,8 +118,10 @@ fn lock_misses(row: &Row) -> Vec<String> {
     if row.shape != Shape::MEDIUM && row.shape != Shape::HIGH {
         return Vec::new();
     }
-    let ratios =
-        [("", row.ratio(), LOCK_RATIO_MIN), (" power", row.ratio_power(), LOCK_POWER_RATIO_MIN)];
+    let ratios = [
+        ("", row.ratio(Variant::Default), LOCK_RATIO_MIN),
+        (" power", row.ratio(Variant::Power), LOCK_POWER_RATIO_MIN),
+    ];
     let miss = |(kind, ratio, min): (&str, Option<f64>, f64)| match ratio {
         Some(ratio) if ratio >= min => None,
         Some(ratio) => Some(format!("{what}{kind}: {ratio:.2} times, at least {min}")),
@@ -131,7 +136,8 @@ fn lock_misses(row: &Row) -> Vec<String> {
 
 /// Either will do: a machine may be slow, and the other server with it.
 fn postgres_miss(row: &Row, what: &str) -> Option<String> {
-    let (Some(ours), Some(ratio)) = (&row.ours_postgres, row.ratio_postgres()) else {
+    let postgres = Variant::Postgres;
+    let (Some(ours), Some(ratio)) = (row.ours(postgres), row.ratio(postgres)) else {
         return Some(format!("{what} postgres: not measured"));
     };
     let ops = ours.ops_per_second;
@@ -151,7 +157,7 @@ fn handover_miss(found: &Comparison) -> Option<String> {
 }
 
 fn restart_miss(found: &Comparison, many: Variant, max: f64) -> Option<String> {
-    let name = many.name();
+    let name = Build::Current.name(many);
     let Some(ours) = found.restarts.iter().find(|restart| restart.server == name) else {
         return Some(format!("restart with locks, {name}: not measured"));
     };
@@ -168,6 +174,7 @@ mod tests {
     use super::*;
     use crate::compare::About;
     use crate::restart::Restart;
+    use crate::row::Ours;
     use crate::waiting::{Handover, Latency};
     use crate::watched::Watched;
     use load::Measurement;
@@ -186,15 +193,16 @@ mod tests {
     }
 
     fn row(operation: Operation, shape: Shape, ours: (f64, f64), ganesha: (f64, f64)) -> Row {
-        Row {
-            operation,
-            shape,
-            ours: Some(measured(operation, shape, ours.0, ours.1)),
-            ours_async: None,
-            ours_power: None,
-            ours_postgres: None,
-            ganesha: measured(operation, shape, ganesha.0, ganesha.1),
-        }
+        let ganesha = Some(measured(operation, shape, ganesha.0, ganesha.1));
+        let mut row = Row { operation, shape, ours: Vec::new(), ganesha };
+        set(&mut row, Variant::Default, ours.0, ours.1);
+        row
+    }
+
+    fn set(row: &mut Row, variant: Variant, ops: f64, p50_us: f64) {
+        row.ours.retain(|ours| ours.variant != variant);
+        let measured = measured(row.operation, row.shape, ops, p50_us);
+        row.ours.push(Ours { variant, measured, before: None });
     }
 
     fn comparison(rows: Vec<Row>, start: f64, rss: f64) -> Comparison {
@@ -207,6 +215,7 @@ mod tests {
             handovers,
             restarts,
             watched: None,
+            instructions: Vec::new(),
             others_share: 0.0,
         }
     }
@@ -230,7 +239,7 @@ mod tests {
             row(Operation::Lookup, Shape::SINGLE, (1.0, 50.1), (1.0, 50.0)),
         ];
         let mut create = row(Operation::CreateRemove, Shape::SINGLE, (1.0, 9.0), (1.0, 50.0));
-        create.ours_async = Some(measured(Operation::CreateRemove, Shape::SINGLE, 1.0, 51.0));
+        set(&mut create, Variant::Async, 1.0, 51.0);
         rows.push(create);
         let missed = misses(&comparison(rows, 100.1, 25.1));
         let names = [
@@ -250,7 +259,7 @@ mod tests {
     #[test]
     fn what_was_not_measured_is_a_miss() {
         let mut alone = row(Operation::Null, Shape::HIGH, (9.0, 1.0), (1.0, 1.0));
-        alone.ours = None;
+        alone.ours.clear();
         let mut found = comparison(vec![alone], 1.0, 1.0);
         found.servers.clear();
         assert_eq!(misses(&found).len(), 2);
@@ -258,22 +267,21 @@ mod tests {
 
     /// Locks in all shapes, which reach every bar exactly.
     fn locks() -> Comparison {
-        let synced = |shape, ops| Some(measured(Operation::LockUnlock, shape, ops, 1.0));
         let lock = |shape, ours| row(Operation::LockUnlock, shape, ours, (100.0, 1.0));
         let mut rows = vec![
             lock(Shape::HIGH, (300.0, 9.0)),
             lock(Shape::MEDIUM, (300.0, 9.0)),
             lock(Shape::SINGLE, (1.0, 100.0)),
         ];
-        rows[0].ours_power = synced(Shape::HIGH, 150.0);
-        rows[1].ours_power = synced(Shape::MEDIUM, 150.0);
-        rows[0].ours_postgres = synced(Shape::HIGH, 80.0);
+        set(&mut rows[0], Variant::Power, 150.0, 1.0);
+        set(&mut rows[1], Variant::Power, 150.0, 1.0);
+        set(&mut rows[0], Variant::Postgres, 80.0, 1.0);
         let mut found = comparison(rows, 1.0, 1.0);
         let latency = Some(Latency { p50_us: 1e6, p99_us: 1e6, rounds: 1 });
         found.handovers.push(Handover { server: OURS.to_owned(), latency });
-        for (many, ms) in [(Variant::ManyLocks, 3_000.0), (Variant::ManyLocksPostgres, 10_000.0)] {
+        for (many, ms) in [(Variant::Many, 3_000.0), (Variant::PostgresMany, 10_000.0)] {
             found.restarts.push(Restart {
-                server: many.name().to_owned(),
+                server: Build::Current.name(many),
                 locks: 1_000_000,
                 rss_mib: 1.0,
                 first_reclaim_ms: Some(ms),
@@ -303,11 +311,11 @@ mod tests {
     #[test]
     fn every_bar_of_locks_is_missed_by_its_own_name() {
         let mut found = locks();
-        found.rows[0].ours = Some(measured(Operation::LockUnlock, Shape::HIGH, 299.0, 1.0));
-        found.rows[1].ours_power = Some(measured(Operation::LockUnlock, Shape::MEDIUM, 149.0, 1.0));
-        found.rows[2].ours = Some(measured(Operation::LockUnlock, Shape::SINGLE, 1e6, 100.1));
+        set(&mut found.rows[0], Variant::Default, 299.0, 1.0);
+        set(&mut found.rows[0], Variant::Postgres, 79.0, 1.0);
+        set(&mut found.rows[1], Variant::Power, 149.0, 1.0);
+        set(&mut found.rows[2], Variant::Default, 1e6, 100.1);
         found.handovers[0].latency = None;
-        found.rows[0].ours_postgres = Some(measured(Operation::LockUnlock, Shape::HIGH, 79.0, 1.0));
         found.restarts[0].first_reclaim_ms = Some(3_001.0);
         found.restarts[1].first_reclaim_ms = Some(10_001.0);
         if let Some(watched) = &mut found.watched {
@@ -338,8 +346,8 @@ mod tests {
         let mut found = locks();
         let row = &mut found.rows[0];
         for (ops, missed) in [(20_000.0, false), (19_999.0, true)] {
-            row.ours_postgres = Some(measured(Operation::LockUnlock, Shape::HIGH, ops, 1.0));
-            row.ganesha.ops_per_second = 100_000.0;
+            set(row, Variant::Postgres, ops, 1.0);
+            row.ganesha = Some(measured(row.operation, row.shape, 100_000.0, 1.0));
             assert_eq!(postgres_miss(row, "locks").is_some(), missed, "{ops}");
         }
     }
@@ -348,9 +356,7 @@ mod tests {
     fn of_locks_too_what_was_not_measured_is_a_miss() {
         let mut found = locks();
         for row in &mut found.rows {
-            row.ours = None;
-            row.ours_power = None;
-            row.ours_postgres = None;
+            row.ours.clear();
         }
         found.handovers.clear();
         found.restarts.clear();

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail, ensure};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use load::LoadArgs;
 
 use crate::compare::{self, Ending, Plan};
 use crate::misses;
+use crate::ratio::ROUNDS_MAX;
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum BenchCommand {
@@ -22,6 +24,17 @@ pub struct CompareArgs {
     /// Our program; without it, only nfs-ganesha is measured
     #[arg(long, value_name = "FILE")]
     pub lockkeeper: Option<PathBuf>,
+    /// An older binary of ours, measured in the same rounds: prints the ratio to it, of throughput
+    /// and of processor time. Each server is then measured twice in a round, half as long, so that
+    /// neither of the two has the better place
+    #[arg(long, requires = "lockkeeper", value_name = "FILE")]
+    pub before: Option<PathBuf>,
+    /// Leave nfs-ganesha out
+    #[arg(long, requires = "before", conflicts_with = "check")]
+    pub without_ganesha: bool,
+    /// Also count the instructions per call of both binaries, with valgrind, on GETATTR and on locks
+    #[arg(long, requires = "before")]
+    pub instructions: bool,
     /// Also measure our server with metadata = "async" on CREATE and REMOVE
     #[arg(long, requires = "lockkeeper")]
     pub async_metadata: bool,
@@ -38,7 +51,7 @@ pub struct CompareArgs {
     #[arg(long, value_name = "DIR")]
     pub parent: Option<PathBuf>,
     /// How often each server is measured, in turn
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = rounds())]
     pub rounds: usize,
     /// Fail if our server does not reach its bars
     #[arg(long)]
@@ -56,8 +69,15 @@ pub fn execute(command: BenchCommand) -> Result<ExitCode> {
 
 fn compare(args: CompareArgs) -> Result<ExitCode> {
     ensure!(is_root(), "a comparison makes namespaces and needs root");
+    ensure!(
+        args.before.is_none() || args.rounds > 1,
+        "--before needs at least two rounds, since one has no spread"
+    );
     let plan = Plan {
         lockkeeper: args.lockkeeper,
+        before: args.before,
+        ganesha: !args.without_ganesha,
+        instructions: args.instructions,
         async_metadata: args.async_metadata,
         power: args.power,
         postgres: args.postgres,
@@ -81,7 +101,44 @@ fn compare(args: CompareArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn rounds() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=ROUNDS_MAX)
+}
+
 fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Command, FromArgMatches as _};
+
+    fn parse(arguments: &str) -> Result<CompareArgs, clap::Error> {
+        let arguments = arguments.split(' ').filter(|argument| !argument.is_empty());
+        let command = CompareArgs::augment_args(Command::new("compare").no_binary_name(true));
+        CompareArgs::from_arg_matches(&command.try_get_matches_from(arguments)?)
+    }
+
+    #[test]
+    fn the_bars_need_nfs_ganesha() {
+        let both = "--lockkeeper new --before old --without-ganesha";
+        assert!(parse(both).unwrap().without_ganesha);
+        let refused = parse(&format!("{both} --check")).unwrap_err().to_string();
+        assert!(refused.contains("'--without-ganesha' cannot be used with '--check'"), "{refused}");
+    }
+
+    #[test]
+    fn an_older_binary_is_compared_with_ours() {
+        for refused in [
+            "--before old",
+            "--lockkeeper new --without-ganesha",
+            "--lockkeeper new --instructions",
+            "--rounds 0",
+        ] {
+            assert!(parse(refused).is_err(), "{refused}");
+        }
+        assert_eq!(parse("").unwrap().rounds, 3);
+    }
 }

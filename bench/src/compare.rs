@@ -1,4 +1,5 @@
-//! Our server beside Debian's nfs-ganesha: same directory, same load, in turn.
+//! Our server beside Debian's nfs-ganesha and an older binary of ours: same directory, same load, in
+//! turn.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -7,21 +8,23 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use client::Options;
 use serde::Serialize;
 
+use crate::contender::{Contenders, Role};
 use crate::database::Database;
 use crate::ganesha::Ganesha;
+use crate::instructions::{self, Instructions};
 use crate::interference::Interference;
-use crate::lockkeeper::{self, Variant};
+use crate::lockkeeper::{Binary, Build, Site, Variant};
 use crate::namespace::Place;
 use crate::restart::{self, Restart};
+use crate::row::Row;
 use crate::server::Server;
-use crate::waiting::{self, Handover};
+use crate::waiting::Handover;
 use crate::watched::{self, Watched};
-use crate::{namespace, packages};
-use load::{Measurement, Operation, Session, Shape, Timing};
+use crate::{namespace, packages, rpcbind};
 
 /// Who calls, and whose the directory is: an ordinary user, so that squashing does not matter and
 /// both servers check permissions as they do every day.
@@ -30,16 +33,16 @@ const USER: u32 = 1000;
 /// With more, the locks are not all taken back before its grace period ends, and the rest is lost.
 const GANESHA_LOCKS_MAX: usize = 100_000;
 
-/// Places among the contenders.
-const ASYNC: usize = 1;
-const POWER: usize = 2;
-const POSTGRES: usize = 3;
-const CONTENDERS: usize = 5;
-
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Our program; without it, the other server is measured alone.
+    /// Our program; without it, nfs-ganesha is measured alone.
     pub lockkeeper: Option<PathBuf>,
+    /// An older binary of ours, measured in every variant that ours is.
+    pub before: Option<PathBuf>,
+    /// Whether nfs-ganesha is measured.
+    pub ganesha: bool,
+    /// Also count instructions per call, of ours and of the older binary.
+    pub instructions: bool,
     /// Also measure our server with asynchronous metadata, on CREATE and REMOVE.
     pub async_metadata: bool,
     /// Also measure our server with `durability = "power"`, on locks.
@@ -62,6 +65,7 @@ pub struct Comparison {
     pub restarts: Vec<Restart>,
     /// Our server, while it is looked at.
     pub watched: Option<Watched>,
+    pub instructions: Vec<Instructions>,
     /// Which part of the machine's processors everybody else used meanwhile. Past a tenth or so,
     /// the numbers say how the machine was shared, not how fast the servers are.
     pub others_share: f64,
@@ -73,40 +77,6 @@ pub struct About {
     pub name: String,
     pub start_to_first_answer_ms: f64,
     pub idle_rss_mib: f64,
-}
-
-/// One operation in one shape.
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    pub operation: Operation,
-    pub shape: Shape,
-    pub ours: Option<Measurement>,
-    /// With asynchronous metadata.
-    pub ours_async: Option<Measurement>,
-    /// With locks that survive a power cut.
-    pub ours_power: Option<Measurement>,
-    /// With locks in PostgreSQL.
-    pub ours_postgres: Option<Measurement>,
-    pub ganesha: Measurement,
-}
-
-impl Row {
-    /// How many times the other server's throughput ours is.
-    pub fn ratio(&self) -> Option<f64> {
-        ratio(self.ours.as_ref(), &self.ganesha)
-    }
-
-    pub fn ratio_power(&self) -> Option<f64> {
-        ratio(self.ours_power.as_ref(), &self.ganesha)
-    }
-
-    pub fn ratio_postgres(&self) -> Option<f64> {
-        ratio(self.ours_postgres.as_ref(), &self.ganesha)
-    }
-}
-
-pub(crate) fn ratio(ours: Option<&Measurement>, ganesha: &Measurement) -> Option<f64> {
-    ours.map(|ours| ours.ops_per_second / ganesha.ops_per_second)
 }
 
 /// How a comparison ends.
@@ -121,9 +91,15 @@ pub enum Ending {
 /// arguments, so this must be called before it has done anything that is not to be done twice,
 /// and outside any runtime.
 pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Ending> {
-    testbed::packages::install(packages::PACKAGES)?;
-    if plan.postgres {
-        testbed::packages::install(packages::POSTGRES)?;
+    testbed::packages::install(packages::RPCBIND)?;
+    for (packages, wanted) in [
+        (packages::GANESHA, plan.ganesha),
+        (packages::POSTGRES, plan.postgres),
+        (packages::VALGRIND, plan.instructions),
+    ] {
+        if wanted {
+            testbed::packages::install(packages)?;
+        }
     }
     let parent = plan.parent.clone().unwrap_or_else(std::env::temp_dir);
     let scratch = match namespace::enter(&parent)? {
@@ -146,90 +122,120 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
             .user(USER, USER, &[]);
 
     let locks = plan.load.locks();
-    progress("starting nfs-ganesha");
-    let mut ganesha = Ganesha::start(&dir, &state, &options, locks).await?;
+    let (mut ganesha, mut rpcbind) = (None, None);
+    if plan.ganesha {
+        progress("starting nfs-ganesha");
+        ganesha = Some(Ganesha::start(&dir, &state, &options, locks).await?);
+    } else {
+        rpcbind = Some(rpcbind::start().await?);
+    }
     let mut database = None;
     if plan.postgres && plan.lockkeeper.is_some() && locks {
         progress("starting PostgreSQL");
         database = Some(Arc::new(Database::start()?));
     }
-    let database = database.as_ref();
-    let mut ours = [None, None, None, None];
-    if let Some(program) = &plan.lockkeeper {
-        progress("starting lockkeeper");
-        let wanted = [
-            (Variant::Default, true),
-            (Variant::AsyncMetadata, plan.async_metadata),
-            (Variant::Power, plan.power && locks),
-            (Variant::Postgres, database.is_some()),
-        ];
-        for (server, (variant, wanted)) in ours.iter_mut().zip(wanted) {
-            if wanted {
-                let started = lockkeeper::start(program, variant, &dir, &state, &options, database);
-                *server = Some(started.await?);
-            }
-        }
-    }
-    let [default, asynchronous, power, postgres] = ours.each_ref().map(Option::as_ref);
-    let servers = [default, asynchronous, power, postgres, Some(&ganesha.server)];
-    let about = servers.into_iter().flatten().map(About::new).collect();
+    let site = Site { dir: &dir, state: &state, options: &options, database: database.as_ref() };
+    let ours = start_ours(plan, &site, progress).await?;
+    let other = ganesha.as_ref().map(|ganesha| (Role::Ganesha, &ganesha.server));
+    let measured: Vec<(Role, &Server)> =
+        ours.iter().map(|(role, server)| (*role, server)).chain(other).collect();
+    let servers: Vec<&Server> = measured.iter().map(|(_, server)| *server).collect();
+    let about = servers.iter().map(|server| About::new(server)).collect();
 
-    let mut contenders = [const { None }; CONTENDERS];
-    for (contender, server) in contenders.iter_mut().zip(servers) {
-        if let Some(server) = server {
-            *contender = Some(Contender::prepare(server, plan).await?);
-        }
-    }
+    let mut contenders = Contenders::prepare(&measured, &plan.load, plan.rounds).await?;
     let mut rows = Vec::new();
     let interference = Interference::begin(&servers)?;
     for (operation, shape) in plan.load.steps() {
         progress(&format!("{operation} {shape}"));
-        rows.push(row(&mut contenders, operation, shape, plan).await?);
+        rows.push(contenders.row(operation, shape).await?);
     }
     let others_share = interference.share(&servers)?;
-    let handovers = if locks { handovers(&contenders, progress).await? } else { Vec::new() };
-    for contender in contenders.iter_mut().flatten() {
-        contender.session.close().await?;
+    let mut handovers = Vec::new();
+    if locks {
+        progress("from UNLOCK to GRANTED");
+        handovers = contenders.handovers().await?;
     }
-    drop(contenders);
+    contenders.close().await?;
     let (mut restarts, mut watched) = (Vec::new(), None);
     if locks && plan.locks > 0 {
-        if let Some(program) = &plan.lockkeeper {
-            let many =
-                [(Variant::ManyLocks, true), (Variant::ManyLocksPostgres, database.is_some())];
-            for (many, _) in many.into_iter().filter(|(_, wanted)| *wanted) {
-                progress(&format!("killing {} with {} locks", many.name(), plan.locks));
-                let started = lockkeeper::start(program, many, &dir, &state, &options, database);
-                let mut server = started.await?;
-                let measured = restart::measure(&mut server, plan.locks, || Ok(())).await;
-                restarts.push(measured.with_context(|| format!("killed {}", many.name()))?);
-                if let Variant::ManyLocks = many {
-                    progress("looking at all those locks while others come and go");
-                    watched = Some(watched::measure(&server, many.web()).await?);
-                }
-            }
+        (restarts, watched) = restart_ours(plan, &site, progress).await?;
+        if let Some(ganesha) = &mut ganesha {
+            restarts.push(restart_ganesha(ganesha, plan, progress).await?);
         }
-        restarts.push(restart_ganesha(&mut ganesha, plan, progress).await?);
     }
-    Ok(Comparison { servers: about, rows, handovers, restarts, watched, others_share })
+    // Their ports are needed again.
+    drop(ours);
+    let mut instructions = Vec::new();
+    if plan.instructions
+        && let (Some(ours), Some(before)) =
+            (plan.binary(Build::Current), plan.binary(Build::Before))
+    {
+        progress("counting instructions");
+        instructions = instructions::measure(&site, ours, before, &plan.load.operations).await?;
+    }
+    drop(rpcbind);
+    Ok(Comparison {
+        servers: about,
+        rows,
+        handovers,
+        restarts,
+        watched,
+        instructions,
+        others_share,
+    })
 }
 
-async fn handovers(
-    contenders: &[Option<Contender<'_>>; CONTENDERS],
+/// Every variant that is wanted, of our binary and then of the older one.
+async fn start_ours(
+    plan: &Plan,
+    site: &Site<'_>,
     progress: &impl Fn(&str),
-) -> Result<Vec<Handover>> {
-    progress("from UNLOCK to GRANTED");
-    let mut handovers = Vec::new();
-    for (index, contender) in contenders.iter().enumerate() {
-        // To locks it is the same whether metadata is asynchronous.
-        let Some(Contender { server, session }) = contender.as_ref().filter(|_| index != ASYNC)
-        else {
-            continue;
-        };
-        let measured = waiting::measure(&server.name, session).await;
-        handovers.push(measured.with_context(|| server.name.clone())?);
+) -> Result<Vec<(Role, Server)>> {
+    let Some(current) = plan.binary(Build::Current) else { return Ok(Vec::new()) };
+    progress("starting lockkeeper");
+    let wanted = [
+        (Variant::Default, true),
+        (Variant::Async, plan.async_metadata),
+        (Variant::Power, plan.power && plan.load.locks()),
+        (Variant::Postgres, site.database.is_some()),
+    ];
+    let mut servers = Vec::new();
+    for (variant, _) in wanted.into_iter().filter(|(_, wanted)| *wanted) {
+        servers.push((Role::Ours(variant), site.start(current, variant).await?));
+        if let Some(before) = plan.binary(Build::Before) {
+            servers.push((Role::Before(variant), site.start(before, variant).await?));
+        }
     }
-    Ok(handovers)
+    Ok(servers)
+}
+
+/// Kills our servers while they hold many locks. Ours is also watched with them.
+async fn restart_ours(
+    plan: &Plan,
+    site: &Site<'_>,
+    progress: &impl Fn(&str),
+) -> Result<(Vec<Restart>, Option<Watched>)> {
+    let (mut restarts, mut watched) = (Vec::new(), None);
+    for (build, variant) in [
+        (Build::Current, Variant::Many),
+        (Build::Before, Variant::Many),
+        (Build::Current, Variant::PostgresMany),
+    ] {
+        let Some(binary) = plan.binary(build) else { continue };
+        if variant == Variant::PostgresMany && site.database.is_none() {
+            continue;
+        }
+        let name = build.name(variant);
+        progress(&format!("killing {name} with {} locks", plan.locks));
+        let mut server = site.start(binary, variant).await?;
+        let measured = restart::measure(&mut server, plan.locks, || Ok(())).await;
+        restarts.push(measured.with_context(|| format!("killed {name}"))?);
+        if (build, variant) == (Build::Current, Variant::Many) {
+            progress("looking at all those locks while others come and go");
+            watched = Some(watched::measure(&server, build.web(variant)).await?);
+        }
+    }
+    Ok((restarts, watched))
 }
 
 async fn restart_ganesha(
@@ -244,60 +250,14 @@ async fn restart_ganesha(
     measured.context("killed nfs-ganesha").with_context(|| ganesha.last_words())
 }
 
-/// A server and the session that measures it.
-struct Contender<'a> {
-    server: &'a Server,
-    session: Session,
-}
-
-impl<'a> Contender<'a> {
-    async fn prepare(server: &'a Server, plan: &Plan) -> Result<Self> {
-        let session =
-            plan.load.open(server.target.clone()).await.with_context(|| server.name.clone())?;
-        Ok(Self { server, session })
+impl Plan {
+    fn binary(&self, build: Build) -> Option<Binary<'_>> {
+        let path = match build {
+            Build::Current => &self.lockkeeper,
+            Build::Before => &self.before,
+        };
+        path.as_deref().map(|path| Binary { build, path })
     }
-
-    async fn measure(
-        &mut self,
-        operation: Operation,
-        shape: Shape,
-        timing: Timing,
-    ) -> Result<Measurement> {
-        let before = self.server.cpu()?;
-        let mut measured = load::run(&mut self.session, operation, shape, timing)
-            .await
-            .with_context(|| format!("{} {shape}", self.server.name))?;
-        let cpu = self.server.cpu()?.saturating_sub(before);
-        measured.server_cpu_us = Some(cpu.as_secs_f64() * 1e6 / measured.answered as f64);
-        Ok(measured)
-    }
-}
-
-/// Measures the servers in turn, round by round, so that noise hits all of them.
-async fn row(
-    contenders: &mut [Option<Contender<'_>>; CONTENDERS],
-    operation: Operation,
-    shape: Shape,
-    plan: &Plan,
-) -> Result<Row> {
-    let mut found = [const { Vec::new() }; CONTENDERS];
-    ensure!(plan.rounds > 0, "at least one round");
-    for _ in 0..plan.rounds {
-        for (index, contender) in contenders.iter_mut().enumerate() {
-            let Some(contender) = contender else { continue };
-            // Ours differ from the first only where metadata is changed, and in locks.
-            if index == ASYNC && operation != Operation::CreateRemove
-                || (index == POWER || index == POSTGRES) && !operation.locks()
-            {
-                continue;
-            }
-            found[index].push(contender.measure(operation, shape, plan.load.timing).await?);
-        }
-    }
-    let [ours, ours_async, ours_power, ours_postgres, ganesha] =
-        found.map(|rounds| Measurement::merge(&rounds));
-    let ganesha = ganesha.context("nothing was measured")?;
-    Ok(Row { operation, shape, ours, ours_async, ours_power, ours_postgres, ganesha })
 }
 
 impl About {

@@ -27,16 +27,14 @@ use client::Options;
 use client::rpcbind::{Over, find};
 use wire::rpcbind::Netid;
 
+use crate::rpcbind;
 use crate::server::{Process, Server};
 use load::Target;
 
 pub(crate) const PROGRAM: &str = "ganesha.nfsd";
-const NFS_PORT: u16 = 20_490;
-const MOUNT_PORT: u16 = 20_491;
-const NLM_PORT: u16 = 20_492;
-
-const RPCBIND: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), wire::rpcbind::PORT);
+pub(crate) const NFS_PORT: u16 = 20_490;
+pub(crate) const MOUNT_PORT: u16 = 20_491;
+pub(crate) const NLM_PORT: u16 = 20_492;
 
 #[derive(Debug)]
 pub(crate) struct Ganesha {
@@ -65,7 +63,7 @@ impl Ganesha {
         options: &Options,
         locks: bool,
     ) -> Result<Self> {
-        let rpcbind = start_rpcbind().await?;
+        let rpcbind = rpcbind::start().await?;
         let statd = if locks { Some(start_statd().await?) } else { None };
         let config = state.join("ganesha.conf");
         let mode = if locks { Locks::Now } else { Locks::Off };
@@ -107,20 +105,6 @@ fn last_words(log: &Path) -> String {
     format!("its log ends, last line first: {last:#?}")
 }
 
-async fn start_rpcbind() -> Result<Process> {
-    let mut command = Command::new("rpcbind");
-    command.args(["-f", "-w"]).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut rpcbind = Process::spawn(&mut command)?;
-    for _ in 0..500 {
-        rpcbind.check()?;
-        if tokio::net::TcpStream::connect(RPCBIND).await.is_ok() {
-            return Ok(rpcbind);
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    bail!("rpcbind does not listen")
-}
-
 /// Locks are refused as long as it is not there (DENIED_NOLOCKS).
 async fn start_statd() -> Result<Process> {
     let mut command = Command::new("rpc.statd");
@@ -129,7 +113,8 @@ async fn start_statd() -> Result<Process> {
     let service = (wire::nsm::PROGRAM, wire::nsm::VERSION);
     for _ in 0..500 {
         statd.check()?;
-        if find(RPCBIND, Over::Tcp, service, Netid::Tcp, &Options::default()).await.is_ok() {
+        if find(rpcbind::ADDRESS, Over::Tcp, service, Netid::Tcp, &Options::default()).await.is_ok()
+        {
             return Ok(statd);
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

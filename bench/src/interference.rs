@@ -13,11 +13,11 @@ pub(crate) struct Interference {
 }
 
 impl Interference {
-    pub(crate) fn begin(servers: &[Option<&Server>]) -> Result<Self> {
+    pub(crate) fn begin(servers: &[&Server]) -> Result<Self> {
         Ok(Self { machine: usage::machine()?, ours: Self::ours(servers)? })
     }
 
-    pub(crate) fn share(&self, servers: &[Option<&Server>]) -> Result<f64> {
+    pub(crate) fn share(&self, servers: &[&Server]) -> Result<f64> {
         let machine = usage::machine()?;
         let busy = machine.busy.saturating_sub(self.machine.busy);
         let all = machine.all.saturating_sub(self.machine.all);
@@ -26,7 +26,7 @@ impl Interference {
     }
 
     /// The load's own time and the servers'.
-    fn ours(servers: &[Option<&Server>]) -> Result<Duration> {
-        servers.iter().flatten().try_fold(usage::own_cpu(), |sum, server| Ok(sum + server.cpu()?))
+    fn ours(servers: &[&Server]) -> Result<Duration> {
+        servers.iter().try_fold(usage::own_cpu(), |sum, server| Ok(sum + server.cpu()?))
     }
 }

@@ -1,21 +1,28 @@
-//! Our server beside NFS-Ganesha: the same directory, the same load ([`load`]), in turn.
+//! Our server beside NFS-Ganesha and beside an older binary of ours: the same directory, the same
+//! load ([`load`]), in turn.
 #![forbid(unsafe_code)]
 
 mod bars;
 pub mod command;
 pub mod compare;
+mod contender;
 mod crowd;
 mod database;
 mod ganesha;
 mod grantee;
+pub mod instructions;
 mod interference;
 mod lockkeeper;
 mod namespace;
 pub mod packages;
+pub mod ratio;
 pub mod restart;
+pub mod row;
+mod rpcbind;
 mod server;
 mod table;
 pub mod waiting;
 pub mod watched;
 
 pub use bars::misses;
+pub use lockkeeper::Variant;

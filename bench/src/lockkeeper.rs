@@ -8,106 +8,196 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use client::Options;
+use serde::Serialize;
 
 use crate::database::Database;
 use crate::server::Server;
-use load::Target;
+use load::{Operation, Target};
 
-/// How it is set up; each has a port and a state of its own.
+/// One of our binaries.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Variant {
+pub(crate) struct Binary<'a> {
+    pub(crate) build: Build,
+    pub(crate) path: &'a Path,
+}
+
+/// Which of our binaries; its servers have names and ports of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Build {
+    Current,
+    /// An older one, which the current one is compared with. It may lack newer options, so it is
+    /// only given those that every variant needs.
+    Before,
+}
+
+/// How a server is set up; each has a port and a state of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Variant {
     /// As it is by default: a change of a directory is on disk before it is answered, a lock
     /// survives the end of the server.
     Default,
     /// With `metadata = "async"`: as with the other server, a change of a directory may be lost if
     /// the machine loses power right after it was answered.
-    AsyncMetadata,
+    Async,
     /// With `durability = "power"`: a lock, too, is on disk before it is answered.
     Power,
     /// Locks are kept in PostgreSQL, which has a lock on disk before it is answered.
     Postgres,
     /// As by default, but a client may hold any number of locks.
-    ManyLocks,
+    Many,
     /// Any number of locks, kept in PostgreSQL.
-    ManyLocksPostgres,
+    PostgresMany,
+}
+
+impl Build {
+    pub(crate) fn name(self, variant: Variant) -> String {
+        let build = match self {
+            Self::Current => "lockkeeper",
+            Self::Before => "before",
+        };
+        match variant.label() {
+            "" => build.to_owned(),
+            label => format!("{build}-{label}"),
+        }
+    }
+
+    fn port(self, variant: Variant) -> u16 {
+        let first = match self {
+            Self::Current => 20_480,
+            Self::Before => 20_470,
+        };
+        first + variant as u16
+    }
+
+    /// Where it is looked at while locks come and go.
+    pub(crate) fn web(self, variant: Variant) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port(variant) + 100))
+    }
 }
 
 impl Variant {
-    pub(crate) fn name(self) -> &'static str {
+    /// What distinguishes it from the default, in a word.
+    pub(crate) fn label(self) -> &'static str {
         match self {
-            Self::Default => "lockkeeper",
-            Self::AsyncMetadata => "lockkeeper-async",
-            Self::Power => "lockkeeper-power",
-            Self::Postgres => "lockkeeper-postgres",
-            Self::ManyLocks => "lockkeeper-many",
-            Self::ManyLocksPostgres => "lockkeeper-postgres-many",
+            Self::Default => "",
+            Self::Async => "async",
+            Self::Power => "power",
+            Self::Postgres => "postgres",
+            Self::Many => "many",
+            Self::PostgresMany => "postgres-many",
+        }
+    }
+
+    /// Whether an operation is measured with it: only the default is measured with all, the others
+    /// where they differ from it.
+    pub(crate) fn measures(self, operation: Operation) -> bool {
+        match self {
+            Self::Default => true,
+            Self::Async => operation == Operation::CreateRemove,
+            Self::Power | Self::Postgres => operation.locks(),
+            Self::Many | Self::PostgresMany => false,
         }
     }
 
     fn in_postgres(self) -> bool {
-        matches!(self, Self::Postgres | Self::ManyLocksPostgres)
+        matches!(self, Self::Postgres | Self::PostgresMany)
     }
 
-    fn port(self) -> u16 {
-        20_480 + self as u16
-    }
-
-    /// Where it is looked at while locks come and go.
-    pub(crate) fn web(self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, 20_580 + self as u16))
-    }
-
-    fn configuration(self, dir: &Path) -> String {
+    fn configuration(self, dir: &Path, web: SocketAddr) -> String {
         let (limits, export) = match self {
             Self::Default | Self::Power | Self::Postgres => ("", ""),
-            Self::AsyncMetadata => ("", "metadata = \"async\"\n"),
-            Self::ManyLocks | Self::ManyLocksPostgres => {
+            Self::Async => ("", "metadata = \"async\"\n"),
+            Self::Many | Self::PostgresMany => {
                 ("[limits]\nlocks_per_client = 10_000_000\nclients = 20_000\n", "")
             }
         };
         // A TOML basic string has the escapes of Rust's.
-        let admin = format!("[admin]\nsocket = \"off\"\nlisten = \"{}\"\n", self.web());
+        let admin = format!("[admin]\nsocket = \"off\"\nlisten = \"{web}\"\n");
         format!("{limits}{admin}[[export]]\npath = {:?}\n{export}", dir.to_string_lossy())
     }
 }
 
-/// Serves `dir`. A variant that keeps its locks in `database` has one of its own there.
-pub(crate) async fn start(
-    program: &Path,
-    variant: Variant,
-    dir: &Path,
-    state: &Path,
-    options: &Options,
-    database: Option<&Arc<Database>>,
-) -> Result<Server> {
-    let name = variant.name();
-    let own = state.join(name);
-    fs::create_dir(&own)?;
-    let config = state.join(format!("{name}.toml"));
-    fs::write(&config, variant.configuration(dir))?;
-    let log_path = state.join(format!("{name}.log"));
-    let log = fs::File::create(&log_path)?;
-    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, variant.port()));
-    let mut command = Command::new(program);
-    command.arg("serve").arg("--config").arg(config);
-    command.arg("--state").arg(&own).arg("--listen").arg(at.to_string());
-    command.args(["--rpcbind", "off", "--ports", "any"]);
-    if let Variant::Power = variant {
-        command.args(["--durability", "power"]);
+/// Where our servers run, and what they serve.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Site<'a> {
+    pub(crate) dir: &'a Path,
+    /// Each server has a directory of its own in it.
+    pub(crate) state: &'a Path,
+    /// Of the client.
+    pub(crate) options: &'a Options,
+    /// A variant that keeps its locks there has a database of its own.
+    pub(crate) database: Option<&'a Arc<Database>>,
+}
+
+impl Site<'_> {
+    /// Starts a server; a variant of a binary is started once.
+    pub(crate) async fn start(&self, binary: Binary<'_>, variant: Variant) -> Result<Server> {
+        let name = binary.build.name(variant);
+        self.start_as(&name, Command::new(binary.path), binary.build, variant).await
     }
-    if variant.in_postgres() {
-        let database = database.context("no PostgreSQL to keep locks in")?;
-        command.arg("--store").arg(database.create(name)?);
+
+    /// Starts a server under a name of its own. `program` is the command that runs the binary; it
+    /// gets the server's arguments.
+    pub(crate) async fn start_as(
+        &self,
+        name: &str,
+        program: Command,
+        build: Build,
+        variant: Variant,
+    ) -> Result<Server> {
+        let own = self.state.join(name);
+        fs::create_dir(&own)?;
+        let config = self.state.join(format!("{name}.toml"));
+        fs::write(&config, variant.configuration(self.dir, build.web(variant)))?;
+        let log_path = self.state.join(format!("{name}.log"));
+        let log = fs::File::create(&log_path)?;
+        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, build.port(variant)));
+        let mut command = program;
+        command.arg("serve").arg("--config").arg(config);
+        command.arg("--state").arg(&own).arg("--listen").arg(at.to_string());
+        command.args(["--rpcbind", "off", "--ports", "any"]);
+        if let Variant::Power = variant {
+            command.args(["--durability", "power"]);
+        }
+        let database = self.database.filter(|_| variant.in_postgres());
+        if variant.in_postgres() {
+            let database = database.context("no PostgreSQL to keep locks in")?;
+            command.arg("--store").arg(database.create(name)?);
+        }
+        command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
+        // All is served at one port.
+        let export = self.dir.to_string_lossy().into_owned();
+        let options = self.options.clone();
+        let target = Target { nfs: at, mount: at, nlm: Some(at), export, options };
+        let mut server = Server::start(name, command, target).await.with_context(|| {
+            let log = fs::read_to_string(&log_path).unwrap_or_default();
+            let last: Vec<&str> = log.lines().rev().take(10).collect();
+            format!("the log of {name} ends, last line first: {last:#?}")
+        })?;
+        server.database = database.cloned();
+        Ok(server)
     }
-    command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
-    // All is served at one port.
-    let export = dir.to_string_lossy().into_owned();
-    let target = Target { nfs: at, mount: at, nlm: Some(at), export, options: options.clone() };
-    let mut server = Server::start(name, command, target).await.with_context(|| {
-        let log = fs::read_to_string(&log_path).unwrap_or_default();
-        let last: Vec<&str> = log.lines().rev().take(10).collect();
-        format!("its log ends, last line first: {last:#?}")
-    })?;
-    server.database = database.filter(|_| variant.in_postgres()).cloned();
-    Ok(server)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ganesha;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_server_has_a_name_and_ports_of_its_own() {
+        use Variant::*;
+        let (mut names, mut ports) = (HashSet::new(), HashSet::new());
+        let ganesha = [ganesha::NFS_PORT, ganesha::MOUNT_PORT, ganesha::NLM_PORT];
+        ports.extend(ganesha);
+        for build in [Build::Current, Build::Before] {
+            for variant in [Default, Async, Power, Postgres, Many, PostgresMany] {
+                assert!(names.insert(build.name(variant)), "{build:?} {variant:?}");
+                assert!(ports.insert(build.port(variant)), "{build:?} {variant:?}");
+                assert!(ports.insert(build.web(variant).port()), "{build:?} {variant:?}");
+            }
+        }
+    }
 }

@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use client::nfs::Nfs;
 use client::{Connection, Options};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::database::Database;
 use load::{Target, usage};
 
 /// How long a server may take until it answers.
 const START_MAX: Duration = Duration::from_secs(30);
+/// How long a server may take to end.
+const STOP_MAX: Duration = Duration::from_secs(30);
 /// How long it is left alone before its memory is looked at.
 const IDLE: Duration = Duration::from_millis(1500);
 
@@ -66,6 +69,21 @@ impl Server {
         let started = Instant::now();
         self.process = Process::spawn(&mut self.command)?;
         Ok(started)
+    }
+
+    /// Asks the server to end (SIGTERM) and waits until it has. An error if it fails.
+    pub(crate) async fn stop(mut self) -> Result<()> {
+        let child = &mut self.process.child;
+        kill_process(Pid::from_child(child), Signal::TERM)?;
+        let asked = Instant::now();
+        while asked.elapsed() < STOP_MAX {
+            match child.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => bail!("{} ended with {status}", self.name),
+                None => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+        bail!("{} did not end within {STOP_MAX:?}", self.name)
     }
 
     /// An error if the server has ended.

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::compare::{Comparison, Row, ratio};
+use crate::compare::Comparison;
+use crate::ratio::{Ratio, Verdict, false_verdict_probability};
+use crate::row::{Ours, Row};
 use crate::waiting::Latency;
 use load::Measurement;
 
@@ -28,19 +30,15 @@ impl Comparison {
             "ganesha"
         );
         for row in &self.rows {
-            line(&mut out, row.operation.to_string(), row.ours.as_ref(), row);
-            if row.ours_async.is_some() {
-                line(&mut out, format!("{} async", row.operation), row.ours_async.as_ref(), row);
+            if row.ours.is_empty() {
+                line(&mut out, &row.operation.to_string(), None, row);
             }
-            if row.ours_power.is_some() {
-                line(&mut out, format!("{} power", row.operation), row.ours_power.as_ref(), row);
-            }
-            if row.ours_postgres.is_some() {
-                let name = format!("{} postgres", row.operation);
-                line(&mut out, name, row.ours_postgres.as_ref(), row);
+            for ours in &row.ours {
+                line(&mut out, &name(row, ours), Some(&ours.measured), row);
             }
         }
         out.push('\n');
+        self.write_before(&mut out);
         for server in &self.servers {
             let _ = writeln!(
                 out,
@@ -51,6 +49,52 @@ impl Comparison {
         self.write_locks(&mut out);
         let _ = writeln!(out, "others used {:.0} % of the machine", self.others_share * 100.0);
         out
+    }
+
+    /// Each row beside that of the older binary.
+    fn write_before(&self, out: &mut String) {
+        let rows = self.rows.iter().flat_map(|row| row.ours.iter().map(move |ours| (row, ours)));
+        let rows: Vec<_> =
+            rows.filter_map(|(row, ours)| Some((row, ours, ours.before.as_ref()?))).collect();
+        let Some((_, _, first)) = rows.first() else { return };
+        let _ = writeln!(
+            out,
+            "{:<20} {:>6} | {:>10} {:>10} {:<38} | {:>8} {:>8} {:<38}",
+            "ours/before", "shape", "ours/s", "before/s", "ratio", "cpu us", "before", "ratio"
+        );
+        for (row, ours, before) in &rows {
+            let cpu = |measured: &Measurement| show(measured.server_cpu_us, 1);
+            let _ = writeln!(
+                out,
+                "{:<20} {:>6} | {:>10.0} {:>10.0} {:<38} | {:>8} {:>8} {:<38}",
+                name(row, ours),
+                row.shape,
+                ours.measured.ops_per_second,
+                before.measured.ops_per_second,
+                judged(before.throughput.as_ref(), ["faster", "slower"]),
+                cpu(&ours.measured),
+                cpu(&before.measured),
+                judged(before.server_cpu.as_ref(), ["less", "more"]),
+            );
+        }
+        let rounds = first.throughput.as_ref().map_or(0, |ratio| ratio.rounds.len());
+        let _ = writeln!(
+            out,
+            "median and spread of {rounds} paired rounds; noise alone puts {:.0} % of the ratios of \
+             equal servers outside",
+            false_verdict_probability(rounds) * 100.0
+        );
+        for counted in &self.instructions {
+            let _ = writeln!(
+                out,
+                "{:<20} instructions per call: ours {:.0}, before {:.0}, ratio {}",
+                counted.operation,
+                counted.ours,
+                counted.before,
+                judged(Some(&counted.ratio), ["fewer", "more"])
+            );
+        }
+        out.push('\n');
     }
 
     fn write_locks(&self, out: &mut String) {
@@ -100,24 +144,60 @@ impl Comparison {
     }
 }
 
-fn line(out: &mut String, name: String, ours: Option<&Measurement>, row: &Row) {
-    let show = |value: Option<f64>, digits: usize| {
-        value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+fn name(row: &Row, ours: &Ours) -> String {
+    format!("{} {}", row.operation, ours.variant.label())
+}
+
+fn show(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+}
+
+/// A ratio with its spread and what it means; `words` are those for better and for worse.
+fn judged(ratio: Option<&Ratio>, [better, worse]: [&str; 2]) -> String {
+    let Some(ratio) = ratio else { return "-".to_owned() };
+    let verdict = match ratio.verdict {
+        Verdict::WithinSpread => "within the spread",
+        Verdict::Better => better,
+        Verdict::Worse => worse,
     };
-    let other = &row.ganesha;
+    format!("{:.3} ({:.3}..{:.3}) {verdict}", ratio.median, ratio.low, ratio.high)
+}
+
+fn line(out: &mut String, name: &str, ours: Option<&Measurement>, row: &Row) {
+    let other = row.ganesha.as_ref();
+    let ops = |measured: Option<&Measurement>| measured.map(|m| m.ops_per_second);
+    let ratio = ops(ours).zip(ops(other)).map(|(ours, other)| ours / other);
     let _ = writeln!(
         out,
-        "{:<20} {:>6} | {:>10} {:>10.0} {:>6} | {:>9} {:>9.1} | {:>9} {:>9.1} | {:>8} {:>8}",
+        "{:<20} {:>6} | {:>10} {:>10} {:>6} | {:>9} {:>9} | {:>9} {:>9} | {:>8} {:>8}",
         name,
         row.shape,
-        show(ours.map(|m| m.ops_per_second), 0),
-        other.ops_per_second,
-        show(ratio(ours, other), 2),
+        show(ops(ours), 0),
+        show(ops(other), 0),
+        show(ratio, 2),
         show(ours.map(|m| m.p50_us), 1),
-        other.p50_us,
+        show(other.map(|m| m.p50_us), 1),
         show(ours.map(|m| m.p99_us), 1),
-        other.p99_us,
+        show(other.map(|m| m.p99_us), 1),
         show(ours.and_then(|m| m.server_cpu_us), 1),
-        show(other.server_cpu_us, 1),
+        show(other.and_then(|m| m.server_cpu_us), 1),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ratio::Better;
+
+    #[test]
+    fn a_ratio_is_shown_with_its_spread_and_verdict() {
+        let shown = |pairs: [(f64, f64); 3]| {
+            judged(Ratio::of(pairs, Better::Higher).as_ref(), ["faster", "slower"])
+        };
+        let (low, middle, high) = ((9.0, 10.0), (19.0, 20.0), (11.0, 10.0));
+        assert_eq!(shown([low, high, middle]), "0.950 (0.900..1.100) within the spread");
+        assert_eq!(shown([low, low, middle]), "0.900 (0.900..0.950) slower");
+        assert_eq!(shown([high, high, high]), "1.100 (1.100..1.100) faster");
+        assert_eq!(judged(None, ["faster", "slower"]), "-");
+    }
 }

@@ -24,7 +24,7 @@ impl Default for Timing {
 }
 
 /// After the measured time, a server that still has not answered everything is broken.
-const DRAIN_MAX: Duration = Duration::from_secs(20);
+pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(20);
 
 /// Why a measurement says nothing: any reply but the right one.
 #[derive(Debug, thiserror::Error)]
@@ -160,11 +160,16 @@ impl Worker {
     fn accept(&mut self, reply: &Reply) -> Result<usize, LoadError> {
         let slot = self.slots.iter().position(|slot| slot.xid == Some(reply.xid));
         let slot = slot.ok_or(LoadError::UnknownReply(self.operation, reply.xid))?;
-        if reply.verdict != Ok(Accepted::Success) {
-            return Err(LoadError::NotRun(self.operation, format!("{:?}", reply.verdict)));
-        }
-        self.operation.check(&reply.results)?;
+        check(self.operation, reply)?;
         self.answered += 1;
         Ok(slot)
+    }
+}
+
+/// An error unless a call was run and its results are right.
+pub(crate) fn check(operation: Operation, reply: &Reply) -> Result<(), LoadError> {
+    match &reply.verdict {
+        Ok(Accepted::Success) => operation.check(&reply.results),
+        verdict => Err(LoadError::NotRun(operation, format!("{verdict:?}"))),
     }
 }

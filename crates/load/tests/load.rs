@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use client::Options;
-use lockkeeper_load::{self as load, LoadError, Operation, Session, Shape, Target, Timing};
+use lockkeeper_load::{self as load, Bursts, LoadError, Operation, Session, Shape, Target, Timing};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use wire::mount::{MntReply, Mounted};
@@ -173,6 +173,33 @@ async fn every_slot_locks_and_unlocks_its_own_and_leaves_nothing_locked() {
         assert!(fake.locks_taken.swap(0, Ordering::Relaxed) >= shape.connections * shape.depth);
         assert_eq!(*fake.held.lock().unwrap(), HashSet::new());
     }
+}
+
+#[tokio::test]
+async fn bursts_are_exactly_the_calls_asked_for() {
+    let (fake, target) = Fake::default().start().await;
+    let shape = Shape { connections: 1, depth: 3 };
+    let mut session = Session::open(target, shape, false).await.unwrap();
+    let bursts = |count| Bursts { count, size: 3, pause: Duration::ZERO };
+    for (count, taken, held) in [(4, 6, 0), (1, 3, 3)] {
+        bursts(count).run(&mut session, Operation::LockUnlock).await.unwrap();
+        assert_eq!(fake.locks_taken.swap(0, Ordering::Relaxed), taken, "{count}");
+        assert_eq!(fake.held.lock().unwrap().len(), held, "{count}");
+    }
+    // What an odd number of bursts left locked is unlocked with the session.
+    session.close().await.unwrap();
+    assert_eq!(*fake.held.lock().unwrap(), HashSet::new());
+}
+
+#[tokio::test]
+async fn one_wrong_status_fails_the_bursts() {
+    let fake = Fake { lookups_left: AtomicUsize::new(4), ..Fake::default() };
+    let (_, target) = fake.start().await;
+    let shape = Shape { connections: 1, depth: 3 };
+    let mut session = Session::open(target, shape, false).await.unwrap();
+    let bursts = Bursts { count: 2, size: 3, pause: Duration::ZERO };
+    let failed = bursts.run(&mut session, Operation::Lookup).await;
+    assert!(matches!(failed, Err(LoadError::Status(Operation::Lookup, 70))), "{failed:?}");
 }
 
 #[tokio::test]
