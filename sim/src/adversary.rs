@@ -10,7 +10,7 @@ use keeper::identity::GrantId;
 use keeper::request::{GrantAnswer, Mode};
 
 use crate::cells::{FILES, draw_range};
-use crate::driver::Answered;
+use crate::engine::Answered;
 use crate::packet::{Call, Request};
 use crate::queue::SECOND;
 use crate::scenario::Kind;

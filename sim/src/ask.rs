@@ -9,7 +9,7 @@ use keeper::request::{
     Callback, CancelRequest, FreeAllRequest, LockRequest, MonitorRequest, OwnerName, RebootNotice,
     ShareRequest, TestRequest, UnlockRequest, UnmonitorRequest, UnshareRequest,
 };
-use server::driver::core::Ask;
+use server::engine::request::Request as Asked;
 
 use crate::packet::{Call, Request};
 
@@ -23,7 +23,7 @@ pub fn handle(file: usize) -> Handle {
 
 /// What the services do: a packet becomes a question in the keeper's words. `connected` says since
 /// when its connection is open.
-pub fn ask(id: RequestId, request: &Request, connected: Option<Duration>) -> Ask {
+pub fn ask(id: RequestId, request: &Request, connected: Option<Duration>) -> Asked {
     let name = request.name.clone();
     // A dual-stack socket shows an IPv4 peer under a mapped address.
     let from = match request.from {
@@ -33,7 +33,7 @@ pub fn ask(id: RequestId, request: &Request, connected: Option<Duration>) -> Ask
     let caller = Caller { host: HostKey::new(from, name), lane: request.lane };
     let owner = OwnerName { number: request.number, tag: request.tag.clone() };
     match request.call.clone() {
-        Call::Lock { file, range, mode, wait, reclaim, state } => Ask::Lock(LockRequest {
+        Call::Lock { file, range, mode, wait, reclaim, state } => Asked::Lock(LockRequest {
             id,
             caller,
             owner,
@@ -50,35 +50,35 @@ pub fn ask(id: RequestId, request: &Request, connected: Option<Duration>) -> Ask
             connected,
         }),
         Call::Test { file, range, mode } => {
-            Ask::Test(TestRequest { id, caller, owner, file: file_key(file), range, mode })
+            Asked::Test(TestRequest { id, caller, owner, file: file_key(file), range, mode })
         }
         Call::Unlock { file, range } => {
-            Ask::Unlock(UnlockRequest { id, caller, owner, file: file_key(file), range })
+            Asked::Unlock(UnlockRequest { id, caller, owner, file: file_key(file), range })
         }
         Call::Cancel { file, range, mode } => {
-            Ask::Cancel(CancelRequest { id, caller, owner, file: file_key(file), range, mode })
+            Asked::Cancel(CancelRequest { id, caller, owner, file: file_key(file), range, mode })
         }
         Call::Share { file, access, deny, reclaim } => {
             let (file, tag) = (file_key(file), request.tag.clone());
-            Ask::Share(ShareRequest { id, caller, tag, file, access, deny, reclaim })
+            Asked::Share(ShareRequest { id, caller, tag, file, access, deny, reclaim })
         }
         Call::Unshare { file } => {
             let (file, tag) = (file_key(file), request.tag.clone());
-            Ask::Unshare(UnshareRequest { id, caller, tag, file })
+            Asked::Unshare(UnshareRequest { id, caller, tag, file })
         }
-        Call::FreeAll { name } => Ask::FreeAll(FreeAllRequest { id, source: from, name }),
+        Call::FreeAll { name } => Asked::FreeAll(FreeAllRequest { id, source: from, name }),
         Call::Notify { name, state } => {
             let (source, incarnation) = (from, Incarnation(state));
-            Ask::Reboot(RebootNotice { id, source, name, incarnation })
+            Asked::Reboot(RebootNotice { id, source, name, incarnation })
         }
         Call::Monitor { watched } => {
             let (source, callback) = (from, callback());
             let private = [7; 16];
-            Ask::Monitor(MonitorRequest { id, source, callback, watched, private })
+            Asked::Monitor(MonitorRequest { id, source, callback, watched, private })
         }
         Call::Unmonitor { watched } => {
             let (source, callback) = (from, callback());
-            Ask::Unmonitor(UnmonitorRequest { id, source, callback, watched })
+            Asked::Unmonitor(UnmonitorRequest { id, source, callback, watched })
         }
     }
 }

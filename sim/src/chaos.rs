@@ -4,9 +4,9 @@
 use keeper::bytes::Name;
 use keeper::identity::{ClientId, LockId};
 use keeper::request::{OperatorAction, OperatorRequest};
-use server::driver::core::Ask;
+use server::engine::request::Request as Asked;
 
-use crate::driver::Input;
+use crate::engine::Input;
 use crate::queue::{Ms, SECOND};
 use crate::server::CommitFault;
 use crate::world::{Event, Phase, World};
@@ -86,12 +86,13 @@ impl World {
         if !self.server.open {
             return;
         }
-        let Some(driver) = &self.server.driver else { return };
-        let locks: Vec<LockId> = driver.core.keeper.locks(LockId(0)).map(|lock| lock.id).collect();
+        let Some(engine) = &self.server.engine else { return };
+        let locks: Vec<LockId> =
+            engine.decider.keeper.locks(LockId(0)).map(|lock| lock.id).collect();
         let clients: Vec<ClientId> =
-            driver.core.keeper.clients(ClientId(0)).map(|view| view.client.id).collect();
-        let fenced: Vec<ClientId> = driver
-            .core
+            engine.decider.keeper.clients(ClientId(0)).map(|view| view.client.id).collect();
+        let fenced: Vec<ClientId> = engine
+            .decider
             .keeper
             .clients(ClientId(0))
             .filter(|view| view.client.fenced)
@@ -114,12 +115,12 @@ impl World {
     }
 
     pub fn operator(&mut self, action: OperatorAction) {
-        if let Some(driver) = &mut self.server.driver {
-            let id = driver.new_id();
+        if let Some(engine) = &mut self.server.engine {
+            let id = engine.new_id();
             self.tally.reach("operator action");
             let by = Name::from("operator");
             let request = OperatorRequest { id, by, action };
-            self.input(Input::Ask(Ask::Operator(request), None));
+            self.input(Input::Request(Asked::Operator(request), None));
         }
     }
 }

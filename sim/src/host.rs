@@ -14,7 +14,7 @@ use keeper::range::Range;
 use keeper::request::{Access, GrantAnswer, Mode};
 
 use crate::cells::{self, CELLS, FILES, Strength};
-use crate::driver::Answered;
+use crate::engine::Answered;
 use crate::packet::Request;
 use crate::queue::Ms;
 use crate::scenario::{FORGED_NUMBER, Kind};

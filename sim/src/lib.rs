@@ -12,7 +12,7 @@ mod ask;
 mod cells;
 mod chaos;
 mod disk;
-mod driver;
+mod engine;
 mod host;
 mod judge;
 mod model;

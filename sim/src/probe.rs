@@ -4,7 +4,7 @@
 use keeper::identity::ClientId;
 use keeper::request::{ProbeAnswer, Question};
 
-use crate::driver::Input;
+use crate::engine::Input;
 use crate::queue::SECOND;
 use crate::world::{Event, World};
 
@@ -27,7 +27,7 @@ impl World {
     }
 
     pub fn probe_ends(&mut self, life: u32, client: ClientId, question: Question, lives: &[u32]) {
-        if life != self.server.life || self.server.driver.is_none() {
+        if life != self.server.life || self.server.engine.is_none() {
             return;
         }
         let Some(host) = self.host_of(client) else {
@@ -47,9 +47,9 @@ impl World {
     /// Lives of this host that hold or await something and that we have a connection of. A kernel
     /// that has taken nothing yet says nothing about the one that has.
     fn lives_with_connections(&self, host: usize) -> Vec<u32> {
-        let Some(driver) = &self.server.driver else { return Vec::new() };
+        let Some(engine) = &self.server.engine else { return Vec::new() };
         let key = (self.hosts[host].address, self.hosts[host].name.clone());
-        let connected = driver.connections.get(&key).cloned().unwrap_or_default();
+        let connected = engine.connections.get(&key).cloned().unwrap_or_default();
         let at_stake = self.model.lives_of(self.hosts[host].processes());
         connected.into_keys().filter(|life| at_stake.contains(life)).collect()
     }

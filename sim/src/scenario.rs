@@ -8,6 +8,7 @@ use keeper::bytes::{Name, OwnerTag};
 use keeper::config::{Config, GraceMode, Limits, Unreachable};
 use keeper::identity::{Lane, Transport};
 use keeper::request::Form;
+use server::rpc::duplicates::Bounds;
 use store::Durability;
 
 use crate::host::{Doing, Host, Process};
@@ -33,6 +34,7 @@ pub enum Kind {
 pub struct Scenario {
     pub config: Config,
     pub durability: Durability,
+    pub duplicates: Bounds,
     /// Take a step after each input and check each answer on its own, or after a whole batch.
     pub one_by_one: bool,
     /// Chances in a thousand for each packet while the faults last.
@@ -85,6 +87,11 @@ impl Scenario {
         Self {
             config,
             durability: if random.percent(60) { Durability::Process } else { Durability::Power },
+            duplicates: Bounds {
+                per_origin: if random.percent(30) { 40 } else { 4096 },
+                entries: 10_000,
+                bytes: 1 << 20,
+            },
             one_by_one: random.percent(80),
             lose: if bad { random.between(5, 60) } else { 0 },
             repeat: if bad { random.between(5, 60) } else { 10 },

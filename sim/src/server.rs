@@ -10,11 +10,12 @@ use keeper::Keeper;
 use keeper::identity::Epoch;
 use keeper::step::{Message, Step};
 use keeper::time::Time;
+use server::engine::batch::Batch;
 use store::{Store, Token};
 
 pub use self::commit::CommitFault;
 
-use crate::driver::{Background, Decided, Driver, Input};
+use crate::engine::{Background, Decided, Engine, Input};
 use crate::judge::note::Note;
 use crate::network::DELAY_MAX;
 use crate::queue::{Ms, SECOND};
@@ -22,7 +23,7 @@ use crate::world::{Event, Phase, World};
 
 impl World {
     pub fn start_server(&mut self, life: u32) {
-        if life != self.server.life || self.server.driver.is_some() {
+        if life != self.server.life || self.server.engine.is_some() {
             return;
         }
         let saved = match self.disk.load() {
@@ -35,8 +36,9 @@ impl World {
         let mut config = self.scenario.config.clone();
         config.seed ^= u64::from(life);
         let keeper = Keeper::restore(saved.clone(), epoch, config, time);
-        let mut driver = Driver::new(keeper, self.now, token);
-        let (step, token, stops) = driver.take_step();
+        let mut engine = Engine::new(keeper, self.now, token, self.scenario.duplicates);
+        let batch = engine.decider.take_batch();
+        let step = step_of(&batch);
         self.tell(|_| {
             format!(
                 "server starts, epoch {}, {:?}, {} hosts, {} locks",
@@ -46,24 +48,25 @@ impl World {
                 saved.locks.len()
             )
         });
-        self.judge_start(&driver.core.keeper, &saved, epoch, &step);
+        self.judge_start(&engine.decider.keeper, &saved, epoch, &step);
         let mut decided = Decided::default();
         let background = self.background(&step);
-        decided.join(step, token, stops, background);
-        self.server.driver = Some(driver);
+        decided.join(batch, background);
+        self.server.engine = Some(engine);
         self.begin_commit(decided);
     }
 
     pub fn crash_server(&mut self, power: bool) {
-        let Some(driver) = self.server.driver.take() else { return };
+        let Some(engine) = self.server.engine.take() else { return };
         self.fault(if power { "power loss" } else { "server kill" });
-        if let Some(grace) = driver.core.keeper.grace() {
+        if let Some(grace) = engine.decider.keeper.grace() {
             self.tally.reach("double restart in grace");
             if grace.exactness == keeper::change::Exactness::Roster {
                 self.tally.reach("kill inside a roster grace");
             }
         }
-        if driver.committing.as_ref().is_some_and(|d| self.disk.written_token() == d.batch.token) {
+        let written = self.disk.written_token();
+        if engine.stage.as_ref().is_some_and(|(stage, _)| stage.batch().token() == written) {
             self.tally.reach("crash between write and reply");
         }
         let lost = if power { self.disk.lose_power(&mut self.random) } else { 0 };
@@ -75,7 +78,7 @@ impl World {
     }
 
     pub fn server_is_down(&mut self) {
-        self.server.driver = None;
+        self.server.engine = None;
         self.server.open = false;
         self.server.life += 1;
         self.disk.next_fault = None;
@@ -98,7 +101,7 @@ impl World {
 
     /// One more restart while nothing else goes wrong: everybody must get everything back.
     pub fn restart_once(&mut self) {
-        if self.server.driver.is_none() {
+        if self.server.engine.is_none() {
             return;
         }
         if self.phase == Phase::Calm {
@@ -111,20 +114,20 @@ impl World {
 
     pub fn input(&mut self, input: Input) {
         let now = self.now;
-        if let Some(driver) = &mut self.server.driver {
-            driver.push(input, now);
-            self.wake_driver();
+        if let Some(engine) = &mut self.server.engine {
+            engine.push(input, now);
+            self.wake_engine();
         }
     }
 
-    pub fn wake_driver(&mut self) {
+    pub fn wake_engine(&mut self) {
         let life = self.server.life;
-        if let Some(driver) = &mut self.server.driver
-            && !driver.gathering
-            && driver.committing.is_none()
-            && !driver.queue.is_empty()
+        if let Some(engine) = &mut self.server.engine
+            && !engine.gathering
+            && engine.stage.is_none()
+            && !engine.inbox.is_empty()
         {
-            driver.gathering = true;
+            engine.gathering = true;
             let pause = self.random.below(3);
             self.later(pause, Event::Gather { life });
         }
@@ -134,14 +137,14 @@ impl World {
     pub fn gather(&mut self) {
         let wall_ms = self.wall_ms();
         let now = self.now;
-        let Some(mut driver) = self.server.driver.take() else { return };
-        driver.gathering = false;
-        if driver.committing.is_some() {
-            self.server.driver = Some(driver);
+        let Some(mut engine) = self.server.engine.take() else { return };
+        engine.gathering = false;
+        if engine.stage.is_some() {
+            self.server.engine = Some(engine);
             return;
         }
-        let time = driver.time(now, wall_ms);
-        let mut inputs = driver.queue.take().into_iter().peekable();
+        let time = engine.time(now, wall_ms);
+        let mut inputs = engine.inbox.take().into_iter().peekable();
         let together = if self.scenario.one_by_one { 1 } else { usize::MAX };
         let mut decided = Decided::default();
         let mut stops = false;
@@ -152,21 +155,22 @@ impl World {
                     self.violate("R4.6", || "something is done after the clean stop".to_owned());
                 }
                 stops |= matches!(input, Input::Stop);
-                if let Some(note) = Note::of(&input, &driver.core.keeper) {
+                if let Some(note) = Note::of(&input, &engine.decider.keeper) {
                     self.tell_input(&note);
                     notes.push(note);
                 }
-                driver.hand_in(input, time);
+                engine.handle(input, time);
             }
             if notes.iter().any(|note| matches!(note, Note::Timeout)) {
-                self.judge_timer(&driver.core.keeper, time);
+                self.judge_timer(&engine.decider.keeper, time);
             }
-            let (step, token, stops) = driver.take_step();
-            self.judge(&driver.core.keeper, &notes, &step, time);
+            let batch = engine.decider.take_batch();
+            let step = step_of(&batch);
+            self.judge(&engine.decider.keeper, &notes, &step, time);
             let background = self.background(&step);
-            decided.join(step, token, stops, background);
+            decided.join(batch, background);
         }
-        self.server.driver = Some(driver);
+        self.server.engine = Some(engine);
         self.begin_commit(decided);
     }
 
@@ -185,29 +189,38 @@ impl World {
     pub fn set_timer(&mut self) {
         let life = self.server.life;
         let now = self.now;
-        let Some(driver) = &mut self.server.driver else { return };
-        let Some(at) = driver.core.keeper.poll_timeout() else { return };
+        let Some(engine) = &mut self.server.engine else { return };
+        let Some(at) = engine.decider.keeper.poll_timeout() else { return };
         // A timer that wants the fraction of a millisecond gets the whole.
-        let at = driver.started + at.as_nanos().div_ceil(1_000_000) as Ms;
+        let at = engine.started + at.as_nanos().div_ceil(1_000_000) as Ms;
         let at = at.max(now);
-        if driver.timer.is_none_or(|timer| at < timer || timer < now) {
-            driver.timer = Some(at);
+        if engine.timer.is_none_or(|timer| at < timer || timer < now) {
+            engine.timer = Some(at);
             self.later(at - now, Event::KeeperTimer { life });
         }
     }
 
     pub fn keeper_timer(&mut self) {
         let now = self.now;
-        let Some(driver) = &mut self.server.driver else { return };
-        if driver.timer.is_some_and(|timer| timer <= now) {
-            driver.timer = None;
+        let Some(engine) = &mut self.server.engine else { return };
+        if engine.timer.is_some_and(|timer| timer <= now) {
+            engine.timer = None;
         }
-        let started = driver.started;
-        let due = driver.core.keeper.poll_timeout().map(|at| started + at.as_millis() as Ms);
+        let started = engine.started;
+        let due = engine.decider.keeper.poll_timeout().map(|at| started + at.as_millis() as Ms);
         if due.is_some_and(|due| due <= now) {
             self.input(Input::Timeout);
-        } else if driver.committing.is_none() {
+        } else if engine.stage.is_none() {
             self.set_timer();
         }
+    }
+}
+
+/// What a batch says, as one step of the keeper.
+fn step_of(batch: &Batch) -> Step {
+    Step {
+        changes: batch.changes().to_vec(),
+        messages: batch.messages().to_vec(),
+        events: batch.events().to_vec(),
     }
 }

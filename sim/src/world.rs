@@ -6,11 +6,10 @@ use std::rc::Rc;
 use keeper::bytes::Handle;
 use keeper::identity::{ClientId, GrantId};
 use keeper::request::{GrantAnswer, Question};
-use store::Committed;
 
 use crate::ask;
 use crate::disk::Disk;
-use crate::driver::{Answered, Driver};
+use crate::engine::{Answered, Engine};
 use crate::host::{Host, Process};
 use crate::model::Model;
 use crate::network::{Direction, Link};
@@ -68,10 +67,6 @@ pub enum Event {
         life: u32,
     },
     Written {
-        life: u32,
-        outcome: Committed,
-    },
-    Settle {
         life: u32,
     },
     Sync,
@@ -139,7 +134,7 @@ pub struct Outcome {
 
 pub struct Server {
     pub life: u32,
-    pub driver: Option<Driver>,
+    pub engine: Option<Engine>,
     /// Sockets are open: the start is committed (I3).
     pub open: bool,
 }
@@ -224,7 +219,7 @@ impl World {
             links: vec![weather; hosts.len()],
             disk: Disk::new(scenario.durability),
             commit_fault: None,
-            server: Server { life: 0, driver: None, open: false },
+            server: Server { life: 0, engine: None, open: false },
             model: Model::new(processes.len()),
             story: Story::new(options.story),
             tally: Tally::default(),
@@ -287,8 +282,7 @@ impl World {
             Event::Expire { life } => self.if_alive(life, Self::expire),
             Event::KeeperTimer { life } => self.if_alive(life, Self::keeper_timer),
             Event::Write { life } => self.if_alive(life, Self::write),
-            Event::Written { life, outcome } => self.if_alive(life, |w| w.written(outcome)),
-            Event::Settle { life } => self.if_alive(life, Self::settle),
+            Event::Written { life } => self.if_alive(life, Self::written),
             Event::Sync => {
                 self.disk.sync();
                 if self.phase < Phase::WindingDown {
@@ -326,7 +320,7 @@ impl World {
     }
 
     fn if_alive(&mut self, life: u32, act: impl FnOnce(&mut Self)) {
-        if life == self.server.life && self.server.driver.is_some() {
+        if life == self.server.life && self.server.engine.is_some() {
             act(self);
         }
     }

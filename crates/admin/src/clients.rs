@@ -45,7 +45,7 @@ pub async fn list(
             Problem::bad_request("`after` is the `next` of the page before, as in c3")
         })?,
     };
-    let now = control.driver().clock().elapsed();
+    let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| {
         let found = keeper.clients(after);
         let wanted =
@@ -144,7 +144,7 @@ pub async fn forget(
     responses((status = 200, body = Vec<Notice>), Problems))]
 pub async fn notices(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Notice>>, Problem> {
     let control = shared.control()?;
-    let now = control.driver().clock().elapsed();
+    let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| {
         let owed = keeper.notices().take(NOTICES_MAX);
         owed.filter_map(|notice| {
@@ -207,7 +207,7 @@ pub fn may_go_on(client: &Client) -> Option<String> {
 }
 
 pub async fn one_of(control: &Control, id: ClientId, probe: bool) -> Result<Client, Problem> {
-    let now = control.driver().clock().elapsed();
+    let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| {
         let view = keeper.client(id)?;
         let host = view.client.registrant.is_none().then(|| view.client.key());

@@ -58,7 +58,7 @@ pub async fn stream(
         // It ends when the reader is gone, or the server.
         let _ = tokio::select! {
             told = tell(&control, start, tally, &to) => told,
-            _ = control.driver().ended() => None,
+            _ = control.engine().ended() => None,
             () = to.closed() => None,
         };
         drop(place);
@@ -233,12 +233,12 @@ pub async fn keep_tally(control: Control, tally: watch::Sender<Option<Tally>>) {
     loop {
         tokio::select! {
             _ = every.tick() => {}
-            _ = control.driver().ended() => return,
+            _ = control.engine().ended() => return,
         }
         if tally.receiver_count() == 0 {
             continue;
         }
-        let Some(now) = control.driver().read(|keeper| (keeper.next_id(), count(keeper))).await
+        let Some(now) = control.engine().read(|keeper| (keeper.next_id(), count(keeper))).await
         else {
             return;
         };

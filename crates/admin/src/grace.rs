@@ -23,7 +23,7 @@ const EXPECTED_MAX: usize = 100;
     responses((status = 200, body = GraceStatus), Problems))]
 pub async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<GraceStatus>, Problem> {
     let control = shared.control()?;
-    let now = control.driver().clock().elapsed();
+    let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| look(keeper, now);
     Ok(Json(control.look(look).await?))
 }

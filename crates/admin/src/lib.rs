@@ -3,7 +3,7 @@
 //!
 //! A question goes one way: `listen` (a connection, and who is at its other end) -> `caller` (may it
 //! ask?) -> the file of its noun -> a short look at the keeper -> `row`, `shown` (text). Nothing here
-//! makes the driver wait for more than a bounded number of rows.
+//! makes the engine wait for more than a bounded number of rows.
 #![forbid(unsafe_code)]
 
 pub mod api;

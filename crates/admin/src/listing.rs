@@ -1,6 +1,6 @@
 //! Listing locks, shares and waiters, page by page.
 //!
-//! The driver waits while a page is taken from the keeper, so that takes a bounded number of rows;
+//! The engine waits while a page is taken from the keeper, so that takes a bounded number of rows;
 //! what is sought by a filter is sought in several short looks.
 
 use axum::http::StatusCode;
@@ -16,7 +16,7 @@ use crate::files::Files;
 use crate::row::Row;
 use crate::shown;
 
-/// Rows that are looked at while the driver waits.
+/// Rows that are looked at while the engine waits.
 pub const LOOK_MAX: usize = 2000;
 /// Rows that are looked at for one question; the page then ends early.
 const SEEK_MAX: usize = 40_000;

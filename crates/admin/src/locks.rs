@@ -155,7 +155,7 @@ pub fn limit_of(limit: Option<u32>) -> Result<usize, Problem> {
 /// As the API says it.
 async fn tell(control: &Control, rows: &[Row]) -> Result<Vec<Lock>, Problem> {
     let files = Files::of(control, rows).await?;
-    let now_ms = control.driver().clock().now().wall_ms;
+    let now_ms = control.engine().clock().now().wall_ms;
     Ok(rows.iter().map(|row| row.tell(&files, now_ms)).collect())
 }
 

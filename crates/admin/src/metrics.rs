@@ -41,10 +41,10 @@ pub async fn scrape(State(shared): State<Arc<Shared>>) -> Result<Response, Probl
         return Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail)
             .hint("set metrics = true in [admin]"));
     }
-    let now = control.driver().clock().elapsed();
-    // While the store fails the driver waits with it, and that is when metrics are wanted most.
+    let now = control.engine().clock().elapsed();
+    // While the store fails the engine waits with it, and that is when metrics are wanted most.
     let gauges = Gauges::read(&control, now).await.ok();
-    let stalled = control.driver().stalled_for().map_or(0.0, |since| since.as_secs_f64());
+    let stalled = control.engine().stalled_for().map_or(0.0, |since| since.as_secs_f64());
     let (store, version) = (shared.facts.store.clone(), shared.facts.version.clone());
     let mut registry = Registry::default();
     let seen = Seen { gauges, stalled, store, version };

@@ -1,4 +1,4 @@
-//! What is taken from the keeper while the driver waits: counted pointers and numbers. Names, paths
+//! What is taken from the keeper while the engine waits: counted pointers and numbers. Names, paths
 //! and times become text afterwards, when nobody waits.
 
 use std::sync::Arc;

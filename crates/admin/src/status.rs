@@ -27,7 +27,7 @@ pub async fn status(State(shared): State<Arc<Shared>>) -> Result<Json<Status>, P
         Ok(control) => control,
         Err(_) => return Ok(Json(standing_by(&shared))),
     };
-    // While the store fails, the driver waits with it: then what was seen last is told.
+    // While the store fails, the engine waits with it: then what was seen last is told.
     let looked = match Look::take(&control).await {
         Ok(looked) => {
             *shared.last_look() = Some(looked.clone());
@@ -36,7 +36,7 @@ pub async fn status(State(shared): State<Arc<Shared>>) -> Result<Json<Status>, P
         Err(NotDone::Ending) => return Err(Problem::ending()),
         Err(_) => shared.last_look().clone(),
     };
-    let stalled = control.driver().stalled_for();
+    let stalled = control.engine().stalled_for();
     Ok(Json(serving(&shared, &control, looked, stalled)))
 }
 
@@ -96,7 +96,7 @@ pub async fn health() -> Json<Done> {
     responses((status = 200, body = Done), Problems))]
 pub async fn ready(State(shared): State<Arc<Shared>>) -> Result<Json<Done>, Problem> {
     let control = shared.control()?;
-    match control.driver().stalled_for() {
+    match control.engine().stalled_for() {
         None => Ok(Json(Done { done: "serving".into() })),
         Some(_) => Err(NotDone::Stalled.into()),
     }
@@ -115,7 +115,7 @@ pub struct Look {
 
 impl Look {
     async fn take(control: &Control) -> Result<Self, NotDone> {
-        let now = control.driver().clock().elapsed();
+        let now = control.engine().clock().elapsed();
         let look = control.look(move |keeper| Self::at(keeper, now)).await?;
         clients::see_all(control, look, |look: &mut Self, keeper, view| {
             let state = clients::state_of(keeper, view);

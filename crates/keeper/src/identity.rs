@@ -134,7 +134,7 @@ impl Lane {
 }
 
 /// Who asks: a host, and the way it came.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
     pub host: HostKey,
     pub lane: Lane,

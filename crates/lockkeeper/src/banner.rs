@@ -20,7 +20,7 @@ pub async fn banner(
     as_server: bool,
     admin: Option<String>,
 ) -> String {
-    let found = server.driver().read(Found::look).await;
+    let found = server.engine().read(Found::look).await;
     let mut text = String::new();
     let mut line = |name: &str, rest: String| {
         let _ = writeln!(text, "{name:<10}{rest}");

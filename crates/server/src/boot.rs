@@ -16,25 +16,25 @@ use vfs::{Exports, HandleKey};
 
 use crate::chronicle::Chronicle;
 use crate::control::Control;
-use crate::dispatch::Dispatcher;
-use crate::driver::core::Input;
-use crate::driver::{Driver, End};
+use crate::engine::{End, Engine, Input};
 use crate::files::Files;
-use crate::limits::Limits;
 use crate::liveness::{self, Liveness};
 use crate::locks::{self, Carrier, Locks, LocksError};
 use crate::meters::Meters;
 use crate::outbound::{self, Outbound, Report};
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
-use crate::service::Program;
+use crate::rpc::dispatch::Dispatcher;
+use crate::rpc::limits::Limits;
+use crate::rpc::workers::Workers;
+use crate::service::Service;
 use crate::service::mount::MountService;
 use crate::service::nfs3::Nfs3;
 use crate::service::nlm::Nlm;
 use crate::service::nsm::Nsm;
 use crate::service::rpcbind::Rpcbind;
 use crate::tenure::Tenure;
+use crate::transport::Peer;
 use crate::transport::listen::{ListenError, Listeners};
-use crate::workers::Workers;
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -103,7 +103,7 @@ enum Early {
 }
 
 /// Lets go of the locks as a crash does, unless they were left in order.
-struct Custody(Driver);
+struct Custody(Engine);
 
 impl Drop for Custody {
     fn drop(&mut self) {
@@ -164,7 +164,7 @@ impl Server {
         let reserved_ports = locks.reserved_ports;
         let meters = config.metrics.then(|| Arc::new(Meters::default()));
         let restored = locks::restore(locks, limits.lock_requests_max, meters.clone())?;
-        let chronicle = Arc::new(Chronicle::new(restored.epoch));
+        let chronicle = Arc::new(Chronicle::new(restored.epoch.get()));
         let tenure = restored.tenure;
         let workers = Workers::start(limits.workers, vfs::local::prepare_worker_thread)
             .map_err(BootError::Workers)?;
@@ -173,11 +173,11 @@ impl Server {
 
         restored.fenced.iter().for_each(|address| files.fences.set(*address, true));
 
-        let listeners = Listeners::bind(config.listen, &tenure)?;
-        let locks = Custody(restored.driver);
-        let driver = &locks.0;
+        let listeners = Listeners::bind(config.listen, &tenure, restored.epoch)?;
+        let locks = Custody(restored.engine);
+        let engine = &locks.0;
         let report = {
-            let (reporter, meters) = (driver.reporter(), meters.clone());
+            let (reporter, meters) = (engine.reporter(), meters.clone());
             Arc::new(move |report| {
                 reporter.report(match report {
                     Report::Granted(grant, answer) => {
@@ -200,7 +200,7 @@ impl Server {
         };
         let outbound = Outbound::new(settings, listeners.datagrams(), report);
         let on_reset = {
-            let reporter = driver.reporter();
+            let reporter = engine.reporter();
             Arc::new(move |address: IpAddr, name: &Name| {
                 reporter.report(Input::Reset(HostKey::new(address, name.clone())));
             })
@@ -212,35 +212,45 @@ impl Server {
         let liveness = Liveness::new(settings, on_reset);
         let nlm = Nlm::new(
             files.clone(),
-            driver.clone(),
+            engine.clone(),
             outbound.clone(),
             liveness.clone(),
             reserved_ports,
         );
         let crash = Arc::new(Notify::new());
         let nsm = Nsm::new(
-            driver.clone(),
-            restored.epoch.nsm_state(),
+            engine.clone(),
+            restored.epoch.get().nsm_state(),
             reserved_ports,
             config.simulated_crash.then(|| crash.clone()),
         );
-        let programs = vec![
-            Program::Direct(Arc::new(Nfs3::new(files.clone()))),
-            Program::Direct(Arc::new(MountService::new(files.clone()))),
-            Program::Deferred(Arc::new(nlm)),
-            Program::Deferred(Arc::new(nsm)),
+        let services: Vec<Arc<dyn Service>> = vec![
+            Arc::new(Nfs3::new(files.clone())),
+            Arc::new(MountService::new(files.clone())),
+            Arc::new(nlm),
+            Arc::new(nsm),
         ];
-        let served = programs
+        let served = services
             .iter()
-            .flat_map(|program| program.versions().iter().map(|v| (program.number(), *v)))
+            .flat_map(|service| service.versions().iter().map(|v| (service.program(), *v)))
             .collect();
+        let on_heard = {
+            let (reporter, files) = (engine.reporter(), files.clone());
+            Box::new(move |peer: &Peer| {
+                let address = peer.remote.ip();
+                if files.admits(address) {
+                    reporter.report(Input::Heard(address));
+                }
+            })
+        };
         let dispatcher = Dispatcher::new(
-            programs,
+            services,
             workers.clone(),
             limits.clone(),
             liveness.clone(),
             tenure.clone(),
             meters.clone(),
+            on_heard,
         );
         let dispatcher = Arc::new(dispatcher);
 
@@ -251,13 +261,15 @@ impl Server {
 
         let rpcbind = choose_rpcbind(config.rpcbind, &registrar).await?;
         let (rpcbind, table) = match rpcbind {
-            RpcbindState::Embedded { .. } => match registrar.listen(config.listen, &tenure) {
-                Ok(listening) => (rpcbind, Some(listening)),
-                Err(failed) if config.rpcbind == RpcbindMode::Auto => {
-                    (RpcbindState::Off { reason: failed.to_string() }, None)
+            RpcbindState::Embedded { .. } => {
+                match registrar.listen(config.listen, &tenure, restored.epoch) {
+                    Ok(listening) => (rpcbind, Some(listening)),
+                    Err(failed) if config.rpcbind == RpcbindMode::Auto => {
+                        (RpcbindState::Off { reason: failed.to_string() }, None)
+                    }
+                    Err(failed) => return Err(failed.into()),
                 }
-                Err(failed) => return Err(failed.into()),
-            },
+            }
             RpcbindState::System { .. } => {
                 let every = config.rpcbind_check_every;
                 tasks.spawn(keep_registered(registrar.clone(), every, stopped.clone()));
@@ -269,14 +281,15 @@ impl Server {
         // that gets in there and is refused at port 111 pauses for five seconds.
         listeners.listen()?.serve(&dispatcher, &stopped, &mut tasks);
         if let Some(listening) = table {
-            let table = Program::Direct(Arc::new(Rpcbind::new(registrar.table())));
+            let table = Rpcbind::new(registrar.table());
             let dispatcher = Dispatcher::new(
-                vec![table],
+                vec![Arc::new(table)],
                 workers.clone(),
                 limits,
                 liveness.clone(),
                 tenure.clone(),
                 meters.clone(),
+                Box::new(|_| ()),
             );
             listening.serve(&Arc::new(dispatcher), &stopped, &mut tasks);
         }
@@ -288,7 +301,7 @@ impl Server {
         // Now that clients find us, they are told that we are back.
         let watched = liveness.clone();
         let control = Control {
-            driver: driver.clone(),
+            engine: engine.clone(),
             files: files.clone(),
             liveness: liveness.clone(),
             chronicle: chronicle.clone(),
@@ -296,17 +309,17 @@ impl Server {
             rpcbind: rpcbind.clone(),
         };
         let carrier = Carrier {
-            reporter: driver.reporter(),
+            reporter: engine.reporter(),
             outbound,
             liveness,
             files: files.clone(),
             dispatcher: Arc::downgrade(&dispatcher),
             chronicle,
             meters,
-            clock: driver.clock(),
+            clock: engine.clock(),
         };
-        driver.begin(Box::new(carrier), restored.first);
-        tokio::spawn(locks::watch_holders(driver.clone(), watched));
+        engine.begin(Box::new(carrier), restored.first);
+        tokio::spawn(locks::watch_holders(engine.clone(), watched));
         let _dispatcher = dispatcher;
         Ok(Self {
             control,
@@ -324,7 +337,7 @@ impl Server {
     }
 
     /// The lock service.
-    pub fn driver(&self) -> &Driver {
+    pub fn engine(&self) -> &Engine {
         &self.locks.0
     }
 
@@ -357,7 +370,7 @@ impl Server {
         let early = tokio::select! {
             // The sender lives in `self`, so this ends by a stop only.
             _ = stopped.wait_for(|stopped| *stopped) => None,
-            end = self.driver().ended() => match end {
+            end = self.engine().ended() => match end {
                 End::Stopped | End::Abandoned => None,
                 End::Failed(why) => Some(Early::Failed(Failed(why))),
             },
@@ -388,8 +401,8 @@ impl Server {
     }
 
     async fn stop_locks(&self) -> Option<Failed> {
-        self.driver().report(Input::Stop);
-        match timeout(LAST_COMMIT, self.driver().ended()).await {
+        self.engine().report(Input::Stop);
+        match timeout(LAST_COMMIT, self.engine().ended()).await {
             Ok(End::Stopped | End::Abandoned) => None,
             Ok(End::Failed(why)) => Some(Failed(why)),
             Err(_) => Some(Failed(

@@ -14,14 +14,13 @@ use tokio::time::timeout;
 use vfs::{Caller, Context, Export, Exports, FileKey, FileKind, FileSystemId, ObjectId, Patience};
 
 use crate::chronicle::Chronicle;
-use crate::driver::core::Ask;
-use crate::driver::{Driver, Ticket};
+use crate::engine::request::Request;
+use crate::engine::{Decision, Engine};
 use crate::files::{Files, lock_key};
 use crate::liveness::{Inquiry, Liveness};
 use crate::meters::Meters;
 use crate::news::News;
 use crate::registrar::RpcbindState;
-use crate::transport::Mailbag;
 
 /// How long an operator waits for an answer: longer than a request waits for a store that stalls.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -30,7 +29,7 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub struct Control {
-    pub(crate) driver: Driver,
+    pub(crate) engine: Engine,
     pub(crate) files: Arc<Files>,
     pub(crate) liveness: Liveness,
     pub(crate) chronicle: Arc<Chronicle>,
@@ -86,8 +85,8 @@ impl Found {
 }
 
 impl Control {
-    pub fn driver(&self) -> &Driver {
-        &self.driver
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     pub fn chronicle(&self) -> &Chronicle {
@@ -111,9 +110,9 @@ impl Control {
         &self,
         look: impl FnOnce(&Keeper) -> R + Send + 'static,
     ) -> Result<R, NotDone> {
-        match timeout(LOOK_MAX, self.driver.read(look)).await {
+        match timeout(LOOK_MAX, self.engine.read(look)).await {
             Ok(Some(seen)) => Ok(seen),
-            _ if self.driver.has_ended() => Err(NotDone::Ending),
+            _ if self.engine.has_ended() => Err(NotDone::Ending),
             _ => Err(NotDone::Stalled),
         }
     }
@@ -125,14 +124,17 @@ impl Control {
         action: OperatorAction,
     ) -> Result<OperatorDone, NotDone> {
         let (answer, answered) = oneshot::channel();
-        let request = OperatorRequest { id: self.driver.new_id(), by: by.clone(), action };
-        self.driver.ask(Ask::Operator(request), Box::new(Wish(answer)));
-        self.driver.flush();
+        let request = OperatorRequest { id: self.engine.new_id(), by: by.clone(), action };
+        let sink = move |decision, _: &mut _| {
+            // The operator may have gone away; it is done nevertheless.
+            let _ = answer.send(decision);
+        };
+        self.engine.ask(Request::Operator(request), Box::new(sink));
+        self.engine.flush();
         match timeout(PATIENCE, answered).await {
-            Ok(Ok(Some(Ok(done)))) => Ok(done),
-            Ok(Ok(Some(Err(refused)))) => Err(NotDone::Refused(refused)),
-            Ok(Ok(None)) => Err(NotDone::Stalled),
-            Ok(Err(_)) | Err(_) if self.driver.has_ended() => Err(NotDone::Ending),
+            Ok(Ok(Decision::Reply(Reply::Operator(done)))) => done.map_err(NotDone::Refused),
+            Ok(Ok(Decision::Reply(_) | Decision::Stalled(_))) => Err(NotDone::Stalled),
+            Ok(Err(_)) | Err(_) if self.engine.has_ended() => Err(NotDone::Ending),
             Ok(Err(_)) | Err(_) => Err(NotDone::Stalled),
         }
     }
@@ -141,7 +143,7 @@ impl Control {
     pub fn note(&self, kind: &'static str, text: String, by: &Name) {
         let news = News::of_operator(kind, text, by.clone());
         news.log();
-        self.chronicle.write(self.driver.clock().now().wall_ms, news);
+        self.chronicle.write(self.engine.clock().now().wall_ms, news);
     }
 
     /// Whether a host's lock manager answers now.
@@ -232,21 +234,4 @@ fn file_of(key: &keeper::bytes::FileKey) -> Option<FileKey> {
     let (filesystem, object) = key.bytes().split_first_chunk()?;
     let filesystem = FileSystemId(u64::from_be_bytes(*filesystem));
     Some(FileKey { filesystem, object: ObjectId::new(object)? })
-}
-
-type Answer = Option<Result<OperatorDone, OperatorError>>;
-
-struct Wish(oneshot::Sender<Answer>);
-
-impl Ticket for Wish {
-    fn answer(self: Box<Self>, reply: Reply, _: &mut Mailbag) {
-        if let Reply::Operator(done) = reply {
-            // Whoever asked may have gone away; it is done nevertheless.
-            let _ = self.0.send(Some(done));
-        }
-    }
-
-    fn stalled(self: Box<Self>, _: &Ask, _: &mut Mailbag) {
-        let _ = self.0.send(None);
-    }
 }

@@ -101,6 +101,11 @@ impl Files {
         Ok(export)
     }
 
+    /// Whether any export admits this address.
+    pub fn admits(&self, address: IpAddr) -> bool {
+        self.exports_now().iter().any(|export| export.rules.admits(address))
+    }
+
     /// The file that a lock is on. The export may be gone: whoever gives something back needs
     /// nothing but the handle (R3.7).
     pub fn lock_target(&self, handle: &[u8]) -> Result<LockTarget> {

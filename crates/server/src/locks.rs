@@ -14,20 +14,20 @@ use keeper::identity::{ClientId, Epoch, HostKey, Lane, Transport};
 use keeper::request::Question;
 use keeper::step::{Grant, Notice};
 use store::transfer::is_unfinished;
-use store::{Committed, Lease, Memory, Store, StoreError};
+use store::{Lease, Memory, Store, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::debug;
 
 use crate::chronicle::Chronicle;
-use crate::dispatch::Dispatcher;
-use crate::driver::core::{Batch, Core, Input};
-use crate::driver::{Clock, Driver, Hands, Reporter};
+use crate::engine::batch::{Decider, DurableBatch, DurableEpoch, Progress};
+use crate::engine::{Clock, Effects, Engine, Input, Reporter};
 use crate::files::Files;
 use crate::liveness::{Inquiry, Liveness};
 use crate::meters::Meters;
 use crate::news;
 use crate::our_names;
 use crate::outbound::Outbound;
+use crate::rpc::dispatch::Dispatcher;
 use crate::tenure::Tenure;
 
 /// Where locks are kept, and how they behave.
@@ -64,13 +64,15 @@ pub enum LocksError {
     Epoch { path: PathBuf, error: io::Error },
     #[error("cannot start the committer thread: {0}")]
     Thread(io::Error),
+    #[error("the store took the start without its epoch")]
+    NoEpoch,
 }
 
 /// A keeper whose start is durable, and what it wants told.
 pub struct Restored {
-    pub driver: Driver,
-    pub first: Batch,
-    pub epoch: Epoch,
+    pub engine: Engine,
+    pub first: DurableBatch,
+    pub epoch: DurableEpoch,
     pub fenced: Vec<std::net::IpAddr>,
     pub tenure: Tenure,
 }
@@ -100,16 +102,16 @@ pub fn restore(
     let fenced = saved.clients.values().filter(|client| client.fenced);
     let fenced = fenced.map(|client| client.address).collect();
     let clock = Clock::start();
-    let mut core = Core::new(Keeper::restore(saved, epoch, config, clock.now()), last);
-    let first = core.take_batch();
-    match store.commit(&first.changes, first.token) {
-        Committed::Done => {}
-        Committed::NotWritten(error) | Committed::Unknown(error) => return Err(error.into()),
-    }
+    let mut decider = Decider::new(Keeper::restore(saved, epoch, config, clock.now()), last);
+    let first = match decider.take_batch().commit().attempt(&mut *store) {
+        Progress::Durable(first) => first,
+        Progress::Failed(_, error) => return Err(error.into()),
+    };
+    let epoch = first.epoch().ok_or(LocksError::NoEpoch)?;
     let tenure = Tenure::new(lease);
-    let driver = Driver::new(core, store, clock, queue_max, tenure.clone(), meters);
-    let driver = driver.map_err(LocksError::Thread)?;
-    Ok(Restored { driver, first, epoch, fenced, tenure })
+    let engine = Engine::new(decider, store, clock, queue_max, tenure.clone(), meters);
+    let engine = engine.map_err(LocksError::Thread)?;
+    Ok(Restored { engine, first, epoch, fenced, tenure })
 }
 
 /// One who carries out what the keeper wants, and tells people what happened.
@@ -124,7 +126,7 @@ pub struct Carrier {
     pub clock: Clock,
 }
 
-impl Hands for Carrier {
+impl Effects for Carrier {
     fn grant(&self, grant: Grant) {
         if let Some(meters) = &self.meters
             && grant.attempt == 1
@@ -154,7 +156,7 @@ impl Hands for Carrier {
         });
     }
 
-    fn happened(&self, keeper: &Keeper, event: Event) {
+    fn event(&self, keeper: &Keeper, event: Event) {
         match &event {
             Event::Rebooted { client, .. } => {
                 if let Some(view) = keeper.client(*client)
@@ -185,16 +187,16 @@ impl Hands for Carrier {
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// Keeps the witnesses in step with who holds locks, recovered ones too.
-pub async fn watch_holders(driver: Driver, liveness: Liveness) {
+pub async fn watch_holders(engine: Engine, liveness: Liveness) {
     let mut every = interval(LOOK_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watched: HashSet<HostKey> = HashSet::new();
     loop {
         tokio::select! {
             _ = every.tick() => {}
-            _ = driver.ended() => return,
+            _ = engine.ended() => return,
         }
-        let Some(holders) = driver.read(holders).await else { return };
+        let Some(holders) = engine.read(holders).await else { return };
         let now: HashSet<HostKey> = holders.iter().map(|(host, _)| host.clone()).collect();
         for (host, lane) in &holders {
             liveness.watch(host, *lane);
@@ -324,8 +326,8 @@ pub(crate) mod tests {
         let locks = || Locks { epoch_copy: Some(path.clone()), ..Locks::in_memory() };
         let first = restore(locks(), 10, None).unwrap();
         let second = restore(locks(), 10, None).unwrap();
-        assert_eq!(first.epoch.nsm_state(), (9_000_000_001u64 as u32).wrapping_mul(2) | 1);
-        assert_eq!(second.epoch.nsm_state(), first.epoch.nsm_state().wrapping_add(2));
+        assert_eq!(first.epoch.get().nsm_state(), (9_000_000_001u64 as u32).wrapping_mul(2) | 1);
+        assert_eq!(second.epoch.get().nsm_state(), first.epoch.get().nsm_state().wrapping_add(2));
     }
 
     #[test]

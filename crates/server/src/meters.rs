@@ -11,7 +11,7 @@ use keeper::identity::ClientId;
 use keeper::request::{GrantAnswer, NoticeResult};
 use keeper::step::{Cancelled, Outcome, Reply, Tested};
 
-use crate::driver::core::Ask;
+use crate::engine::request::{Request, WhenStalled};
 
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
@@ -221,15 +221,16 @@ impl Meters {
     }
 
     /// Refused because the store has not worked for too long.
-    pub fn stalled(&self, ask: &Ask, reclaim: bool) {
-        let asked = match ask {
-            Ask::Lock(_) => Asked::Lock,
-            Ask::Test(_) => Asked::Test,
-            Ask::Share(_) => Asked::Share,
-            // What gives back is not answered, and comes again.
+    pub fn stalled(&self, request: &Request) {
+        let asked = match request {
+            // It is not answered, and comes again.
+            request if request.when_stalled() == WhenStalled::NoReply => return,
+            Request::Lock(_) => Asked::Lock,
+            Request::Test(_) => Asked::Test,
+            Request::Share(_) => Asked::Share,
             _ => return,
         };
-        self.decided(asked, Result::Refused, reclaim);
+        self.decided(asked, Result::Refused, false);
     }
 
     fn decided(&self, asked: Asked, result: Result, reclaim: bool) {

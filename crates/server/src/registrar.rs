@@ -11,6 +11,7 @@ use client::{CallError, Connection, Options};
 use tracing::{info, warn};
 use wire::rpcbind::{Binding, Mapping, Netid, Text, universal, v2, v4};
 
+use crate::engine::batch::DurableEpoch;
 use crate::service::rpcbind::{OWN, Registered};
 use crate::tenure::Tenure;
 use crate::transport::listen::{ListenError, Listeners, Listening};
@@ -106,8 +107,14 @@ impl Registrar {
     }
 
     /// Sockets for our own rpcbind.
-    pub fn listen(&self, listen: SocketAddr, tenure: &Tenure) -> Result<Listening, ListenError> {
-        Listeners::bind(SocketAddr::new(listen.ip(), self.rpcbind_port), tenure)?.listen()
+    pub fn listen(
+        &self,
+        listen: SocketAddr,
+        tenure: &Tenure,
+        epoch: DurableEpoch,
+    ) -> Result<Listening, ListenError> {
+        let at = SocketAddr::new(listen.ip(), self.rpcbind_port);
+        Listeners::bind(at, tenure, epoch)?.listen()
     }
 
     async fn connect(&self) -> Result<Rpcbind, String> {

@@ -7,72 +7,15 @@ pub mod nlm;
 pub mod nsm;
 pub mod rpcbind;
 
-use std::net::IpAddr;
-use std::sync::Arc;
-
 use vfs::Patience;
-use wire::rpc::Call;
+use wire::rpc::{Accepted, AuthStatus, Call, Denial};
 use wire::{Decode, Encode, Message, Writer};
 
-use crate::task::Task;
-use crate::transport::{Mailbag, Peer};
+use crate::rpc::order::OrderKey;
+use crate::rpc::pending::Incoming;
+use crate::transport::Peer;
 
-/// One RPC program, by when it answers.
-pub enum Program {
-    Direct(Arc<dyn Service>),
-    Deferred(Arc<dyn Deferred>),
-}
-
-impl Program {
-    pub fn number(&self) -> u32 {
-        match self {
-            Self::Direct(service) => service.program(),
-            Self::Deferred(service) => service.program(),
-        }
-    }
-
-    pub fn versions(&self) -> &'static [u32] {
-        match self {
-            Self::Direct(service) => service.versions(),
-            Self::Deferred(service) => service.versions(),
-        }
-    }
-}
-
-/// A program whose answers are not known when a call has been looked at.
-pub trait Deferred: Send + Sync {
-    fn program(&self) -> u32;
-
-    /// In ascending order.
-    fn versions(&self) -> &'static [u32];
-
-    fn repeat(&self, call: &Call) -> Repeat;
-
-    fn reply_bytes(&self) -> usize {
-        512
-    }
-
-    /// What the sender calls itself in this call.
-    fn sender<'a>(&self, _: &'a Call) -> Option<&'a [u8]> {
-        None
-    }
-
-    /// Takes the call, to be answered now or later; gives it back if looking at it takes patience.
-    fn take(&self, task: Task, patience: Patience, mail: &mut Mailbag) -> Option<Task>;
-
-    /// What to reply to a repetition of a call that is done, from what was kept of it.
-    fn again(&self, _: &Call, _: &Peer, kept: Message) -> Message {
-        kept
-    }
-
-    /// Nothing more comes for the moment.
-    fn flush(&self) {}
-
-    /// Somebody at this address is up.
-    fn heard(&self, _: IpAddr) {}
-}
-
-/// A program that answers a call when it has looked at it.
+/// One RPC program.
 pub trait Service: Send + Sync {
     fn program(&self) -> u32;
 
@@ -80,8 +23,13 @@ pub trait Service: Send + Sync {
     fn versions(&self) -> &'static [u32];
 
     /// What a repetition of this call would do.
-    fn repeat(&self, _: &Call) -> Repeat {
+    fn repeat(&self, _: &Call, _: &Peer) -> Repeat {
         Repeat::Harmless
+    }
+
+    /// The name that the caller gives its own machine in this call.
+    fn caller_name<'a>(&self, _: &'a Call) -> Option<&'a [u8]> {
+        None
     }
 
     /// About how large the reply may become, so that memory can be kept in bounds.
@@ -89,13 +37,22 @@ pub trait Service: Send + Sync {
         512
     }
 
-    /// Writes the results after an envelope of success; other verdicts replace that envelope.
-    fn serve(&self, call: &Call, peer: &Peer, patience: Patience, out: &mut Writer) -> Served;
+    /// Serves the call: writes the results after an envelope of success, or takes the call along.
+    fn serve(&self, incoming: &mut Incoming<'_>, patience: Patience, out: &mut Writer) -> Served;
+
+    /// What to reply to a repetition of a call that is done, from what was kept of it.
+    fn replay(&self, _: &Call, _: &Peer, kept: Message) -> Message {
+        kept
+    }
+
+    /// The records that had come are all handed on: what was gathered of them is now done.
+    fn flush(&self) {}
 }
 
+/// What doing a call again would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
-    /// Doing it again gives the same answer.
+    /// It gives the same answer.
     Harmless,
     /// It must be done once; the reply is kept.
     Once,
@@ -105,13 +62,28 @@ pub enum Repeat {
     Lock,
 }
 
+/// What became of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Served {
     Reply,
-    /// Only with [`Patience::Now`]: ask again on a worker thread.
-    NotNow,
-    GarbageArgs,
-    NoSuchProcedure,
+    /// Only with [`Patience::Now`]: serve it on a worker thread, after those of the same `order`
+    /// that are there already.
+    NotNow {
+        order: Option<OrderKey>,
+    },
+    /// The service has taken the call along ([`Incoming::defer`]).
+    Later,
+    /// The procedure did not run.
+    NotRun(Accepted),
+    /// The caller may not call.
+    Denied(Denial),
+}
+
+impl Served {
+    pub const NOT_NOW: Self = Self::NotNow { order: None };
+    pub const GARBAGE: Self = Self::NotRun(Accepted::GarbageArgs);
+    pub const NO_SUCH_PROCEDURE: Self = Self::NotRun(Accepted::ProcedureUnavailable);
+    pub const TOO_WEAK: Self = Self::Denied(Denial::Auth(AuthStatus::TooWeak));
 }
 
 /// Decodes the arguments, or answers that they are garbage.
@@ -119,7 +91,7 @@ macro_rules! decode {
     ($call:expr) => {
         match wire::Decode::from_bytes($call.args.clone()) {
             Ok(args) => args,
-            Err(_) => return $crate::service::Served::GarbageArgs,
+            Err(_) => return $crate::service::Served::GARBAGE,
         }
     };
 }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use wire::Message;
 
-use crate::dispatch::Underway;
+use crate::rpc::duplicates::Origin;
+use crate::rpc::pending::Charge;
 use outgoing::Outgoing;
 use udp::Datagrams;
 
@@ -86,6 +87,22 @@ impl ReplyTo {
         }
     }
 
+    /// True for the first call of a connection, and for every datagram.
+    pub fn hears_first(&self) -> bool {
+        match self {
+            Self::Connection(outgoing) => outgoing.hears_first(),
+            Self::Datagram(..) => true,
+        }
+    }
+
+    /// Whose share of the duplicate request cache a call of this peer counts against.
+    pub fn origin(&self, peer: &Peer) -> Origin {
+        match self {
+            Self::Connection(outgoing) => Origin::Connection(outgoing.id()),
+            Self::Datagram(..) => Origin::Address(peer.remote.ip()),
+        }
+    }
+
     /// Equal for all that lead to one connection.
     fn order(&self) -> usize {
         match self {
@@ -106,19 +123,19 @@ impl ReplyTo {
 
 /// Replies that leave together: those to one connection in one go.
 #[derive(Default)]
-pub struct Mailbag {
+pub struct ReplyBatch {
     replies: Vec<(ReplyTo, Message)>,
-    answered: Vec<Underway>,
+    answered: Vec<Charge>,
 }
 
-impl Mailbag {
+impl ReplyBatch {
     pub fn put(&mut self, to: ReplyTo, message: Message) {
         self.replies.push((to, message));
     }
 
     /// A request whose reply is in here counts as under way until it is sent: who closes a
     /// connection with nothing under way must not come in between.
-    pub fn answers(&mut self, request: Underway) {
+    pub fn answers(&mut self, request: Charge) {
         self.answered.push(request);
     }
 

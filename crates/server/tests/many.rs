@@ -18,7 +18,7 @@ use client::{Connection, Options, mount};
 use keeper::bytes::Name;
 use keeper::change::{Change, Client, Protocol};
 use keeper::identity::{ClientId, Epoch, Incarnation};
-use lockkeeper_server::driver::Driver;
+use lockkeeper_server::engine::Engine;
 use lockkeeper_server::{Config, Limits, Locks, Server};
 use store::{Committed, Memory, Store, Token};
 use support::world::{Is, World, kinds, open_all_descriptors, resident_kilobytes};
@@ -57,9 +57,9 @@ fn prefilled(world: &World) -> Memory {
 }
 
 /// Whether each has been told, or has not answered: nothing is under way.
-async fn all_are_tried(driver: &Driver, dead: usize) -> bool {
-    let now = driver.clock().now().mono;
-    let left = driver.read(move |keeper| {
+async fn all_are_tried(engine: &Engine, dead: usize) -> bool {
+    let now = engine.clock().now().mono;
+    let left = engine.read(move |keeper| {
         let under_way = |next: Option<Duration>| {
             next.is_some_and(|next| UNDER_WAY.contains(&next.saturating_sub(now)))
         };
@@ -109,7 +109,7 @@ async fn restart(world: &World) -> Measured {
     let locks = Locks { store: Box::new(prefilled(world)), ..Locks::in_memory() };
     let begun = Instant::now();
     let server = Server::start(config(), exports(), key(), locks).await.unwrap();
-    let (driver, at) = (server.driver().clone(), server.addresses()[0]);
+    let (engine, at) = (server.engine().clone(), server.addresses()[0]);
     let (stopper, running) = (server.stopper(), tokio::spawn(server.run()));
     let connection = Connection::connect(at, &Options::default().user(0, 0, &[])).await.unwrap();
     let root = mount::mount(&connection, PATH).await.unwrap();
@@ -120,7 +120,7 @@ async fn restart(world: &World) -> Measured {
     });
     let dead = world.hosts.iter().filter(|(_, kind)| *kind != Is::Alive).count();
     let mut kilobytes = 0;
-    while !all_are_tried(&driver, dead).await || world.all_told().is_none() {
+    while !all_are_tried(&engine, dead).await || world.all_told().is_none() {
         kilobytes = kilobytes.max(resident_kilobytes());
         assert!(begun.elapsed() < Duration::from_secs(60), "not all were tried");
         sleep(Duration::from_millis(20)).await;

@@ -233,7 +233,7 @@ async fn a_client_that_reconnects_while_its_request_is_held_gets_the_reply() {
 
 #[tokio::test]
 async fn the_cache_forgets_the_oldest_and_stays_small() {
-    let limits = Limits { replay_entries_max: 10, ..Limits::default() };
+    let limits = Limits { duplicates_per_peer_max: 10, ..Limits::default() };
     let watched = Watched::new();
     let server = Running::start(watched.clone(), limits).await;
     let dir = server.root().await;
@@ -257,7 +257,7 @@ async fn the_cache_forgets_the_oldest_and_stays_small() {
 
 #[tokio::test]
 async fn the_cache_is_bounded_in_bytes() {
-    let limits = Limits { replay_bytes_max: 4096, ..Limits::default() };
+    let limits = Limits { duplicates_bytes_max: 8192, ..Limits::default() };
     let watched = Watched::new();
     let server = Running::start(watched.clone(), limits).await;
     let dir = server.root().await;
@@ -268,7 +268,7 @@ async fn the_cache_is_bounded_in_bytes() {
         let args = MkDirArgs { at: at(&dir, &format!("d{n}")), new };
         bytes += line.exchange(&call::<MkDir>(n, &root(), &args)).await.len();
     }
-    let kept = 4096 * 100 / bytes as u32;
+    let kept = 8192 * 100 / bytes as u32;
     for n in (0..100).rev() {
         let args = MkDirArgs { at: at(&dir, &format!("d{n}")), new };
         let before = watched.begun("make_dir");
@@ -285,7 +285,7 @@ async fn the_cache_is_bounded_in_bytes() {
 
 #[tokio::test]
 async fn writes_do_not_push_other_replies_out() {
-    let limits = Limits { replay_entries_max: 100, ..Limits::default() };
+    let limits = Limits { duplicates_max: 100, ..Limits::default() };
     let server = Running::start(support::memory(), limits).await;
     let (nfs, dir) = (server.nfs().await, server.root().await);
     let target = file(&nfs, &dir, "f", 1).await;

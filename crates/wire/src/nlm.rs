@@ -17,7 +17,7 @@ pub use call::*;
 pub use reply::*;
 pub use version::{Old, Version, Versioned};
 
-use crate::rpc::procedures;
+use crate::rpc::{Procedure, procedures};
 use crate::xdr::xdr_bytes;
 
 pub const PROGRAM: u32 = 100_021;
@@ -116,4 +116,80 @@ xdr_bytes! {
     pub struct OwnerHandle(max 1024);
     /// The host that calls, by the name it gives itself.
     pub struct CallerName(max 1024);
+}
+
+/// The name that the caller of a procedure gives its host, read without decoding the rest: it is
+/// the same in all versions.
+pub fn peek_caller_name(procedure: u32, args: &[u8]) -> Option<&[u8]> {
+    // Every request but FREE_ALL begins with a cookie, up to two flags, and the name.
+    let flags = match procedure {
+        v4::Test::NUMBER | v4::TestMsg::NUMBER => 1,
+        v4::Lock::NUMBER
+        | v4::LockMsg::NUMBER
+        | v4::NmLock::NUMBER
+        | v4::Cancel::NUMBER
+        | v4::CancelMsg::NUMBER => 2,
+        v4::Unlock::NUMBER | v4::UnlockMsg::NUMBER | v4::Share::NUMBER | v4::Unshare::NUMBER => 0,
+        v4::FreeAll::NUMBER => return opaque_at(args, 0).map(|(name, _)| name),
+        _ => return None,
+    };
+    let (_, after_cookie) = opaque_at(args, 0)?;
+    opaque_at(args, after_cookie + 4 * flags).map(|(name, _)| name)
+}
+
+/// The bytes of an opaque field at `at`, and where the next field is.
+fn opaque_at(args: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let length = args.get(at..)?.first_chunk::<4>().map(|word| u32::from_be_bytes(*word))?;
+    let end = (at + 4).checked_add(length as usize)?;
+    let bytes = args.get(at + 4..end)?;
+    Some((bytes, end.next_multiple_of(4)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_caller_is_found_in_every_request() {
+        let lock = Lock {
+            caller_name: b"alice".to_vec().into(),
+            file: b"handle".to_vec().into(),
+            owner: b"7@alice".to_vec().into(),
+            svid: 7,
+            range: Range { offset: 0, length: 0 },
+        };
+        let cookie = || Cookie::from(b"12345".to_vec());
+        let test = TestArgs { cookie: cookie(), exclusive: true, lock: lock.clone() };
+        let args = LockArgs {
+            cookie: cookie(),
+            block: true,
+            exclusive: true,
+            lock: lock.clone(),
+            reclaim: false,
+            state: 3,
+        };
+        let cancel =
+            CancelArgs { cookie: cookie(), block: true, exclusive: false, lock: lock.clone() };
+        let unlock = UnlockArgs { cookie: cookie(), lock };
+        let free = FreeAllArgs { name: b"alice".to_vec().into(), state: 0 };
+        for version in [Version::V1, Version::V3, Version::V4] {
+            for (procedure, bytes) in [
+                (1, test.to_bytes_as(version)),
+                (6, test.to_bytes_as(version)),
+                (2, args.to_bytes_as(version)),
+                (7, args.to_bytes_as(version)),
+                (22, args.to_bytes_as(version)),
+                (3, cancel.to_bytes_as(version)),
+                (8, cancel.to_bytes_as(version)),
+                (4, unlock.to_bytes_as(version)),
+                (9, unlock.to_bytes_as(version)),
+                (23, free.to_bytes_as(version)),
+            ] {
+                assert_eq!(peek_caller_name(procedure, &bytes), Some(&b"alice"[..]), "{procedure}");
+                assert_eq!(peek_caller_name(procedure, &bytes[..7]), None);
+            }
+        }
+        assert_eq!(peek_caller_name(0, &[]), None);
+        assert_eq!(peek_caller_name(2, &[0xff; 40]), None);
+    }
 }

@@ -11,7 +11,7 @@ use keeper::step::{Cancelled, Grant, Outcome, Reply};
 
 use super::{Doing, Want};
 use crate::cells::{self, FILES, strength};
-use crate::driver::Answered;
+use crate::engine::Answered;
 use crate::packet::{Answer, Call, Request, ToHost, Truth};
 use crate::queue::{MINUTE, Ms, SECOND};
 use crate::scenario::Kind;
@@ -351,11 +351,11 @@ impl World {
         let Some(process) = request.truth.process else { return };
         let host = &self.hosts[request.truth.host];
         let waits = self.processes[process].call.as_ref().is_some_and(|c| Rc::ptr_eq(c, request));
-        let Some(driver) = &self.server.driver else { return };
+        let Some(engine) = &self.server.engine else { return };
         let held_back = self.model.asked.values().any(|(asked, _)| Rc::ptr_eq(asked, request));
         let free = host.up && host.reclaim.is_none();
         let Doing::Locking(want) = self.processes[process].doing else { return };
-        if waits && held_back && free && want.wait && driver.committing.is_none() {
+        if waits && held_back && free && want.wait && engine.stage.is_none() {
             self.tally.reach("gave up a LOCK that was held back");
             self.processes[process].call = None;
             self.processes[process].doing = Doing::Cancelling(want);
@@ -371,8 +371,8 @@ impl World {
         let gone = self.model.gone_states.get(&(host, state)).copied();
         // What comes over TCP comes over a connection that we have.
         let key = (request.from, request.name.clone());
-        let Some(driver) = &self.server.driver else { return };
-        let lives = driver.connections.get(&key);
+        let Some(engine) = &self.server.engine else { return };
+        let lives = engine.connections.get(&key);
         let comes = request.lane.transport() == Transport::Udp
             || lives.is_some_and(|lives| lives.contains_key(&request.truth.life));
         if self.hosts[host].life > request.truth.life
@@ -423,6 +423,6 @@ impl World {
     }
 
     fn send_notice_answer(&mut self, host: usize, notice: NoticeId, attempt: u32) {
-        self.send_small_answer(host, crate::driver::Answered::Notice(notice, attempt));
+        self.send_small_answer(host, crate::engine::Answered::Notice(notice, attempt));
     }
 }

@@ -117,10 +117,10 @@ impl World {
         if self.model.recovering {
             return;
         }
-        let Some(driver) = self.server.driver.take() else { return };
+        let Some(engine) = self.server.engine.take() else { return };
         let locks: Vec<_> = self.disk.written().locks.values().cloned().collect();
-        let written = self.picture_of(&driver.core.keeper, locks.iter());
-        self.server.driver = Some(driver);
+        let written = self.picture_of(&engine.decider.keeper, locks.iter());
+        self.server.engine = Some(engine);
         for process in 0..self.processes.len() {
             for file in 0..cells::FILES {
                 for cell in 0..CELLS {
@@ -167,11 +167,11 @@ impl World {
         if !self.model.serial.is_multiple_of(3) {
             return;
         }
-        let Some(driver) = &self.server.driver else { return };
-        if driver.committing.is_some() {
+        let Some(engine) = &self.server.engine else { return };
+        if engine.stage.is_some() {
             return;
         }
-        let kept = Snapshot { exactness: Exactness::Exact, ..driver.core.keeper.snapshot() };
+        let kept = Snapshot { exactness: Exactness::Exact, ..engine.decider.keeper.snapshot() };
         if kept != *self.disk.written() {
             let written = self.disk.written().clone();
             self.violate("snapshot", || {

@@ -325,13 +325,13 @@ impl World {
     /// Every lock that is left has a holder who relies on it, or a reason that no server can see
     /// through. The operator then frees the latter.
     pub fn clean_up(&mut self) {
-        let Some(driver) = self.server.driver.take() else {
+        let Some(engine) = self.server.engine.take() else {
             return self.violate("liveness", || "the server is not up".to_owned());
         };
         let mut left = Vec::new();
-        for lock in driver.core.keeper.locks(LockId(0)) {
+        for lock in engine.decider.keeper.locks(LockId(0)) {
             let (Some(process), Some(file)) =
-                (self.process_of(&driver.core.keeper, lock.owner), self.file_named(lock.file))
+                (self.process_of(&engine.decider.keeper, lock.owner), self.file_named(lock.file))
             else {
                 continue;
             };
@@ -362,7 +362,7 @@ impl World {
             }
             self.tally.reach("lock left for an operator");
         }
-        self.server.driver = Some(driver);
+        self.server.engine = Some(engine);
         self.clean_up_shares();
         for id in left {
             self.operator(OperatorAction::Release(id));
@@ -370,15 +370,15 @@ impl World {
     }
 
     pub fn verdict(&mut self) {
-        let Some(driver) = &self.server.driver else {
+        let Some(engine) = &self.server.engine else {
             return self.violate("liveness", || "the server is not up".to_owned());
         };
-        let counts = driver.core.keeper.counts();
-        let in_grace = driver.core.keeper.grace().is_some();
-        let notices = driver.core.keeper.notices().filter(|n| n.next.is_some()).count();
-        let unanswered = driver.unanswered;
+        let counts = engine.decider.keeper.counts();
+        let in_grace = engine.decider.keeper.grace().is_some();
+        let notices = engine.decider.keeper.notices().filter(|n| n.next.is_some()).count();
+        let unanswered = engine.unanswered;
         let left: Vec<String> =
-            driver.core.keeper.locks(LockId(0)).map(|lock| format!("{lock:?}")).collect();
+            engine.decider.keeper.locks(LockId(0)).map(|lock| format!("{lock:?}")).collect();
         for process in 0..self.processes.len() {
             let it = &self.processes[process];
             if self.hosts[it.host].up && !matches!(it.doing, Doing::Finished) {
@@ -406,16 +406,16 @@ impl World {
     /// After a day without a lock nobody is registered any more (R1.5).
     pub fn idle_verdict(&mut self) {
         self.phase = Phase::Over;
-        let Some(driver) = &self.server.driver else { return };
-        let idle = driver
-            .core
+        let Some(engine) = &self.server.engine else { return };
+        let idle = engine
+            .decider
             .keeper
             .clients(ClientId(0))
             .find(|view| view.client.registrant.is_none() && !view.client.fenced)
             .map(|view| view.client.clone());
         if let Some(client) = idle {
-            let row = driver
-                .core
+            let row = engine
+                .decider
                 .keeper
                 .host(&HostKey::new(client.address, client.name.clone()))
                 .cloned();

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use keeper::Keeper;
 use keeper::identity::{ClientId, GrantId, NoticeId, RequestId};
 use keeper::request::{GrantAnswer, NoticeResult, OperatorAction, ProbeAnswer, Question};
-use server::driver::core::Ask;
+use server::engine::request::Request as Asked;
 
-use crate::driver::Input;
+use crate::engine::Input;
 use crate::packet::Request;
 
 #[derive(Clone, Debug)]
@@ -28,9 +28,11 @@ impl Note {
     /// `None` for what cannot change anything.
     pub fn of(input: &Input, keeper: &Keeper) -> Option<Self> {
         Some(match input {
-            Input::Ask(ask, Some(request)) => Self::Request(ask.id(), request.clone()),
-            Input::Ask(Ask::Operator(request), None) => Self::Operator(request.action.clone()),
-            Input::Ask(_, None) | Input::Read(_) => return None,
+            Input::Request(ask, Some(request)) => Self::Request(ask.id(), request.clone()),
+            Input::Request(Asked::Operator(request), None) => {
+                Self::Operator(request.action.clone())
+            }
+            Input::Request(_, None) | Input::Read(_) => return None,
             Input::Granted(grant, answer) => Self::Granted(*grant, *answer),
             Input::Noticed(notice, result) => Self::Noticed(*notice, *result),
             Input::Probed(client, question, answer) => Self::Probed(*client, *question, *answer),

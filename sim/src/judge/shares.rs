@@ -294,7 +294,7 @@ impl World {
                 self.hosts[host].address,
                 self.hosts[host].name.clone(),
             );
-            let current = self.server.driver.as_ref().and_then(|d| d.core.keeper.host(&key));
+            let current = self.server.engine.as_ref().and_then(|d| d.decider.keeper.host(&key));
             if let Some(client) = current.map(|row| row.id).or(client.map(|(id, _)| *id)) {
                 self.operator(keeper::request::OperatorAction::Fence(client));
                 self.operator(keeper::request::OperatorAction::Unfence(client));

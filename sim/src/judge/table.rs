@@ -22,8 +22,8 @@ impl World {
         if let Some(known) = self.model.hosts.get(&client) {
             return *known;
         }
-        let row = match &self.server.driver {
-            Some(driver) => driver.core.keeper.client(client).map(|view| view.client.clone()),
+        let row = match &self.server.engine {
+            Some(engine) => engine.decider.keeper.client(client).map(|view| view.client.clone()),
             None => self.disk.written().clients.get(&client).cloned(),
         };
         let row = row?;

@@ -1,11 +1,10 @@
 //! One commit at a time, by a disk that is slow, that fails, and that loses its outcome; only then is
 //! anybody told (I2).
 
-use server::driver::core::Next;
-use store::{Committed, Store, Token};
+use server::engine::batch::Progress;
 
 use crate::disk::Fault;
-use crate::driver::Decided;
+use crate::engine::{Decided, Stage};
 use crate::queue::{Ms, SECOND};
 use crate::world::{Event, World};
 
@@ -17,14 +16,14 @@ pub enum CommitFault {
 }
 
 impl World {
-    pub fn begin_commit(&mut self, decided: Decided) {
-        let Some(driver) = &mut self.server.driver else { return };
-        if decided.batch.changes.is_empty() {
-            let stops = decided.batch.stops;
-            self.tell_all(decided, false);
-            return self.committed(stops);
+    pub fn begin_commit(&mut self, Decided { batch, background }: Decided) {
+        let Some(engine) = &mut self.server.engine else { return };
+        let is_empty = batch.changes().is_empty();
+        engine.stage = Some((Stage::Committing(batch.commit()), background));
+        if is_empty {
+            self.attempt_commit();
+            return self.written();
         }
-        driver.committing = Some(decided);
         let fault = self.commit_fault.take();
         let mut pause = self.random.below(4);
         match fault {
@@ -47,72 +46,53 @@ impl World {
     }
 
     pub fn write(&mut self) {
-        let Some(committing) = self.server.driver.as_ref().and_then(|d| d.committing.as_ref())
-        else {
-            return;
+        self.attempt_commit();
+        let life = self.server.life;
+        let pause = self.random.below(4);
+        self.later(pause, Event::Written { life });
+    }
+
+    fn attempt_commit(&mut self) {
+        let Some(engine) = &mut self.server.engine else { return };
+        let Some((Stage::Committing(committing), background)) = engine.stage.take() else { return };
+        let changes = committing.batch().changes().to_vec();
+        let token = committing.batch().token();
+        let stage = match committing.attempt(&mut self.disk) {
+            Progress::Durable(durable) => Stage::Durable(durable),
+            Progress::Failed(again, _) => Stage::Committing(again),
         };
-        let batch = &committing.batch;
-        let outcome = self.disk.commit(&batch.changes, batch.token);
-        if self.disk.written_token() == batch.token {
-            let changes = batch.changes.clone();
+        engine.stage = Some((stage, background));
+        if !changes.is_empty() && self.disk.written_token() == token {
             self.check_ids(&changes);
             self.model.durable = self.model.table.clone();
             self.model.accepted_durably = self.model.accepted.clone();
             self.check_disk();
         }
-        let life = self.server.life;
-        let pause = self.random.below(4);
-        self.later(pause, Event::Written { life, outcome });
     }
 
-    pub fn written(&mut self, outcome: Committed) {
+    /// The store has answered.
+    pub fn written(&mut self) {
         let life = self.server.life;
-        let Some(committing) = self.server.driver.as_ref().and_then(|d| d.committing.as_ref())
-        else {
-            return;
-        };
-        match committing.batch.after(&outcome) {
-            Next::Tell => self.tell_committed(),
-            Next::CommitAgain => {
-                self.tell(|_| "the commit was not written; again".to_owned());
+        let Some(engine) = &mut self.server.engine else { return };
+        match engine.stage.take() {
+            Some((Stage::Durable(durable), background)) => {
+                let stops = durable.batch().stops();
+                // Sockets need the epoch that only the first batch has (I3).
+                if durable.epoch().is_some() && !stops {
+                    self.server.open = true;
+                    self.model.epoch_told = self.model.epoch;
+                }
+                self.tell_all(durable, background);
+                self.committed(stops);
+            }
+            Some(failed) => {
+                engine.stage = Some(failed);
+                self.tell(|_| "the commit failed, or its outcome is lost; again".to_owned());
                 let pause = self.random.between(200, 8 * SECOND);
                 self.later(pause, Event::Write { life });
             }
-            Next::Settle => {
-                self.tell(|_| "the outcome of the commit is lost".to_owned());
-                let pause = self.random.between(200, 8 * SECOND);
-                self.later(pause, Event::Settle { life });
-            }
+            None => {}
         }
-    }
-
-    /// Reads the token back.
-    pub fn settle(&mut self) {
-        let token = self.disk.last_token().unwrap_or(Token(0));
-        let Some(committing) = self.server.driver.as_ref().and_then(|d| d.committing.as_ref())
-        else {
-            return;
-        };
-        match committing.batch.settled(token) {
-            Next::Tell => self.tell_committed(),
-            Next::CommitAgain | Next::Settle => {
-                let life = self.server.life;
-                self.later(1, Event::Write { life });
-            }
-        }
-    }
-
-    fn tell_committed(&mut self) {
-        let Some(committed) = self.server.driver.as_mut().and_then(|d| d.committing.take()) else {
-            return;
-        };
-        let stops = committed.batch.stops;
-        if !self.server.open && !stops {
-            self.server.open = true;
-            self.model.epoch_told = self.model.epoch;
-        }
-        self.tell_all(committed, true);
-        self.committed(stops);
     }
 
     pub fn committed(&mut self, stops: bool) {
@@ -128,6 +108,6 @@ impl World {
         }
         self.check_snapshot();
         self.set_timer();
-        self.wake_driver();
+        self.wake_engine();
     }
 }

@@ -6,8 +6,9 @@ use std::rc::Rc;
 use keeper::event::Event as Happening;
 use keeper::request::{GrantAnswer, NoticeResult};
 use keeper::step::{Message, Reply};
+use server::engine::batch::DurableBatch;
 
-use crate::driver::{Answered, Background, Decided, Input, Key};
+use crate::engine::{Answered, Background, Input, hash, key};
 use crate::packet::{Answer, ToHost};
 use crate::queue::{Ms, SECOND};
 use crate::world::{Event, World};
@@ -17,30 +18,33 @@ const ATTEMPT: Ms = 5 * SECOND;
 
 impl World {
     /// What happened comes first: it may concern how the replies are kept.
-    pub fn tell_all(&mut self, Decided { batch, background }: Decided, is_durable: bool) {
+    pub fn tell_all(&mut self, durable: DurableBatch, background: Vec<Background>) {
         let now = self.now;
-        let committed = is_durable.then_some((batch.token, &*batch.changes));
-        for event in &batch.events {
+        let (token, changes) = (durable.batch().token(), durable.batch().changes().to_vec());
+        let committed = (!changes.is_empty()).then_some((token, &*changes));
+        let (events, messages) = durable.into_messages();
+        for event in &events {
             if let Happening::Rebooted { client, .. } = event
-                && let Some(driver) = &mut self.server.driver
-                && let Some(view) = driver.core.keeper.client(*client)
+                && let Some(engine) = &mut self.server.engine
+                && let Some(view) = engine.decider.keeper.client(*client)
             {
-                let (address, name) = (view.client.address, view.client.name.clone());
-                let mono = driver.mono(now);
-                driver.replay.forget(|key| key.from == address && key.name == name, mono);
+                let (address, name) = (view.client.address, hash(&view.client.name));
+                let mono = engine.mono(now);
+                engine.duplicates.forget(|key| key.from == address && key.name == name, mono);
             }
         }
-        for (message, background) in batch.messages.into_iter().zip(background) {
+        for (message, background) in messages.into_iter().zip(background) {
             let Background { decided, block, life } = background;
             match message {
                 Message::Reply(id, reply) => {
-                    let Some(driver) = &mut self.server.driver else { return };
-                    let Some(ticket) = driver.take_ticket(id) else {
-                        return self.violate("I8", || format!("nobody has a ticket for {id:?}"));
+                    let Some(engine) = &mut self.server.engine else { return };
+                    let Some(sink) = engine.take_sink(id) else {
+                        return self
+                            .violate("I8", || format!("nobody waits for the reply to {id:?}"));
                     };
-                    let Some(request) = ticket else { continue };
+                    let Some(request) = sink else { continue };
                     if reply == Reply::Nothing {
-                        driver.replay.abandoned(&Key::of(&request));
+                        engine.duplicates.abandoned(&key(&request));
                         continue;
                     }
                     self.check_durable(&request, &reply, decided, committed);
@@ -78,8 +82,8 @@ impl World {
 
     fn begin_attempt(&mut self, what: Answered, to: IpAddr) {
         let life = self.server.life;
-        if let Some(driver) = &mut self.server.driver {
-            driver.attempts.insert(what, to);
+        if let Some(engine) = &mut self.server.engine {
+            engine.attempts.insert(what, to);
             self.later(ATTEMPT, Event::AttemptTimedOut { life, what });
         }
     }
@@ -89,14 +93,14 @@ impl World {
         if life != self.server.life {
             return;
         }
-        let Some(driver) = &mut self.server.driver else { return };
-        match driver.attempts.get(&what) {
+        let Some(engine) = &mut self.server.engine else { return };
+        match engine.attempts.get(&what) {
             None => return self.tally.reach("answer to an attempt that was over"),
             // Nobody answers for another (R6.3).
             Some(to) if *to != self.hosts[host].address => {
                 return self.tally.reach("forged grant answer");
             }
-            Some(_) => driver.attempts.remove(&what),
+            Some(_) => engine.attempts.remove(&what),
         };
         self.attempt_ends(what, Some(answer));
     }
@@ -105,8 +109,8 @@ impl World {
         if life != self.server.life {
             return;
         }
-        let Some(driver) = &mut self.server.driver else { return };
-        if driver.attempts.remove(&what).is_some() {
+        let Some(engine) = &mut self.server.engine else { return };
+        if engine.attempts.remove(&what).is_some() {
             self.attempt_ends(what, None);
         }
     }

@@ -17,6 +17,7 @@ use super::nfs3::admit_port;
 use super::{Served, Service, decode, simple};
 use crate::files::Files;
 use crate::rarely::Rarely;
+use crate::rpc::pending::Incoming;
 use crate::transport::{Peer, Transport};
 
 static STRANGERS: Rarely = Rarely::new();
@@ -128,10 +129,11 @@ impl Service for MountService {
         &[1, 2, 3]
     }
 
-    fn serve(&self, call: &Call, peer: &Peer, patience: Patience, out: &mut Writer) -> Served {
+    fn serve(&self, incoming: &mut Incoming<'_>, patience: Patience, out: &mut Writer) -> Served {
+        let (call, peer) = (incoming.call, incoming.peer);
         match call.procedure {
             Null::NUMBER => simple(call, out, |()| ()),
-            Mnt::NUMBER if patience == Patience::Now => Served::NotNow,
+            Mnt::NUMBER if patience == Patience::Now => Served::NOT_NOW,
             Mnt::NUMBER => {
                 let path: Path = decode!(call);
                 let mounted = self.mount(&path, call, peer);
@@ -146,13 +148,13 @@ impl Service for MountService {
             // A small question with a long answer, over a transport that lets anybody forge who
             // asked.
             Dump::NUMBER if peer.transport == Transport::Udp && !peer.is_loopback() => {
-                Served::NoSuchProcedure
+                Served::NO_SUCH_PROCEDURE
             }
             Dump::NUMBER => simple(call, out, |()| Mounts(self.mounts().iter().cloned().collect())),
             Umnt::NUMBER => simple(call, out, |path: Path| self.unmount(peer, Some(&path))),
             UmntAll::NUMBER => simple(call, out, |()| self.unmount(peer, None)),
             Exports::NUMBER => simple(call, out, |()| self.export_list()),
-            _ => Served::NoSuchProcedure,
+            _ => Served::NO_SUCH_PROCEDURE,
         }
     }
 }

@@ -20,6 +20,7 @@ use wire::{Decode, Encode, Writer};
 use super::{Repeat, Served, Service, decode};
 use crate::files::Files;
 use crate::rarely::Rarely;
+use crate::rpc::pending::Incoming;
 use crate::transport::Peer;
 
 pub use translate::status;
@@ -136,8 +137,8 @@ impl Service for Nfs3 {
         &[nfs3::VERSION]
     }
 
-    fn repeat(&self, call: &Call) -> Repeat {
-        match call.procedure {
+    fn repeat(&self, call: &Call, peer: &Peer) -> Repeat {
+        let repeat = match call.procedure {
             nfs3::SetAttr::NUMBER
             | nfs3::Create::NUMBER
             | nfs3::MkDir::NUMBER
@@ -148,8 +149,10 @@ impl Service for Nfs3 {
             | nfs3::Rename::NUMBER
             | nfs3::Link::NUMBER => Repeat::Once,
             nfs3::Write::NUMBER => Repeat::Bulk,
-            _ => Repeat::Harmless,
-        }
+            _ => return Repeat::Harmless,
+        };
+        // A stranger's calls are refused as often as they come.
+        if self.files.admits(peer.remote.ip()) { repeat } else { Repeat::Harmless }
     }
 
     fn reply_bytes(&self, call: &Call) -> usize {
@@ -163,7 +166,8 @@ impl Service for Nfs3 {
         }
     }
 
-    fn serve(&self, call: &Call, peer: &Peer, patience: Patience, out: &mut Writer) -> Served {
+    fn serve(&self, incoming: &mut Incoming<'_>, patience: Patience, out: &mut Writer) -> Served {
+        let (call, peer) = (incoming.call, incoming.peer);
         let request = Request { files: &self.files, credential: &call.credential, peer, patience };
         // Changes wait for disks, and listings may: they start on a worker.
         let now = patience == Patience::Now;
@@ -177,7 +181,7 @@ impl Service for Nfs3 {
             nfs3::FsStat::NUMBER => run(call, out, |args| request.fs_stat(args)),
             nfs3::FsInfo::NUMBER => run(call, out, |args| request.fs_info(args)),
             nfs3::PathConf::NUMBER => run(call, out, |args| request.path_conf(args)),
-            nfs3::SetAttr::NUMBER..=nfs3::Commit::NUMBER if now => Served::NotNow,
+            nfs3::SetAttr::NUMBER..=nfs3::Commit::NUMBER if now => Served::NOT_NOW,
             nfs3::SetAttr::NUMBER => run(call, out, |args| request.set_attr(args)),
             nfs3::Write::NUMBER => run(call, out, |args| request.write(args)),
             nfs3::Create::NUMBER => run(call, out, |args| request.create(args)),
@@ -191,7 +195,7 @@ impl Service for Nfs3 {
             nfs3::ReadDir::NUMBER => run(call, out, |args| request.read_dir(args)),
             nfs3::ReadDirPlus::NUMBER => run(call, out, |args| request.read_dir_plus(args)),
             nfs3::Commit::NUMBER => run(call, out, |args| request.commit(args)),
-            _ => Served::NoSuchProcedure,
+            _ => Served::NO_SUCH_PROCEDURE,
         }
     }
 }
@@ -215,7 +219,7 @@ fn run<A: Decode, T: Encode, F: Encode>(
             failed.0.encode(out);
             failed.1.encode(out);
         }
-        Err(None) => return Served::NotNow,
+        Err(None) => return Served::NOT_NOW,
     }
     Served::Reply
 }

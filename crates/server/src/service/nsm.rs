@@ -10,63 +10,63 @@ use tokio::sync::Notify;
 use tracing::warn;
 use vfs::Patience;
 use wire::nsm::{self, MonArgs, MonId, MyId, NotifyArgs, Outcome, StatReply, StateReply};
-use wire::rpc::{Accepted, AuthStatus, Call, Denial, Procedure};
-use wire::{Decode, Encode};
+use wire::rpc::{Call, Procedure};
+use wire::{Decode, Encode, Writer};
 
-use super::{Deferred, Repeat};
-use crate::driver::core::Ask;
-use crate::driver::{Driver, Ticket};
-use crate::task::Task;
-use crate::transport::Mailbag;
+use super::{Served, Service, simple};
+use crate::engine::request::{Request, WhenStalled};
+use crate::engine::{Decision, Engine};
+use crate::rpc::pending::{Incoming, PendingCall};
+use crate::transport::{Peer, ReplyBatch};
 
 pub struct Nsm {
-    driver: Driver,
+    engine: Engine,
     /// Ours: it does not change while we run.
     state: i32,
     reserved_ports: bool,
-    /// Told when somebody on this host wants a crash; without it, nobody gets one.
+    /// Notified when a program on this host asks for a crash; without it, none is simulated.
     crash: Option<Arc<Notify>>,
 }
 
 impl Nsm {
     pub fn new(
-        driver: Driver,
+        engine: Engine,
         state: u32,
         reserved_ports: bool,
         crash: Option<Arc<Notify>>,
     ) -> Self {
-        Self { driver, state: state as i32, reserved_ports, crash }
+        Self { engine, state: state as i32, reserved_ports, crash }
     }
 
     /// Only root of a machine speaks for it.
-    fn may_ask(&self, task: &Task) -> bool {
-        !self.reserved_ports || task.peer.uses_reserved_port()
+    fn may_ask(&self, peer: &Peer) -> bool {
+        !self.reserved_ports || peer.uses_reserved_port()
     }
 
-    fn question(&self, task: &Task) -> Result<Ask, wire::xdr::Error> {
-        let id = self.driver.new_id();
-        let source = task.peer.remote.ip();
-        let args = task.call.args.clone();
-        Ok(match task.call.procedure {
+    fn question(&self, call: &Call, peer: &Peer) -> Result<Request, wire::xdr::Error> {
+        let id = self.engine.new_id();
+        let source = peer.remote.ip();
+        let args = call.args.clone();
+        Ok(match call.procedure {
             nsm::Mon::NUMBER => {
                 let MonArgs { mon_id, private } = MonArgs::from_bytes(args)?;
                 let (watched, callback) = (name(&mon_id.mon_name), callback(&mon_id.my_id));
-                Ask::Monitor(MonitorRequest { id, source, callback, watched, private })
+                Request::Monitor(MonitorRequest { id, source, callback, watched, private })
             }
             nsm::Unmon::NUMBER => {
                 let mon_id = MonId::from_bytes(args)?;
                 let watched = Some(name(&mon_id.mon_name));
                 let callback = callback(&mon_id.my_id);
-                Ask::Unmonitor(UnmonitorRequest { id, source, callback, watched })
+                Request::Unmonitor(UnmonitorRequest { id, source, callback, watched })
             }
             nsm::UnmonAll::NUMBER => {
                 let callback = callback(&MyId::from_bytes(args)?);
-                Ask::Unmonitor(UnmonitorRequest { id, source, callback, watched: None })
+                Request::Unmonitor(UnmonitorRequest { id, source, callback, watched: None })
             }
             _ => {
                 let NotifyArgs { mon_name, state } = NotifyArgs::from_bytes(args)?;
                 let (name, incarnation) = (name(&mon_name), Incarnation(state as u32));
-                Ask::Reboot(RebootNotice { id, source, name, incarnation })
+                Request::Reboot(RebootNotice { id, source, name, incarnation })
             }
         })
     }
@@ -85,7 +85,9 @@ fn callback(id: &MyId) -> Callback {
     }
 }
 
-impl Deferred for Nsm {
+/// Doing any of it again gives the same answer; a notice that was not believed is even meant to be
+/// judged again.
+impl Service for Nsm {
     fn program(&self) -> u32 {
         nsm::PROGRAM
     }
@@ -94,81 +96,52 @@ impl Deferred for Nsm {
         &[nsm::VERSION]
     }
 
-    /// Doing any of it again gives the same answer; a notice that was not believed is even meant
-    /// to be judged again.
-    fn repeat(&self, _: &Call) -> Repeat {
-        Repeat::Harmless
-    }
-
-    fn take(&self, task: Task, _: Patience, mail: &mut Mailbag) -> Option<Task> {
-        match task.call.procedure {
-            nsm::Null::NUMBER => task.reply(mail, |_| ()),
-            nsm::Stat::NUMBER => match nsm::Name::from_bytes(task.call.args.clone()) {
-                Ok(_) => {
-                    let reply = StatReply { outcome: Outcome::Success, state: self.state };
-                    task.reply(mail, |out| reply.encode(out));
-                }
-                Err(_) => task.not_run(mail, Accepted::GarbageArgs),
-            },
+    fn serve(&self, incoming: &mut Incoming<'_>, _: Patience, out: &mut Writer) -> Served {
+        let (call, peer) = (incoming.call, incoming.peer);
+        match call.procedure {
+            nsm::Null::NUMBER => Served::Reply,
+            nsm::Stat::NUMBER => simple(call, out, |_: nsm::Name| StatReply {
+                outcome: Outcome::Success,
+                state: self.state,
+            }),
             nsm::Mon::NUMBER..=nsm::UnmonAll::NUMBER | nsm::Notify::NUMBER => {
-                if !self.may_ask(&task) {
-                    task.deny(mail, Denial::Auth(AuthStatus::TooWeak));
-                    return None;
+                if !self.may_ask(peer) {
+                    return Served::TOO_WEAK;
                 }
-                match self.question(&task) {
-                    Ok(ask) => self.driver.ask(ask, Box::new(Reach { task, state: self.state })),
-                    Err(_) => task.not_run(mail, Accepted::GarbageArgs),
-                }
+                let Ok(request) = self.question(call, peer) else { return Served::GARBAGE };
+                let (call, state) = (incoming.defer(), self.state);
+                let sink = move |decision, replies: &mut _| answer(call, state, decision, replies);
+                self.engine.ask(request, Box::new(sink));
+                Served::Later
             }
             nsm::SimuCrash::NUMBER => match &self.crash {
-                Some(crash) if task.peer.is_loopback() && self.may_ask(&task) => {
-                    warn!("a crash is simulated, as {} asks", task.peer.remote);
-                    task.reply(mail, |_| ());
+                Some(crash) if peer.is_loopback() && self.may_ask(peer) => {
+                    warn!("a crash is simulated, as {} asks", peer.remote);
                     crash.notify_one();
+                    Served::Reply
                 }
-                _ => task.deny(mail, Denial::Auth(AuthStatus::TooWeak)),
+                _ => Served::TOO_WEAK,
             },
-            _ => task.not_run(mail, Accepted::ProcedureUnavailable),
+            _ => Served::NO_SUCH_PROCEDURE,
         }
-        None
     }
 
     fn flush(&self) {
-        self.driver.flush();
+        self.engine.flush();
     }
 }
 
-/// A question that is with the keeper.
-struct Reach {
-    task: Task,
-    state: i32,
-}
-
-impl Reach {
-    fn monitored(self, outcome: Outcome, mail: &mut Mailbag) {
-        let reply = StatReply { outcome, state: self.state };
-        self.task.reply(mail, |out| reply.encode(out));
-    }
-}
-
-impl Ticket for Reach {
-    fn answer(self: Box<Self>, reply: Reply, mail: &mut Mailbag) {
-        match reply {
-            Reply::Heard => self.task.reply(mail, |_| ()),
-            Reply::Monitor(Ok(())) => self.monitored(Outcome::Success, mail),
-            Reply::Monitor(Err(_)) => self.monitored(Outcome::Failure, mail),
-            Reply::Unmonitor => {
-                let reply = StateReply { state: self.state };
-                self.task.reply(mail, |out| reply.encode(out));
-            }
-            // No reply makes the sender repeat its notice, and then it is judged again.
-            _ => {}
+fn answer(call: PendingCall, state: i32, decision: Decision, replies: &mut ReplyBatch) {
+    let outcome = match decision {
+        Decision::Reply(Reply::Heard) => return call.reply(replies, |_| ()),
+        Decision::Reply(Reply::Unmonitor) => {
+            return call.reply(replies, |out| StateReply { state }.encode(out));
         }
-    }
-
-    fn stalled(self: Box<Self>, ask: &Ask, mail: &mut Mailbag) {
-        if ask.may_be_refused() {
-            self.monitored(Outcome::Failure, mail);
-        }
-    }
+        Decision::Reply(Reply::Monitor(Ok(()))) => Outcome::Success,
+        Decision::Reply(Reply::Monitor(Err(_))) => Outcome::Failure,
+        Decision::Stalled(WhenStalled::Refuse) => Outcome::Failure,
+        // Without a reply the sender repeats its notice, and then it is judged again.
+        _ => return,
+    };
+    call.reply(replies, |out| StatReply { outcome, state }.encode(out));
 }

@@ -15,6 +15,7 @@ use wire::rpcbind::{
 };
 
 use super::{Served, Service, simple};
+use crate::rpc::pending::Incoming;
 use crate::transport::{Peer, Transport};
 
 /// Other programs of this host may register too, but not without end.
@@ -165,7 +166,7 @@ impl Rpcbind {
                         .collect(),
                 )
             }),
-            _ => Served::NoSuchProcedure,
+            _ => Served::NO_SUCH_PROCEDURE,
         }
     }
 
@@ -203,7 +204,7 @@ impl Rpcbind {
                 let same = |r: &&Registered| r.program == b.program && r.version == b.version;
                 Addresses(known.iter().filter(same).map(|r| address(peer, r)).collect())
             }),
-            _ => Served::NoSuchProcedure,
+            _ => Served::NO_SUCH_PROCEDURE,
         }
     }
 }
@@ -241,7 +242,8 @@ impl Service for Rpcbind {
         &[rpcbind::V2, rpcbind::V3, rpcbind::V4]
     }
 
-    fn serve(&self, call: &Call, peer: &Peer, _: Patience, out: &mut Writer) -> Served {
+    fn serve(&self, incoming: &mut Incoming<'_>, _: Patience, out: &mut Writer) -> Served {
+        let (call, peer) = (incoming.call, incoming.peer);
         match call.version {
             rpcbind::V2 => self.serve_v2(call, peer, out),
             _ => self.serve_v34(call, peer, out),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::limits::Limits;
+use crate::rpc::limits::Limits;
 
 /// How soon it is looked again whether all have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);

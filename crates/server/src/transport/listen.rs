@@ -13,7 +13,8 @@ use tokio::task::JoinSet;
 use super::connections::Connections;
 use super::udp::Datagrams;
 use super::{tcp, udp};
-use crate::dispatch::Dispatcher;
+use crate::engine::batch::DurableEpoch;
+use crate::rpc::dispatch::Dispatcher;
 use crate::tenure::Tenure;
 
 /// Connections that wait to be accepted: after a restart, every client's.
@@ -52,7 +53,12 @@ pub struct Listeners {
 impl Listeners {
     /// `[::]` means every address of both families; where the host has no IPv6 it means IPv4.
     /// Port 0 takes a free port, the same for all sockets.
-    pub fn bind(listen: SocketAddr, tenure: &Tenure) -> Result<Self, ListenError> {
+    /// Only a durable epoch may open sockets (I3).
+    pub fn bind(
+        listen: SocketAddr,
+        tenure: &Tenure,
+        _epoch: DurableEpoch,
+    ) -> Result<Self, ListenError> {
         let mut listeners = Self { tcp: Vec::new(), udp: Vec::new(), addresses: Vec::new() };
         if listen.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
             listeners.bind_one(listen, tenure)?;

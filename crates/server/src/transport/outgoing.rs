@@ -21,10 +21,14 @@ use crate::liveness::{Acquaintance, Liveness, Socket};
 use crate::tenure::Tenure;
 
 pub struct Outgoing {
+    /// Never used again for another connection.
+    id: u64,
     socket: TcpStream,
     tenure: Tenure,
     opened: Instant,
     acquaintance: OnceLock<Acquaintance>,
+    /// A call that is a sign of life came on it.
+    heard: AtomicBool,
     queue: Mutex<Queue>,
     /// Requests handed to workers and not yet answered.
     unanswered: AtomicUsize,
@@ -61,11 +65,14 @@ const PIECES_MAX: usize = 128;
 
 impl Outgoing {
     pub fn new(socket: TcpStream, total: Arc<AtomicUsize>, tenure: Tenure) -> Self {
+        static IDS: AtomicU64 = AtomicU64::new(1);
         Self {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
             socket,
             tenure,
             opened: Instant::now(),
             acquaintance: OnceLock::new(),
+            heard: AtomicBool::new(false),
             queue: Mutex::default(),
             unanswered: AtomicUsize::new(0),
             load: AtomicUsize::new(0),
@@ -75,6 +82,10 @@ impl Outgoing {
             wants_room: AtomicBool::new(false),
             wake: Notify::new(),
         }
+    }
+
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     pub fn socket(&self) -> &TcpStream {
@@ -88,6 +99,11 @@ impl Outgoing {
 
     pub fn acquaintance(&self) -> Option<&Acquaintance> {
         self.acquaintance.get()
+    }
+
+    /// True for the first call.
+    pub fn hears_first(&self) -> bool {
+        !self.heard.load(Ordering::Relaxed) && !self.heard.swap(true, Ordering::Relaxed)
     }
 
     pub fn opened(&self) -> Instant {

@@ -15,10 +15,10 @@ use wire::record::{MARK_BYTES, Next, Records};
 use super::connections::Connections;
 use super::outgoing::Outgoing;
 use super::{Peer, ReplyTo, Transport, canonical, stopping};
-use crate::dispatch::Dispatcher;
-use crate::limits::Limits;
 use crate::liveness::Acquaintance;
 use crate::rarely::Rarely;
+use crate::rpc::dispatch::Dispatcher;
+use crate::rpc::limits::Limits;
 
 /// Receive buffers hold at least this, and otherwise just one record like the last one: large
 /// records come in rows, and a buffer that ends where its record ends leaves no tail to copy.
@@ -130,9 +130,9 @@ async fn serve(
 ) -> Result<(), Ended> {
     socket.set_nodelay(true)?;
     let peer = Peer::new(socket.peer_addr()?, socket.local_addr()?, Transport::Tcp);
-    let outgoing = Arc::new(Outgoing::new(socket, dispatcher.load(), dispatcher.tenure().clone()));
+    let (load, tenure) = (dispatcher.load().clone(), dispatcher.tenure().clone());
+    let outgoing = Arc::new(Outgoing::new(socket, load, tenure));
     outgoing.introduce(dispatcher.liveness(), peer.remote.ip());
-    dispatcher.heard(peer.remote.ip());
     let limits = dispatcher.limits().clone();
     let mut connection = Connection {
         peer,
@@ -154,6 +154,7 @@ async fn serve(
         let _ = timeout(LAST_REPLIES, connection.last_replies()).await;
     }
     connection.outgoing.close();
+    connection.dispatcher.connection_ended(connection.outgoing.id());
     ended
 }
 

@@ -19,7 +19,7 @@ use tracing::debug;
 use wire::Message;
 
 use super::{Peer, ReplyTo, Transport, stopping};
-use crate::dispatch::Dispatcher;
+use crate::rpc::dispatch::Dispatcher;
 use crate::tenure::Tenure;
 
 /// The largest datagram that IPv4 can carry.

@@ -9,12 +9,13 @@ use wire::rpc::{Credential, Groups, MachineName, SysCredential};
 
 use super::super::pulse::{Pulse, State};
 use super::*;
-use crate::dispatch::Dispatcher;
-use crate::limits::Limits;
+use crate::locks::{Locks, restore};
+use crate::rpc::dispatch::Dispatcher;
+use crate::rpc::limits::Limits;
+use crate::rpc::workers::Workers;
 use crate::tenure::Tenure;
 use crate::transport::listen::Listeners;
 use crate::transport::outgoing::Outgoing;
-use crate::workers::Workers;
 
 struct Server {
     dispatcher: Arc<Dispatcher>,
@@ -32,8 +33,11 @@ fn server(limits: Limits) -> Server {
         Liveness::default(),
         Tenure::default(),
         None,
+        Box::new(|_| ()),
     ));
-    let listeners = Listeners::bind("127.0.0.1:0".parse().unwrap(), &Tenure::default()).unwrap();
+    let epoch = restore(Locks::in_memory(), 1, None).unwrap().epoch;
+    let at = "127.0.0.1:0".parse().unwrap();
+    let listeners = Listeners::bind(at, &Tenure::default(), epoch).unwrap();
     let (at, mut tasks) = (listeners.addresses()[0], JoinSet::new());
     let (stop, stopped) = watch::channel(false);
     listeners.listen().unwrap().serve(&dispatcher, &stopped, &mut tasks);

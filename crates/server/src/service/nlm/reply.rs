@@ -1,34 +1,29 @@
-//! The answer to a lock request, in the form and version of the question.
+//! The reply to a lock request, in the form and version of the call.
 
-use std::time::Instant;
-
-use keeper::identity::{Caller, Incarnation};
 use keeper::request::Form;
 use keeper::step::{Cancelled, Holder, Outcome, Reply, Tested};
 use wire::nlm::{self, Status, TestOutcome, Version, Versioned};
 use wire::{Message, Writer};
 
 use super::Kind;
-use crate::driver::Ticket;
-use crate::driver::core::Ask;
-use crate::liveness::Liveness;
+use crate::engine::Decision;
+use crate::engine::request::WhenStalled;
 use crate::outbound::Outbound;
-use crate::task::Task;
-use crate::transport::Mailbag;
+use crate::rpc::pending::PendingCall;
+use crate::transport::ReplyBatch;
 
-/// How a question was asked, as far as its answer needs to know.
+/// How a request was asked, as far as its reply needs to know.
 #[derive(Debug, Clone)]
-pub struct Letter {
+pub struct ReplyFormat {
     pub kind: Kind,
     pub form: Form,
     pub version: Version,
     pub cookie: nlm::Cookie,
     /// The client waits for the lock: it must never hear DENIED (Linux takes that for ENOLCK).
     pub waits: bool,
-    pub reclaim: bool,
 }
 
-impl Letter {
+impl ReplyFormat {
     fn write(&self, outcome: &TestOutcome, out: &mut Writer) {
         let (version, cookie) = (self.version, self.cookie.clone());
         let told = |status: Status| {
@@ -59,70 +54,23 @@ impl Letter {
     }
 }
 
-/// A question that is with the keeper, and the way its answer takes.
-pub struct Reach {
-    pub task: Task,
-    pub letter: Letter,
+/// A call that the engine decides, and how its reply is written.
+pub struct LockReply {
+    pub call: PendingCall,
+    pub format: ReplyFormat,
     pub outbound: Outbound,
-    pub claim: Option<Claim>,
 }
 
-/// What is known of a host once it has a lock, a share, or a place in line: that its kernel was
-/// alive when it asked. Its old connections can testify from then on.
-pub struct Claim {
-    liveness: Liveness,
-    caller: Caller,
-    incarnation: Incarnation,
-    arrived: Instant,
-}
-
-impl Claim {
-    pub fn of(ask: &Ask, liveness: &Liveness) -> Option<Self> {
-        let (caller, incarnation) = match ask {
-            Ask::Lock(request) => (&request.caller, request.incarnation),
-            Ask::Share(request) => (&request.caller, Incarnation::UNKNOWN),
-            _ => return None,
-        };
-        let (liveness, caller) = (liveness.clone(), caller.clone());
-        Some(Self { liveness, caller, incarnation, arrived: Instant::now() })
-    }
-
-    fn stands(self) {
-        let Self { liveness, caller, incarnation, arrived } = self;
-        liveness.watch(&caller.host, caller.lane);
-        liveness.took(&caller.host, incarnation, arrived);
-    }
-}
-
-impl Reach {
-    pub fn refuse(self, status: Status, mail: &mut Mailbag) {
-        self.send(&TestOutcome::Other(status), mail);
-    }
-
-    fn send(self, outcome: &TestOutcome, mail: &mut Mailbag) {
-        let Self { task, letter, outbound, .. } = self;
-        match letter.form {
-            Form::Call => task.reply(mail, |out| letter.write(outcome, out)),
-            Form::Message => {
-                let mut out = Writer::new();
-                letter.write(outcome, &mut out);
-                let result: Message = out.finish();
-                let (procedure, bytes) = (letter.kind.result(), result.to_bytes());
-                outbound.send_result(&task.peer, letter.version, procedure, bytes);
-                task.reply_void(mail, &result);
+impl LockReply {
+    pub fn answer(self, decision: Decision, replies: &mut ReplyBatch) {
+        let reply = match decision {
+            Decision::Reply(reply) => reply,
+            Decision::Stalled(WhenStalled::Refuse) => {
+                return self.refuse(Status::DeniedNoLocks, replies);
             }
-        }
-    }
-}
-
-impl Ticket for Reach {
-    fn answer(mut self: Box<Self>, reply: Reply, mail: &mut Mailbag) {
-        if let Reply::Lock(Outcome::Granted | Outcome::Blocked) | Reply::Share(Outcome::Granted) =
-            reply
-            && let Some(claim) = self.claim.take()
-        {
-            claim.stands();
-        }
+            // The client hears nothing and asks again.
+            Decision::Stalled(WhenStalled::NoReply) => return,
+        };
         let status = match reply {
             Reply::Lock(outcome) | Reply::Share(outcome) => status(outcome),
             Reply::Unlock | Reply::Unshare | Reply::Heard => Status::Granted,
@@ -131,23 +79,42 @@ impl Ticket for Reach {
             Reply::Test(Tested::Free) => Status::Granted,
             Reply::Test(Tested::Grace) => Status::DeniedGracePeriod,
             Reply::Test(Tested::Held(holder)) => {
-                return self.send(&TestOutcome::Denied(told(&holder)), mail);
+                return self.send(&TestOutcome::Denied(told(&holder)), replies);
             }
             // The client hears nothing and asks again; the rest is not for it.
             Reply::Nothing | Reply::Monitor(_) | Reply::Unmonitor | Reply::Operator(_) => return,
         };
-        self.refuse(status, mail);
+        self.refuse(status, replies);
     }
 
-    fn is_reclaim(&self) -> bool {
-        self.letter.reclaim
+    pub fn refuse(self, status: Status, replies: &mut ReplyBatch) {
+        self.send(&TestOutcome::Other(status), replies);
     }
 
-    fn stalled(self: Box<Self>, ask: &Ask, mail: &mut Mailbag) {
-        if ask.may_be_refused() {
-            self.refuse(Status::DeniedNoLocks, mail);
+    fn send(self, outcome: &TestOutcome, replies: &mut ReplyBatch) {
+        let Self { call, format, outbound } = self;
+        match format.form {
+            Form::Call => call.reply(replies, |out| format.write(outcome, out)),
+            Form::Message => {
+                let mut out = Writer::new();
+                format.write(outcome, &mut out);
+                let result: Message = out.finish();
+                let (procedure, bytes) = (format.kind.result(), result.to_bytes());
+                outbound.send_result(&call.peer, format.version, procedure, bytes);
+                call.reply_void(replies, &result);
+            }
         }
     }
+}
+
+/// Whether the caller has a lock, a share or a place in line by this.
+pub fn is_taken(decision: &Decision) -> bool {
+    matches!(
+        decision,
+        Decision::Reply(
+            Reply::Lock(Outcome::Granted | Outcome::Blocked) | Reply::Share(Outcome::Granted)
+        )
+    )
 }
 
 fn told(holder: &Holder) -> nlm::Holder {

@@ -5,6 +5,8 @@ use std::time::Duration;
 use wire::nfs3::IO_BYTES_MAX;
 use wire::record;
 
+use super::duplicates::Bounds;
+
 #[derive(Debug, Clone)]
 pub struct Limits {
     pub connections_max: usize,
@@ -24,8 +26,10 @@ pub struct Limits {
     /// How long a peer may leave a reply unread.
     pub unread_time_max: Duration,
     /// Remembered replies to requests that must not be done twice, and their bytes.
-    pub replay_entries_max: usize,
-    pub replay_bytes_max: usize,
+    pub duplicates_max: usize,
+    pub duplicates_bytes_max: usize,
+    /// The same of one connection, or of the datagrams of one address.
+    pub duplicates_per_peer_max: usize,
     pub names_max: usize,
     /// Lock and status requests that wait to be decided.
     pub lock_requests_max: usize,
@@ -49,8 +53,9 @@ impl Default for Limits {
             idle_max: Duration::from_secs(15 * 60),
             record_time_max: Duration::from_secs(30),
             unread_time_max: Duration::from_secs(60),
-            replay_entries_max: 32_768,
-            replay_bytes_max: 16 << 20,
+            duplicates_max: 262_144,
+            duplicates_bytes_max: 64 << 20,
+            duplicates_per_peer_max: 4_096,
             names_max: 65_536,
             lock_requests_max: 16_384,
             callbacks_max: 20_000,
@@ -64,6 +69,14 @@ impl Limits {
         record::Limits {
             record_bytes_max: self.record_bytes_max,
             fragments_max: self.fragments_max,
+        }
+    }
+
+    pub fn duplicates(&self) -> Bounds {
+        Bounds {
+            per_origin: self.duplicates_per_peer_max,
+            entries: self.duplicates_max,
+            bytes: self.duplicates_bytes_max,
         }
     }
 

@@ -1,0 +1,141 @@
+use keeper::change::{Change, Snapshot};
+use store::{Committed, Memory, Token};
+
+use super::*;
+use crate::locks::tests::wants;
+use crate::locks::{Locks, Restored, restore};
+use crate::meters::{self, Asked};
+
+struct NoEffects;
+
+impl Effects for NoEffects {
+    fn grant(&self, _: Grant) {}
+    fn notice(&self, _: Notice) {}
+    fn probe(&self, _: &Keeper, _: ClientId, _: Question) {}
+    fn event(&self, _: &Keeper, _: Event) {}
+}
+
+fn begun() -> Engine {
+    begun_with(Box::new(Memory::new()))
+}
+
+fn begun_with(store: Box<dyn Store>) -> Engine {
+    let locks = Locks { store, ..Locks::in_memory() };
+    let Restored { engine, first, .. } = restore(locks, 10, None).unwrap();
+    engine.begin(Box::new(NoEffects), first);
+    engine
+}
+
+#[tokio::test]
+async fn what_comes_before_the_beginning_waits_for_it() {
+    let Restored { engine, first, .. } = restore(Locks::in_memory(), 10, None).unwrap();
+    let early = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.read(|keeper| keeper.counts().locks).await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!early.is_finished() && !first.batch().events().is_empty());
+    engine.begin(Box::new(NoEffects), first);
+    assert_eq!(early.await.unwrap(), Some(0));
+}
+
+#[tokio::test]
+async fn a_defect_ends_the_server_instead_of_leaving_it_stuck() {
+    let engine = begun();
+    assert_eq!(engine.read(|keeper| keeper.counts().locks).await, Some(0));
+    engine.report(Input::Read(Box::new(|_| panic!("on purpose"))));
+    assert!(matches!(engine.ended().await, End::Failed(why) if why.contains("defect")));
+}
+
+#[tokio::test]
+async fn an_abandoned_one_lets_go_of_its_store() {
+    struct Told(mpsc::Sender<()>);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    struct Noted(#[expect(dead_code, reason = "only its end matters")] Told, Memory);
+    impl Store for Noted {
+        fn load(&mut self) -> Result<Snapshot, StoreError> {
+            self.1.load()
+        }
+        fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+            self.1.commit(changes, token)
+        }
+        fn last_token(&mut self) -> Result<Token, StoreError> {
+            self.1.last_token()
+        }
+        fn clear(&mut self, force: bool) -> Result<(), StoreError> {
+            self.1.clear(force)
+        }
+    }
+    let (told, gone) = mpsc::channel();
+    let engine = begun_with(Box::new(Noted(Told(told), Memory::new())));
+    engine.abandon();
+    assert_eq!(engine.ended().await, End::Abandoned);
+    gone.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert!(engine.read(|_| ()).await.is_none());
+}
+
+#[tokio::test]
+async fn a_stop_is_the_last_thing_that_enters_the_keeper() {
+    let engine = begun();
+    engine.report(Input::Stop);
+    assert_eq!(engine.ended().await, End::Stopped);
+    let late = tokio::time::timeout(Duration::from_millis(100), engine.read(|_| ()));
+    assert_ne!(late.await, Ok(Some(())));
+}
+
+/// Writes the start and nothing else.
+struct Full(Memory, bool);
+
+impl Store for Full {
+    fn load(&mut self) -> Result<Snapshot, StoreError> {
+        self.0.load()
+    }
+    fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+        if std::mem::replace(&mut self.1, true) {
+            return Committed::NotWritten(StoreError::Unwritable("no space left".into()));
+        }
+        self.0.commit(changes, token)
+    }
+    fn last_token(&mut self) -> Result<Token, StoreError> {
+        self.0.last_token()
+    }
+    fn clear(&mut self, force: bool) -> Result<(), StoreError> {
+        self.0.clear(force)
+    }
+}
+
+/// A lock that is refused because the store does not work is counted like any other; a reclaim is
+/// not refused, because its client would drop the lock (R5.4).
+#[tokio::test]
+async fn a_lock_that_waited_too_long_is_refused_and_a_reclaim_is_not() {
+    let counted = Arc::new(Meters::default());
+    let locks = Locks { store: Box::new(Full(Memory::new(), false)), ..Locks::in_memory() };
+    let Restored { engine, first, .. } = restore(locks, 10, Some(counted.clone())).unwrap();
+    engine.begin(Box::new(NoEffects), first);
+    let (told, decisions) = mpsc::channel();
+    for id in 1..=3 {
+        let told = told.clone();
+        let mut request = wants(id, "alice", "10.0.0.1");
+        request.reclaim = id == 2;
+        let sink = move |decision, _: &mut ReplyBatch| told.send((id, decision)).unwrap();
+        engine.ask(Request::Lock(request), Box::new(sink));
+        engine.flush();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let refused = || counted.lock_requests(Asked::Lock, meters::Result::Refused);
+    assert_eq!(refused(), 0);
+    let start = Instant::now();
+    while refused() == 0 {
+        assert!(start.elapsed() < Duration::from_secs(30), "never counted");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let decisions = [decisions.recv().unwrap(), decisions.recv().unwrap()];
+    assert!(matches!(decisions[0], (2, Decision::Stalled(WhenStalled::NoReply))), "{decisions:?}");
+    assert!(matches!(decisions[1], (3, Decision::Stalled(WhenStalled::Refuse))), "{decisions:?}");
+    assert_eq!(refused(), 1, "the first was begun, and waits");
+    engine.abandon();
+}

@@ -1,0 +1,537 @@
+//! The duplicate request cache: one request, one effect (I8, R3.8).
+//!
+//! A client that hears nothing asks again with the same transaction id, perhaps over a new
+//! connection. A REMOVE that was done must not answer NOENT the second time, and one that is still
+//! being done must not be started twice. Only calls that change something are entered, when they
+//! start; a call that ends without a reply is removed, so that its repetition is a new call.
+//!
+//! Who can make the cache forget: a TCP connection keeps its last calls until two minutes after its
+//! end, and an address its datagrams for two minutes, each up to a bound of its own. When all of them
+//! reach theirs, old entries go first, then a connection gives up its own; rather than a young entry
+//! of another peer, the new call is dropped. No I/O and no clock, so that the simulator runs exactly
+//! this.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::transport::Transport;
+
+/// Longer than any client goes on repeating one request.
+pub const AGE_MAX: Duration = Duration::from_secs(120);
+/// When there is no room, only entries older than this make some: a client has repeated by then.
+pub const AGE_MIN: Duration = Duration::from_secs(30);
+/// A connection does not give up its own entries below this: its client may not have read so many
+/// replies yet.
+const SHARE_MIN: usize = 16;
+/// What is younger than this when its host is found to have rebooted may be of the new kernel: the
+/// news can be late.
+const FRESH: Duration = Duration::from_secs(10);
+/// A peer that repeats a request over ever new connections gets the reply on this many, the newest.
+const WAITING_MAX: usize = 8;
+
+/// What makes two calls one: everything but the port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    pub from: IpAddr,
+    pub transport: Transport,
+    /// What root of a machine asked is not answered to its users.
+    pub reserved_port: bool,
+    pub xid: u32,
+    /// Program, version, procedure.
+    pub procedure: (u32, u32, u32),
+    /// Of the call with its credential.
+    pub checksum: u64,
+    /// A hash of the name that the caller gives itself, if the call has one.
+    pub name: u64,
+}
+
+impl Hash for Key {
+    /// The checksum covers the rest, and is keyed.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.checksum ^ u64::from(self.xid));
+    }
+}
+
+/// Whose share of the cache a call counts against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Origin {
+    Connection(u64),
+    /// Datagrams of an address.
+    Address(IpAddr),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Entries of one connection, and of the datagrams of one address.
+    pub per_origin: usize,
+    pub entries: usize,
+    pub bytes: usize,
+}
+
+/// What is to be done with a call.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Begun<R> {
+    /// Seen for the first time: do it, then call [`DuplicateCache::answered`].
+    New,
+    /// Done before: send this again.
+    Again(R),
+    /// Being done: its reply will be sent here too.
+    InProgress,
+    /// There is no room to remember it: drop it.
+    Full,
+}
+
+/// Remembers calls; `W` waits for a reply `R`.
+pub struct DuplicateCache<W, R> {
+    bounds: Bounds,
+    entries: HashMap<Key, Entry<W, R>>,
+    by_age: Line,
+    /// Those that came as datagrams.
+    datagrams: Line,
+    origins: HashMap<Origin, Share>,
+    /// Connections that have ended, in order, and when their entries go.
+    ended: VecDeque<(Duration, Origin)>,
+    serial: u64,
+    bytes: usize,
+}
+
+struct Entry<W, R> {
+    serial: u64,
+    origin: Origin,
+    entered: Duration,
+    /// When it was last asked for or answered.
+    active: Duration,
+    state: State<W, R>,
+}
+
+enum State<W, R> {
+    /// Being done; the reply goes to all of these.
+    InProgress(Vec<W>),
+    Answered {
+        reply: R,
+        bytes: usize,
+    },
+}
+
+/// The entries of one origin.
+#[derive(Default)]
+struct Share {
+    keys: Line,
+    count: usize,
+}
+
+/// Entries in the order in which they were entered, with their serial numbers: a key that is gone, or
+/// was entered anew, is skipped.
+type Line = VecDeque<(Key, u64)>;
+
+impl<W, R: Clone> DuplicateCache<W, R> {
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            entries: HashMap::new(),
+            by_age: Line::new(),
+            datagrams: Line::new(),
+            origins: HashMap::new(),
+            ended: VecDeque::new(),
+            serial: 0,
+            bytes: 0,
+        }
+    }
+
+    /// `same` tells whether two that wait are one.
+    pub fn begin(
+        &mut self,
+        key: Key,
+        origin: Origin,
+        waiting: W,
+        now: Duration,
+        same: impl Fn(&W, &W) -> bool,
+    ) -> Begun<R> {
+        self.expire(now);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.active = now;
+            return match &mut entry.state {
+                State::Answered { reply, .. } => Begun::Again(reply.clone()),
+                State::InProgress(known) => {
+                    if !known.iter().any(|one| same(one, &waiting)) {
+                        if known.len() == WAITING_MAX {
+                            known.remove(0);
+                        }
+                        known.push(waiting);
+                    }
+                    Begun::InProgress
+                }
+            };
+        }
+        if !self.make_room(origin, now) {
+            return Begun::Full;
+        }
+        self.serial += 1;
+        let serial = self.serial;
+        let state = State::InProgress(vec![waiting]);
+        self.entries.insert(key, Entry { serial, origin, entered: now, active: now, state });
+        append(&mut self.by_age, (key, serial), &self.entries, self.entries.len());
+        if let Origin::Address(_) = origin {
+            append(&mut self.datagrams, (key, serial), &self.entries, self.entries.len());
+        }
+        let share = self.origins.entry(origin).or_default();
+        share.count += 1;
+        append(&mut share.keys, (key, serial), &self.entries, share.count);
+        Begun::New
+    }
+
+    /// Keeps the reply and says who waits for it.
+    pub fn answered(&mut self, key: &Key, reply: R, bytes: usize, now: Duration) -> Vec<W> {
+        let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
+        entry.active = now;
+        let before = std::mem::replace(&mut entry.state, State::Answered { reply, bytes });
+        self.bytes += bytes;
+        match before {
+            State::InProgress(waiting) => waiting,
+            State::Answered { bytes, .. } => {
+                self.bytes -= bytes;
+                Vec::new()
+            }
+        }
+    }
+
+    /// The call was not done, or is not to be answered: a repetition is a new call. Says who waits,
+    /// in case they are told so.
+    pub fn abandoned(&mut self, key: &Key) -> Vec<W> {
+        match self.remove(key).map(|entry| entry.state) {
+            Some(State::InProgress(waiting)) => waiting,
+            _ => Vec::new(),
+        }
+    }
+
+    /// A connection ended. Its client may repeat what it asked over the next one.
+    pub fn connection_ended(&mut self, connection: u64, now: Duration) {
+        let origin = Origin::Connection(connection);
+        if self.origins.contains_key(&origin) {
+            self.ended.push_back((now + AGE_MAX, origin));
+        }
+        self.expire(now);
+    }
+
+    /// A rebooted host may count its transaction ids from anywhere (R3.8). What is only seconds
+    /// old, or being done, may be of its new life and stays.
+    pub fn forget(&mut self, of_host: impl Fn(&Key) -> bool, now: Duration) {
+        let gone = |(key, entry): (&Key, &Entry<W, R>)| {
+            let old = entry.active + FRESH <= now;
+            let answered = matches!(entry.state, State::Answered { .. });
+            (answered && old && of_host(key)).then_some(*key)
+        };
+        let gone: Vec<Key> = self.entries.iter().filter_map(gone).collect();
+        for key in gone {
+            self.remove(&key);
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Room for one more entry, in the share of its origin and in all.
+    fn make_room(&mut self, origin: Origin, now: Duration) -> bool {
+        while self.origins.get(&origin).is_some_and(|share| share.count >= self.bounds.per_origin) {
+            // A connection forgets its own oldest call, whatever its age: its client has waited for
+            // fewer replies. What comes without a connection can be forged, so it must be old.
+            let oldest = self.oldest_of(origin);
+            let Some(key) = oldest.filter(|key| {
+                matches!(origin, Origin::Connection(_)) || self.is_older(key, AGE_MIN, now)
+            }) else {
+                return false;
+            };
+            self.remove(&key);
+        }
+        while self.entries.len() >= self.bounds.entries || self.bytes > self.bounds.bytes {
+            let old = self.oldest().filter(|key| self.is_older(key, AGE_MIN, now));
+            let Some(key) = old.or_else(|| self.own(origin)) else { return false };
+            self.remove(&key);
+        }
+        true
+    }
+
+    /// The oldest entry that is answered.
+    fn oldest(&mut self) -> Option<Key> {
+        let entries = &self.entries;
+        first_answered(&mut self.by_age, entries)
+    }
+
+    fn oldest_of(&mut self, origin: Origin) -> Option<Key> {
+        let entries = &self.entries;
+        first_answered(&mut self.origins.get_mut(&origin)?.keys, entries)
+    }
+
+    /// What a connection gives up for its next call.
+    fn own(&mut self, origin: Origin) -> Option<Key> {
+        let share = self.origins.get(&origin)?.count;
+        let gives_up = matches!(origin, Origin::Connection(_)) && share > SHARE_MIN;
+        if gives_up { self.oldest_of(origin) } else { None }
+    }
+
+    fn is_older(&self, key: &Key, age: Duration, now: Duration) -> bool {
+        self.entries.get(key).is_some_and(|entry| entry.entered + age <= now)
+    }
+
+    /// Forgets what is too old: datagrams by their age, connections by the time since their end.
+    fn expire(&mut self, now: Duration) {
+        while let Some((due, origin)) = self.ended.front()
+            && *due <= now
+        {
+            let origin = *origin;
+            self.ended.pop_front();
+            let keys = self.origins.get_mut(&origin).map(|share| std::mem::take(&mut share.keys));
+            for (key, serial) in keys.into_iter().flatten() {
+                if self.entries.get(&key).is_some_and(|entry| entry.serial == serial) {
+                    self.remove(&key);
+                }
+            }
+        }
+        for _ in 0..self.datagrams.len() {
+            let Some((key, serial)) = self.datagrams.front().copied() else { return };
+            match self.entries.get(&key).filter(|entry| entry.serial == serial) {
+                Some(entry) if entry.entered + AGE_MAX > now => return,
+                Some(Entry { state: State::InProgress(_), .. }) => {
+                    self.datagrams.push_back((key, serial));
+                }
+                Some(_) => drop(self.remove(&key)),
+                None => {}
+            }
+            self.datagrams.pop_front();
+        }
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Entry<W, R>> {
+        let entry = self.entries.remove(key)?;
+        if let State::Answered { bytes, .. } = entry.state {
+            self.bytes -= bytes;
+        }
+        if let Some(share) = self.origins.get_mut(&entry.origin) {
+            share.count -= 1;
+            if share.count == 0 {
+                self.origins.remove(&entry.origin);
+            }
+        }
+        Some(entry)
+    }
+}
+
+/// Adds an entry, and drops those that are gone when they are more than the `live` ones.
+fn append<W, R>(
+    line: &mut Line,
+    entry: (Key, u64),
+    entries: &HashMap<Key, Entry<W, R>>,
+    live: usize,
+) {
+    line.push_back(entry);
+    if line.len() > 2 * live + 64 {
+        line.retain(|(key, serial)| entries.get(key).is_some_and(|e| e.serial == *serial));
+    }
+}
+
+/// The first of these that is there and answered. Those that are gone are dropped on the way; those
+/// that are being done go to the back.
+fn first_answered<W, R>(keys: &mut Line, entries: &HashMap<Key, Entry<W, R>>) -> Option<Key> {
+    for _ in 0..keys.len() {
+        let (key, serial) = keys.pop_front()?;
+        match entries.get(&key) {
+            Some(entry) if entry.serial == serial => match entry.state {
+                State::Answered { .. } => {
+                    keys.push_front((key, serial));
+                    return Some(key);
+                }
+                State::InProgress(_) => keys.push_back((key, serial)),
+            },
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TCP: Origin = Origin::Connection(1);
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn key(number: u32) -> Key {
+        Key {
+            from: [10, 0, 0, 1].into(),
+            transport: Transport::Tcp,
+            reserved_port: true,
+            xid: number,
+            procedure: (100_003, 3, 12),
+            checksum: u64::from(number),
+            name: 0,
+        }
+    }
+
+    fn udp(address: u8) -> Origin {
+        Origin::Address([10, 0, 0, address].into())
+    }
+
+    type Cache = DuplicateCache<u32, &'static str>;
+
+    fn cache(per_origin: usize, entries: usize) -> Cache {
+        Cache::new(Bounds { per_origin, entries, bytes: 1000 })
+    }
+
+    fn begin(cache: &mut Cache, number: u32, origin: Origin, seconds: u64) -> Begun<&'static str> {
+        cache.begin(key(number), origin, number, at(seconds), |a, b| a == b)
+    }
+
+    fn done(cache: &mut Cache, number: u32, origin: Origin, seconds: u64) {
+        assert_eq!(begin(cache, number, origin, seconds), Begun::New);
+        assert_eq!(cache.answered(&key(number), "done", 4, at(seconds)), [number]);
+    }
+
+    #[test]
+    fn a_repeat_gets_the_same_reply_and_one_under_way_gets_it_too() {
+        let mut cache = cache(100, 100);
+        let begin = |cache: &mut Cache, from| cache.begin(key(1), TCP, from, at(1), |a, b| a == b);
+        assert_eq!(begin(&mut cache, 10), Begun::New);
+        assert_eq!(begin(&mut cache, 11), Begun::InProgress);
+        assert_eq!(begin(&mut cache, 11), Begun::InProgress);
+        assert_eq!(cache.answered(&key(1), "done", 4, at(2)), [10, 11]);
+        assert_eq!(begin(&mut cache, 12), Begun::Again("done"));
+    }
+
+    #[test]
+    fn users_of_a_machine_do_not_share_the_replies_of_its_root() {
+        let mut cache = cache(100, 100);
+        done(&mut cache, 1, TCP, 0);
+        let of_user = Key { reserved_port: false, ..key(1) };
+        assert_eq!(cache.begin(of_user, TCP, 1, at(0), |a, b| a == b), Begun::New);
+    }
+
+    #[test]
+    fn a_call_without_a_reply_is_new_when_it_is_repeated() {
+        let mut cache = cache(100, 100);
+        assert_eq!(begin(&mut cache, 1, TCP, 0), Begun::New);
+        assert_eq!(cache.abandoned(&key(1)), [1]);
+        assert_eq!(begin(&mut cache, 1, TCP, 1), Begun::New);
+    }
+
+    #[test]
+    fn a_connection_is_remembered_until_two_minutes_after_its_end() {
+        let mut cache = cache(100, 100);
+        done(&mut cache, 1, TCP, 0);
+        assert_eq!(begin(&mut cache, 1, TCP, 5000), Begun::Again("done"));
+        cache.connection_ended(1, at(5000));
+        assert_eq!(begin(&mut cache, 1, Origin::Connection(2), 5119), Begun::Again("done"));
+        assert_eq!(begin(&mut cache, 1, Origin::Connection(2), 5120), Begun::New);
+    }
+
+    #[test]
+    fn a_connection_forgets_its_own_oldest_call_only() {
+        let mut cache = cache(3, 100);
+        done(&mut cache, 99, Origin::Connection(2), 0);
+        assert_eq!(begin(&mut cache, 0, TCP, 0), Begun::New);
+        for number in 1..=3 {
+            done(&mut cache, number, TCP, 0);
+        }
+        assert_eq!(begin(&mut cache, 99, TCP, 0), Begun::Again("done"));
+        assert_eq!(begin(&mut cache, 0, TCP, 0), Begun::InProgress);
+        assert_eq!(begin(&mut cache, 3, TCP, 0), Begun::Again("done"));
+        assert_eq!(begin(&mut cache, 1, TCP, 0), Begun::New);
+    }
+
+    #[test]
+    fn datagrams_are_remembered_for_two_minutes_and_never_pushed_out_young() {
+        let mut cache = cache(2, 100);
+        done(&mut cache, 1, udp(1), 0);
+        done(&mut cache, 2, udp(1), 10);
+        assert_eq!(begin(&mut cache, 3, udp(1), 29), Begun::Full);
+        done(&mut cache, 4, udp(2), 29);
+        done(&mut cache, 3, udp(1), 30);
+        assert_eq!(begin(&mut cache, 2, udp(1), 129), Begun::Again("done"));
+        assert_eq!(begin(&mut cache, 2, udp(1), 130), Begun::New);
+    }
+
+    #[test]
+    fn a_datagram_that_is_being_done_is_never_started_again() {
+        let mut cache = cache(100, 100);
+        assert_eq!(begin(&mut cache, 1, udp(1), 0), Begun::New);
+        assert_eq!(begin(&mut cache, 1, udp(1), 500), Begun::InProgress);
+        assert_eq!(cache.answered(&key(1), "done", 4, at(500)), [1]);
+        assert_eq!(begin(&mut cache, 1, udp(1), 501), Begun::New);
+    }
+
+    #[test]
+    fn when_all_is_full_old_entries_go_and_young_ones_stay() {
+        let mut cache = cache(100, 3);
+        for number in 1..=3 {
+            done(&mut cache, number, Origin::Connection(u64::from(number)), 0);
+        }
+        assert_eq!(begin(&mut cache, 4, TCP, 29), Begun::Full);
+        assert_eq!(begin(&mut cache, 1, TCP, 29), Begun::Again("done"));
+        done(&mut cache, 4, TCP, 30);
+        assert_eq!(cache.len(), 3);
+        assert_eq!(begin(&mut cache, 3, TCP, 30), Begun::Again("done"));
+    }
+
+    #[test]
+    fn bytes_are_bounded() {
+        let mut cache = cache(100, 100);
+        for number in 0..6 {
+            assert_eq!(begin(&mut cache, number, TCP, 0), Begun::New);
+            cache.answered(&key(number), "long", 200, at(0));
+        }
+        assert_eq!(begin(&mut cache, 6, TCP, 10), Begun::Full);
+        assert_eq!(begin(&mut cache, 6, TCP, 30), Begun::New);
+        assert_eq!(begin(&mut cache, 1, TCP, 30), Begun::Again("long"));
+    }
+
+    #[test]
+    fn a_busy_connection_gives_up_its_own_entries_and_no_others() {
+        let mut cache = cache(100, 20);
+        done(&mut cache, 99, udp(1), 0);
+        for number in 0..50 {
+            done(&mut cache, number, TCP, 0);
+        }
+        assert_eq!(cache.len(), 20);
+        assert_eq!(begin(&mut cache, 31, TCP, 0), Begun::Again("done"));
+        assert_eq!(begin(&mut cache, 99, udp(1), 0), Begun::Again("done"));
+        assert_eq!(begin(&mut cache, 100, udp(1), 0), Begun::Full);
+        assert_eq!(begin(&mut cache, 100, Origin::Connection(2), 0), Begun::Full);
+    }
+
+    #[test]
+    fn a_rebooted_host_is_forgotten_but_not_what_may_be_of_its_new_life() {
+        let mut cache = cache(100, 100);
+        done(&mut cache, 1, TCP, 0);
+        done(&mut cache, 2, TCP, 15);
+        begin(&mut cache, 3, TCP, 0);
+        cache.forget(|_| true, at(20));
+        assert_eq!(begin(&mut cache, 1, TCP, 20), Begun::New);
+        assert_eq!(begin(&mut cache, 2, TCP, 20), Begun::Again("done"));
+        assert_eq!(begin(&mut cache, 3, TCP, 20), Begun::InProgress);
+    }
+
+    #[test]
+    fn what_is_gone_leaves_nothing_behind() {
+        let mut cache = cache(8, 100);
+        begin(&mut cache, 0, udp(9), 0);
+        for number in 1..10_000 {
+            done(&mut cache, number, TCP, 0);
+            assert_eq!(begin(&mut cache, 10_000 + number, udp(9), 0), Begun::New);
+            cache.abandoned(&key(10_000 + number));
+        }
+        assert!(cache.by_age.len() < 200 && cache.datagrams.len() < 200);
+        assert!(cache.origins.values().all(|share| share.keys.len() < 200));
+        cache.connection_ended(1, at(1));
+        cache.expire(at(200));
+        assert_eq!((cache.len(), cache.origins.len(), cache.bytes), (1, 1, 0));
+    }
+}

@@ -1,0 +1,180 @@
+//! The server process around the keeper. The order of things is the server's own (its inbox, its
+//! decider and its duplicate request cache); in the place of its threads there are the events of
+//! this world.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use keeper::Keeper;
+use keeper::bytes::Name;
+use keeper::identity::{self, GrantId, NoticeId, RequestId};
+use keeper::time::Time;
+use server::engine::batch::{Batch, Committing, Decider, DurableBatch};
+use server::engine::inbox::{self, Inbox};
+use server::rpc::duplicates::{Bounds, DuplicateCache, Key, Origin};
+use server::transport::Transport;
+use store::Token;
+
+use crate::packet::{Answer, Request};
+use crate::queue::Ms;
+
+/// More than this and packets are dropped, as a full socket buffer drops them (I10).
+const REQUESTS_MAX: usize = 256;
+pub const REPLY_BYTES: usize = 40;
+
+/// The request that a reply answers; none for an operator, whom nobody follows.
+pub type Sink = Option<Rc<Request>>;
+
+pub type Input = inbox::Input<Sink>;
+
+/// An attempt to tell somebody something has exactly one result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Answered {
+    Grant(GrantId, u32),
+    Notice(NoticeId, u32),
+}
+
+/// What is true about a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Background {
+    /// The number of the decision.
+    pub decided: u64,
+    /// For a grant: the wait that it ends, and the life of the host that waits.
+    pub block: u64,
+    pub life: u32,
+}
+
+/// Batches that are committed as one, and what is true about each of their messages.
+#[derive(Debug, Default)]
+pub struct Decided {
+    pub batch: Batch,
+    pub background: Vec<Background>,
+}
+
+impl Decided {
+    /// Adds what came out of the decider once more: several decisions, each of them judged, and one
+    /// commit.
+    pub fn join(&mut self, batch: Batch, background: Vec<Background>) {
+        self.batch.append(batch);
+        self.background.extend(background);
+    }
+}
+
+/// A batch between its decision and its replies.
+#[derive(Debug)]
+pub enum Stage {
+    Committing(Committing),
+    /// The store has it; the thread that sends has not come to it.
+    Durable(DurableBatch),
+}
+
+impl Stage {
+    pub fn batch(&self) -> &Batch {
+        match self {
+            Self::Committing(committing) => committing.batch(),
+            Self::Durable(durable) => durable.batch(),
+        }
+    }
+}
+
+/// What makes two packets one request (R3.8).
+pub fn key(request: &Request) -> Key {
+    let call = (&request.call, request.number, &request.tag);
+    Key {
+        from: request.from,
+        transport: match request.lane.transport() {
+            identity::Transport::Tcp => Transport::Tcp,
+            identity::Transport::Udp => Transport::Udp,
+        },
+        reserved_port: true,
+        xid: request.xid,
+        procedure: (0, 0, 0),
+        checksum: hash(&call),
+        name: hash(&request.name),
+    }
+}
+
+pub fn hash(what: &impl std::hash::Hash) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(what)
+}
+
+pub struct Engine {
+    pub decider: Decider<Sink>,
+    pub inbox: Inbox<Sink>,
+    /// Answers, with the number of the decision.
+    pub duplicates: DuplicateCache<Rc<Request>, (Answer, u64)>,
+    pub started: Ms,
+    pub stage: Option<(Stage, Vec<Background>)>,
+    /// Requests that the decider has and nobody is told about yet.
+    pub unanswered: usize,
+    /// What was sent and not answered yet, and who may answer.
+    pub attempts: BTreeMap<Answered, IpAddr>,
+    /// Lives of the hosts that we have or had connections of, which the server cannot see, and since
+    /// when.
+    pub connections: BTreeMap<(IpAddr, Name), BTreeMap<u32, Ms>>,
+    next_request: u64,
+    pub gathering: bool,
+    pub timer: Option<Ms>,
+}
+
+impl Engine {
+    pub fn new(keeper: Keeper, started: Ms, last: Token, duplicates: Bounds) -> Self {
+        Self {
+            decider: Decider::new(keeper, last),
+            inbox: Inbox::new(REQUESTS_MAX),
+            duplicates: DuplicateCache::new(duplicates),
+            started,
+            stage: None,
+            unanswered: 0,
+            attempts: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            next_request: 0,
+            gathering: false,
+            timer: None,
+        }
+    }
+
+    pub fn mono(&self, now: Ms) -> Duration {
+        Duration::from_millis(now - self.started)
+    }
+
+    pub fn time(&self, now: Ms, wall_ms: u64) -> Time {
+        Time { mono: self.mono(now), wall_ms }
+    }
+
+    pub fn new_id(&mut self) -> RequestId {
+        self.next_request += 1;
+        RequestId(self.next_request)
+    }
+
+    /// False if there is no room and the input is gone.
+    pub fn push(&mut self, input: Input, now: Ms) -> bool {
+        let now = self.mono(now);
+        self.inbox.push(input, now)
+    }
+
+    pub fn handle(&mut self, input: Input, now: Time) {
+        self.unanswered += usize::from(matches!(input, Input::Request(..)));
+        self.decider.handle(input, now);
+    }
+
+    pub fn take_sink(&mut self, id: RequestId) -> Option<Sink> {
+        let owed = self.decider.take_owed(id)?;
+        self.unanswered -= 1;
+        Some(owed.sink)
+    }
+
+    /// Whose share of the duplicate request cache a packet counts against.
+    pub fn origin(&self, request: &Request) -> Origin {
+        match request.lane.transport() {
+            identity::Transport::Tcp => {
+                let truth = request.truth;
+                Origin::Connection(hash(&(truth.host, truth.life, request.lane)))
+            }
+            identity::Transport::Udp => Origin::Address(request.from),
+        }
+    }
+}
