@@ -56,11 +56,16 @@ fn judges(package: &str) -> &'static [&'static str] {
     }
 }
 
-/// The top-level module that a source file is of: its tests begin with that name.
+/// The module whose tests judge a source file: its own, or the one above if it has none.
 fn module(file: &str) -> Option<String> {
     let (_, path) = file.split_once("/src/")?;
-    let first = path.split('/').next()?;
-    Some(format!("{}::", first.strip_suffix(".rs").unwrap_or(first)))
+    let own = path.strip_suffix(".rs")?;
+    let has_tests = std::fs::read_to_string(file).is_ok_and(|text| text.contains("mod tests"));
+    let judge = match own.rsplit_once('/') {
+        Some((above, _)) if !has_tests => above,
+        _ => own,
+    };
+    Some(format!("{}::", judge.replace('/', "::")))
 }
 
 #[cfg(test)]
@@ -69,8 +74,11 @@ mod tests {
 
     #[test]
     fn a_file_is_judged_by_the_tests_of_its_module() {
-        assert_eq!(module("crates/server/src/replay.rs").as_deref(), Some("replay::"));
-        assert_eq!(module("crates/server/src/driver/core.rs").as_deref(), Some("driver::"));
-        assert_eq!(module("replay.rs"), None);
+        crate::shell::enter_root().unwrap();
+        assert_eq!(module("crates/server/src/files.rs").as_deref(), Some("files::"));
+        let own = module("crates/server/src/rpc/duplicates.rs");
+        assert_eq!(own.as_deref(), Some("rpc::duplicates::"));
+        assert_eq!(module("crates/server/src/engine/batch.rs").as_deref(), Some("engine::"));
+        assert_eq!(module("files.rs"), None);
     }
 }
