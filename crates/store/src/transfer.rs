@@ -149,6 +149,14 @@ mod tests {
         assert!(matches!(error, CopyError::NotEmpty { clients: 1, locks: 3 }), "{error}");
     }
 
+    #[test]
+    fn a_store_that_knows_a_client_is_not_empty() {
+        let mut to = Memory::new();
+        assert!(matches!(to.commit(&[client(1)], Token(1)), Committed::Done));
+        let error = copy(&mut filled(1), &mut to, |_, _| ()).unwrap_err();
+        assert!(matches!(error, CopyError::NotEmpty { clients: 1, locks: 0 }), "{error}");
+    }
+
     /// Takes only so many batches.
     struct Short(Memory, usize);
 

@@ -53,6 +53,45 @@ fn the_embedded_store_conforms() {
     }
 }
 
+/// A network thread commits what waits for no disk, and nothing else.
+#[test]
+fn only_a_lock_that_need_not_be_synced_is_quick() {
+    for durability in MODES {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = Embedded::open(on(directory.path(), durability)).unwrap();
+        assert!(!store.is_quick(&[lock(1, 1)]), "the first batch begins a journal");
+        done(store.commit(&[Change::Started { epoch: Epoch(1), grace: false }], Token(1)));
+        assert_eq!(store.is_quick(&[lock(1, 1)]), durability == Durability::Process);
+        assert!(!store.is_quick(&[client(1)]));
+        assert!(!store.is_quick(&[lock(1, 1), client(1)]));
+    }
+}
+
+/// Written by another program, or by a later version that forgot to say so.
+#[test]
+fn a_head_with_flags_that_have_no_meaning_is_refused() {
+    let head = frame::FileHead {
+        kind: frame::Kind::Journal,
+        store: [1; 16],
+        generation: 2,
+        first: 3,
+        durability: Durability::Process,
+        roster: true,
+        key: [4; 16],
+    };
+    let decode = |at: usize, byte: u8| {
+        let mut bytes = head.encode();
+        bytes[at] = byte;
+        let check = frame::check(&[0; 16], &bytes[..64]);
+        bytes[64..].copy_from_slice(&check.to_le_bytes());
+        frame::FileHead::decode(frame::Kind::Journal, &bytes)
+    };
+    assert!(decode(10, 3).is_ok());
+    for (at, byte) in [(10, 4), (11, 1), (15, 1)] {
+        assert!(matches!(decode(at, byte), Err(frame::BadHead::Damaged)), "byte {at}");
+    }
+}
+
 #[test]
 fn it_conforms_with_many_short_journals_and_kills() {
     for durability in MODES {
