@@ -32,8 +32,8 @@ pub struct Claim {
     pub to: Option<Incarnation>,
     /// What the host was known to be in when it was asked.
     pub recorded: Incarnation,
-    /// It came from the host's own address. Otherwise only a reset proves it.
-    pub from_its_address: bool,
+    /// It came from the host's own address and names it. Otherwise only a reset proves it.
+    pub speaks_for_itself: bool,
     /// Everything taken so far is below this.
     pub arrived: u64,
 }
@@ -73,34 +73,34 @@ impl Keeper {
     ) {
         let source = source.to_canonical();
         self.hear_anybody(now);
-        let (hosts, from_its_address) = self.claimed_hosts(source, &name);
+        let hosts = self.claimed_hosts(source, &name);
         if hosts.is_empty() {
             self.event(Event::NoticeUnknown { source, name });
             return self.reply(request, Reply::Nothing);
         }
         self.ballots.0.insert(request, Ballot { open: hosts.len(), believed: true });
         let arrived = self.ids.next();
-        for host in hosts {
+        for (host, speaks_for_itself) in hosts {
             let recorded = self.clients.incarnation(host);
             let name = name.clone();
-            let claim = Claim { request, source, name, to, recorded, from_its_address, arrived };
+            let claim = Claim { request, source, name, to, recorded, speaks_for_itself, arrived };
             self.weigh_for(host, claim, now);
         }
     }
 
-    /// R6.1 (a): the hosts at that address (one of them if the name says which), else hosts of that
-    /// name elsewhere.
-    fn claimed_hosts(&self, source: IpAddr, name: &Name) -> (Vec<ClientId>, bool) {
+    /// R6.1 (a): the hosts of that name at that address, which speak for themselves. If there are
+    /// none, whoever is alone at that address, and hosts of that name elsewhere: of these only a
+    /// reset proves anything, because other machines may share an address or a name.
+    fn claimed_hosts(&self, source: IpAddr, name: &Name) -> Vec<(ClientId, bool)> {
         let there: Vec<_> = self.clients.hosts_at(source).map(|tracked| &tracked.row).collect();
-        if let [only] = there.as_slice() {
-            return (vec![only.id], true);
+        let named = there.iter().filter(|row| row.name.names_same_machine(name));
+        let named: Vec<_> = named.map(|row| (row.id, true)).collect();
+        if !named.is_empty() {
+            return named;
         }
-        if !there.is_empty() {
-            let named = there.iter().filter(|row| row.name.names_same_machine(name));
-            return (named.map(|row| row.id).collect(), true);
-        }
+        let alone = if let [only] = there.as_slice() { Some((only.id, false)) } else { None };
         let elsewhere = self.clients.hosts().filter(|t| t.row.name.names_same_machine(name));
-        (elsewhere.map(|tracked| tracked.row.id).collect(), false)
+        alone.into_iter().chain(elsewhere.map(|tracked| (tracked.row.id, false))).collect()
     }
 
     fn weigh_for(&mut self, host: ClientId, claim: Claim, now: Time) {
@@ -112,7 +112,7 @@ impl Keeper {
             return self.resolve(claim.request, true);
         }
         if tracked.has_nothing() {
-            if claim.from_its_address {
+            if claim.speaks_for_itself {
                 self.believe(host, &claim, Proof::NothingHeld, now);
             }
             return self.resolve(claim.request, true);
@@ -137,7 +137,7 @@ impl Keeper {
         }
         // Silence proves nothing for a stranger, nor for news that is older than what we know.
         let is_news = claim.to.is_none_or(|to| !recorded.is_known() || !to.is_before(recorded));
-        let silence_counts = claim.from_its_address && is_news;
+        let silence_counts = claim.speaks_for_itself && is_news;
         let verdict = match answer {
             ProbeAnswer::Gone => Ok(Proof::Reset),
             ProbeAnswer::Silent if silence_counts => Ok(Proof::Notice),

@@ -235,16 +235,17 @@ impl World {
         host: usize,
         to: u32,
     ) -> Result<Result<(), String>, String> {
-        let address = self.hosts[host].address;
+        let (address, name) = (self.hosts[host].address, self.hosts[host].name.clone());
         let own: Vec<bool> = self
             .model
             .claims
             .iter()
             .filter(|claim| claim.source == address && claim.state == Some(to))
+            .filter(|claim| claim.name.names_same_machine(&name))
             .map(|claim| claim.speaker == Some(host))
             .collect();
         if own.is_empty() {
-            return Err(format!("no notice of state {to} came from its address"));
+            return Err(format!("no notice of state {to} came from its address in its name"));
         }
         if self.model.probes.get(&(client, Question::SameKernel)) == Some(&ProbeAnswer::Alive) {
             return Err("the old kernel had answered".to_owned());
@@ -269,10 +270,10 @@ impl World {
         let mut own = None;
         let mut foreign = false;
         for claim in claims {
-            if claim.source == address {
+            if claim.source == address && claim.name.names_same_machine(&name) {
                 own = Some(own.unwrap_or(true) && claim.speaker == Some(host));
             } else {
-                foreign |= claim.name.names_same_machine(&name);
+                foreign |= claim.source == address || claim.name.names_same_machine(&name);
             }
         }
         match (own, answer) {
