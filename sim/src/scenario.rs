@@ -64,6 +64,7 @@ impl Scenario {
                 locks_per_client: 7,
                 locks_per_file: 8,
                 waiters_per_file: 3,
+                registrations_per_address: 3,
                 parked: 3,
             }
         } else {

@@ -71,6 +71,8 @@ pub struct Limits {
     pub locks_per_client: usize,
     pub locks_per_file: usize,
     pub waiters_per_file: usize,
+    /// SM_MON registrations of one address.
+    pub registrations_per_address: usize,
     /// Requests held back for a probe or for the end of grace.
     pub parked: usize,
 }
@@ -83,6 +85,7 @@ impl Default for Limits {
             locks_per_client: 10_000,
             locks_per_file: 1_000_000,
             waiters_per_file: 1_000,
+            registrations_per_address: 1_000,
             parked: 10_000,
         }
     }

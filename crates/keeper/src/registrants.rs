@@ -8,7 +8,7 @@ use crate::event::Event;
 use crate::identity::{ClientId, Incarnation};
 use crate::keeper::Keeper;
 use crate::request::{MonitorRequest, UnmonitorRequest};
-use crate::step::Reply;
+use crate::step::{Refusal, Reply};
 use crate::time::Time;
 
 impl Keeper {
@@ -29,7 +29,7 @@ impl Keeper {
             });
             return self.reply(id, Reply::Monitor(Ok(())));
         }
-        if let Err(why) = self.make_room(Protocol::Nsm) {
+        if let Err(why) = self.admit_registration(source) {
             self.event(Event::Refused { client: None, why });
             return self.reply(id, Reply::Monitor(Err(why)));
         }
@@ -58,6 +58,16 @@ impl Keeper {
             self.unregister(client);
         }
         self.reply(request.id, Reply::Unmonitor);
+    }
+
+    /// Room for one more registration, of this address and in all (R6.3).
+    fn admit_registration(&mut self, source: IpAddr) -> Result<(), Refusal> {
+        let most = self.config.limits.registrations_per_address;
+        let known = self.clients.registrants().filter(|tracked| tracked.row.address == source);
+        if known.count() >= most {
+            return Err(Refusal::TooManyRegistrations);
+        }
+        self.make_room(Protocol::Nsm)
     }
 
     fn private(&self, client: ClientId) -> Option<[u8; 16]> {

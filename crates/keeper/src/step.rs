@@ -74,6 +74,7 @@ pub enum Refusal {
     TooManyLocksOfHost,
     TooManyWaitersOnFile,
     TooManyClients,
+    TooManyRegistrations,
     /// Too many requests are held back for a probe already.
     TooManyParked,
     Fenced,

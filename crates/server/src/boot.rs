@@ -219,6 +219,7 @@ impl Server {
         );
         let crash = Arc::new(Notify::new());
         let nsm = Nsm::new(
+            files.clone(),
             engine.clone(),
             restored.epoch.get().nsm_state(),
             reserved_ports,

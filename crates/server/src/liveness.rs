@@ -3,7 +3,8 @@
 //!
 //! A kernel that rebooted knows nothing of the TCP connections of its predecessor: it answers a
 //! segment on one with a reset, or not at all; a living kernel acknowledges it. So old connections
-//! are witnesses that nobody can forge. `pulse.rs` makes the kernel ask, `round.rs` hears all lines
+//! are witnesses: any of them may testify life, those from reserved ports also death, because a user
+//! of the machine can neither open nor reset those. `pulse.rs` makes the kernel ask, `round.rs` hears all lines
 //! of a host at once, `verdict.rs` says what their answers mean together.
 //!
 //! A reset that answers our question is proof. A reset that comes by itself is only a suspicion: it
@@ -36,8 +37,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-pub use line::Socket;
 use line::{End, How, Line};
+pub use line::{Opener, Socket};
 use lockd::LockManager;
 use registry::Registry;
 use round::{Round, testimony_of_reset};
@@ -127,8 +128,8 @@ impl Liveness {
     }
 
     /// A connection with `remote` opened. It is looked at through `socket` as long as that exists.
-    pub fn opened(&self, remote: IpAddr, socket: Arc<dyn Socket>) -> Acquaintance {
-        self.0.opened(remote, socket)
+    pub fn opened(&self, remote: IpAddr, opener: Opener, socket: Arc<dyn Socket>) -> Acquaintance {
+        self.0.opened(remote, opener, socket)
     }
 
     /// The answer to a question of the keeper.
@@ -205,10 +206,15 @@ impl Shared {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn opened(self: &Arc<Self>, remote: IpAddr, socket: Arc<dyn Socket>) -> Acquaintance {
+    fn opened(
+        self: &Arc<Self>,
+        remote: IpAddr,
+        opener: Opener,
+        socket: Arc<dyn Socket>,
+    ) -> Acquaintance {
         // Without keep-alive a silent peer would never be found out; that is no reason to refuse it.
         let _ = pulse::CALM.apply(socket.stream());
-        let line = Arc::new(Line::new(remote, Arc::downgrade(&socket)));
+        let line = Arc::new(Line::new(remote, opener, Arc::downgrade(&socket)));
         self.lock().insert(line.clone());
         Acquaintance { shared: Arc::downgrade(self), line }
     }
@@ -216,7 +222,7 @@ impl Shared {
     fn ended(self: &Arc<Self>, line: &Arc<Line>, by_reset: bool) {
         let Some(end) = line.set_ended(by_reset) else { return };
         self.lock().remove(line);
-        if end.how == How::Reset {
+        if end.how == How::Reset && line.testifies_death() {
             for name in line.names() {
                 self.suspect(HostKey::new(line.address, name), end);
             }

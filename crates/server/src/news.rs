@@ -311,6 +311,7 @@ fn explain(why: Refusal) -> &'static str {
         Refusal::TooManyWaitersOnFile => {
             "too many wait for one file; allow more with `waiters_per_file` in [limits]"
         }
+        Refusal::TooManyRegistrations => "too many SM_MON registrations of one address",
         Refusal::TooManyClients => "too many hosts; allow more with `clients` in [limits]",
         Refusal::TooManyParked => "too many requests are held back already",
         Refusal::Fenced => "it is fenced",

@@ -65,6 +65,42 @@ async fn a_lock_keeps_others_out_until_it_is_given_back() {
     end(server).await;
 }
 
+/// The first LOCK of a caller on a file waits for a worker; the process is killed meanwhile, and its
+/// kernel unlocks (R3.8).
+#[tokio::test]
+async fn an_unlock_does_not_overtake_its_lock() {
+    let watched = Watched::new();
+    let server = Running::start(watched.clone(), Limits::default()).await;
+    let file = file_of(&server).await;
+    let alice = locker(server.at, "alice", 1).await;
+    let bob = locker(server.at, "bob", 7).await;
+    assert_eq!(bob.lock(&file, range(50, 1)).await.unwrap(), Status::Granted);
+    watched.hold("access");
+    let first = tokio::spawn({
+        let (alice, file) = (alice.clone(), file.clone());
+        async move { alice.lock(&file, range(0, 9)).await.unwrap() }
+    });
+    until("the lock is with a worker", || watched.running("access") == 1).await;
+    let then = tokio::spawn({
+        let (alice, file) = (alice.clone(), file.clone());
+        async move {
+            // In the order in which they are sent: one connection.
+            let cancel = alice.cancel(&file, range(0, 9));
+            let unlock = alice.unlock(&file, range(0, 9));
+            tokio::join!(biased; cancel, unlock)
+        }
+    });
+    // Others do not wait for it.
+    assert_eq!(bob.unlock(&file, range(50, 1)).await.unwrap(), Status::Granted);
+    assert!(!then.is_finished() && !first.is_finished());
+    watched.release("access");
+    assert_eq!(first.await.unwrap(), Status::Granted);
+    let (cancelled, unlocked) = then.await.unwrap();
+    assert_eq!((cancelled.unwrap(), unlocked.unwrap()), (Status::Denied, Status::Granted));
+    assert_eq!(bob.lock(&file, range(0, 9)).await.unwrap(), Status::Granted);
+    end(server).await;
+}
+
 #[tokio::test]
 async fn two_processes_of_one_machine_and_two_machines_are_different_owners() {
     let server = Running::in_memory().await;
@@ -201,8 +237,12 @@ async fn the_status_monitor_answers() {
     let connection = server.connect().await;
     let stat = connection.call::<nsm::Stat>(&b"anybody"[..].into()).await.unwrap();
     assert_eq!((stat.outcome, stat.state % 2), (nsm::Outcome::Success, 1));
-    let my_id =
-        nsm::MyId { my_name: b"watcher"[..].into(), program: 200_000, version: 1, procedure: 9 };
+    let my_id = nsm::MyId {
+        my_name: b"watcher"[..].into(),
+        program: 0x4000_0001,
+        version: 1,
+        procedure: 9,
+    };
     let mon_id = nsm::MonId { mon_name: b"alice"[..].into(), my_id: my_id.clone() };
     let args = nsm::MonArgs { mon_id: mon_id.clone(), private: [1; 16] };
     assert_eq!(connection.call::<nsm::Mon>(&args).await.unwrap(), stat);

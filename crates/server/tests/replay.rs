@@ -11,6 +11,7 @@ use support::line::user;
 use support::{Running, Watched, call, file, results, soon, until};
 use tokio::net::UdpSocket;
 use tokio::time::{sleep, timeout};
+use vfs::Rules;
 use wire::nfs3::*;
 use wire::rpc::Credential;
 
@@ -298,4 +299,45 @@ async fn writes_do_not_push_other_replies_out() {
         nfs.write(&target, n, data, Stability::Unstable).await.unwrap();
     }
     assert_eq!(line.exchange(&remove).await, first);
+}
+
+/// A request that is sent as a datagram from this address; nobody waits for the reply.
+async fn flood(server: &Running, from: &str, dir: &Handle, count: u32) {
+    let socket = UdpSocket::bind((from, 0)).await.unwrap();
+    for n in 0..count {
+        let remove = call::<Remove>(n, &root(), &at(dir, "nothing"));
+        socket.send_to(&remove, server.at).await.unwrap();
+        if n.is_multiple_of(64) {
+            // The reply to one of them: the server has come so far.
+            let mut reply = [0; 512];
+            let _ = timeout(Duration::from_millis(20), socket.recv(&mut reply)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn nobody_makes_the_cache_forget_what_another_asked() {
+    let limits = Limits { duplicates_max: 1000, duplicates_per_peer_max: 400, ..Limits::default() };
+    let networks = ["127.0.0.1/32", "127.0.0.3/32"].map(|network| network.parse().unwrap());
+    let rules = Rules { clients: networks.to_vec(), ..support::open_rules() };
+    let exports = vec![support::export(support::PATH, support::memory(), rules)];
+    let server = Running::try_start(support::config(limits), exports).await.unwrap();
+    let (nfs, dir) = (server.nfs().await, server.root().await);
+    file(&nfs, &dir, "victim", 1).await;
+    let mut line = server.line().await;
+    let remove = call::<Remove>(7, &root(), &at(&dir, "victim"));
+    let first = line.exchange(&remove).await;
+    assert_eq!(status(&first), 0);
+    // A stranger, and a client that is admitted.
+    for from in ["127.0.0.2", "127.0.0.3"] {
+        flood(&server, from, &dir, 3000).await;
+        assert_eq!(line.exchange(&remove).await, first, "{from} made it forget");
+    }
+    // There is room for others, too.
+    let create = call::<MkDir>(
+        8,
+        &root(),
+        &MkDirArgs { at: at(&dir, "new"), new: NewAttributes::default() },
+    );
+    assert_eq!(status(&line.exchange(&create).await), 0);
 }

@@ -8,7 +8,7 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use client::{CallError, Connection, Locker};
+use client::{CallError, Connection, Datagram, Locker};
 use support::house::{Ending, House, MOMENT, ip, server};
 use support::range;
 use support::scene::{CLIENT, FOURTH, OTHER, THIRD, connect, locker, networks, options};
@@ -106,6 +106,14 @@ fn another_address_changes_nothing_and_nobody_makes_us_call_a_third() {
         // Whom we are to call is who asks, whatever it calls itself.
         let aimed = forger.connection.call::<nsm::Mon>(&registration(STRANGER, "victim")).await;
         assert_eq!(aimed.unwrap().outcome, nsm::Outcome::Success);
+        // Not at a program that no registrant has, and not at the word of a datagram.
+        let mut odd = registration("forger", "victim");
+        odd.mon_id.my_id.program = wire::nfs3::PROGRAM;
+        let refused = forger.connection.call::<nsm::Mon>(&odd).await;
+        assert_eq!(refused.unwrap().outcome, nsm::Outcome::Failure);
+        let mut datagrams = Datagram::connect(server(), &options(FORGER, true)).await.unwrap();
+        let refused = datagrams.call::<nsm::Mon>(&registration("forger", "victim")).await;
+        assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
         let aimed = Locker::new(connect(FORGER).await, STRANGER, 1);
         assert_eq!(aimed.lock(&file, range(200, 1)).await.unwrap(), Status::Granted);
         assert_eq!(aimed.wait(&file, range(0, 1)).await.unwrap(), Status::Blocked);

@@ -125,7 +125,8 @@ async fn a_full_disk_delays_what_has_begun_and_refuses_what_comes_after() {
     });
     let monitor = tokio::spawn({
         let connection = server.connect().await;
-        let my_id = nsm::MyId { my_name: b"w"[..].into(), program: 1, version: 1, procedure: 1 };
+        let my_id =
+            nsm::MyId { my_name: b"w"[..].into(), program: 100_021, version: 4, procedure: 16 };
         let mon_id = nsm::MonId { mon_name: b"x"[..].into(), my_id };
         async move {
             connection.call::<nsm::Mon>(&nsm::MonArgs { mon_id, private: [0; 16] }).await.unwrap()

@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn the_reach_of_one_owner_does_not_hide_that_of_another() {
-        let saved = state(&[(1, 0, 10, true), (2, 0, 20, true), (1, 5, 25, true), (1, 15, 1, true)]);
+        let saved =
+            state(&[(1, 0, 10, true), (2, 0, 20, true), (1, 5, 25, true), (1, 15, 1, true)]);
         let locks: Vec<&Lock> = saved.locks.values().collect();
         let mut furthest = Furthest::default();
         locks[..3].iter().for_each(|lock| furthest.note(lock));

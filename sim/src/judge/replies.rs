@@ -267,6 +267,7 @@ impl World {
             Refusal::TooManyLocksOfHost => limits.locks_per_client < 100,
             Refusal::TooManyWaitersOnFile => limits.waiters_per_file < 100,
             Refusal::TooManyClients => limits.clients < 100,
+            Refusal::TooManyRegistrations => limits.registrations_per_address < 100,
             Refusal::TooManyParked => limits.parked < 100,
             Refusal::Withdrawn => true,
             Refusal::Ghost => {

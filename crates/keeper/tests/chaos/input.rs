@@ -225,6 +225,7 @@ pub fn settings() -> impl Strategy<Value = Config> {
             locks_per_client: few + 2,
             locks_per_file: few + 1,
             waiters_per_file: few,
+            registrations_per_address: few,
             parked: few,
         })
     ];

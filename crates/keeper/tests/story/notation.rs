@@ -398,6 +398,7 @@ fn refusal(why: Refusal) -> &'static str {
         Refusal::TooManyLocksOnFile => "too many locks on the file",
         Refusal::TooManyLocksOfHost => "too many locks of the host",
         Refusal::TooManyWaitersOnFile => "too many waiters on the file",
+        Refusal::TooManyRegistrations => "too many registrations",
         Refusal::TooManyClients => "too many clients",
         Refusal::TooManyParked => "too many requests held back",
         Refusal::Fenced => "fenced",

@@ -26,14 +26,27 @@ impl Socket for TcpStream {
     }
 }
 
+/// Who can end a connection at its other end: its kernel alone, or a user as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opener {
+    /// From a reserved port, or by us to its lock manager: only root or the kernel closes or resets
+    /// it.
+    Kernel,
+    /// From any other port: a user of that machine may reset it at will, so its end proves nothing
+    /// (R6.1).
+    User,
+}
+
 pub struct Line {
     pub address: IpAddr,
     pub opened: Instant,
+    /// Whether its end counts, too; its life does in any case.
+    opener: Opener,
     socket: Weak<dyn Socket>,
-    /// The first name is nearly always the only one: it is read without a lock.
-    /// A file or lock request came on it. Whoever only sends notices says nothing about the kernel
-    /// that took the locks.
+    /// A file or lock request came on it. A connection that only brings notices says nothing about
+    /// the kernel that took the locks.
     spoke: AtomicBool,
+    /// The first name is nearly always the only one: it is read without a lock.
     name: OnceLock<Name>,
     others: Mutex<Vec<Name>>,
     /// Since when the kernel at the other end is known to have lived: this line's beginning, or that
@@ -69,11 +82,12 @@ pub enum How {
 }
 
 impl Line {
-    pub fn new(address: IpAddr, socket: Weak<dyn Socket>) -> Self {
+    pub fn new(address: IpAddr, opener: Opener, socket: Weak<dyn Socket>) -> Self {
         let opened = Instant::now();
         Self {
             address: address.to_canonical(),
             opened,
+            opener,
             socket,
             spoke: AtomicBool::new(false),
             name: OnceLock::new(),
@@ -109,6 +123,11 @@ impl Line {
 
     pub fn has_spoken(&self) -> bool {
         self.spoke.load(Ordering::Relaxed)
+    }
+
+    /// Whether its end says something about the kernel.
+    pub fn testifies_death(&self) -> bool {
+        self.opener == Opener::Kernel
     }
 
     pub fn is_named(&self) -> bool {

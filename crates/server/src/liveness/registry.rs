@@ -67,7 +67,7 @@ impl Registry {
         if there.is_empty() {
             self.open.remove(&line.address);
         }
-        if end.how != How::Otherwise && line.is_named() {
+        if end.how != How::Otherwise && line.is_named() && line.testifies_death() {
             self.remember(line.clone(), end.at);
         }
     }

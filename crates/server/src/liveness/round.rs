@@ -122,7 +122,8 @@ impl Asked {
             },
             _ => Said::Nothing,
         });
-        let said = if self.is_named || said == Said::Acknowledged { said } else { Said::Nothing };
+        let counts = self.is_named && line.testifies_death();
+        let said = if counts || said == Said::Acknowledged { said } else { Said::Nothing };
         Testimony { since: line.since(), life: life.unwrap_or(line.opened), said }
     }
 }

@@ -19,7 +19,7 @@ use keeper::request::{ProbeAnswer, Question};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-use super::{Inquiry, Liveness, Settings};
+use super::{Inquiry, Liveness, Opener, Settings};
 
 const STATE: Incarnation = Incarnation(7);
 
@@ -62,7 +62,7 @@ async fn accept(listener: TcpListener, liveness: Liveness, open: Arc<AtomicUsize
     loop {
         let (stream, remote) = listener.accept().await.unwrap();
         let stream = Arc::new(stream);
-        let acquaintance = liveness.opened(remote.ip(), stream.clone());
+        let acquaintance = liveness.opened(remote.ip(), Opener::Kernel, stream.clone());
         let open = open.clone();
         tokio::spawn(async move {
             loop {

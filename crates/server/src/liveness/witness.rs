@@ -15,7 +15,7 @@ use wire::{Writer, nlm, record};
 
 use super::lockd::LockManager;
 use super::round::is_reset;
-use super::{Acquaintance, Shared};
+use super::{Acquaintance, Opener, Shared};
 
 /// How long finding and connecting may take.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -73,7 +73,7 @@ impl Session {
         let stream = timeout(CONNECT_MAX, connect(lock_manager)).await.ok()?.ok()?;
         drop(place);
         let (stream, shared) = (Arc::new(stream), shared.upgrade()?);
-        let acquaintance = shared.opened(lock_manager.host, stream.clone());
+        let acquaintance = shared.opened(lock_manager.host, Opener::Kernel, stream.clone());
         acquaintance.named(name.bytes());
         let version = u32::from(lock_manager.lane.version());
         Some(Self { stream, acquaintance, version, null_every: shared.settings.null_every })

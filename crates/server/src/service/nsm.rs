@@ -11,15 +11,17 @@ use tracing::warn;
 use vfs::Patience;
 use wire::nsm::{self, MonArgs, MonId, MyId, NotifyArgs, Outcome, StatReply, StateReply};
 use wire::rpc::{Call, Procedure};
-use wire::{Decode, Encode, Writer};
+use wire::{Decode, Encode, Writer, nlm};
 
 use super::{Served, Service, simple};
 use crate::engine::request::{Request, WhenStalled};
 use crate::engine::{Decision, Engine};
+use crate::files::Files;
 use crate::rpc::pending::{Incoming, PendingCall};
-use crate::transport::{Peer, ReplyBatch};
+use crate::transport::{Peer, ReplyBatch, Transport};
 
 pub struct Nsm {
+    files: Arc<Files>,
     engine: Engine,
     /// Ours: it does not change while we run.
     state: i32,
@@ -30,17 +32,25 @@ pub struct Nsm {
 
 impl Nsm {
     pub fn new(
+        files: Arc<Files>,
         engine: Engine,
         state: u32,
         reserved_ports: bool,
         crash: Option<Arc<Notify>>,
     ) -> Self {
-        Self { engine, state: state as i32, reserved_ports, crash }
+        Self { files, engine, state: state as i32, reserved_ports, crash }
     }
 
-    /// Only root of a machine speaks for it.
+    /// Only root of a machine speaks for it, and only where some export admits it (R6.1).
     fn may_ask(&self, peer: &Peer) -> bool {
-        !self.reserved_ports || peer.uses_reserved_port()
+        let admitted = peer.is_loopback() || self.files.admits(peer.remote.ip());
+        admitted && (!self.reserved_ports || peer.uses_reserved_port())
+    }
+
+    /// A registration makes us call its sender: not at the word of a datagram, which anybody can
+    /// send in its name (R6.3).
+    fn may_register(&self, peer: &Peer) -> bool {
+        peer.is_loopback() || peer.transport == Transport::Tcp
     }
 
     fn question(&self, call: &Call, peer: &Peer) -> Result<Request, wire::xdr::Error> {
@@ -70,6 +80,15 @@ impl Nsm {
             }
         })
     }
+}
+
+/// Programs that registrants have themselves called at: their lock manager, a status monitor's own
+/// test program, and the numbers that are free for anybody (RFC 5531, 8.3). We call no other on
+/// request.
+fn is_callback_program(program: u32) -> bool {
+    const STATUS_SIMULATOR: u32 = 200_048;
+    const TRANSIENT: std::ops::RangeInclusive<u32> = 0x4000_0000..=0x5fff_ffff;
+    matches!(program, nlm::PROGRAM | STATUS_SIMULATOR) || TRANSIENT.contains(&program)
 }
 
 fn name(name: &nsm::Name) -> Name {
@@ -105,10 +124,17 @@ impl Service for Nsm {
                 state: self.state,
             }),
             nsm::Mon::NUMBER..=nsm::UnmonAll::NUMBER | nsm::Notify::NUMBER => {
-                if !self.may_ask(peer) {
+                let registers = call.procedure != nsm::Notify::NUMBER;
+                if !self.may_ask(peer) || (registers && !self.may_register(peer)) {
                     return Served::TOO_WEAK;
                 }
                 let Ok(request) = self.question(call, peer) else { return Served::GARBAGE };
+                if let Request::Monitor(request) = &request
+                    && !is_callback_program(request.callback.program)
+                {
+                    StatReply { outcome: Outcome::Failure, state: self.state }.encode(out);
+                    return Served::Reply;
+                }
                 let (call, state) = (incoming.defer(), self.state);
                 let sink = move |decision, replies: &mut _| answer(call, state, decision, replies);
                 self.engine.ask(request, Box::new(sink));

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, Shutdown};
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +17,8 @@ use tokio::sync::Notify;
 
 use wire::{Message, record};
 
-use crate::liveness::{Acquaintance, Liveness, Socket};
+use super::Peer;
+use crate::liveness::{Acquaintance, Liveness, Opener, Socket};
 use crate::tenure::Tenure;
 
 pub struct Outgoing {
@@ -93,8 +94,9 @@ impl Outgoing {
     }
 
     /// From now on `liveness` knows of this connection.
-    pub fn introduce(self: &Arc<Self>, liveness: &Liveness, remote: IpAddr) {
-        let _ = self.acquaintance.set(liveness.opened(remote, self.clone()));
+    pub fn introduce(self: &Arc<Self>, liveness: &Liveness, peer: &Peer) {
+        let opener = if peer.uses_reserved_port() { Opener::Kernel } else { Opener::User };
+        let _ = self.acquaintance.set(liveness.opened(peer.remote.ip(), opener, self.clone()));
     }
 
     pub fn acquaintance(&self) -> Option<&Acquaintance> {

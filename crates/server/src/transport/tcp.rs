@@ -132,7 +132,7 @@ async fn serve(
     let peer = Peer::new(socket.peer_addr()?, socket.local_addr()?, Transport::Tcp);
     let (load, tenure) = (dispatcher.load().clone(), dispatcher.tenure().clone());
     let outgoing = Arc::new(Outgoing::new(socket, load, tenure));
-    outgoing.introduce(dispatcher.liveness(), peer.remote.ip());
+    outgoing.introduce(dispatcher.liveness(), &peer);
     let limits = dispatcher.limits().clone();
     let mut connection = Connection {
         peer,

@@ -1,7 +1,6 @@
 //! One who registered with SM_MON: it is called by its own procedure, with what it left with us,
 //! and nowhere but where it registered.
 
-use client::Datagram;
 use wire::nlm::Status;
 use wire::nsm::{self, MonArgs, MonId, MyId, NotifyArgs, Outcome, StatusArgs};
 use wire::{Decode, Encode};
@@ -52,9 +51,8 @@ fn registrants_hear_of_our_restart_and_of_reboots() {
         let bystander = host(OTHER, true).await;
         let registered = connect(CLIENT).await.call::<nsm::Mon>(&registration("carol", 8)).await;
         assert_eq!(registered.as_ref().unwrap().outcome, Outcome::Success);
-        let options = Options { source: Some(ip(THIRD)), ..Options::default() };
-        let mut datagram = Datagram::connect(server(), &options).await.unwrap();
-        let again = datagram.call::<nsm::Mon>(&registration("carol.example.org", 9)).await.unwrap();
+        let again = registration("carol.example.org", 9);
+        let again = connect(THIRD).await.call::<nsm::Mon>(&again).await.unwrap();
         assert_eq!(again, registered.unwrap());
         let mut count = 0;
         for ending in [Ending::Crash, Ending::Stop] {

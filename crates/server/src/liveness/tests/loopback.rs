@@ -73,7 +73,7 @@ async fn a_peer_that_said_goodbye_is_not_asked() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let ours = Arc::new(listener.accept().await.unwrap().0);
-    let line = station.liveness.opened("127.0.0.1".parse().unwrap(), ours.clone());
+    let line = station.liveness.opened("127.0.0.1".parse().unwrap(), Opener::Kernel, ours.clone());
     line.named(b"a");
     drop(peer);
     until(|| Pulse::of(&*ours).unwrap().state == State::Closing).await;
@@ -92,6 +92,35 @@ async fn a_reset_by_itself_is_reported_but_is_no_proof() {
     assert_eq!(*station.resets.lock().unwrap(), [Name::from("a")]);
     assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
     assert_eq!(station.liveness.0.lock().sizes(), (0, 1));
+}
+
+/// A user of the victim's machine opens a connection, has a notice sent, and resets it (R6.1).
+#[tokio::test]
+async fn a_users_connection_testifies_life_and_never_death() {
+    let station = station().await;
+    let open = async || {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let ours = Arc::new(listener.accept().await.unwrap().0);
+        let at = "127.0.0.1".parse().unwrap();
+        let line = station.liveness.opened(at, Opener::User, ours.clone());
+        line.named(b"a");
+        (peer, ours, line)
+    };
+    let (peer, _ours, _line) = open().await;
+    assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Alive);
+    let asked = tokio::spawn({
+        let liveness = station.liveness.clone();
+        async move { liveness.probe(&same_kernel(&alice())).await }
+    });
+    abort(peer);
+    assert_ne!(asked.await.unwrap(), ProbeAnswer::Gone);
+    let (peer, ours, line) = open().await;
+    abort(peer);
+    until(|| ours.take_error().unwrap().is_some()).await;
+    line.ended(true);
+    assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
+    assert_eq!((station.resets(), station.liveness.0.lock().sizes().1), (0, 0));
 }
 
 #[tokio::test]
@@ -155,7 +184,8 @@ async fn a_machine_does_not_answer_for_another_behind_the_same_address() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let _peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let ours = Arc::new(listener.accept().await.unwrap().0);
-    let nameless = station.liveness.opened("127.0.0.1".parse().unwrap(), ours.clone());
+    let nameless =
+        station.liveness.opened("127.0.0.1".parse().unwrap(), Opener::Kernel, ours.clone());
     // Who has only sent a notice yet is no sign of life.
     assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
     nameless.named(b"");
@@ -174,7 +204,8 @@ async fn names_are_bounded_and_compared_as_machines_are() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let _peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let ours = Arc::new(listener.accept().await.unwrap().0);
-    let line = station.liveness.opened("::ffff:127.0.0.1".parse().unwrap(), ours.clone());
+    let line =
+        station.liveness.opened("::ffff:127.0.0.1".parse().unwrap(), Opener::Kernel, ours.clone());
     line.named(&[b'x'; 1025]);
     line.named(b"");
     assert_eq!(line.line.names(), []);
@@ -232,7 +263,7 @@ async fn resets_are_remembered_in_bounded_number() {
     let ours = Arc::new(listener.accept().await.unwrap().0);
     for n in 0..9000_u32 {
         let address = IpAddr::from([10, 0, (n / 2 % 250) as u8, (n % 7) as u8]);
-        let line = station.liveness.opened(address, ours.clone());
+        let line = station.liveness.opened(address, Opener::Kernel, ours.clone());
         line.named(b"a");
         line.ended(true);
     }

@@ -2,6 +2,7 @@
 
 use client::{Connection, Options};
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use wire::Message;
@@ -92,18 +93,33 @@ async fn the_servers_connections_are_known_by_the_name_in_their_calls() {
 }
 
 #[tokio::test]
-async fn a_reset_of_a_servers_connection_is_told_from_an_end() {
+async fn a_reset_of_a_servers_connection_is_told_from_an_end_if_no_user_can_cause_it() {
     let server = server(Limits::default());
-    let mut stream = TcpStream::connect(server.at).await.unwrap();
-    until(|| server.sizes() == (1, 0)).await;
-    say_name(&mut stream, "a").await;
-    let lines = || {
-        let liveness = server.dispatcher.liveness();
-        liveness.0.lock().lines_of(&host("127.0.0.1", "a"), Instant::now(), 9)
-    };
-    until(|| lines().len() == 1).await;
-    abort(stream);
-    until(|| server.sizes() == (0, 1)).await;
+    for reserved_port in [true, false] {
+        let mut stream = connect(server.at, reserved_port).await;
+        until(|| server.sizes().0 == 1).await;
+        say_name(&mut stream, "a").await;
+        let lines = || {
+            let liveness = server.dispatcher.liveness();
+            liveness.0.lock().lines_of(&host("127.0.0.1", "a"), Instant::now(), 9)
+        };
+        until(|| lines().len() == 1).await;
+        abort(stream);
+        until(|| server.sizes() == (0, 1)).await;
+    }
+}
+
+async fn connect(at: SocketAddr, reserved_port: bool) -> TcpStream {
+    if !reserved_port {
+        return TcpStream::connect(at).await.unwrap();
+    }
+    for port in 600..1024 {
+        let socket = TcpSocket::new_v4().unwrap();
+        if socket.bind(SocketAddr::from(([127, 0, 0, 1], port))).is_ok() {
+            return socket.connect(at).await.unwrap();
+        }
+    }
+    panic!("no reserved port is free");
 }
 
 #[tokio::test]
