@@ -14,7 +14,9 @@ use keeper::identity::{self, GrantId, NoticeId, RequestId};
 use keeper::time::Time;
 use server::engine::batch::{Batch, Committing, Decider, DurableBatch};
 use server::engine::inbox::{self, Inbox};
+use server::engine::request;
 use server::rpc::duplicates::{Bounds, DuplicateCache, Key, Origin};
+use server::rpc::order::{Order, OrderKey};
 use server::transport::Transport;
 use store::Token;
 
@@ -106,6 +108,9 @@ pub struct Engine {
     pub inbox: Inbox<Sink>,
     /// Answers, with the number of the decision.
     pub duplicates: DuplicateCache<Rc<Request>, (Answer, u64)>,
+    pub order: Order<OrderKey, Rc<Request>>,
+    /// Requests that are with a worker.
+    pub working: Vec<Rc<Request>>,
     pub started: Ms,
     pub stage: Option<(Stage, Vec<Background>)>,
     /// Requests that the decider has and nobody is told about yet.
@@ -126,6 +131,8 @@ impl Engine {
             decider: Decider::new(keeper, last),
             inbox: Inbox::new(REQUESTS_MAX),
             duplicates: DuplicateCache::new(duplicates),
+            order: Order::default(),
+            working: Vec::new(),
             started,
             stage: None,
             unanswered: 0,
@@ -165,6 +172,11 @@ impl Engine {
         let owed = self.decider.take_owed(id)?;
         self.unanswered -= 1;
         Some(owed.sink)
+    }
+
+    /// By what requests keep their order (R3.8).
+    pub fn order_key(request: &request::Request) -> Option<OrderKey> {
+        request.subject().map(|subject| OrderKey(hash(&subject)))
     }
 
     /// Whose share of the duplicate request cache a packet counts against.

@@ -35,6 +35,8 @@ pub struct Scenario {
     pub config: Config,
     pub durability: Durability,
     pub duplicates: Bounds,
+    /// How many requests in a hundred must wait for a worker.
+    pub looks: u64,
     /// Take a step after each input and check each answer on its own, or after a whole batch.
     pub one_by_one: bool,
     /// Chances in a thousand for each packet while the faults last.
@@ -90,9 +92,10 @@ impl Scenario {
             durability: if random.percent(60) { Durability::Process } else { Durability::Power },
             duplicates: Bounds {
                 per_origin: if random.percent(30) { 40 } else { 4096 },
-                entries: 10_000,
+                entries: if random.percent(20) { 60 } else { 10_000 },
                 bytes: 1 << 20,
             },
+            looks: if random.percent(50) { random.between(1, 30) } else { 0 },
             one_by_one: random.percent(80),
             lose: if bad { random.between(5, 60) } else { 0 },
             repeat: if bad { random.between(5, 60) } else { 10 },

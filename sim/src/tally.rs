@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Must be reached by any thousand seeds.
-pub const RARE: [&str; 18] = [
+pub const RARE: [&str; 20] = [
     "double restart in grace",
     "reclaim refused",
     "roster restore",
@@ -22,6 +22,8 @@ pub const RARE: [&str; 18] = [
     "grant undone",
     "releasable lock released",
     "reboot notice pending",
+    "gave up a LOCK that waits for a worker",
+    "request behind one that waits for a worker",
 ];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -60,6 +60,11 @@ pub enum Event {
     Expire {
         life: u32,
     },
+    /// A worker has found out whether a caller may lock a file.
+    Looked {
+        life: u32,
+        request: Rc<Request>,
+    },
     KeeperTimer {
         life: u32,
     },
@@ -280,6 +285,7 @@ impl World {
             }
             Event::Gather { life } => self.if_alive(life, Self::gather),
             Event::Expire { life } => self.if_alive(life, Self::expire),
+            Event::Looked { life, request } => self.if_alive(life, |w| w.looked(request)),
             Event::KeeperTimer { life } => self.if_alive(life, Self::keeper_timer),
             Event::Write { life } => self.if_alive(life, Self::write),
             Event::Written { life } => self.if_alive(life, Self::written),

@@ -107,7 +107,8 @@ impl World {
         self.processes[process].doing = Doing::Locking(want);
         self.call(process, call, want.block);
         if want.wait
-            && self.random.per_mille(self.chaos_per_mille(80))
+            && !self.winding_down()
+            && self.random.per_mille(80)
             && let Some(request) = self.processes[process].call.clone()
         {
             let pause = self.random.between(500, 4 * SECOND);
@@ -353,10 +354,15 @@ impl World {
         let waits = self.processes[process].call.as_ref().is_some_and(|c| Rc::ptr_eq(c, request));
         let Some(engine) = &self.server.engine else { return };
         let held_back = self.model.asked.values().any(|(asked, _)| Rc::ptr_eq(asked, request));
+        let with_worker = engine.working.iter().any(|working| Rc::ptr_eq(working, request));
         let free = host.up && host.reclaim.is_none();
         let Doing::Locking(want) = self.processes[process].doing else { return };
-        if waits && held_back && free && want.wait && engine.stage.is_none() {
-            self.tally.reach("gave up a LOCK that was held back");
+        let has_it = with_worker || (held_back && engine.stage.is_none());
+        if waits && has_it && free && want.wait {
+            self.tally.reach(match with_worker {
+                true => "gave up a LOCK that waits for a worker",
+                false => "gave up a LOCK that was held back",
+            });
             self.processes[process].call = None;
             self.processes[process].doing = Doing::Cancelling(want);
             let Want { file, range, mode, block, .. } = want;

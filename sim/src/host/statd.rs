@@ -254,6 +254,9 @@ impl World {
             _ => return,
         }
         let Some((held, _)) = reclaim.current.take() else { return };
+        if *answer == Answer::NoLocks {
+            self.violate("R5.4", || "a reclaim was refused because the store stalls".to_owned());
+        }
         let granted = [Reply::Lock(Outcome::Granted), Reply::Share(Outcome::Granted)];
         if granted.iter().any(|granted| *answer == Answer::Keeper(granted.clone())) {
             self.reclaim_held(held, decided);

@@ -197,6 +197,11 @@ impl World {
                 for cell in 0..CELLS {
                     let it = &self.processes[process];
                     let backed = self.model.table[process][file][cell].strength;
+                    // An answer from before, under way or waiting in the kernel, is over, too.
+                    if backed == 0 {
+                        let released = &mut self.model.released_at[process][file][cell];
+                        *released = self.model.serial.max(*released);
+                    }
                     if it.relies_on(file, cell) > backed && !it.tainted[file][cell] {
                         self.model.released_at[process][file][cell] = self.model.serial;
                         self.processes[process].tainted[file][cell] = true;

@@ -36,8 +36,8 @@ impl World {
         // With several decisions in one step nobody outside can say what each of them saw.
         let replies = step.messages.iter().filter(|m| matches!(m, Message::Reply(..))).count();
         let quiet = !step.messages.iter().any(|m| matches!(m, Message::Grant(_)));
-        let simple =
-            replies == 1 && quiet && step.events.iter().all(|event| robbed_by(event).is_none());
+        let robbed = step.events.iter().any(|event| robbed_by(event).is_some());
+        let simple = replies == 1 && quiet && !robbed;
         for message in &step.messages {
             let Message::Reply(id, reply) = message else { continue };
             if matches!(reply, Reply::Operator(_)) {
@@ -56,6 +56,11 @@ impl World {
             let rebooted = step.events.iter().any(|e| matches!(e, Event::Rebooted { .. }));
             if rebooted && *reply == Reply::Nothing && matches!(request.call, Call::Lock { .. }) {
                 continue;
+            }
+            if let (Call::Cancel { file, range, mode }, Reply::Cancel(cancelled)) =
+                (&request.call, reply)
+            {
+                self.judge_cancel(&request, (*file, *range, *mode), *cancelled, robbed);
             }
             let alone = simple && matches!(inputs, [Note::Request(only, _)] if only == id);
             self.judge_reply(keeper, before, &request, reply, simple, alone);
@@ -81,10 +86,8 @@ impl World {
             (Call::Test { file, range, mode }, Reply::Test(tested)) => {
                 self.judge_test(request, *file, *range, *mode, tested, simple);
             }
-            (Call::Cancel { file, range, mode }, Reply::Cancel(cancelled)) => {
-                self.judge_cancel(request, *file, *range, *mode, *cancelled);
-            }
-            (Call::Unlock { .. }, Reply::Unlock)
+            (Call::Cancel { .. }, Reply::Cancel(_))
+            | (Call::Unlock { .. }, Reply::Unlock)
             // An unlock that would split beyond all bounds stays unanswered.
             | (Call::Unlock { .. }, Reply::Nothing)
             | (Call::Share { .. }, Reply::Share(_))
@@ -219,9 +222,15 @@ impl World {
     fn judge_heard(&mut self, request: &Rc<Request>, asked: u64, step: &Step) {
         match &request.call {
             Call::Notify { state, .. } => {
-                let doubted = step.events.iter().any(
-                    |event| matches!(event, Event::RebootPending { to, .. } if to.0 == *state),
-                );
+                // In a batch the doubt may have been about another notice, which got no answer.
+                let unanswered = step
+                    .messages
+                    .iter()
+                    .any(|message| matches!(message, Message::Reply(_, Reply::Nothing)));
+                let doubted = !unanswered
+                    && step.events.iter().any(
+                        |event| matches!(event, Event::RebootPending { to, .. } if to.0 == *state),
+                    );
                 let accepted = step.events.iter().any(|event| match event {
                     Event::Rebooted { to, .. } => to.0 == *state,
                     // Recorded without a reboot: then it is no news.
@@ -446,10 +455,9 @@ impl World {
     fn judge_cancel(
         &mut self,
         request: &Rc<Request>,
-        file: usize,
-        range: Range,
-        mode: Mode,
+        (file, range, mode): (usize, Range, Mode),
         cancelled: Cancelled,
+        robbed: bool,
     ) {
         let Some(process) = request.truth.process else { return };
         if self.model.waiters.iter().any(|w| w.key() == (process, file, range, mode)) {
@@ -457,7 +465,9 @@ impl World {
         }
         let held = cells::cells(range)
             .all(|cell| self.model.table[process][file][cell].strength >= strength(mode));
-        if held != (cancelled == Cancelled::TooLate) {
+        // What was granted, and so too late, may be taken away by a rule in the same step.
+        let judged = held || !robbed;
+        if judged && held != (cancelled == Cancelled::TooLate) {
             self.violate("R3.3", || format!("{cancelled:?}, and held: {held}: {request:?}"));
         }
     }

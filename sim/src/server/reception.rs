@@ -4,13 +4,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use keeper::identity::{HostKey, Transport};
+use keeper::identity::{HostKey, RequestId, Transport};
 use server::engine::request::{STALL_MAX, WhenStalled};
 use server::rpc::duplicates::Begun;
 
 use crate::ask;
-use crate::engine::{Input, REPLY_BYTES, key};
-use crate::packet::{Answer, Request, ToHost};
+use crate::engine::{Engine, Input, REPLY_BYTES, key};
+use crate::packet::{Answer, Call, Request, ToHost};
 use crate::queue::Ms;
 use crate::scenario::Kind;
 use crate::world::{Event, World};
@@ -33,21 +33,64 @@ impl World {
                 let message = ToHost::Answer { request, answer, decided };
                 self.send_to_host(truth.host, truth.life, message);
             }
-            Begun::New => {
-                let connected = self.note_connection(&request);
-                let Some(engine) = &mut self.server.engine else { return };
-                let asked = ask::ask(engine.new_id(), &request, connected);
-                if !engine.push(Input::Request(asked, Some(request.clone())), now) {
-                    engine.duplicates.abandoned(&key);
-                    return self.fault("queue full");
-                }
-                if engine.stage.is_some() {
-                    let life = self.server.life;
-                    self.later(STALL_MAX.as_millis() as Ms, Event::Expire { life });
-                }
-                self.wake_engine();
+            Begun::New => self.admit(request),
+        }
+    }
+
+    /// Requests enter the inbox in the order of their receipt; some have to wait for a worker first,
+    /// which finds out whether their caller may lock that file.
+    fn admit(&mut self, request: Rc<Request>) {
+        let looks = matches!(request.call, Call::Lock { reclaim: false, .. } | Call::Test { .. })
+            && self.random.percent(self.scenario.looks);
+        let life = self.server.life;
+        let Some(engine) = &mut self.server.engine else { return };
+        let asked = ask::ask(RequestId(0), &request, None);
+        let Some(key) = Engine::order_key(&asked) else { return self.enter(request) };
+        if !looks && !engine.order.is_busy(&key) {
+            return self.enter(request);
+        }
+        match engine.order.enter(key, request) {
+            None => self.tally.reach("request behind one that waits for a worker"),
+            Some(first) => {
+                engine.working.push(first.clone());
+                self.tally.reach("request waits for a worker");
+                let pause = self.random.between(1, 6000);
+                self.later(pause, Event::Looked { life, request: first });
             }
         }
+    }
+
+    /// A worker is done with a request: the next of its owner on that file has its turn.
+    pub fn looked(&mut self, request: Rc<Request>) {
+        let life = self.server.life;
+        let Some(engine) = &mut self.server.engine else { return };
+        engine.working.retain(|other| !Rc::ptr_eq(other, &request));
+        let asked = ask::ask(RequestId(0), &request, None);
+        self.enter(request);
+        let Some(engine) = &mut self.server.engine else { return };
+        if let Some(key) = Engine::order_key(&asked)
+            && let Some(next) = engine.order.finish(&key)
+        {
+            engine.working.push(next.clone());
+            let pause = self.random.below(3);
+            self.later(pause, Event::Looked { life, request: next });
+        }
+    }
+
+    fn enter(&mut self, request: Rc<Request>) {
+        let now = self.now;
+        let connected = self.note_connection(&request);
+        let Some(engine) = &mut self.server.engine else { return };
+        let asked = ask::ask(engine.new_id(), &request, connected);
+        if !engine.push(Input::Request(asked, Some(request.clone())), now) {
+            engine.duplicates.abandoned(&key(&request));
+            return self.fault("queue full");
+        }
+        if engine.stage.is_some() {
+            let life = self.server.life;
+            self.later(STALL_MAX.as_millis() as Ms, Event::Expire { life });
+        }
+        self.wake_engine();
     }
 
     /// The server sees that a connection is there, and since when; the world notes whose kernel it
