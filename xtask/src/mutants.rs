@@ -106,7 +106,9 @@ fn judge(tree: &Tree, mutant: &Mutant) -> Result<Option<String>> {
     match mutant.judge()? {
         Judge::Story(story) => Ok(trial.story_fails(&story)?.then(|| format!("story {story}"))),
         Judge::Rule(rule) => match trial.violation()? {
-            Some((seed, found)) if found == rule => Ok(Some(format!("{rule}, seed {seed}"))),
+            Some((seed, found)) if rule.split(" or ").any(|rule| rule == found) => {
+                Ok(Some(format!("{found}, seed {seed}")))
+            }
             Some((seed, found)) => bail!("seed {seed} breaks {found}, not {rule}"),
             None => Ok(None),
         },
