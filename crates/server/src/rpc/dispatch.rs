@@ -188,7 +188,9 @@ impl Dispatcher {
             let new = self.duplicates.key(&call, &record, peer, name);
             let now = self.duplicates.started.elapsed();
             let begun = duplicates.begin(new, to.origin(peer), to.clone(), now, ReplyTo::same_as);
+            let evicted = duplicates.take_evicted();
             drop(duplicates);
+            drop(evicted);
             match begun {
                 Begun::New => key = Some((repeat, new)),
                 Begun::Again(kept) => {
@@ -307,16 +309,19 @@ impl Dispatcher {
         &self,
         repeat: Repeat,
         key: &Key,
-        kept: Option<&Message>,
-    ) -> Vec<ReplyTo> {
-        let Some(mut duplicates) = self.duplicates.lock(repeat) else { return Vec::new() };
-        match kept {
+        kept: Option<Message>,
+    ) -> impl IntoIterator<Item = ReplyTo> + use<> {
+        let now = self.duplicates.started.elapsed();
+        let mut duplicates = self.duplicates.lock(repeat);
+        let waiting = duplicates.as_mut().map(|duplicates| match kept {
             Some(kept) => {
-                let now = self.duplicates.started.elapsed();
-                duplicates.answered(key, kept.clone(), kept.len(), now)
+                let bytes = kept.len();
+                duplicates.answered(key, kept, bytes, now)
             }
             None => duplicates.abandoned(key),
-        }
+        });
+        drop(duplicates);
+        waiting.into_iter().flatten()
     }
 
     /// What a connection asked is forgotten in a while.

@@ -12,7 +12,7 @@
 //! this.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -48,9 +48,27 @@ pub struct Key {
 }
 
 impl Hash for Key {
-    /// The checksum covers the rest, and is keyed.
+    /// The checksum covers the rest.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.checksum ^ u64::from(self.xid));
+        state.write_u64(self.checksum);
+    }
+}
+
+/// The checksum is a keyed hash itself: peers cannot choose where their calls go.
+#[derive(Default)]
+struct Checksum(u64);
+
+impl Hasher for Checksum {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, checksum: u64) {
+        self.0 = checksum;
     }
 }
 
@@ -86,8 +104,7 @@ pub enum Begun<R> {
 /// Remembers calls; `W` waits for a reply `R`.
 pub struct DuplicateCache<W, R> {
     bounds: Bounds,
-    entries: HashMap<Key, Entry<W, R>>,
-    by_age: Line,
+    entries: Entries<W, R>,
     /// Those that came as datagrams.
     datagrams: Line,
     origins: HashMap<Origin, Share>,
@@ -95,7 +112,13 @@ pub struct DuplicateCache<W, R> {
     ended: VecDeque<(Duration, Origin)>,
     serial: u64,
     bytes: usize,
+    /// No entry is old enough to make room before this.
+    none_old_before: Duration,
+    /// What made room last, to be dropped without the lock of the cache.
+    evicted: Option<Entry<W, R>>,
 }
+
+type Entries<W, R> = HashMap<Key, Entry<W, R>, BuildHasherDefault<Checksum>>;
 
 struct Entry<W, R> {
     serial: u64,
@@ -106,9 +129,43 @@ struct Entry<W, R> {
     state: State<W, R>,
 }
 
+/// Who waits for a reply: mostly one.
+pub struct Waiting<W> {
+    first: Option<W>,
+    others: Vec<W>,
+}
+
+impl<W> Waiting<W> {
+    const NONE: Self = Self { first: None, others: Vec::new() };
+
+    fn one(first: W) -> Self {
+        Self { first: Some(first), others: Vec::new() }
+    }
+
+    /// Beyond the bound the oldest goes: its connection is gone.
+    fn add(&mut self, new: W, same: impl Fn(&W, &W) -> bool) {
+        if self.first.iter().chain(&self.others).any(|one| same(one, &new)) {
+            return;
+        }
+        if self.others.len() + 1 == WAITING_MAX {
+            self.first = Some(self.others.remove(0));
+        }
+        self.others.push(new);
+    }
+}
+
+impl<W> IntoIterator for Waiting<W> {
+    type Item = W;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<W>, std::vec::IntoIter<W>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.others)
+    }
+}
+
 enum State<W, R> {
-    /// Being done; the reply goes to all of these.
-    InProgress(Vec<W>),
+    /// Being done; the reply goes to all that wait.
+    InProgress(Waiting<W>),
     Answered {
         reply: R,
         bytes: usize,
@@ -130,14 +187,20 @@ impl<W, R: Clone> DuplicateCache<W, R> {
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
-            entries: HashMap::new(),
-            by_age: Line::new(),
+            entries: Entries::default(),
             datagrams: Line::new(),
             origins: HashMap::new(),
             ended: VecDeque::new(),
             serial: 0,
             bytes: 0,
+            none_old_before: Duration::ZERO,
+            evicted: None,
         }
+    }
+
+    /// What made room for the last call: dropping it takes time.
+    pub fn take_evicted(&mut self) -> Option<impl Sized + use<W, R>> {
+        self.evicted.take()
     }
 
     /// `same` tells whether two that wait are one.
@@ -155,12 +218,7 @@ impl<W, R: Clone> DuplicateCache<W, R> {
             return match &mut entry.state {
                 State::Answered { reply, .. } => Begun::Again(reply.clone()),
                 State::InProgress(known) => {
-                    if !known.iter().any(|one| same(one, &waiting)) {
-                        if known.len() == WAITING_MAX {
-                            known.remove(0);
-                        }
-                        known.push(waiting);
-                    }
+                    known.add(waiting, same);
                     Begun::InProgress
                 }
             };
@@ -170,9 +228,8 @@ impl<W, R: Clone> DuplicateCache<W, R> {
         }
         self.serial += 1;
         let serial = self.serial;
-        let state = State::InProgress(vec![waiting]);
+        let state = State::InProgress(Waiting::one(waiting));
         self.entries.insert(key, Entry { serial, origin, entered: now, active: now, state });
-        append(&mut self.by_age, (key, serial), &self.entries, self.entries.len());
         if let Origin::Address(_) = origin {
             append(&mut self.datagrams, (key, serial), &self.entries, self.entries.len());
         }
@@ -183,8 +240,8 @@ impl<W, R: Clone> DuplicateCache<W, R> {
     }
 
     /// Keeps the reply and says who waits for it.
-    pub fn answered(&mut self, key: &Key, reply: R, bytes: usize, now: Duration) -> Vec<W> {
-        let Some(entry) = self.entries.get_mut(key) else { return Vec::new() };
+    pub fn answered(&mut self, key: &Key, reply: R, bytes: usize, now: Duration) -> Waiting<W> {
+        let Some(entry) = self.entries.get_mut(key) else { return Waiting::NONE };
         entry.active = now;
         let before = std::mem::replace(&mut entry.state, State::Answered { reply, bytes });
         self.bytes += bytes;
@@ -192,17 +249,17 @@ impl<W, R: Clone> DuplicateCache<W, R> {
             State::InProgress(waiting) => waiting,
             State::Answered { bytes, .. } => {
                 self.bytes -= bytes;
-                Vec::new()
+                Waiting::NONE
             }
         }
     }
 
     /// The call was not done, or is not to be answered: a repetition is a new call. Says who waits,
     /// in case they are told so.
-    pub fn abandoned(&mut self, key: &Key) -> Vec<W> {
+    pub fn abandoned(&mut self, key: &Key) -> Waiting<W> {
         match self.remove(key).map(|entry| entry.state) {
             Some(State::InProgress(waiting)) => waiting,
-            _ => Vec::new(),
+            _ => Waiting::NONE,
         }
     }
 
@@ -248,20 +305,28 @@ impl<W, R: Clone> DuplicateCache<W, R> {
             }) else {
                 return false;
             };
-            self.remove(&key);
+            self.evicted = self.remove(&key);
         }
         while self.entries.len() >= self.bounds.entries || self.bytes > self.bounds.bytes {
-            let old = self.oldest().filter(|key| self.is_older(key, AGE_MIN, now));
-            let Some(key) = old.or_else(|| self.own(origin)) else { return false };
-            self.remove(&key);
+            let Some(key) = self.old(now).or_else(|| self.own(origin)) else { return false };
+            self.evicted = self.remove(&key);
         }
         true
     }
 
-    /// The oldest entry that is answered.
-    fn oldest(&mut self) -> Option<Key> {
+    /// The oldest entry that is answered, if it is old enough to make room.
+    fn old(&mut self, now: Duration) -> Option<Key> {
+        if now < self.none_old_before {
+            return None;
+        }
         let entries = &self.entries;
-        first_answered(&mut self.by_age, entries)
+        let firsts = self.origins.values_mut().filter_map(|share| {
+            let key = first_answered(&mut share.keys, entries)?;
+            Some((entries.get(&key)?.entered, key))
+        });
+        let (entered, key) = firsts.min_by_key(|(entered, _)| *entered)?;
+        self.none_old_before = entered + AGE_MIN;
+        (self.none_old_before <= now).then_some(key)
     }
 
     fn oldest_of(&mut self, origin: Origin) -> Option<Key> {
@@ -324,12 +389,7 @@ impl<W, R: Clone> DuplicateCache<W, R> {
 }
 
 /// Adds an entry, and drops those that are gone when they are more than the `live` ones.
-fn append<W, R>(
-    line: &mut Line,
-    entry: (Key, u64),
-    entries: &HashMap<Key, Entry<W, R>>,
-    live: usize,
-) {
+fn append<W, R>(line: &mut Line, entry: (Key, u64), entries: &Entries<W, R>, live: usize) {
     line.push_back(entry);
     if line.len() > 2 * live + 64 {
         line.retain(|(key, serial)| entries.get(key).is_some_and(|e| e.serial == *serial));
@@ -338,7 +398,7 @@ fn append<W, R>(
 
 /// The first of these that is there and answered. Those that are gone are dropped on the way; those
 /// that are being done go to the back.
-fn first_answered<W, R>(keys: &mut Line, entries: &HashMap<Key, Entry<W, R>>) -> Option<Key> {
+fn first_answered<W, R>(keys: &mut Line, entries: &Entries<W, R>) -> Option<Key> {
     for _ in 0..keys.len() {
         let (key, serial) = keys.pop_front()?;
         match entries.get(&key) {
@@ -393,7 +453,21 @@ mod tests {
 
     fn done(cache: &mut Cache, number: u32, origin: Origin, seconds: u64) {
         assert_eq!(begin(cache, number, origin, seconds), Begun::New);
-        assert_eq!(cache.answered(&key(number), "done", 4, at(seconds)), [number]);
+        assert_eq!(waiting(cache.answered(&key(number), "done", 4, at(seconds))), [number]);
+    }
+
+    fn waiting(waiting: Waiting<u32>) -> Vec<u32> {
+        waiting.into_iter().collect()
+    }
+
+    #[test]
+    fn the_reply_goes_to_the_newest_that_wait() {
+        let mut cache = cache(100, 100);
+        for from in 0..=WAITING_MAX as u32 + 1 {
+            cache.begin(key(1), TCP, from, at(0), |a, b| a == b);
+        }
+        let expected: Vec<u32> = (2..=WAITING_MAX as u32 + 1).collect();
+        assert_eq!(waiting(cache.answered(&key(1), "done", 4, at(0))), expected);
     }
 
     #[test]
@@ -403,7 +477,7 @@ mod tests {
         assert_eq!(begin(&mut cache, 10), Begun::New);
         assert_eq!(begin(&mut cache, 11), Begun::InProgress);
         assert_eq!(begin(&mut cache, 11), Begun::InProgress);
-        assert_eq!(cache.answered(&key(1), "done", 4, at(2)), [10, 11]);
+        assert_eq!(waiting(cache.answered(&key(1), "done", 4, at(2))), [10, 11]);
         assert_eq!(begin(&mut cache, 12), Begun::Again("done"));
     }
 
@@ -419,7 +493,7 @@ mod tests {
     fn a_call_without_a_reply_is_new_when_it_is_repeated() {
         let mut cache = cache(100, 100);
         assert_eq!(begin(&mut cache, 1, TCP, 0), Begun::New);
-        assert_eq!(cache.abandoned(&key(1)), [1]);
+        assert_eq!(waiting(cache.abandoned(&key(1))), [1]);
         assert_eq!(begin(&mut cache, 1, TCP, 1), Begun::New);
     }
 
@@ -464,7 +538,7 @@ mod tests {
         let mut cache = cache(100, 100);
         assert_eq!(begin(&mut cache, 1, udp(1), 0), Begun::New);
         assert_eq!(begin(&mut cache, 1, udp(1), 500), Begun::InProgress);
-        assert_eq!(cache.answered(&key(1), "done", 4, at(500)), [1]);
+        assert_eq!(waiting(cache.answered(&key(1), "done", 4, at(500))), [1]);
         assert_eq!(begin(&mut cache, 1, udp(1), 501), Begun::New);
     }
 
@@ -528,7 +602,7 @@ mod tests {
             assert_eq!(begin(&mut cache, 10_000 + number, udp(9), 0), Begun::New);
             cache.abandoned(&key(10_000 + number));
         }
-        assert!(cache.by_age.len() < 200 && cache.datagrams.len() < 200);
+        assert!(cache.datagrams.len() < 200);
         assert!(cache.origins.values().all(|share| share.keys.len() < 200));
         cache.connection_ended(1, at(1));
         cache.expire(at(200));

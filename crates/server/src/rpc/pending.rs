@@ -152,7 +152,7 @@ impl Charge {
         match self.duties.key.take() {
             None => replies.put(self.to.clone(), sent.clone()),
             Some((repeat, key)) => {
-                for waiting in self.dispatcher.answered(repeat, &key, kept) {
+                for waiting in self.dispatcher.answered(repeat, &key, kept.cloned()) {
                     replies.put(waiting, sent.clone());
                 }
             }
@@ -164,7 +164,7 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         if let Some((repeat, key)) = &self.duties.key {
-            self.dispatcher.answered(*repeat, key, None);
+            drop(self.dispatcher.answered(*repeat, key, None));
         }
         self.dispatcher.load().fetch_sub(self.weight, Ordering::Relaxed);
         match &self.to {
