@@ -89,8 +89,8 @@ impl Keeper {
     }
 
     /// R6.1 (a): the hosts of that name at that address, which speak for themselves. If there are
-    /// none, whoever is alone at that address, and hosts of that name elsewhere: of these only a
-    /// reset proves anything, because other machines may share an address or a name.
+    /// none, the only host at that address, and hosts of that name elsewhere: of these only a reset
+    /// proves anything, because other machines may share an address or a name.
     fn claimed_hosts(&self, source: IpAddr, name: &Name) -> Vec<(ClientId, bool)> {
         let there: Vec<_> = self.clients.hosts_at(source).map(|tracked| &tracked.row).collect();
         let named = there.iter().filter(|row| row.name.names_same_machine(name));

@@ -61,7 +61,7 @@ impl Incoming<'_> {
     }
 
     /// Takes the call along, to answer it later; the service then returns `Served::Later`. To be
-    /// called once: later calls give one that answers nobody.
+    /// called once: later calls give one without a reply.
     pub fn defer(&mut self) -> PendingCall {
         let charge = match std::mem::replace(&mut self.source, Source::Deferred) {
             Source::Network { dispatcher, to, duties, weight } => {
