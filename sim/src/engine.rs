@@ -32,6 +32,9 @@ pub type Sink = Option<Rc<Request>>;
 
 pub type Input = inbox::Input<Sink>;
 
+/// A request, and since when the connection that it came by is open.
+pub type Received = (Rc<Request>, Option<Duration>);
+
 /// An attempt to tell somebody something has exactly one result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answered {
@@ -108,7 +111,7 @@ pub struct Engine {
     pub inbox: Inbox<Sink>,
     /// Answers, with the number of the decision.
     pub duplicates: DuplicateCache<Rc<Request>, (Answer, u64)>,
-    pub order: Order<OrderKey, Rc<Request>>,
+    pub order: Order<OrderKey, Received>,
     /// Requests that are with a worker.
     pub working: Vec<Rc<Request>>,
     pub started: Ms,

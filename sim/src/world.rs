@@ -9,7 +9,7 @@ use keeper::request::{GrantAnswer, Question};
 
 use crate::ask;
 use crate::disk::Disk;
-use crate::engine::{Answered, Engine};
+use crate::engine::{Answered, Engine, Received};
 use crate::host::{Host, Process};
 use crate::model::Model;
 use crate::network::{Direction, Link};
@@ -63,7 +63,7 @@ pub enum Event {
     /// A worker has found out whether a caller may lock a file.
     Looked {
         life: u32,
-        request: Rc<Request>,
+        received: Received,
     },
     KeeperTimer {
         life: u32,
@@ -285,7 +285,7 @@ impl World {
             }
             Event::Gather { life } => self.if_alive(life, Self::gather),
             Event::Expire { life } => self.if_alive(life, Self::expire),
-            Event::Looked { life, request } => self.if_alive(life, |w| w.looked(request)),
+            Event::Looked { life, received } => self.if_alive(life, |w| w.looked(received)),
             Event::KeeperTimer { life } => self.if_alive(life, Self::keeper_timer),
             Event::Write { life } => self.if_alive(life, Self::write),
             Event::Written { life } => self.if_alive(life, Self::written),

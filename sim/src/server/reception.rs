@@ -9,7 +9,7 @@ use server::engine::request::{STALL_MAX, WhenStalled};
 use server::rpc::duplicates::Begun;
 
 use crate::ask;
-use crate::engine::{Engine, Input, REPLY_BYTES, key};
+use crate::engine::{Engine, Input, REPLY_BYTES, Received, key};
 use crate::packet::{Answer, Call, Request, ToHost};
 use crate::queue::Ms;
 use crate::scenario::Kind;
@@ -33,53 +33,56 @@ impl World {
                 let message = ToHost::Answer { request, answer, decided };
                 self.send_to_host(truth.host, truth.life, message);
             }
-            Begun::New => self.admit(request),
+            Begun::New => {
+                let connected = self.note_connection(&request);
+                self.admit((request, connected));
+            }
         }
     }
 
     /// Requests enter the inbox in the order of their receipt; some have to wait for a worker first,
     /// which finds out whether their caller may lock that file.
-    fn admit(&mut self, request: Rc<Request>) {
+    fn admit(&mut self, received: Received) {
+        let request = &received.0;
         let looks = matches!(request.call, Call::Lock { reclaim: false, .. } | Call::Test { .. })
             && self.random.percent(self.scenario.looks);
         let life = self.server.life;
         let Some(engine) = &mut self.server.engine else { return };
-        let asked = ask::ask(RequestId(0), &request, None);
-        let Some(key) = Engine::order_key(&asked) else { return self.enter(request) };
+        let asked = ask::ask(RequestId(0), request, None);
+        let Some(key) = Engine::order_key(&asked) else { return self.enter(received) };
         if !looks && !engine.order.is_busy(&key) {
-            return self.enter(request);
+            return self.enter(received);
         }
-        match engine.order.enter(key, request) {
+        match engine.order.enter(key, received) {
             None => self.tally.reach("request behind one that waits for a worker"),
             Some(first) => {
-                engine.working.push(first.clone());
+                engine.working.push(first.0.clone());
                 self.tally.reach("request waits for a worker");
                 let pause = self.random.between(1, 6000);
-                self.later(pause, Event::Looked { life, request: first });
+                self.later(pause, Event::Looked { life, received: first });
             }
         }
     }
 
     /// A worker is done with a request: the next of its owner on that file has its turn.
-    pub fn looked(&mut self, request: Rc<Request>) {
+    pub fn looked(&mut self, received: Received) {
         let life = self.server.life;
         let Some(engine) = &mut self.server.engine else { return };
-        engine.working.retain(|other| !Rc::ptr_eq(other, &request));
-        let asked = ask::ask(RequestId(0), &request, None);
-        self.enter(request);
+        engine.working.retain(|other| !Rc::ptr_eq(other, &received.0));
+        let asked = ask::ask(RequestId(0), &received.0, None);
+        self.enter(received);
         let Some(engine) = &mut self.server.engine else { return };
         if let Some(key) = Engine::order_key(&asked)
             && let Some(next) = engine.order.finish(&key)
         {
-            engine.working.push(next.clone());
+            engine.working.push(next.0.clone());
             let pause = self.random.below(3);
-            self.later(pause, Event::Looked { life, request: next });
+            self.later(pause, Event::Looked { life, received: next });
         }
     }
 
-    fn enter(&mut self, request: Rc<Request>) {
+    fn enter(&mut self, (request, connected): Received) {
         let now = self.now;
-        let connected = self.note_connection(&request);
         let Some(engine) = &mut self.server.engine else { return };
         let asked = ask::ask(engine.new_id(), &request, connected);
         if !engine.push(Input::Request(asked, Some(request.clone())), now) {
