@@ -98,3 +98,74 @@ impl<S> Inbox<S> {
         expired
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::locks::tests::wants;
+    use keeper::identity::RequestId;
+    use keeper::request::{OperatorAction, OperatorRequest};
+
+    fn lock(id: u64) -> Input<u64> {
+        Input::Request(Request::Lock(wants(id, "alice", "10.0.0.1")), id)
+    }
+
+    fn operator() -> Input<u64> {
+        let (id, by) = (RequestId(9), "operator".into());
+        let action = OperatorAction::EndGrace;
+        Input::Request(Request::Operator(OperatorRequest { id, by, action }), 9)
+    }
+
+    #[test]
+    fn what_peers_can_make_wait_is_bounded_and_reports_are_not() {
+        let mut inbox = Inbox::new(2);
+        let now = Duration::ZERO;
+        assert!(inbox.push(lock(1), now) && inbox.push(lock(2), now));
+        assert!(!inbox.push(lock(3), now));
+        assert!(!inbox.push(Input::Heard([10, 0, 0, 1].into()), now));
+        assert!(inbox.push(Input::Timeout, now));
+        for _ in 0..READS_MAX {
+            assert!(inbox.push(Input::Read(Box::new(|_| ())), now));
+        }
+        assert!(!inbox.push(Input::Read(Box::new(|_| ())), now));
+        assert_eq!(inbox.take().len(), 3 + READS_MAX);
+        assert!(inbox.is_empty() && inbox.push(lock(4), now));
+        assert!(inbox.push(Input::Heard([10, 0, 0, 1].into()), now));
+    }
+
+    #[test]
+    fn only_locks_and_reads_are_light() {
+        let mut inbox = Inbox::new(10);
+        let now = Duration::ZERO;
+        assert!(inbox.push(lock(1), now) && inbox.push(Input::Read(Box::new(|_| ())), now));
+        assert!(inbox.is_light());
+        assert!(inbox.push(operator(), now));
+        assert!(!inbox.is_light());
+        assert_eq!(inbox.take_expired(STALL_MAX).len(), 2);
+        assert!(inbox.is_light());
+        assert!(inbox.push(Input::Timeout, now));
+        assert!(!inbox.is_light());
+        inbox.take();
+        assert!(inbox.is_light());
+    }
+
+    #[test]
+    fn requests_expire_by_their_own_age_and_make_room() {
+        let mut inbox = Inbox::new(2);
+        assert!(inbox.push(lock(1), Duration::ZERO));
+        assert!(inbox.push(lock(2), Duration::from_secs(1)));
+        let expired = inbox.take_expired(STALL_MAX);
+        assert_eq!(expired.iter().map(|(_, sink)| *sink).collect::<Vec<_>>(), [1]);
+        assert!(inbox.push(lock(3), STALL_MAX) && !inbox.push(lock(4), STALL_MAX));
+    }
+
+    #[test]
+    fn nothing_follows_a_stop() {
+        let mut inbox = Inbox::new(10);
+        for input in [lock(1), Input::Stop, lock(2)] {
+            assert!(inbox.push(input, Duration::ZERO));
+        }
+        let taken = inbox.take();
+        assert!(matches!(taken[..], [Input::Request(..), Input::Stop]));
+    }
+}
