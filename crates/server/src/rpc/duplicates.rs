@@ -322,10 +322,10 @@ impl<W, R: Clone> DuplicateCache<W, R> {
         let entries = &self.entries;
         let firsts = self.origins.values_mut().filter_map(|share| {
             let key = first_answered(&mut share.keys, entries)?;
-            Some((entries.get(&key)?.entered, key))
+            entries.get(&key).map(|entry| (entry, key))
         });
-        let (entered, key) = firsts.min_by_key(|(entered, _)| *entered)?;
-        self.none_old_before = entered + AGE_MIN;
+        let (oldest, key) = firsts.min_by_key(|(entry, _)| entry.serial)?;
+        self.none_old_before = oldest.entered + AGE_MIN;
         (self.none_old_before <= now).then_some(key)
     }
 
