@@ -286,14 +286,6 @@ impl<W, R: Clone> DuplicateCache<W, R> {
         }
     }
 
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// Room for one more entry, in the share of its origin and in all.
     fn make_room(&mut self, origin: Origin, now: Duration) -> bool {
         while self.origins.get(&origin).is_some_and(|share| share.count >= self.bounds.per_origin) {
@@ -352,11 +344,12 @@ impl<W, R: Clone> DuplicateCache<W, R> {
         {
             let origin = *origin;
             self.ended.pop_front();
-            let keys = self.origins.get_mut(&origin).map(|share| std::mem::take(&mut share.keys));
-            for (key, serial) in keys.into_iter().flatten() {
-                if self.entries.get(&key).is_some_and(|entry| entry.serial == serial) {
-                    self.remove(&key);
-                }
+            while let Some(key) = self.oldest_of(origin) {
+                self.remove(&key);
+            }
+            // What is still being done must not be started again: it goes later.
+            if self.origins.contains_key(&origin) {
+                self.ended.push_back((now + AGE_MAX, origin));
             }
         }
         for _ in 0..self.datagrams.len() {

@@ -89,6 +89,20 @@ fn a_connection_is_remembered_until_two_minutes_after_its_end() {
 }
 
 #[test]
+fn what_an_ended_connection_asked_is_not_started_again_while_it_is_being_done() {
+    let mut cache = cache(100, 100);
+    assert_eq!(begin(&mut cache, 1, TCP, 0), Begun::New);
+    done(&mut cache, 2, TCP, 0);
+    cache.connection_ended(1, at(0));
+    let next = Origin::Connection(2);
+    assert_eq!(begin(&mut cache, 1, next, 500), Begun::InProgress);
+    assert_eq!(begin(&mut cache, 2, next, 500), Begun::New);
+    assert_eq!(waiting(cache.answered(&key(1), "done", 4, at(510))), [1]);
+    assert_eq!(begin(&mut cache, 1, next, 619), Begun::Again("done"));
+    assert_eq!(begin(&mut cache, 1, next, 620), Begun::New);
+}
+
+#[test]
 fn a_connection_forgets_its_own_oldest_call_only() {
     let mut cache = cache(3, 100);
     done(&mut cache, 99, Origin::Connection(2), 0);
@@ -132,7 +146,7 @@ fn when_all_is_full_old_entries_go_and_young_ones_stay() {
     assert_eq!(begin(&mut cache, 4, TCP, 29), Begun::Full);
     assert_eq!(begin(&mut cache, 1, TCP, 29), Begun::Again("done"));
     done(&mut cache, 4, TCP, 30);
-    assert_eq!(cache.len(), 3);
+    assert_eq!(cache.entries.len(), 3);
     assert_eq!(begin(&mut cache, 3, TCP, 30), Begun::Again("done"));
 }
 
@@ -155,7 +169,7 @@ fn a_busy_connection_gives_up_its_own_entries_and_no_others() {
     for number in 0..50 {
         done(&mut cache, number, TCP, 0);
     }
-    assert_eq!(cache.len(), 20);
+    assert_eq!(cache.entries.len(), 20);
     assert_eq!(begin(&mut cache, 31, TCP, 0), Begun::Again("done"));
     assert_eq!(begin(&mut cache, 99, udp(1), 0), Begun::Again("done"));
     assert_eq!(begin(&mut cache, 100, udp(1), 0), Begun::Full);
@@ -187,5 +201,5 @@ fn what_is_gone_leaves_nothing_behind() {
     assert!(cache.origins.values().all(|share| share.keys.len() < 200));
     cache.connection_ended(1, at(1));
     cache.expire(at(200));
-    assert_eq!((cache.len(), cache.origins.len(), cache.bytes), (1, 1, 0));
+    assert_eq!((cache.entries.len(), cache.origins.len(), cache.bytes), (1, 1, 0));
 }
