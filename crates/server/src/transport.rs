@@ -87,11 +87,11 @@ impl ReplyTo {
         }
     }
 
-    /// True for the first call of a connection, and for every datagram.
+    /// True for the first call of a connection.
     pub fn hears_first(&self) -> bool {
         match self {
             Self::Connection(outgoing) => outgoing.hears_first(),
-            Self::Datagram(..) => true,
+            Self::Datagram(..) => false,
         }
     }
 

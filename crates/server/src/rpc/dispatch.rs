@@ -45,8 +45,9 @@ pub struct Dispatcher {
     on_heard: OnHeard,
 }
 
-/// Called with the peer of the first file, lock or status call of a connection, and of each such
-/// call that is a datagram; never for NULL, which proves nothing. It must not block.
+/// Called with the peer of the first file, lock or status call of a connection; never for NULL, which
+/// proves nothing, nor for datagrams, whose lock and status requests say as much to the keeper
+/// themselves. It must not block.
 pub type OnHeard = Box<dyn Fn(&Peer) + Send + Sync>;
 
 /// The duplicate request cache, in parts so that many calls of one kind do not push out others.
@@ -86,6 +87,17 @@ impl Duplicates {
             Repeat::Lock => &self.locks,
         };
         Some(part.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn begin(&self, repeat: Repeat, key: Key, peer: &Peer, to: &ReplyTo) -> Begun<Message> {
+        let (origin, waiting, now) = (to.origin(peer), to.clone(), self.started.elapsed());
+        let Some(mut cache) = self.lock(repeat) else { return Begun::New };
+        let begun = cache.begin(key, origin, waiting, now, ReplyTo::same_as);
+        let evicted = cache.take_evicted();
+        // Only then: what was evicted is dropped without the lock.
+        drop(cache);
+        drop(evicted);
+        begun
     }
 
     /// `record` is the request as it came, so that its credential counts too.
@@ -184,14 +196,9 @@ impl Dispatcher {
         }
         let repeat = service.repeat(&call, peer);
         let mut key = None;
-        if let Some(mut duplicates) = self.duplicates.lock(repeat) {
+        if repeat != Repeat::Harmless {
             let new = self.duplicates.key(&call, &record, peer, name);
-            let now = self.duplicates.started.elapsed();
-            let begun = duplicates.begin(new, to.origin(peer), to.clone(), now, ReplyTo::same_as);
-            let evicted = duplicates.take_evicted();
-            drop(duplicates);
-            drop(evicted);
-            match begun {
+            match self.duplicates.begin(repeat, new, peer, to) {
                 Begun::New => key = Some((repeat, new)),
                 Begun::Again(kept) => {
                     measured.end(Fate::Success);
