@@ -27,7 +27,7 @@ use crate::queue::Ms;
 const REQUESTS_MAX: usize = 256;
 pub const REPLY_BYTES: usize = 40;
 
-/// The request that a reply answers; none for an operator, whom nobody follows.
+/// The request that a reply answers; none for an operator, whose answer is not followed.
 pub type Sink = Option<Rc<Request>>;
 
 pub type Input = inbox::Input<Sink>;
@@ -35,7 +35,7 @@ pub type Input = inbox::Input<Sink>;
 /// A request, and since when the connection that it came by is open.
 pub type Received = (Rc<Request>, Option<Duration>);
 
-/// An attempt to tell somebody something has exactly one result.
+/// An attempt to call a peer has exactly one result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answered {
     Grant(GrantId, u32),
@@ -116,7 +116,7 @@ pub struct Engine {
     pub working: Vec<Rc<Request>>,
     pub started: Ms,
     pub stage: Option<(Stage, Vec<Background>)>,
-    /// Requests that the decider has and nobody is told about yet.
+    /// Requests that the decider has not answered yet.
     pub unanswered: usize,
     /// What was sent and not answered yet, and who may answer.
     pub attempts: BTreeMap<Answered, IpAddr>,

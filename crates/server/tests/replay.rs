@@ -301,7 +301,7 @@ async fn writes_do_not_push_other_replies_out() {
     assert_eq!(line.exchange(&remove).await, first);
 }
 
-/// A request that is sent as a datagram from this address; nobody waits for the reply.
+/// Sends requests as datagrams from this address, without waiting for their replies.
 async fn flood(server: &Running, from: &str, dir: &Handle, count: u32) {
     let socket = UdpSocket::bind((from, 0)).await.unwrap();
     for n in 0..count {

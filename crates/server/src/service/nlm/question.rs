@@ -244,7 +244,7 @@ pub fn status(error: vfs::Error) -> Status {
     match error {
         vfs::Error::Stale | vfs::Error::BadHandle | vfs::Error::NotFound => Status::StaleFh,
         vfs::Error::ReadOnly => Status::RoFs,
-        // Not DENIED: the program would take that for "somebody else has it".
+        // Not DENIED: the program would take that for a lock of another owner.
         _ => Status::Failed,
     }
 }
