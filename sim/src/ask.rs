@@ -7,7 +7,7 @@ use keeper::bytes::{FileKey, Handle, Name};
 use keeper::identity::{Caller, HostKey, Incarnation, RequestId};
 use keeper::request::{
     Callback, CancelRequest, FreeAllRequest, LockRequest, MonitorRequest, OwnerName, RebootNotice,
-    ShareRequest, TestRequest, UnlockRequest, UnmonitorRequest, UnshareRequest,
+    ShareRequest, Source, TestRequest, UnlockRequest, UnmonitorRequest, UnshareRequest,
 };
 use server::engine::request::Request as Asked;
 
@@ -30,6 +30,8 @@ pub fn ask(id: RequestId, request: &Request, connected: Option<Duration>) -> Ask
         IpAddr::V4(v4) if request.xid.is_multiple_of(3) => IpAddr::V6(v4.to_ipv6_mapped()),
         other => other,
     };
+    // Nobody in this world is the server's own machine.
+    let source = Source { address: from, transport: request.lane.transport(), local: false };
     let caller = Caller { host: HostKey::new(from, name), lane: request.lane };
     let owner = OwnerName { number: request.number, tag: request.tag.clone() };
     match request.call.clone() {
@@ -66,18 +68,17 @@ pub fn ask(id: RequestId, request: &Request, connected: Option<Duration>) -> Ask
             let (file, tag) = (file_key(file), request.tag.clone());
             Asked::Unshare(UnshareRequest { id, caller, tag, file })
         }
-        Call::FreeAll { name } => Asked::FreeAll(FreeAllRequest { id, source: from, name }),
+        Call::FreeAll { name } => Asked::FreeAll(FreeAllRequest { id, source, name }),
         Call::Notify { name, state } => {
-            let (source, incarnation) = (from, Incarnation(state));
+            let incarnation = Incarnation(state);
             Asked::Reboot(RebootNotice { id, source, name, incarnation })
         }
         Call::Monitor { watched } => {
-            let (source, callback) = (from, callback());
-            let private = [7; 16];
+            let (callback, private) = (callback(), [7; 16]);
             Asked::Monitor(MonitorRequest { id, source, callback, watched, private })
         }
         Call::Unmonitor { watched } => {
-            let (source, callback) = (from, callback());
+            let callback = callback();
             Asked::Unmonitor(UnmonitorRequest { id, source, callback, watched })
         }
     }

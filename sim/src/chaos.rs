@@ -77,7 +77,7 @@ impl World {
     fn heard(&mut self, host: usize) {
         if self.reachable(host) && self.server.open {
             let address = self.hosts[host].address;
-            self.input(Input::Heard(address));
+            self.input(Input::Heard { address, local: false });
         }
     }
 

@@ -23,6 +23,8 @@ pub struct Host {
     pub kind: Kind,
     pub name: Name,
     pub address: IpAddr,
+    /// Every address that it ever had.
+    pub addresses: Vec<IpAddr>,
     /// Where its reboot notices come from; another address on a dual-stack host.
     pub notice_address: IpAddr,
     pub lanes: Vec<Lane>,
@@ -30,6 +32,8 @@ pub struct Host {
     pub last_process: usize,
     /// Its status monitor answers notices but matches none of them (DNS that disagrees).
     pub deaf: bool,
+    /// Its status monitor starts before its notifier, and answers the state before (SM_STAT).
+    pub answers_old_state: bool,
     /// False if it only ever sends NM_LOCK.
     pub monitored: bool,
 
@@ -95,11 +99,13 @@ impl Host {
             kind,
             name: Name::from(name),
             address,
+            addresses: vec![address],
             notice_address: address,
             lanes,
             first_process: 0,
             last_process: 0,
             deaf: false,
+            answers_old_state: false,
             monitored: true,
             up: true,
             life: 1,

@@ -6,6 +6,7 @@ mod claims;
 mod durable;
 mod liveness;
 pub mod note;
+mod recovery;
 mod replies;
 mod shares;
 mod table;

@@ -97,6 +97,8 @@ pub struct Claim {
     pub state: Option<u32>,
     /// The host that truly says so, if somebody does.
     pub speaker: Option<usize>,
+    /// When it came, moved by the time in which the store stalled.
+    pub at: Ms,
 }
 
 pub struct Model {
@@ -135,8 +137,12 @@ pub struct Model {
     /// As it was before the step that is judged.
     pub grace_was_over: bool,
     pub started: Ms,
-    /// When the grace of this epoch must have ended.
-    pub deadline: Ms,
+    /// When the recovery window of this epoch began, moved by the time in which the store stalled.
+    pub window: Option<Ms>,
+    /// When each host last reclaimed something in this epoch.
+    pub reclaims: BTreeMap<usize, Ms>,
+    /// When the batch that is being committed was decided.
+    pub commit_began: Ms,
     /// Of this epoch.
     pub probes: BTreeMap<(ClientId, Question), ProbeAnswer>,
     pub resets: BTreeSet<ClientId>,
@@ -191,7 +197,9 @@ impl Model {
             grace_over: true,
             grace_was_over: true,
             started: 0,
-            deadline: 0,
+            window: None,
+            reclaims: BTreeMap::new(),
+            commit_began: 0,
             probes: BTreeMap::new(),
             resets: BTreeSet::new(),
             failed_notices: BTreeSet::new(),
@@ -230,6 +238,8 @@ impl Model {
         self.owed.clear();
         self.told.clear();
         self.claims.clear();
+        self.reclaims.clear();
+        self.window = None;
         self.gone_states.clear();
         self.states.clear();
     }

@@ -1,7 +1,7 @@
 //! The world answers the keeper's questions about hosts: truthfully, or on the safe side, or not at
 //! all. `Gone` is proof and never a lie; a live host behind a cut link is silent.
 
-use keeper::identity::ClientId;
+use keeper::identity::{ClientId, Incarnation};
 use keeper::request::{ProbeAnswer, Question};
 
 use crate::engine::Input;
@@ -54,6 +54,13 @@ impl World {
         connected.into_keys().filter(|life| at_stake.contains(life)).collect()
     }
 
+    /// What its status monitor says.
+    fn state_answered(&self, host: usize) -> Incarnation {
+        let host = &self.hosts[host];
+        let behind = if host.answers_old_state { 2 } else { 0 };
+        Incarnation(host.state.wrapping_sub(behind))
+    }
+
     fn probe_truth(&self, host: usize, question: Question, lives: &[u32]) -> ProbeAnswer {
         if !self.reachable(host) {
             return ProbeAnswer::Silent;
@@ -63,6 +70,7 @@ impl World {
             Question::SameKernel if lives.contains(&self.hosts[host].life) => ProbeAnswer::Alive,
             Question::SameKernel if lives.is_empty() => ProbeAnswer::Silent,
             Question::SameKernel => ProbeAnswer::Gone,
+            Question::State => ProbeAnswer::InState(self.state_answered(host)),
         }
     }
 }

@@ -147,6 +147,7 @@ impl Scenario {
                 host.state = u32::MAX - 2 * random.below(2) as u32;
             }
             host.deaf = host.kind == Kind::Linux && random.percent(10);
+            host.answers_old_state = random.percent(20);
             host.monitored = !random.percent(5);
             host.first_process = processes.len();
             let each = if host.kind == Kind::Watcher { 0 } else { random.between(2, 3) as usize };

@@ -77,7 +77,8 @@ export class Header {
     const left = this.store.graceLeft();
     const grace = this.store.status?.grace;
     const isKnown = grace?.active && this.store.link.isUp;
-    this.part.left.textContent = isKnown ? `${Math.ceil(left)} s left` : "";
+    const words = grace?.began ? `${Math.ceil(left)} s left` : "until a first client calls";
+    this.part.left.textContent = isKnown ? words : "";
   }
 
   #counts(counts) {

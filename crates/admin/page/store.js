@@ -94,6 +94,7 @@ export class Store {
   graceLeft() {
     const grace = this.status?.grace;
     if (!grace?.active) return 0;
+    if (!grace.began) return grace.remaining_seconds;
     return Math.max(0, grace.remaining_seconds - (Date.now() - this.statusAt) / 1000);
   }
 

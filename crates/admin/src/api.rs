@@ -113,7 +113,10 @@ pub struct GraceStatus {
     pub active: bool,
     /// It ends early when all have reclaimed; with an inexact store it lasts the whole window.
     pub exact: bool,
+    /// The whole window as long as `began` is false.
     pub remaining_seconds: f64,
+    /// The window runs from the first call of a client that is not this machine.
+    pub began: bool,
     /// Monitored locks and shares that are still missing.
     pub missing: u64,
     /// Requests that wait for its end.

@@ -344,6 +344,14 @@ fn tell(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
             why: match pending.why {
                 Doubt::Alive => "its old kernel still answers",
                 Doubt::Unproven => "the notice came from elsewhere or is old",
+                Doubt::Unreclaimed => {
+                    "it may still reclaim what it held before our restart; believed after 15 s \
+                     without a reclaim if its status monitor confirms it, else after the window"
+                }
+                Doubt::Unverified => {
+                    "its status monitor does not confirm it (verify = \"ask\"); asked again at \
+                     each repeat"
+                }
             }
             .into(),
             repeats: pending.repeats,

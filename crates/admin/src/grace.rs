@@ -71,7 +71,8 @@ pub fn look(keeper: &Keeper, now: Duration) -> GraceStatus {
     GraceStatus {
         active: grace.is_some(),
         exact,
-        remaining_seconds: grace.map_or(0.0, |grace| grace.ends.saturating_sub(now).as_secs_f64()),
+        remaining_seconds: grace.map_or(0.0, |grace| grace.remaining(now).as_secs_f64()),
+        began: grace.is_none_or(|grace| grace.ends.is_some()),
         missing: grace.map_or(0, |grace| grace.missing as u64),
         parked: grace.map_or(0, |grace| grace.parked as u64),
         expected,

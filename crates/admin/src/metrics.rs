@@ -97,7 +97,7 @@ impl Gauges {
             shares: counts.shares as u64,
             waiters: counts.waiters as u64,
             clients: [0; CLIENT_STATES.len()],
-            grace: keeper.grace().map(|grace| grace.ends.saturating_sub(now).as_secs_f64()),
+            grace: keeper.grace().map(|grace| grace.remaining(now).as_secs_f64()),
         }
     }
 

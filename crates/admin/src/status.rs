@@ -182,9 +182,8 @@ fn serving(
     };
     let summary = match (&stalled, &grace) {
         (Some(since), _) => format!("the store has not worked for {} s", since.as_secs()),
-        (None, Some(grace)) => {
-            format!("grace, {} s left", grace.remaining_seconds.ceil())
-        }
+        (None, Some(grace)) if !grace.began => "grace, until a first client calls".into(),
+        (None, Some(grace)) => format!("grace, {} s left", grace.remaining_seconds.ceil()),
         (None, None) => "serving".into(),
     };
     let no_rpcbind = match control.rpcbind() {

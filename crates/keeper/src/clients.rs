@@ -51,6 +51,8 @@ pub struct Tracked {
     /// A notice of our restart went unanswered.
     pub unreached: bool,
     pub pending: Option<PendingReboot>,
+    /// When it last sent a reclaim in this epoch.
+    pub reclaimed: Option<Duration>,
 }
 
 /// Signs of a reboot without proof (R6.2).
@@ -92,6 +94,11 @@ impl Tracked {
     /// What counts against its limit.
     pub fn entries(&self) -> usize {
         self.locks + self.shares + self.waiting
+    }
+
+    /// Whether this machine itself is the host: it came to us from an address that it called.
+    pub fn is_local(&self) -> bool {
+        self.row.address.is_loopback() || self.row.used.contains(&self.row.address)
     }
 
     pub fn has_nothing(&self) -> bool {
@@ -138,6 +145,7 @@ impl Clients {
             haunted: None,
             unreached: false,
             pending: None,
+            reclaimed: None,
         };
         self.rows.insert(id, tracked);
     }
@@ -185,6 +193,10 @@ impl Clients {
 
     pub fn iter(&self) -> impl Iterator<Item = &Tracked> {
         self.rows.values()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tracked> {
+        self.rows.values_mut()
     }
 
     pub fn after(&self, id: ClientId) -> impl Iterator<Item = &Tracked> {

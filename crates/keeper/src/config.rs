@@ -14,6 +14,7 @@ pub struct Config {
     pub windows: BTreeMap<Protocol, Duration>,
     pub grace: GraceMode,
     pub unreachable: Unreachable,
+    pub verify: Verify,
     pub limits: Limits,
     /// Names that clients may know us by: configured ones, the host name, its short form.
     pub names: Vec<Name>,
@@ -30,6 +31,7 @@ impl Default for Config {
             windows: BTreeMap::new(),
             grace: GraceMode::Strict,
             unreachable: Unreachable::OnDemand,
+            verify: Verify::SignsOfLife,
             limits: Limits::default(),
             names: Vec::new(),
             reverse_names: BTreeMap::new(),
@@ -61,6 +63,18 @@ pub enum Unreachable {
     Immediate,
     /// Never without proof or an operator.
     Retain,
+}
+
+/// What a reboot notice needs besides its source address (R6.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// No sign of life of the old kernel.
+    SignsOfLife,
+    /// The same; and a notice that came as a datagram counts only once the status monitor at that
+    /// address has answered the notified state.
+    Ask,
+    /// Nothing: the address is believed.
+    Address,
 }
 
 /// Every table has a bound (I10).

@@ -156,6 +156,9 @@ pub enum Proof {
     Notice,
     /// `stateless_clients`: a new connection after a reset.
     Stateless,
+    /// Its address sent the notice, and it reclaimed nothing of what it held before our restart,
+    /// in the time that it had.
+    Unreclaimed,
     Operator(Name),
 }
 
@@ -166,6 +169,11 @@ pub enum Doubt {
     Alive,
     /// The notice came from another address or speaks of the past, and only a reset would prove it.
     Unproven,
+    /// Its connections are of this epoch: they may be the old kernel's or the new one's. A reclaim
+    /// would refute the notice; without one it is believed in time (R6.1).
+    Unreclaimed,
+    /// `verify = "ask"`: its status monitor has not answered the notified state.
+    Unverified,
 }
 
 /// Why locks went that nobody gave back (I6).
@@ -176,6 +184,8 @@ pub enum Release {
     Unanswered,
     /// `unreachable = "immediate"`.
     Unreachable,
+    /// Not reclaimed by a host that reported a reboot, and has taken other locks since.
+    Unreclaimed,
     /// Recovered from a roster and not reclaimed.
     RosterEnd,
     Operator(Name),

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::bytes::FileKey;
-use crate::change::{Change, Exactness, Lock, Protocol, Snapshot};
+use crate::change::{Change, Exactness, Lock, Snapshot};
 use crate::clients::Tracked;
 use crate::config::{GraceMode, Unreachable};
 use crate::event::{Event, GraceEnd, Release};
@@ -21,6 +21,7 @@ use crate::table::{FileId, Held, OwnerId, Terms};
 use crate::time::Time;
 use crate::timer::Timer;
 use crate::waiters::Wish;
+use crate::window::Window;
 
 /// How long a request waits for the end of grace before it is told of it: a Linux client then
 /// sleeps for 5 s, and answers within its time-out of 10 s (R4.2).
@@ -29,29 +30,36 @@ const HELD_BACK_MAX: Duration = Duration::from_secs(4);
 /// Where a restart stands.
 pub struct Recovery {
     pub in_grace: bool,
-    /// The recovery window; after it, unconfirmed locks are releasable.
-    pub in_window: bool,
-    pub ends: Duration,
+    /// After it, unconfirmed locks are releasable.
+    pub window: Window,
     /// Locks and shares recovered and not reclaimed.
     pub unconfirmed: usize,
     /// Those of them that grace waits for.
     pub missing: usize,
-    /// Somebody was heard in this epoch: our network works.
+    /// A peer was heard in this epoch: our network works.
     pub heard: bool,
     pub remembered: Remembered,
 }
 
 impl Recovery {
-    pub fn starting(ends: Duration) -> Self {
+    pub fn starting(window: Duration) -> Self {
         Self {
             in_grace: false,
-            in_window: true,
-            ends,
+            window: Window::new(window),
             unconfirmed: 0,
             missing: 0,
             heard: false,
             remembered: Remembered::default(),
         }
+    }
+
+    /// Whether a host may still have something to reclaim.
+    pub fn expects(&self, tracked: &Tracked, exactness: Exactness) -> bool {
+        let reclaims = match exactness {
+            Exactness::Exact => tracked.unconfirmed > 0,
+            Exactness::Roster => self.in_grace,
+        };
+        reclaims && !self.window.is_over() && tracked.row.registrant.is_none()
     }
 
     pub fn count_unconfirmed(&mut self, tracked: &mut Tracked, monitored: bool) {
@@ -123,7 +131,7 @@ impl Keeper {
         } else {
             self.forget_remembered();
         }
-        self.timers.set(Timer::Window, self.recovery.ends);
+        self.open_window(now);
         if clients > 0 {
             self.timers.set(Timer::Idle, now.mono);
         }
@@ -225,6 +233,7 @@ impl Keeper {
 
     /// "I held this before you restarted" (R3.6).
     pub(crate) fn reclaim_lock(&mut self, request: LockRequest, host: Option<ClientId>, now: Time) {
+        self.note_reclaim(host, now);
         let (owner, file) = self.numbers(&request.caller, &request.owner, &request.file);
         if let Some(file) = file
             && self.owner_holds(owner, file, request.range, request.mode)
@@ -273,6 +282,14 @@ impl Keeper {
 
     pub(crate) fn unconfirmed_of(&self, host: Option<ClientId>) -> usize {
         host.and_then(|host| self.clients.get(host)).map_or(0, |tracked| tracked.unconfirmed)
+    }
+
+    /// A host reclaims: it is the kernel that took what it held, whatever becomes of this.
+    pub(crate) fn note_reclaim(&mut self, host: Option<ClientId>, now: Time) {
+        if let Some(tracked) = host.and_then(|host| self.clients.get_mut(host)) {
+            tracked.reclaimed = Some(now.mono);
+            self.note_progress(now);
+        }
     }
 
     /// Says so once a host has nothing left to reclaim; `before` is how much it had.
@@ -395,36 +412,6 @@ impl Keeper {
         }
     }
 
-    /// The recovery window is over.
-    pub(crate) fn end_window(&mut self, now: Time) {
-        // If nobody was heard, it is our network that is down (R2.6): nobody could have come, and
-        // a new window begins with the first who does.
-        self.recovery.in_window = !self.recovery.heard;
-        self.mark_crashed();
-        if self.recovery.in_grace {
-            self.end_grace(GraceEnd::Deadline, now);
-        }
-        self.wake_everywhere(now);
-    }
-
-    /// Hosts that should have come and were not heard of. If nobody was, it is our network (R2.6).
-    fn mark_crashed(&mut self) {
-        if !self.recovery.heard {
-            return;
-        }
-        let epoch = self.epoch;
-        let silent = self.clients.hosts().filter(|tracked| {
-            tracked.row.monitored && tracked.row.epoch < epoch && tracked.last_seen.is_none()
-        });
-        let silent: Vec<ClientId> = silent.map(|tracked| tracked.row.id).collect();
-        for client in silent {
-            if let Some(tracked) = self.clients.get_mut(client) {
-                tracked.crashed = true;
-            }
-            self.event(Event::Crashed { client });
-        }
-    }
-
     fn forget_remembered(&mut self) {
         let remembered = std::mem::take(&mut self.recovery.remembered);
         let mut counts: BTreeMap<ClientId, u64> = BTreeMap::new();
@@ -444,7 +431,7 @@ impl Keeper {
     /// Whether unconfirmed locks may go to somebody else, once their host fails a probe (R4.5).
     pub(crate) fn may_release(&self) -> bool {
         !self.recovery.in_grace
-            && !self.recovery.in_window
+            && self.recovery.window.is_over()
             && self.config.unreachable != Unreachable::Retain
     }
 
@@ -468,26 +455,6 @@ impl Keeper {
             ControlFlow::Continue(())
         });
         self.drop_locks(holder, lost, Release::Unanswered, now);
-    }
-
-    /// Somebody is there: our network works. That settles what `unreachable = "immediate"` was
-    /// waiting for.
-    pub(crate) fn hear_anybody(&mut self, now: Time) {
-        if std::mem::replace(&mut self.recovery.heard, true) {
-            return;
-        }
-        if now.mono >= self.recovery.ends && self.recovery.in_window {
-            self.recovery.ends = now.mono + self.config.window(Protocol::Nlm);
-            self.timers.set(Timer::Window, self.recovery.ends);
-        }
-        if self.config.unreachable != Unreachable::Immediate {
-            return;
-        }
-        let unreached = self.clients.hosts().filter(|tracked| tracked.unreached);
-        let unreached: Vec<ClientId> = unreached.map(|tracked| tracked.row.id).collect();
-        for client in unreached {
-            self.release_unreached(client, now);
-        }
     }
 
     /// `unreachable = "immediate"`: the first failed notice is enough, unless the host has shown

@@ -140,6 +140,14 @@ pub struct Caller {
     pub lane: Lane,
 }
 
+impl Caller {
+    /// Whether the call came from this machine itself.
+    pub fn is_local(&self) -> bool {
+        let address = self.host.address();
+        address.is_loopback() || address == self.lane.ours()
+    }
+}
+
 /// Who holds: somebody on a host. Two requests belong to one owner if all of this is equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {

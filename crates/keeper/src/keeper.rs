@@ -57,7 +57,7 @@ impl Keeper {
     /// before any socket opens (I3).
     pub fn restore(saved: Snapshot, epoch: Epoch, config: Config, now: Time) -> Self {
         let seed = Seed(config.seed);
-        let recovery = Recovery::starting(now.mono + config.window(Protocol::Nlm));
+        let recovery = Recovery::starting(config.window(Protocol::Nlm));
         let mut keeper = Self {
             epoch,
             exactness: saved.exactness,
@@ -107,6 +107,7 @@ impl Keeper {
                 Timer::Grant(grant) => self.resend_grant(grant, now),
                 Timer::Notice(notice) => self.send_notice(notice, now),
                 Timer::Probe(host, question) => self.use_answer(host, question, None, now),
+                Timer::Report(host) => self.judge_report_again(host, now),
             }
         }
     }

@@ -42,6 +42,8 @@ mod sweep;
 mod table;
 mod timer;
 mod tree;
+mod unreclaimed;
 mod waiters;
+mod window;
 
 pub use keeper::Keeper;

@@ -30,7 +30,7 @@ pub(crate) enum Obstacle {
 
 impl Keeper {
     pub fn handle_lock(&mut self, request: LockRequest, now: Time) {
-        self.hear(&request.caller.host, now);
+        self.hear(&request.caller, now);
         self.decide_lock(request, Asked::default(), now);
     }
 
@@ -78,7 +78,7 @@ impl Keeper {
     }
 
     pub fn handle_test(&mut self, request: TestRequest, now: Time) {
-        self.hear(&request.caller.host, now);
+        self.hear(&request.caller, now);
         self.decide_test(request, now);
     }
 
@@ -105,7 +105,7 @@ impl Keeper {
     /// pieces far beyond every limit gets no answer, and asks again: any other refusal would make it
     /// forget a lock that we hold.
     pub fn handle_unlock(&mut self, request: UnlockRequest, now: Time) {
-        let host = self.hear(&request.caller.host, now);
+        let host = self.hear(&request.caller, now);
         let UnlockRequest { id, caller, owner, file, range } = request;
         for parked in self.parking.withdraw(&caller, &owner, &file, range, None) {
             self.reply(parked, Reply::Lock(Outcome::Refused(Refusal::Withdrawn)));
@@ -153,7 +153,7 @@ impl Keeper {
     }
 
     pub fn handle_cancel(&mut self, request: CancelRequest, now: Time) {
-        self.hear(&request.caller.host, now);
+        self.hear(&request.caller, now);
         let CancelRequest { id, caller, owner, file, range, mode } = request;
         for parked in self.parking.withdraw(&caller, &owner, &file, range, Some(mode)) {
             self.reply(parked, Reply::Lock(Outcome::Refused(Refusal::Withdrawn)));

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bytes::Name;
-use crate::change::{Client, Exactness};
+use crate::change::Client;
 use crate::config::Unreachable;
 use crate::event::Event;
-use crate::grace::Recovery;
 use crate::identity::{ClientId, Incarnation, NoticeId};
 use crate::keeper::Keeper;
 use crate::request::NoticeResult;
@@ -35,6 +34,8 @@ struct Owed {
     state: u32,
     started: Duration,
     attempts: u32,
+    /// Attempts since there was reason to hope for an answer: the pause doubles with each.
+    backed_off: u32,
     /// The last attempt has not been reported on.
     in_flight: bool,
     answered: bool,
@@ -52,14 +53,6 @@ enum Subject {
 pub struct Notices {
     owed: BTreeMap<NoticeId, Owed>,
     by_client: BTreeMap<(ClientId, Subject), NoticeId>,
-}
-
-impl Recovery {
-    /// When to give up telling somebody. Not while we wait for what it would reclaim.
-    fn last_notice(&self, started: Duration) -> Duration {
-        let last = started + GIVE_UP;
-        if self.in_window { last.max(self.ends) } else { last }
-    }
 }
 
 impl Keeper {
@@ -95,6 +88,7 @@ impl Keeper {
             state,
             started,
             attempts: 0,
+            backed_off: 0,
             in_flight: false,
             answered: false,
         };
@@ -109,12 +103,13 @@ impl Keeper {
         }
         let Some(owed) = self.notices.owed.get_mut(&id) else { return };
         let client = owed.client;
-        if now.mono >= self.recovery.last_notice(owed.started) {
+        let Some(tracked) = self.clients.get(client) else { return self.forget_notice(id) };
+        if now.mono >= owed.started + GIVE_UP && !self.recovery.expects(tracked, self.exactness) {
             self.forget_notice(id);
             return self.event(Event::NoticeGivenUp { notice: id, client });
         }
-        let Some(tracked) = self.clients.get(client) else { return self.forget_notice(id) };
         owed.attempts += 1;
+        owed.backed_off += 1;
         owed.in_flight = true;
         let attempt = owed.attempts;
         let notice = Notice {
@@ -132,7 +127,7 @@ impl Keeper {
 
     /// What became of a `Message::Notice`.
     pub fn handle_noticed(&mut self, notice: NoticeId, result: NoticeResult, now: Time) {
-        let in_window = self.recovery.in_window;
+        let in_window = self.in_window();
         let Some(owed) = self.notices.owed.get_mut(&notice) else { return };
         // A second report of one attempt says nothing new, except that somebody is there.
         let reported = !std::mem::replace(&mut owed.in_flight, false);
@@ -141,7 +136,9 @@ impl Keeper {
         }
         let client = owed.client;
         let mut next = if in_window || owed.subject == Subject::Watched {
-            RETRY_FIRST.saturating_mul(1 << owed.attempts.saturating_sub(1).min(10)).min(RETRY_MAX)
+            RETRY_FIRST
+                .saturating_mul(1 << owed.backed_off.saturating_sub(1).min(10))
+                .min(RETRY_MAX)
         } else {
             RETRY_LATE
         };
@@ -149,9 +146,12 @@ impl Keeper {
             NoticeResult::Answered => {
                 if !std::mem::replace(&mut owed.answered, true) {
                     self.event(Event::NoticeAnswered { notice, client });
+                    if self.clients.get(client).is_some_and(|t| t.row.registrant.is_none()) {
+                        self.note_progress(now);
+                    }
                 }
                 self.hear_client(client, now);
-                self.hear_anybody(now);
+                self.hear_network(now);
             }
             NoticeResult::Failed => {
                 let tells_of_us = owed.subject == Subject::Us;
@@ -165,15 +165,45 @@ impl Keeper {
             }
             NoticeResult::Unsent => {
                 owed.attempts -= 1;
+                owed.backed_off = 0;
                 next = RETRY_FIRST;
             }
         }
         if self.is_told(notice) {
             self.forget_notice(notice);
         } else {
-            let last =
-                self.notices.owed.get(&notice).map_or(now.mono, |owed| owed.started + GIVE_UP);
-            self.timers.set(Timer::Notice(notice), (now.mono + next).min(last.max(now.mono)));
+            let last = self.notices.owed.get(&notice).map(|owed| owed.started + GIVE_UP);
+            let next = now.mono + next;
+            let next = last.filter(|last| *last > now.mono).map_or(next, |last| next.min(last));
+            self.timers.set(Timer::Notice(notice), next);
+        }
+    }
+
+    /// The network works: every host that has not answered is told again at once.
+    pub(crate) fn hurry_notices(&mut self, now: Time) {
+        let unanswered =
+            self.notices.by_client.iter().filter(|((_, about), _)| *about == Subject::Us);
+        let unanswered: Vec<NoticeId> = unanswered.map(|(_, id)| *id).collect();
+        for id in unanswered {
+            self.hurry_notice(id, now);
+        }
+    }
+
+    /// This host is there: it is told again at once.
+    pub(crate) fn hurry_notice_to(&mut self, client: ClientId, now: Time) {
+        if let Some(id) = self.notices.by_client.get(&(client, Subject::Us)) {
+            self.hurry_notice(*id, now);
+        }
+    }
+
+    fn hurry_notice(&mut self, id: NoticeId, now: Time) {
+        if let Some(owed) = self.notices.owed.get_mut(&id)
+            && !owed.answered
+        {
+            owed.backed_off = 0;
+            if !owed.in_flight {
+                self.send_notice(id, now);
+            }
         }
     }
 
@@ -185,13 +215,7 @@ impl Keeper {
         if !owed.answered {
             return false;
         }
-        let in_window = self.recovery.in_window;
-        let reclaims = tracked.row.registrant.is_none() && owed.subject == Subject::Us;
-        let understood = match self.exactness {
-            Exactness::Exact => tracked.unconfirmed == 0,
-            Exactness::Roster => !self.recovery.in_grace,
-        };
-        !reclaims || !in_window || understood
+        owed.subject != Subject::Us || !self.recovery.expects(tracked, self.exactness)
     }
 
     /// Tells a client of our state once more, from the beginning.

@@ -108,7 +108,7 @@ impl Keeper {
         if !self.recovery.in_grace {
             return Err(OperatorError::NotInGrace);
         }
-        self.recovery.in_window = false;
+        self.recovery.window.close();
         self.end_grace(GraceEnd::Operator(by), now);
         self.wake_everywhere(now);
         Ok(0)

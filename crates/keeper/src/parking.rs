@@ -78,7 +78,7 @@ impl Parked {
             Parked::Lock(request, _) => Some(request.id),
             Parked::Share(request, _) => Some(request.id),
             Parked::Test(request) => Some(request.id),
-            Parked::Claim(claim) => Some(claim.request),
+            Parked::Claim(claim) => claim.request,
             Parked::Waiter(..) => None,
         }
     }

@@ -47,7 +47,7 @@ impl Keeper {
             ProbeAnswer::Silent if spoke => ProbeAnswer::Alive,
             answer => answer,
         };
-        if answer == ProbeAnswer::Alive {
+        if matches!(answer, ProbeAnswer::Alive | ProbeAnswer::InState(_)) {
             self.hear_client(client, now);
         }
         self.use_answer(client, question, Some(answer), now);
@@ -68,6 +68,9 @@ impl Keeper {
         // One at a time: what is decided for one may withdraw another.
         while let Some(parked) = self.parking.pop_answered(client, question) {
             match parked {
+                Parked::Claim(claim) if question == Question::State => {
+                    self.judge_state(client, claim, lives, now);
+                }
                 Parked::Claim(claim) => self.judge_claim(client, claim, lives, now),
                 Parked::Waiter(waiter, About::Waiter) => self.judge_waiter(waiter, answer, now),
                 Parked::Waiter(waiter, About::Holder) => {

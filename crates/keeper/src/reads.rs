@@ -36,13 +36,14 @@ impl Keeper {
 
     /// Whether hosts may still come back for what they held.
     pub fn in_window(&self) -> bool {
-        self.recovery.in_window
+        !self.recovery.window.is_over()
     }
 
     pub fn grace(&self) -> Option<GraceView> {
         self.recovery.in_grace.then(|| GraceView {
             exactness: self.exactness,
-            ends: self.recovery.ends,
+            window: self.recovery.window.length(),
+            ends: self.recovery.window.ends(),
             missing: self.recovery.missing,
             parked: self.parking.len(),
         })
@@ -203,7 +204,7 @@ impl Keeper {
         let owner = self.owners.owner(held.owner);
         let current = self.clients.incarnation(owner.host);
         let state = match held.terms.confirmed {
-            false if self.recovery.in_window => LockState::Unconfirmed,
+            false if self.in_window() => LockState::Unconfirmed,
             false => LockState::Releasable,
             true if held.terms.incarnation.is_known() && held.terms.incarnation != current => {
                 LockState::Suspect

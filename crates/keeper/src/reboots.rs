@@ -9,14 +9,16 @@ use std::time::Duration;
 use crate::bytes::Name;
 use crate::change::Reboot;
 use crate::clients::Suspicion;
+use crate::config::Verify;
 use crate::event::{Doubt, Event, Proof, Release};
-use crate::identity::{ClientId, Incarnation, LockId, RequestId};
+use crate::identity::{ClientId, Incarnation, LockId, RequestId, Transport};
 use crate::keeper::Keeper;
 use crate::parking::{Asked, Parked};
-use crate::request::{FreeAllRequest, LockRequest, ProbeAnswer, Question, RebootNotice};
+use crate::request::{FreeAllRequest, LockRequest, ProbeAnswer, Question, RebootNotice, Source};
 use crate::step::Reply;
 use crate::sweep::Ended;
 use crate::time::Time;
+use crate::timer::Timer;
 use crate::view::PendingReboot;
 
 /// How long a packet of a dead kernel may still be on its way.
@@ -25,7 +27,8 @@ const HAUNTED: Duration = Duration::from_secs(120);
 /// "This host rebooted", waiting for what a probe says.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    pub request: RequestId,
+    /// `None` if it is judged again without a repeat.
+    pub request: Option<RequestId>,
     pub source: IpAddr,
     pub name: Name,
     /// The state it is in now; `None` for FREE_ALL, which concerns everything before it.
@@ -34,8 +37,18 @@ pub struct Claim {
     pub recorded: Incarnation,
     /// It came from the host's own address and names it. Otherwise only a reset proves it.
     pub speaks_for_itself: bool,
+    /// It must not count before the status monitor at that address has answered the same state
+    /// (`verify = "ask"`).
+    pub unverified: bool,
     /// Everything taken so far is below this.
     pub arrived: u64,
+}
+
+impl Claim {
+    /// Whether it speaks of a later state than the host was known to be in.
+    fn is_news(&self) -> bool {
+        self.to.is_none_or(|to| !self.recorded.is_known() || !to.is_before(self.recorded))
+    }
 }
 
 /// A claim may concern several hosts; its sender is answered when all of them are judged, and only
@@ -66,24 +79,34 @@ impl Keeper {
     fn weigh(
         &mut self,
         request: RequestId,
-        source: IpAddr,
+        source: Source,
         name: Name,
         to: Option<Incarnation>,
         now: Time,
     ) {
-        let source = source.to_canonical();
-        self.hear_anybody(now);
+        self.hear_call(source.local, now);
+        let forgeable = self.config.verify == Verify::Ask && source.transport == Transport::Udp;
+        let source = source.address.to_canonical();
         let hosts = self.claimed_hosts(source, &name);
         if hosts.is_empty() {
             self.event(Event::NoticeUnknown { source, name });
             return self.reply(request, Reply::Nothing);
         }
+        // FREE_ALL names no state that could be compared.
+        let provable = to.is_some() || !forgeable;
         self.ballots.0.insert(request, Ballot { open: hosts.len(), believed: true });
         let arrived = self.ids.next();
-        for (host, speaks_for_itself) in hosts {
-            let recorded = self.clients.incarnation(host);
-            let name = name.clone();
-            let claim = Claim { request, source, name, to, recorded, speaks_for_itself, arrived };
+        for (host, own) in hosts {
+            let claim = Claim {
+                request: Some(request),
+                source,
+                name: name.clone(),
+                to,
+                recorded: self.clients.incarnation(host),
+                speaks_for_itself: own && provable,
+                unverified: forgeable,
+                arrived,
+            };
             self.weigh_for(host, claim, now);
         }
     }
@@ -118,7 +141,37 @@ impl Keeper {
             return self.resolve(claim.request, true);
         }
         let claim = Claim { recorded: tracked.row.incarnation, ..claim };
-        self.ask(host, Question::SameKernel, Parked::Claim(claim), now);
+        if self.config.verify == Verify::Address && claim.speaks_for_itself && claim.is_news() {
+            self.believe(host, &claim, Proof::Notice, now);
+            return self.resolve(claim.request, true);
+        }
+        let asks_state = claim.unverified && claim.speaks_for_itself;
+        let question = if asks_state { Question::State } else { Question::SameKernel };
+        self.ask(host, question, Parked::Claim(claim), now);
+    }
+
+    /// What the host's status monitor said: it vouches for the notice (`verify = "ask"`), or for
+    /// one that a reclaim has not refuted.
+    pub(crate) fn judge_state(
+        &mut self,
+        host: ClientId,
+        claim: Claim,
+        answer: ProbeAnswer,
+        now: Time,
+    ) {
+        if claim.recorded != self.clients.incarnation(host) {
+            return self.weigh_for(host, claim, now);
+        }
+        let agrees = claim.to.is_some_and(|to| answer == ProbeAnswer::InState(to));
+        if claim.unverified {
+            if agrees {
+                let claim = Claim { unverified: false, ..claim };
+                return self.ask(host, Question::SameKernel, Parked::Claim(claim), now);
+            }
+            self.doubt(host, &claim, Doubt::Unverified, now);
+            return self.resolve(claim.request, false);
+        }
+        self.judge_unreclaimed(host, claim, Some(agrees), now);
     }
 
     /// R6.1 (c): what a probe said of a host that is claimed to have rebooted.
@@ -136,13 +189,17 @@ impl Keeper {
             return self.weigh_for(host, claim, now);
         }
         // Silence proves nothing for a stranger, nor for news that is older than what we know.
-        let is_news = claim.to.is_none_or(|to| !recorded.is_known() || !to.is_before(recorded));
-        let silence_counts = claim.speaks_for_itself && is_news;
+        let counts = claim.speaks_for_itself && claim.is_news();
         let verdict = match answer {
             ProbeAnswer::Gone => Ok(Proof::Reset),
-            ProbeAnswer::Silent if silence_counts => Ok(Proof::Notice),
+            ProbeAnswer::Silent if counts => Ok(Proof::Notice),
             ProbeAnswer::Silent => Err(Doubt::Unproven),
-            ProbeAnswer::Alive => Err(Doubt::Alive),
+            ProbeAnswer::Alive | ProbeAnswer::InState(_) => {
+                if counts && claim.to.is_some() && self.unconfirmed_of(Some(host)) > 0 {
+                    return self.judge_unreclaimed(host, claim, None, now);
+                }
+                Err(Doubt::Alive)
+            }
         };
         match verdict {
             Ok(proof) => {
@@ -169,7 +226,7 @@ impl Keeper {
     }
 
     /// Not believed: it stays pending, is shown, and is judged again when it is repeated.
-    fn doubt(&mut self, host: ClientId, claim: &Claim, why: Doubt, now: Time) {
+    pub(crate) fn doubt(&mut self, host: ClientId, claim: &Claim, why: Doubt, now: Time) {
         let Some(to) = claim.to else { return };
         if let Some(tracked) = self.clients.get_mut(host) {
             let before = tracked.pending.take().filter(|pending| pending.incarnation == to);
@@ -179,14 +236,17 @@ impl Keeper {
                 incarnation: to,
                 why,
                 repeats: before.as_ref().map_or(0, |pending| pending.repeats + 1),
-                first_at_ms: before.map_or(now.wall_ms, |pending| pending.first_at_ms),
+                first_at_ms: before.as_ref().map_or(now.wall_ms, |pending| pending.first_at_ms),
+                since: before.as_ref().map_or(now.mono, |pending| pending.since),
+                arrived: before.map_or(claim.arrived, |pending| pending.arrived),
             });
             self.event(Event::RebootPending { client: host, to, why });
         }
     }
 
     /// One host of a claim is judged.
-    pub(crate) fn resolve(&mut self, request: RequestId, believed: bool) {
+    pub(crate) fn resolve(&mut self, request: Option<RequestId>, believed: bool) {
+        let Some(request) = request else { return };
         let Some(ballot) = self.ballots.0.get_mut(&request) else { return };
         ballot.open -= 1;
         ballot.believed &= believed;
@@ -220,6 +280,7 @@ impl Keeper {
                 tracked.haunted = Some((from, now.mono + HAUNTED));
             }
         }
+        self.timers.stop(Timer::Report(host));
         self.inherit_grants(host, to, now);
         let released = self.sweep(host, Ended::Reboot { to, arrived }, now);
         self.withdraw_parked(host, to);

@@ -13,9 +13,9 @@ use crate::time::Time;
 
 impl Keeper {
     pub fn handle_monitor(&mut self, request: MonitorRequest, now: Time) {
-        self.hear_anybody(now);
+        self.hear_call(request.source.local, now);
         let MonitorRequest { id, source, callback, watched, private } = request;
-        let source = source.to_canonical();
+        let source = source.address.to_canonical();
         let key = (source, callback.clone(), watched.clone());
         if let Some(known) = self.clients.find_registrant(&key) {
             self.hear_client(known, now);
@@ -52,7 +52,7 @@ impl Keeper {
     }
 
     pub fn handle_unmonitor(&mut self, request: UnmonitorRequest, now: Time) {
-        self.hear_anybody(now);
+        self.hear_call(request.source.local, now);
         let gone = self.registrations(&request);
         for client in gone {
             self.unregister(client);
@@ -77,7 +77,7 @@ impl Keeper {
 
     /// One registration, or all of one registrant.
     fn registrations(&self, request: &UnmonitorRequest) -> Vec<ClientId> {
-        let source: IpAddr = request.source.to_canonical();
+        let source: IpAddr = request.source.address.to_canonical();
         if let Some(watched) = &request.watched {
             let key = (source, request.callback.clone(), watched.clone());
             return self.clients.find_registrant(&key).into_iter().collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::change::{Change, Client, Protocol};
 use crate::event::Event;
-use crate::identity::{Caller, ClientId, HostKey, Incarnation};
+use crate::identity::{Caller, ClientId, Incarnation};
 use crate::keeper::Keeper;
 use crate::step::Refusal;
 use crate::time::Time;
@@ -19,31 +19,36 @@ const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
 const USED_MAX: usize = 16;
 
 impl Keeper {
-    /// A host speaks: it is there.
-    pub(crate) fn hear(&mut self, host: &HostKey, now: Time) -> Option<ClientId> {
-        let client = self.clients.find_host(host);
+    /// A host calls: it is there.
+    pub(crate) fn hear(&mut self, caller: &Caller, now: Time) -> Option<ClientId> {
+        let client = self.clients.find_host(&caller.host);
         if let Some(client) = client {
             self.hear_client(client, now);
         }
-        self.hear_anybody(now);
+        self.hear_call(caller.is_local(), now);
         client
     }
 
     pub(crate) fn hear_client(&mut self, client: ClientId, now: Time) {
         if let Some(tracked) = self.clients.get_mut(client) {
-            tracked.last_seen = Some(now.mono);
             tracked.crashed = false;
+            let first = tracked.last_seen.replace(now.mono).is_none();
+            if first && tracked.row.registrant.is_none() && tracked.row.epoch < self.epoch {
+                self.note_progress(now);
+                self.hurry_notice_to(client, now);
+            }
         }
     }
 
-    /// Any sign of this address that does not come as a request here (a file operation).
-    pub fn handle_heard(&mut self, address: IpAddr, now: Time) {
+    /// A call from this address that does not come as a request here (a file operation); `local`
+    /// if from this machine.
+    pub fn handle_heard(&mut self, address: IpAddr, local: bool, now: Time) {
         let there: Vec<ClientId> =
             self.clients.hosts_at(address).map(|tracked| tracked.row.id).collect();
         for client in there {
             self.hear_client(client, now);
         }
-        self.hear_anybody(now);
+        self.hear_call(local, now);
     }
 
     /// Changes a row of the client tracker, durably.
@@ -151,7 +156,7 @@ impl Keeper {
 
     pub(crate) fn unregister_idle(&mut self, now: Time) {
         if self.recovery.in_grace {
-            return self.timers.set(Timer::Idle, self.recovery.ends.max(now.mono) + IDLE_MAX / 24);
+            return self.timers.set(Timer::Idle, now.mono + IDLE_MAX / 24);
         }
         let mut next = now.mono + IDLE_MAX;
         let mut idle = Vec::new();

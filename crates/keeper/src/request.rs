@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::bytes::{FileKey, Handle, Name, OwnerTag};
-use crate::identity::{Caller, ClientId, Incarnation, LockId, RequestId};
+use crate::identity::{Caller, ClientId, Incarnation, LockId, RequestId, Transport};
 use crate::range::Range;
 
 /// `Shared < Exclusive`.
@@ -125,11 +125,21 @@ pub struct UnshareRequest {
     pub file: FileKey,
 }
 
+/// Where a call came from that names its host in its arguments only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    pub address: IpAddr,
+    /// Over UDP anybody can send in another's name.
+    pub transport: Transport,
+    /// It came from this machine itself.
+    pub local: bool,
+}
+
 /// SM_NOTIFY as it came: `source` claims that the machine called `name` is now in `incarnation`.
 #[derive(Clone, Debug)]
 pub struct RebootNotice {
     pub id: RequestId,
-    pub source: IpAddr,
+    pub source: Source,
     pub name: Name,
     pub incarnation: Incarnation,
 }
@@ -138,7 +148,7 @@ pub struct RebootNotice {
 #[derive(Clone, Debug)]
 pub struct FreeAllRequest {
     pub id: RequestId,
-    pub source: IpAddr,
+    pub source: Source,
     pub name: Name,
 }
 
@@ -154,7 +164,7 @@ pub struct Callback {
 #[derive(Clone, Debug)]
 pub struct MonitorRequest {
     pub id: RequestId,
-    pub source: IpAddr,
+    pub source: Source,
     pub callback: Callback,
     /// Whom to watch (`mon_name`).
     pub watched: Name,
@@ -165,7 +175,7 @@ pub struct MonitorRequest {
 #[derive(Clone, Debug)]
 pub struct UnmonitorRequest {
     pub id: RequestId,
-    pub source: IpAddr,
+    pub source: Source,
     pub callback: Callback,
     pub watched: Option<Name>,
 }
@@ -200,6 +210,8 @@ pub enum Question {
     SameKernel,
     /// Does anybody answer there (NLM NULL), on whatever connection?
     Reachable,
+    /// Which state does its status monitor say it is in (SM_STAT)?
+    State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,6 +222,8 @@ pub enum ProbeAnswer {
     Gone,
     /// Nothing came in the time there was, or there was nothing to ask.
     Silent,
+    /// The answer to `Question::State`.
+    InState(Incarnation),
 }
 
 /// Something a person decided, with that person's name for the record.

@@ -66,7 +66,7 @@ impl Shares {
 
 impl Keeper {
     pub fn handle_share(&mut self, request: ShareRequest, now: Time) {
-        self.hear(&request.caller.host, now);
+        self.hear(&request.caller, now);
         self.decide_share(request, Asked::default(), now);
     }
 
@@ -95,7 +95,7 @@ impl Keeper {
     }
 
     pub fn handle_unshare(&mut self, request: UnshareRequest, now: Time) {
-        self.hear(&request.caller.host, now);
+        self.hear(&request.caller, now);
         let name = share_owner(&request.tag);
         self.unshare_remembered(&request.caller, &request.tag, &request.file);
         if let (owner, Some(file)) = self.numbers(&request.caller, &name, &request.file)
@@ -186,6 +186,7 @@ impl Keeper {
     }
 
     fn reclaim_share(&mut self, request: ShareRequest, host: Option<ClientId>, now: Time) {
+        self.note_reclaim(host, now);
         let name = share_owner(&request.tag);
         let (owner, file) = self.numbers(&request.caller, &name, &request.file);
         if let Some(share) = file.and_then(|file| self.share_of(owner, file))

@@ -17,8 +17,10 @@ pub enum Timer {
     /// An open callback is due again.
     Grant(GrantId),
     Notice(NoticeId),
-    /// A probe that nobody answered.
+    /// A probe that was not answered.
     Probe(ClientId, Question),
+    /// A reboot report that waits for a reclaim that would refute it.
+    Report(ClientId),
 }
 
 #[derive(Default)]

@@ -87,16 +87,29 @@ pub struct PendingReboot {
     pub why: crate::event::Doubt,
     pub repeats: u32,
     pub first_at_ms: u64,
+    /// Since when a reclaim would have refuted it (`Time::mono`).
+    pub since: Duration,
+    /// Everything taken before it arrived has an id below this.
+    pub arrived: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraceView {
     pub exactness: Exactness,
-    /// When the window ends (`Time::mono`).
-    pub ends: Duration,
+    /// How long the window is; it runs from the first call of a client.
+    pub window: Duration,
+    /// When it ends (`Time::mono`); `None` before that call.
+    pub ends: Option<Duration>,
     /// Monitored locks and shares that are still missing.
     pub missing: usize,
     pub parked: usize,
+}
+
+impl GraceView {
+    /// How long it lasts at most, as things are now.
+    pub fn remaining(&self, now: Duration) -> Duration {
+        self.ends.map_or(self.window, |ends| ends.saturating_sub(now))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

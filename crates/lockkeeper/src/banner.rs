@@ -74,7 +74,7 @@ struct Found {
 impl Found {
     fn look(keeper: &Keeper) -> Self {
         let counts = keeper.counts();
-        let grace = keeper.grace().map(|grace| (grace.ends, grace.exactness == Exactness::Exact));
+        let grace = keeper.grace().map(|grace| (grace.window, grace.exactness == Exactness::Exact));
         let remembered = keeper.remembered(LockId(0)).count();
         Self {
             state: keeper.nsm_state(),
@@ -90,17 +90,17 @@ impl fmt::Display for Found {
         write!(f, "{} clients, {} locks; ", self.hosts, self.locks)?;
         match self.grace {
             None => write!(f, "no grace period is needed"),
-            Some((ends, true)) => {
-                write!(f, "grace ends in {} s, or when all have reclaimed", ends.as_secs())
-            }
-            Some((ends, false)) => {
-                write!(
-                    f,
-                    "grace ends in {} s: after a restart of the machine clients must reclaim \
-                     their locks",
-                    ends.as_secs()
-                )
-            }
+            Some((window, true)) => write!(
+                f,
+                "grace ends {} s after the first call of a client, or when all have reclaimed",
+                window.as_secs()
+            ),
+            Some((window, false)) => write!(
+                f,
+                "grace ends {} s after the first call of a client: after a restart of the machine \
+                 clients must reclaim their locks",
+                window.as_secs()
+            ),
         }
     }
 }

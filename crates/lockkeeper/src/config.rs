@@ -47,6 +47,7 @@ pub struct Rpc {
 pub struct Nsm {
     /// Whether SM_SIMU_CRASH from this host restarts the server.
     pub simu_crash: bool,
+    pub verify: Option<Verify>,
 }
 
 /// Where the server can be seen and steered.
@@ -175,6 +176,19 @@ pub enum Grace {
     Strict,
     /// Only those wait that conflict with an old one
     Instant,
+}
+
+/// What a reboot notice needs besides the right source address.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verify {
+    /// No sign of life of the kernel before it.
+    #[default]
+    SignsOfLife,
+    /// The same, and for a datagram the word of the client's status monitor.
+    Ask,
+    /// Nothing.
+    Address,
 }
 
 /// What becomes of the locks of a host that is not heard of after a restart.
@@ -416,6 +430,7 @@ mod tests {
             window = "15s"
             [nsm]
             simu_crash = true
+            verify = "ask"
             [limits]
             connections = 100
             locks_per_client = 5
@@ -442,6 +457,7 @@ mod tests {
         assert_eq!(file.recovery.protocol.nsm.window, Some(Duration::from_secs(15)));
         assert!(file.recovery.protocol.nlm.window.is_none() && file.nsm.simu_crash);
         assert_eq!(file.recovery.unreachable, Some(Unreachable::OnDemand));
+        assert_eq!(file.nsm.verify, Some(Verify::Ask));
         let export = &file.exports[0];
         assert!(!export.lock_auth && export.stateless_clients);
         assert_eq!((export.access, export.squash), (Access::Ro, Squash::All));

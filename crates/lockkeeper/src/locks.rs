@@ -8,7 +8,7 @@ use anyhow::{Context as _, Error, Result, bail};
 use admin::Facts;
 use keeper::bytes::Name;
 use keeper::change::Protocol;
-use keeper::config::{GraceMode, Unreachable};
+use keeper::config::{GraceMode, Unreachable, Verify};
 use server::Locks;
 use store::postgres::PostgresSettings;
 use store::{Durability, Memory, Store};
@@ -162,6 +162,11 @@ fn keeper_config(args: &cli::Serve, file: &File) -> keeper::config::Config {
             config::Unreachable::OnDemand => Unreachable::OnDemand,
             config::Unreachable::Immediate => Unreachable::Immediate,
             config::Unreachable::Retain => Unreachable::Retain,
+        },
+        verify: match file.nsm.verify.unwrap_or_default() {
+            config::Verify::SignsOfLife => Verify::SignsOfLife,
+            config::Verify::Ask => Verify::Ask,
+            config::Verify::Address => Verify::Address,
         },
         limits: keeper::config::Limits {
             clients: file.limits.clients.unwrap_or(limits.clients),

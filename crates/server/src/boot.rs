@@ -240,7 +240,7 @@ impl Server {
             Box::new(move |peer: &Peer| {
                 let address = peer.remote.ip();
                 if files.admits(address) {
-                    reporter.report(Input::Heard(address));
+                    reporter.report(Input::Heard { address, local: peer.is_local() });
                 }
             })
         };

@@ -29,7 +29,7 @@ use store::{Store, StoreError};
 
 pub use clock::Clock;
 
-use self::batch::{Batch, Committing, Decider, DurableBatch, Progress};
+use self::batch::{Committing, Decider, DurableBatch, Progress};
 use self::inbox::Inbox;
 use self::request::{Request, WhenStalled};
 use crate::meters::Meters;
@@ -87,6 +87,8 @@ struct Shared {
     deadline_moved: Notify,
     /// Since when the store has not worked, in nanoseconds; 0 if it works.
     stalled_since: AtomicU64,
+    /// Since when the lease has not been fresh, in nanoseconds; 0 if it is.
+    unfresh_since: AtomicU64,
     ended: watch::Sender<Option<End>>,
     tenure: Tenure,
     meters: Option<Arc<Meters>>,
@@ -162,6 +164,7 @@ impl Engine {
             deadline: AtomicU64::new(NEVER),
             deadline_moved: Notify::new(),
             stalled_since: AtomicU64::new(0),
+            unfresh_since: AtomicU64::new(0),
             ended: watch::channel(None).0,
             tenure,
             meters,
@@ -213,7 +216,7 @@ impl Engine {
 
     /// Decides what is in the inbox, or leaves it to the thread that is at it.
     pub fn flush(&self) {
-        if !self.shared.has_input.load(Ordering::Acquire) || !self.shared.tenure.may_decide() {
+        if !self.shared.has_input.load(Ordering::Acquire) || !self.shared.may_decide() {
             return;
         }
         let mut entrance = self.shared.lock();
@@ -298,7 +301,7 @@ impl Engine {
 
     /// Lets the committer thread decide what is in the inbox.
     fn wake(&self) {
-        if !self.shared.tenure.may_decide() {
+        if !self.shared.may_decide() {
             return;
         }
         let mut entrance = self.shared.lock();
@@ -316,6 +319,17 @@ impl Shared {
         self.entrance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the lease is fresh. How long it is not is no time for hosts that want to reclaim.
+    fn may_decide(&self) -> bool {
+        let fresh = self.tenure.may_decide();
+        if !fresh {
+            let now = self.clock.elapsed().as_nanos() as u64;
+            let since = &self.unfresh_since;
+            let _ = since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        fresh
+    }
+
     fn push(&self, input: Input) {
         let now = self.clock.elapsed();
         self.lock().inbox.push(input, now);
@@ -329,14 +343,15 @@ impl Shared {
         loop {
             let committing = match begun.take() {
                 Some(begun) => begun,
-                None if !self.tenure.may_decide() => return self.put_back(core),
-                None => self.decide(&mut core).commit(),
+                None if !self.may_decide() => return self.put_back(core),
+                None => self.decide(&mut core),
             };
             let durable = match self.commit(&mut *core.store, committing, runner) {
                 Ok(durable) => durable,
                 Err(Undone::Waits(committing)) => return self.hand_over(core, Some(committing)),
                 Err(Undone::Failed(failed)) => return self.give_up(&failed),
             };
+            core.decider.committed(&durable, self.clock.now());
             let stops = durable.batch().stops();
             self.send(&mut core, durable);
             if stops {
@@ -387,13 +402,19 @@ impl Shared {
         let _ = self.committer.send((core, batch));
     }
 
-    fn decide(&self, core: &mut Core) -> Batch {
+    fn decide(&self, core: &mut Core) -> Committing {
         let inputs = self.lock().inbox.take();
         let now = self.clock.now();
+        // Before the inputs: a deadline among them may not have come yet.
+        let since = self.unfresh_since.load(Ordering::Relaxed);
+        if since != 0 {
+            self.unfresh_since.store(0, Ordering::Relaxed);
+            core.decider.stalled(now.mono.saturating_sub(Duration::from_nanos(since)), now);
+        }
         for input in inputs {
             core.decider.handle(input, now);
         }
-        core.decider.take_batch()
+        core.decider.take_batch().commit(now.mono)
     }
 
     /// Attempts the commit until it is certain that the store has the batch; on the caller's thread
@@ -566,7 +587,7 @@ async fn expire_stalled(shared: Arc<Shared>) {
         let mut replies = ReplyBatch::default();
         let expired = {
             let mut entrance = shared.lock();
-            let works = entrance.core.is_some() && shared.tenure.may_decide();
+            let works = entrance.core.is_some() && shared.may_decide();
             if works { Vec::new() } else { entrance.inbox.take_expired(now) }
         };
         for (request, sink) in expired {

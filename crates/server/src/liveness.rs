@@ -144,6 +144,7 @@ impl Liveness {
                 true => ProbeAnswer::Alive,
                 false => ProbeAnswer::Silent,
             },
+            Question::State => ProbeAnswer::Silent,
         }
     }
 

@@ -103,7 +103,7 @@ pub fn restore(
     let fenced = fenced.map(|client| client.address).collect();
     let clock = Clock::start();
     let mut decider = Decider::new(Keeper::restore(saved, epoch, config, clock.now()), last);
-    let first = match decider.take_batch().commit().attempt(&mut *store) {
+    let first = match decider.take_batch().commit(clock.elapsed()).attempt(&mut *store) {
         Progress::Durable(first) => first,
         Progress::Failed(_, error) => return Err(error.into()),
     };

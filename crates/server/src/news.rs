@@ -172,6 +172,7 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<News> {
                 Proof::Reset => ("its old connection was reset".into(), None),
                 Proof::Notice => ("it said so, and nothing of its old kernel answers".into(), None),
                 Proof::Stateless => ("a new connection of a stateless client".into(), None),
+                Proof::Unreclaimed => ("it said so, and reclaimed nothing".into(), None),
                 Proof::Operator(who) => (format!("confirmed by {who}"), Some(who.clone())),
             };
             let freed = count(*released, "lock");
@@ -183,6 +184,8 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<News> {
             let why = match why {
                 Doubt::Alive => "its old kernel still answers",
                 Doubt::Unproven => "the notice came from elsewhere or is old",
+                Doubt::Unreclaimed => "it may still reclaim what it held before our restart",
+                Doubt::Unverified => "its status monitor does not confirm it",
             };
             let text = format!(
                 "{host} is said to have rebooted (state {}), but {why}: its locks stay",
@@ -212,6 +215,7 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<News> {
                 }
                 Release::Unreachable => ("it could not be notified".into(), None),
                 Release::RosterEnd => ("not reclaimed in the grace period".into(), None),
+                Release::Unreclaimed => ("it reported a reboot, and reclaimed nothing".into(), None),
                 Release::Operator(who) => (format!("released by {who}"), Some(who.clone())),
             };
             let text = format!("{} of {host} released: {why}", count(*lost, "lock"));

@@ -7,13 +7,15 @@ pub mod nlm;
 pub mod nsm;
 pub mod rpcbind;
 
+use keeper::identity;
+use keeper::request::Source;
 use vfs::Patience;
 use wire::rpc::{Accepted, AuthStatus, Call, Denial};
 use wire::{Decode, Encode, Message, Writer};
 
 use crate::rpc::order::OrderKey;
 use crate::rpc::pending::Incoming;
-use crate::transport::Peer;
+use crate::transport::{Peer, Transport};
 
 /// One RPC program.
 pub trait Service: Send + Sync {
@@ -106,4 +108,16 @@ pub(crate) fn simple<A: Decode, R: Encode>(
     let args: A = decode!(call);
     procedure(args).encode(out);
     Served::Reply
+}
+
+/// Where a call came from, in the keeper's words.
+fn source(peer: &Peer) -> Source {
+    Source {
+        address: peer.remote.ip(),
+        transport: match peer.transport {
+            Transport::Tcp => identity::Transport::Tcp,
+            Transport::Udp => identity::Transport::Udp,
+        },
+        local: peer.is_local(),
+    }
 }

@@ -46,6 +46,11 @@ impl Peer {
     pub fn is_loopback(&self) -> bool {
         self.remote.ip().is_loopback()
     }
+
+    /// Whether it is this machine itself: it calls from the address that it calls.
+    pub fn is_local(&self) -> bool {
+        self.is_loopback() || self.remote.ip() == self.local.ip()
+    }
 }
 
 /// `::ffff:10.0.0.1` is `10.0.0.1`: the one place where that is settled.

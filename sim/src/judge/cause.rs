@@ -513,6 +513,9 @@ impl World {
                 if old.incarnation == to.0 && !blind {
                     return Err(format!("I7: news of state {} freed a lock of that state", to.0));
                 }
+                if *proof == Proof::Unreclaimed {
+                    return self.unreclaimed_allowed(client, host, Some(to.0), old);
+                }
                 self.reboot_allowed(client, host, to.0, proof, by_operator)
             }
             Event::Released { why, .. } => match why {
@@ -521,6 +524,7 @@ impl World {
                 Release::FreeAll => self.free_all_allowed(client, host),
                 Release::Unanswered => self.unanswered_allowed(client, old, inputs),
                 Release::Unreachable => self.unreachable_allowed(client, old),
+                Release::Unreclaimed => self.unreclaimed_allowed(client, host, None, old),
                 Release::RosterEnd if !self.model.exact => Ok(Ok(())),
                 Release::RosterEnd => Err("the store was exact".to_owned()),
             },
@@ -550,6 +554,7 @@ impl World {
             }
             Proof::Stateless => Err("no connection was reset".to_owned()),
             Proof::Notice => self.notice_allowed(client, host, to),
+            Proof::Unreclaimed => Err("it is judged elsewhere".to_owned()),
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::world::{Phase, World};
 impl World {
     /// What an input says, for what is judged later.
     pub fn note_input(&mut self, input: &Note) {
+        self.note_call(input);
         match input {
             Note::Request(id, request) => {
                 self.model.asked.insert(*id, (request.clone(), self.model.serial));
@@ -27,6 +28,7 @@ impl World {
                         name: name.clone(),
                         state,
                         speaker: request.truth.honest.then_some(request.truth.host),
+                        at: self.now,
                     });
                 };
                 match &request.call {
@@ -75,7 +77,7 @@ impl World {
                 keeper.notices().any(|other| other.client == client && other.next.is_some());
             let young = self.now < self.model.started + 13 * MINUTE;
             let unconfirmed = view.unconfirmed > 0
-                && self.now + SECOND < self.model.deadline
+                && self.window_ends().is_none_or(|ends| self.now + SECOND < ends)
                 && keeper.grace().is_some();
             let unheard = !self.model.told.contains(&client) && young;
             if (unheard || (unconfirmed && view.client.monitored)) && !goes_on {
@@ -108,8 +110,11 @@ impl World {
                 Event::Crashed { .. } => self.tally.reach("host marked crashed"),
                 Event::RebootPending { why, .. } => {
                     self.tally.reach("reboot notice pending");
-                    if *why == Doubt::Unproven {
-                        self.tally.reach("reboot notice unproven");
+                    match why {
+                        Doubt::Unproven => self.tally.reach("reboot notice unproven"),
+                        Doubt::Unreclaimed => self.tally.reach("mount before the notice"),
+                        Doubt::Unverified => self.tally.reach("reboot notice unverified"),
+                        Doubt::Alive => {}
                     }
                 }
                 Event::Released { why: Release::Unanswered, .. } => {
@@ -126,6 +131,7 @@ impl World {
                         keeper::event::Proof::Notice => "reboot accepted: notice",
                         keeper::event::Proof::Stateless => "reboot accepted: stateless",
                         keeper::event::Proof::Operator(_) => "reboot accepted: operator",
+                        keeper::event::Proof::Unreclaimed => "reboot accepted: nothing reclaimed",
                     });
                     if let Some(host) = self.host_of(*client) {
                         self.model.accepted.insert(host, to.0);
@@ -178,10 +184,8 @@ impl World {
                     self.violate("I4", || "a roster grace ended early".to_owned());
                 }
             }
-            GraceEnd::Deadline if self.now < self.model.deadline => {
-                self.violate("I4", || "grace ended before its deadline".to_owned());
-            }
-            GraceEnd::Deadline | GraceEnd::Operator(_) => {}
+            GraceEnd::Deadline => self.judge_deadline(),
+            GraceEnd::Operator(_) => {}
         }
         if self.model.recovering {
             self.model.recovering = false;

@@ -15,7 +15,6 @@ use crate::ask::file_key;
 use crate::cells::{self, CELLS, strength};
 use crate::model::{Cell, Waiting, blank};
 use crate::packet::{Call, Request};
-use crate::queue::Ms;
 use crate::world::World;
 
 impl World {
@@ -34,11 +33,9 @@ impl World {
         if !started {
             self.violate("I3", || "the first step does not write the new epoch".to_owned());
         }
-        let window = self.scenario.config.window.as_millis() as Ms;
         self.model.epoch = epoch;
         self.model.exact = saved.exactness == Exactness::Exact;
         self.model.started = self.now;
-        self.model.deadline = self.now + window;
         self.model.grace_over = keeper.grace().is_none();
         if !self.model.exact {
             self.tally.reach("roster restore");

@@ -37,7 +37,7 @@ impl Note {
             Input::Noticed(notice, result) => Self::Noticed(*notice, *result),
             Input::Probed(client, question, answer) => Self::Probed(*client, *question, *answer),
             Input::Reset(host) => Self::Reset(keeper.host(host)?.id),
-            Input::Heard(address) => Self::Heard(*address),
+            Input::Heard { address, .. } => Self::Heard(*address),
             Input::Timeout => Self::Timeout,
             Input::Stop => Self::Stop,
         })

@@ -229,10 +229,10 @@ impl World {
                 self.violate("I10", || format!("{waiting} wait for file {file}, {most} may"));
             }
         }
-        if let Some(grace) = keeper.grace()
-            && now.mono > grace.ends + Duration::from_secs(15)
+        if let Some(ends) = keeper.grace().and_then(|grace| grace.ends)
+            && now.mono > ends + Duration::from_secs(15)
         {
-            self.violate("liveness", || format!("grace should have ended at {:?}", grace.ends));
+            self.violate("liveness", || format!("grace should have ended at {ends:?}"));
         }
     }
 

@@ -17,9 +17,12 @@ pub enum CommitFault {
 
 impl World {
     pub fn begin_commit(&mut self, Decided { batch, background }: Decided) {
+        let now = self.now;
         let Some(engine) = &mut self.server.engine else { return };
         let is_empty = batch.changes().is_empty();
-        engine.stage = Some((Stage::Committing(batch.commit()), background));
+        let decided = engine.mono(now);
+        self.model.commit_began = now;
+        engine.stage = Some((Stage::Committing(batch.commit(decided)), background));
         if is_empty {
             self.attempt_commit();
             return self.written();
@@ -72,10 +75,13 @@ impl World {
 
     /// The store has answered.
     pub fn written(&mut self) {
-        let life = self.server.life;
+        let (life, now, wall_ms) = (self.server.life, self.now, self.wall_ms());
         let Some(engine) = &mut self.server.engine else { return };
+        let time = engine.time(now, wall_ms);
         match engine.stage.take() {
             Some((Stage::Durable(durable), background)) => {
+                engine.decider.committed(&durable, time);
+                self.note_stall(now - self.model.commit_began);
                 let stops = durable.batch().stops();
                 // Sockets need the epoch that only the first batch has (I3).
                 if durable.epoch().is_some() && !stops {

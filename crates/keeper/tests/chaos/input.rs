@@ -3,6 +3,7 @@
 use std::fmt;
 
 use lockkeeper_keeper::config::{Config, GraceMode, Limits, Unreachable};
+use lockkeeper_keeper::identity::Incarnation;
 use lockkeeper_keeper::range::Range;
 use lockkeeper_keeper::request::{Access, GrantAnswer, Mode, NoticeResult, ProbeAnswer, Question};
 use proptest::prelude::*;
@@ -313,9 +314,14 @@ fn notice_result() -> impl Strategy<Value = NoticeResult> {
 }
 
 fn probe_answer() -> impl Strategy<Value = ProbeAnswer> {
-    prop_oneof![Just(ProbeAnswer::Alive), Just(ProbeAnswer::Gone), Just(ProbeAnswer::Silent)]
+    prop_oneof![
+        Just(ProbeAnswer::Alive),
+        Just(ProbeAnswer::Gone),
+        Just(ProbeAnswer::Silent),
+        (0..9u32).prop_map(|state| ProbeAnswer::InState(Incarnation(state))),
+    ]
 }
 
 fn question() -> impl Strategy<Value = Question> {
-    prop_oneof![Just(Question::SameKernel), Just(Question::Reachable)]
+    prop_oneof![Just(Question::SameKernel), Just(Question::Reachable), Just(Question::State)]
 }

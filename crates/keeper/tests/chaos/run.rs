@@ -108,26 +108,26 @@ impl Run {
                 true
             }
             Input::Reboot { source, name, state } => {
-                let (source, name) = (address(source), self::name(name));
+                let (source, name) = (self::source(source), self::name(name));
                 let incarnation = Incarnation(state);
                 keeper.handle_reboot(RebootNotice { id, source, name, incarnation }, now);
                 true
             }
             Input::FreeAll { source, name } => {
-                let (source, name) = (address(source), self::name(name));
+                let (source, name) = (self::source(source), self::name(name));
                 keeper.handle_free_all(FreeAllRequest { id, source, name }, now);
                 true
             }
             Input::Monitor { source, watched } => {
                 let (callback, watched) = (callback(source), name(watched));
-                let (source, private) = (address(source), [7; 16]);
+                let (source, private) = (self::source(source), [7; 16]);
                 let request = MonitorRequest { id, source, callback, watched, private };
                 keeper.handle_monitor(request, now);
                 true
             }
             Input::Unmonitor { source, watched } => {
                 let (callback, watched) = (callback(source), watched.map(name));
-                let source = address(source);
+                let source = self::source(source);
                 keeper.handle_unmonitor(UnmonitorRequest { id, source, callback, watched }, now);
                 true
             }
@@ -176,7 +176,7 @@ impl Run {
             Input::Reset { client } => {
                 self.keeper.handle_reset(ClientId(seen(&self.clients, client)), now);
             }
-            Input::Heard { source } => self.keeper.handle_heard(address(source), now),
+            Input::Heard { source } => self.keeper.handle_heard(address(source), source == 0, now),
             Input::Stop => self.keeper.handle_stop(now),
             Input::Wait { milliseconds, wall_jump } => self.wait(milliseconds, wall_jump),
             Input::Restart { roster, lose } => self.restart(roster, lose),
@@ -297,6 +297,11 @@ fn file(file: u8) -> FileKey {
 }
 
 /// Two hosts share an address, one is written as a mapped one, one is nobody's address.
+fn source(host: u8) -> Source {
+    let transport = if host.is_multiple_of(2) { Transport::Udp } else { Transport::Tcp };
+    Source { address: address(host), transport, local: host == 0 }
+}
+
 fn address(host: u8) -> IpAddr {
     let addresses =
         ["10.0.0.1", "10.0.0.2", "10.0.0.2", "::ffff:10.0.0.3", "fd00::4", "255.255.255.255"];

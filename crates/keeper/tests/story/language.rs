@@ -14,20 +14,22 @@
 //! alice unshares a.db
 //! alice accepts | denies | ignores | misses grant 1      the answer to a callback; ignored: none
 //!     came in time; missed: it certainly never left. `alice ignores grants`: from now on
-//! alice notifies: alice.lan is in state 5       SM_NOTIFY; the source may be a bare address
-//! alice sends FREE_ALL [as bob]
+//! alice notifies: alice.lan is in state 5 [over tcp]     SM_NOTIFY; the source may be a bare address
+//! alice sends FREE_ALL [as bob] [over udp]
 //! alice watches bob                             SM_MON
 //! alice stops watching bob | everybody          SM_UNMON, SM_UNMON_ALL
 //! probe: alice's kernel is alive | gone | silent     does the kernel that took the locks live?
 //! probe: alice is alive | gone | silent              does anybody answer there?
+//! probe: alice's monitor is in state 5 | silent      what does its status monitor answer?
 //! alice's old connection is reset               seen without asking
 //! alice reads a file                            any sign of life that is no lock request
 //! the operator releases lock 1 | fences alice | unfences alice | confirms the reboot of alice
 //!     | ends grace | notifies alice again | forgets alice
 //! 10 s pass                                     s, min, h
+//! the store stalls for 10 s                     nothing is decided meanwhile
 //! the clock jumps ahead | back 1 h              the wall clock
 //! the server starts [as roster] [with ...]      also: crashes, stops, crashes and restarts
-//!     grace instant, unreachable retain, window 60 s, at most 2 locks | locks per file
+//!     grace instant, unreachable retain, verify ask | address, window 60 s, at most 2 locks | locks per file
 //!     | locks per host | waiters per file | clients | parked, known as "x", 10.0.0.100 is "x"
 //! who holds a.db?   who waits for a.db?   who shares a.db?   what is known of alice?
 //! is it grace?   which notices are owed?
@@ -39,8 +41,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use lockkeeper_keeper::config::{GraceMode, Unreachable};
-use lockkeeper_keeper::identity::{Lane, Transport};
+use lockkeeper_keeper::config::{GraceMode, Unreachable, Verify};
+use lockkeeper_keeper::identity::{Incarnation, Lane, Transport};
 use lockkeeper_keeper::range::Range;
 use lockkeeper_keeper::request::{
     Access, Form, GrantAnswer, Mode, NoticeResult, ProbeAnswer, Question,
@@ -56,8 +58,8 @@ pub enum Command {
     Share { who: Who, file: String, access: Access, deny: Access, reclaim: bool },
     Unshare { who: Who, file: String },
     AnswerGrant { grant: u64, answer: GrantAnswer },
-    Notify { source: Source, name: Vec<u8>, state: u32 },
-    FreeAll { source: Source, name: Option<Vec<u8>> },
+    Notify { source: Source, name: Vec<u8>, state: u32, transport: Transport },
+    FreeAll { source: Source, name: Option<Vec<u8>>, transport: Transport },
     Watch { by: String, watched: String },
     StopWatching { by: String, watched: Option<String> },
     Probed { host: String, question: Question, answer: ProbeAnswer },
@@ -65,6 +67,7 @@ pub enum Command {
     Heard { host: String },
     Operator(Wish),
     Pass(Duration),
+    Stall(Duration),
     ClockJumps { back: bool, by: Duration },
     Start { crash: bool, roster: bool, settings: Vec<Setting> },
     Crash,
@@ -114,6 +117,7 @@ pub enum Wish {
 pub enum Setting {
     Grace(GraceMode),
     Unreachable(Unreachable),
+    Verify(Verify),
     Window(Duration),
     AtMost(usize, String),
     KnownAs(Vec<u8>),
@@ -212,12 +216,21 @@ fn host_sentence(peer: String, words: &mut Words) -> Parsed<Command> {
             words.eat(":")?;
             let name = bytes(&words.next()?);
             words.eat_all("is in state")?;
-            Ok(Command::Notify { source: source(peer), name, state: words.number()? as u32 })
+            let (source, state) = (source(peer), words.number()? as u32);
+            let transport = match words.eat_all("over tcp") {
+                Ok(()) => Transport::Tcp,
+                Err(_) => Transport::Udp,
+            };
+            Ok(Command::Notify { source, name, state, transport })
         }
         "sends" => {
             words.eat("FREE_ALL")?;
             let name = if words.eat("as").is_ok() { Some(bytes(&words.next()?)) } else { None };
-            Ok(Command::FreeAll { source: source(peer), name })
+            let transport = match words.eat_all("over udp") {
+                Ok(()) => Transport::Udp,
+                Err(_) => Transport::Tcp,
+            };
+            Ok(Command::FreeAll { source: source(peer), name, transport })
         }
         "watches" => Ok(Command::Watch { by: peer, watched: words.next()? }),
         "stops" => {
@@ -291,6 +304,7 @@ fn probe(words: &mut Words) -> Parsed<Command> {
     words.eat(":")?;
     let host = words.next()?;
     let (host, question) = match host.strip_suffix("'s") {
+        Some(host) if words.eat("monitor").is_ok() => (host.to_owned(), Question::State),
         Some(host) => words.eat("kernel").map(|()| (host.to_owned(), Question::SameKernel))?,
         None => (host, Question::Reachable),
     };
@@ -299,6 +313,10 @@ fn probe(words: &mut Words) -> Parsed<Command> {
         "alive" => ProbeAnswer::Alive,
         "gone" => ProbeAnswer::Gone,
         "silent" => ProbeAnswer::Silent,
+        "in" => {
+            words.eat("state")?;
+            ProbeAnswer::InState(Incarnation(words.number()? as u32))
+        }
         other => return Err(format!("a probe does not find {other:?}")),
     };
     Ok(Command::Probed { host, question, answer })
@@ -329,6 +347,11 @@ fn institution(words: &mut Words) -> Parsed<Command> {
         }
         ("server", "crashes") => Ok(Command::Crash),
         ("operator", verb) => wish(verb, words).map(Command::Operator),
+        ("store", "stalls") => {
+            words.eat("for")?;
+            let count = words.number()?;
+            Ok(Command::Stall(duration(count, &words.next()?)?))
+        }
         ("clock", "jumps") => {
             let back = words.next()? == "back";
             let count = words.number()?;
@@ -380,6 +403,12 @@ fn setting(words: &mut Words) -> Parsed<Setting> {
             "immediate" => Ok(Setting::Unreachable(Unreachable::Immediate)),
             "retain" => Ok(Setting::Unreachable(Unreachable::Retain)),
             other => Err(format!("unreachable is not {other:?}")),
+        },
+        "verify" => match words.next()?.as_str() {
+            "signs-of-life" => Ok(Setting::Verify(Verify::SignsOfLife)),
+            "ask" => Ok(Setting::Verify(Verify::Ask)),
+            "address" => Ok(Setting::Verify(Verify::Address)),
+            other => Err(format!("verify is not {other:?}")),
         },
         "window" => {
             let count = words.number()?;

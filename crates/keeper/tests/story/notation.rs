@@ -215,6 +215,9 @@ impl Names {
             Message::Probe(client, Question::Reachable) => {
                 format!("probe  {}", self.client(*client))
             }
+            Message::Probe(client, Question::State) => {
+                format!("probe  {}'s monitor", self.client(*client))
+            }
         }
     }
 
@@ -285,6 +288,7 @@ impl Names {
                     Proof::Reset => "its old connection was reset".into(),
                     Proof::Notice => "as its address says and nothing denies".into(),
                     Proof::Stateless => "as it keeps no state".into(),
+                    Proof::Unreclaimed => "as its address says and it reclaims nothing".into(),
                     Proof::Operator(by) => format!("says {by}"),
                 }
             ),
@@ -310,6 +314,7 @@ impl Names {
                     Release::FreeAll => "it asked for that".into(),
                     Release::Unanswered => "not reclaimed, wanted, and it does not answer".into(),
                     Release::Unreachable => "it cannot be reached".into(),
+                    Release::Unreclaimed => "it reports a reboot and reclaims nothing".into(),
                     Release::RosterEnd => "not reclaimed from the roster".into(),
                     Release::Operator(by) => format!("by {by}"),
                 }
@@ -411,6 +416,8 @@ pub fn doubt(why: Doubt) -> &'static str {
     match why {
         Doubt::Alive => "the old kernel lives",
         Doubt::Unproven => "nothing proves it",
+        Doubt::Unreclaimed => "a reclaim would refute it",
+        Doubt::Unverified => "its monitor does not say so",
     }
 }
 

@@ -45,8 +45,9 @@ impl World {
                         some => format!(", {some} remembered"),
                     };
                     format!(
-                        "yes, {exactness:?}, for {}, {} missing, {} held back{remembered}",
-                        span(grace.ends - now),
+                        "yes, {exactness:?}, for {}{}, {} missing, {} held back{remembered}",
+                        span(grace.ends.map_or(grace.window, |ends| ends - now)),
+                        if grace.ends.is_none() { " from the first call" } else { "" },
                         grace.missing,
                         grace.parked
                     )

@@ -12,14 +12,14 @@ use lockkeeper_keeper::bytes::{FileKey, Handle, Name, OwnerTag};
 use lockkeeper_keeper::change::{Change, Exactness, Protocol, Snapshot};
 use lockkeeper_keeper::config::Config;
 use lockkeeper_keeper::identity::{
-    Caller, ClientId, Epoch, GrantId, HostKey, Incarnation, LockId, RequestId,
+    Caller, ClientId, Epoch, GrantId, HostKey, Incarnation, LockId, RequestId, Transport,
 };
-use lockkeeper_keeper::request::*;
+use lockkeeper_keeper::request::{self, *};
 use lockkeeper_keeper::step::{Message, Step};
 use lockkeeper_keeper::time::Time;
 use lockkeeper_keeper::view::LockView;
 
-use super::language::{Command, Setting, Source, Who, Wish, parse};
+use super::language::{Command, OURS, Setting, Source, Who, Wish, parse};
 use super::notation::{Names, span};
 
 /// Peers that need no introduction, each with the address that its place gives it.
@@ -239,9 +239,15 @@ impl World {
             }
             Command::Heard { host } => {
                 let address = self.peer(&host)?.key.address();
-                self.keeper().handle_heard(address, now);
+                self.keeper().handle_heard(address, is_local(address), now);
             }
             Command::Pass(time) => self.pass(time, lines),
+            Command::Stall(time) => {
+                self.now.mono += time;
+                self.now.wall_ms += time.as_millis() as u64;
+                let now = self.now;
+                self.keeper().handle_stalled(time, now);
+            }
             Command::ClockJumps { back, by } => {
                 let by = by.as_millis() as u64;
                 let wall = self.now.wall_ms;
@@ -333,18 +339,20 @@ impl World {
                     UnshareRequest { id, caller, tag, file: FileKey::from(file.as_str()) };
                 self.keeper().handle_unshare(request, now);
             }
-            Command::Notify { source, name, state } => {
+            Command::Notify { source, name, state, transport } => {
                 let (source, name) = (self.source(source)?, Name::new(name));
+                let source = request::Source { transport: *transport, ..source };
                 let notice = RebootNotice { id, source, name, incarnation: Incarnation(*state) };
                 self.keeper().handle_reboot(notice, now);
             }
-            Command::FreeAll { source, name } => {
+            Command::FreeAll { source, name, transport } => {
                 let own = match source {
                     Source::Peer(peer) => self.peer(peer)?.key.name().clone(),
                     Source::Address(address) => Name::from(address.to_string().as_str()),
                 };
                 let name = name.as_ref().map_or(own, |name| Name::new(name));
-                let request = FreeAllRequest { id, source: self.source(source)?, name };
+                let source = request::Source { transport: *transport, ..self.source(source)? };
+                let request = FreeAllRequest { id, source, name };
                 self.keeper().handle_free_all(request, now);
             }
             Command::Watch { by, watched } => {
@@ -403,17 +411,19 @@ impl World {
         Ok(Caller { host: self.peer(&who.peer)?.key.clone(), lane: who.lane })
     }
 
-    fn source(&self, source: &Source) -> Played<IpAddr> {
-        match source {
-            Source::Peer(peer) => Ok(self.peer(peer)?.key.address()),
-            Source::Address(address) => Ok(*address),
-        }
+    fn source(&self, source: &Source) -> Played<request::Source> {
+        let address = match source {
+            Source::Peer(peer) => self.peer(peer)?.key.address(),
+            Source::Address(address) => *address,
+        };
+        let local = is_local(address);
+        Ok(request::Source { address, transport: Transport::Tcp, local })
     }
 
-    fn watcher(&self, peer: &str) -> Played<(IpAddr, Callback)> {
-        let key = &self.peer(peer)?.key;
-        let name = key.name().clone();
-        Ok((key.address(), Callback { name, program: 100_021, version: 3, procedure: 16 }))
+    fn watcher(&self, peer: &str) -> Played<(request::Source, Callback)> {
+        let name = self.peer(peer)?.key.name().clone();
+        let source = self.source(&Source::Peer(peer.to_owned()))?;
+        Ok((source, Callback { name, program: 100_021, version: 3, procedure: 16 }))
     }
 
     fn set(&mut self, setting: Setting) -> Played<()> {
@@ -421,6 +431,7 @@ impl World {
         match setting {
             Setting::Grace(grace) => self.config.grace = grace,
             Setting::Unreachable(unreachable) => self.config.unreachable = unreachable,
+            Setting::Verify(verify) => self.config.verify = verify,
             Setting::Window(window) => {
                 self.config.windows.insert(Protocol::Nlm, window);
             }
@@ -440,6 +451,10 @@ impl World {
         }
         Ok(())
     }
+}
+
+fn is_local(address: IpAddr) -> bool {
+    address.to_string() == OURS
 }
 
 fn owner(who: &Who) -> OwnerName {

@@ -106,8 +106,9 @@ fn summary(grace: &GraceStatus) -> String {
         return "no grace period".into();
     }
     let early = if grace.exact { ", or when all have reclaimed" } else { "" };
+    let from = if grace.began { "" } else { " from the first call of a client" };
     format!(
-        "grace ends in {:.0} s{early}; {} of {} missing, {} waiting",
+        "grace ends in {:.0} s{from}{early}; {} of {} missing, {} waiting",
         grace.remaining_seconds,
         many(grace.missing, "lock"),
         many(grace.expected_total, "client"),

@@ -66,8 +66,11 @@ fn state(status: &api::Status, colour: bool) -> String {
     let (word, more, paint) = match status.state {
         ServerState::Serving => ("SERVING", None, Paint::Good),
         ServerState::Grace => {
-            let left = status.grace.as_ref().map(|grace| grace.remaining_seconds);
-            ("GRACE", left.map(|left| format!(", {left:.0} s left")), Paint::Notable)
+            let left = status.grace.as_ref().map(|grace| match grace.began {
+                true => format!(", {:.0} s left", grace.remaining_seconds),
+                false => ", until a first client calls".into(),
+            });
+            ("GRACE", left, Paint::Notable)
         }
         ServerState::Stalled => ("STALLED", stalled, Paint::Bad),
         ServerState::Standby => ("STANDBY", None, Paint::Notable),

@@ -117,6 +117,7 @@ pub fn grace() -> GraceStatus {
         active: true,
         exact: true,
         remaining_seconds: 62.0,
+        began: true,
         missing: 6,
         parked: 2,
         expected: Vec::new(),

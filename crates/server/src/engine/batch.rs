@@ -6,6 +6,7 @@
 //! its messages away.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use keeper::Keeper;
 use keeper::change::Change;
@@ -16,6 +17,9 @@ use keeper::time::Time;
 use store::{Committed, Store, StoreError, Token};
 
 use super::inbox::Input;
+
+/// A commit that takes longer has kept everything waiting.
+const STALL_MIN: Duration = Duration::from_secs(1);
 
 /// What is committed as one and sent afterwards.
 #[derive(Debug, Default)]
@@ -58,8 +62,9 @@ impl Batch {
         self.stops |= next.stops;
     }
 
-    pub fn commit(self) -> Committing {
-        Committing { batch: self, is_unknown: false }
+    /// `now` is when it was decided (`Time::mono`).
+    pub fn commit(self, now: Duration) -> Committing {
+        Committing { batch: self, decided: now, is_unknown: false }
     }
 }
 
@@ -68,6 +73,7 @@ impl Batch {
 #[derive(Debug)]
 pub struct Committing {
     batch: Batch,
+    decided: Duration,
     /// The store may have it: its token tells.
     is_unknown: bool,
 }
@@ -84,23 +90,27 @@ impl Committing {
         &self.batch
     }
 
+    fn durable(self) -> DurableBatch {
+        DurableBatch { batch: self.batch, decided: self.decided }
+    }
+
     /// Commits the batch, unless the store turns out to have it. A batch without changes needs no
     /// store.
     pub fn attempt(mut self, store: &mut (impl Store + ?Sized)) -> Progress {
         if self.batch.changes.is_empty() {
-            return Progress::Durable(DurableBatch(self.batch));
+            return Progress::Durable(self.durable());
         }
         if self.is_unknown {
             match store.last_token() {
                 Ok(last) if last == self.batch.token => {
-                    return Progress::Durable(DurableBatch(self.batch));
+                    return Progress::Durable(self.durable());
                 }
                 Ok(_) => self.is_unknown = false,
                 Err(error) => return Progress::Failed(self, error),
             }
         }
         match store.commit(&self.batch.changes, self.batch.token) {
-            Committed::Done => Progress::Durable(DurableBatch(self.batch)),
+            Committed::Done => Progress::Durable(self.durable()),
             Committed::NotWritten(error) => Progress::Failed(self, error),
             Committed::Unknown(error) => {
                 self.is_unknown = true;
@@ -112,20 +122,23 @@ impl Committing {
 
 /// A batch that the store has: what it says may be sent.
 #[derive(Debug)]
-pub struct DurableBatch(Batch);
+pub struct DurableBatch {
+    batch: Batch,
+    decided: Duration,
+}
 
 impl DurableBatch {
     pub fn batch(&self) -> &Batch {
-        &self.0
+        &self.batch
     }
 
     pub fn into_messages(self) -> (Vec<Event>, Vec<Message>) {
-        (self.0.events, self.0.messages)
+        (self.batch.events, self.batch.messages)
     }
 
     /// The epoch that this batch began.
     pub fn epoch(&self) -> Option<DurableEpoch> {
-        self.0.changes.iter().find_map(|change| match change {
+        self.batch.changes.iter().find_map(|change| match change {
             Change::Started { epoch, .. } => Some(DurableEpoch(*epoch)),
             _ => None,
         })
@@ -180,7 +193,7 @@ impl<S> Decider<S> {
                     keeper.handle_reset(client, now);
                 }
             }
-            Input::Heard(address) => keeper.handle_heard(address, now),
+            Input::Heard { address, local } => keeper.handle_heard(address, local, now),
             Input::Read(read) => read(keeper),
             Input::Timeout => keeper.handle_timeout(now),
             Input::Stop => {
@@ -188,6 +201,19 @@ impl<S> Decider<S> {
                 self.stopped = true;
             }
         }
+    }
+
+    /// A batch is durable. If that took long, no time passed for hosts that wanted to reclaim.
+    pub fn committed(&mut self, durable: &DurableBatch, now: Time) {
+        let took = now.mono.saturating_sub(durable.decided);
+        if took >= STALL_MIN {
+            self.stalled(took, now);
+        }
+    }
+
+    /// Nothing could be decided for so long.
+    pub fn stalled(&mut self, lasted: Duration, now: Time) {
+        self.keeper.handle_stalled(lasted, now);
     }
 
     /// What the inputs since the last call come to. A batch without changes keeps the token of the

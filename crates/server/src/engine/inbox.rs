@@ -22,7 +22,8 @@ pub enum Input<S> {
     Probed(ClientId, Question, ProbeAnswer),
     /// An old connection of this host was reset, unasked.
     Reset(HostKey),
-    Heard(IpAddr),
+    /// A call came from this address; `local` if it is this machine.
+    Heard { address: IpAddr, local: bool },
     /// A bounded look at the keeper: other inputs wait meanwhile.
     Read(Box<dyn FnOnce(&Keeper) + Send>),
     Timeout,
@@ -50,7 +51,7 @@ impl<S> Inbox<S> {
     pub fn push(&mut self, input: Input<S>, now: Duration) -> bool {
         match &input {
             Input::Request(..) if self.requests >= self.requests_max => return false,
-            Input::Heard(_) if self.waiting.len() >= self.requests_max => return false,
+            Input::Heard { .. } if self.waiting.len() >= self.requests_max => return false,
             Input::Read(_) if self.reads >= READS_MAX => return false,
             Input::Read(_) => self.reads += 1,
             Input::Request(request, _) => {
@@ -110,6 +111,10 @@ mod tests {
         Input::Request(Request::Lock(wants(id, "alice", "10.0.0.1")), id)
     }
 
+    fn heard() -> Input<u64> {
+        Input::Heard { address: [10, 0, 0, 1].into(), local: false }
+    }
+
     fn operator() -> Input<u64> {
         let (id, by) = (RequestId(9), "operator".into());
         let action = OperatorAction::EndGrace;
@@ -122,7 +127,7 @@ mod tests {
         let now = Duration::ZERO;
         assert!(inbox.push(lock(1), now) && inbox.push(lock(2), now));
         assert!(!inbox.push(lock(3), now));
-        assert!(!inbox.push(Input::Heard([10, 0, 0, 1].into()), now));
+        assert!(!inbox.push(heard(), now));
         assert!(inbox.push(Input::Timeout, now));
         for _ in 0..READS_MAX {
             assert!(inbox.push(Input::Read(Box::new(|_| ())), now));
@@ -130,7 +135,7 @@ mod tests {
         assert!(!inbox.push(Input::Read(Box::new(|_| ())), now));
         assert_eq!(inbox.take().len(), 3 + READS_MAX);
         assert!(inbox.is_empty() && inbox.push(lock(4), now));
-        assert!(inbox.push(Input::Heard([10, 0, 0, 1].into()), now));
+        assert!(inbox.push(heard(), now));
     }
 
     #[test]

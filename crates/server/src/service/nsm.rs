@@ -13,7 +13,7 @@ use wire::nsm::{self, MonArgs, MonId, MyId, NotifyArgs, Outcome, StatReply, Stat
 use wire::rpc::{Call, Procedure};
 use wire::{Decode, Encode, Writer, nlm};
 
-use super::{Served, Service, simple};
+use super::{Served, Service, simple, source};
 use crate::engine::request::{Request, WhenStalled};
 use crate::engine::{Decision, Engine};
 use crate::files::Files;
@@ -55,7 +55,7 @@ impl Nsm {
 
     fn question(&self, call: &Call, peer: &Peer) -> Result<Request, wire::xdr::Error> {
         let id = self.engine.new_id();
-        let source = peer.remote.ip();
+        let source = source(peer);
         let args = call.args.clone();
         Ok(match call.procedure {
             nsm::Mon::NUMBER => {

@@ -142,8 +142,16 @@ fn rpc(rpc: Rpc) -> Table {
 }
 
 fn nsm(nsm: &Nsm) -> Table {
-    let Nsm { simu_crash } = nsm;
-    Table::from_iter([("simu_crash".to_owned(), (*simu_crash).into())])
+    let Nsm { simu_crash, verify } = nsm;
+    let verify = match verify.unwrap_or_default() {
+        Verify::SignsOfLife => "signs-of-life",
+        Verify::Ask => "ask",
+        Verify::Address => "address",
+    };
+    Table::from_iter([
+        ("verify".to_owned(), verify.into()),
+        ("simu_crash".to_owned(), (*simu_crash).into()),
+    ])
 }
 
 fn admin(admin: Admin) -> Table {

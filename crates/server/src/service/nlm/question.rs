@@ -15,6 +15,7 @@ use keeper::request::{
 use wire::nlm::{self, Status, Version, Versioned};
 
 use super::reply::ReplyFormat;
+use super::super::source;
 use super::{Kind, Nlm};
 use crate::engine::request::Request;
 use crate::files::{LockTarget, Needs};
@@ -153,7 +154,7 @@ impl Receipt<'_> {
             Kind::FreeAll => {
                 let args: nlm::FreeAllArgs = self.decode()?;
                 self.admit_port(self.nlm.reserved_ports)?;
-                let (source, name) = (self.incoming.peer.remote.ip(), Name::new(&args.name));
+                let (source, name) = (source(self.incoming.peer), Name::new(&args.name));
                 let format = self.format(nlm::Cookie::default(), false);
                 let request = Request::FreeAll(FreeAllRequest { id, source, name });
                 Ok(Question { request, format, subject: None })

@@ -1,0 +1,225 @@
+//! The recovery window (R2.6): how long hosts may come back for what they held before a restart.
+//!
+//! It runs from the first call of a peer that is not this machine: before that, the network may be
+//! down, and no host could have come. Time in which the store stalls does not count. While hosts
+//! are still coming back, grace is extended, to twice the window at most.
+
+use std::time::Duration;
+
+use crate::change::Protocol;
+use crate::clients::Tracked;
+use crate::config::Unreachable;
+use crate::event::{Event, GraceEnd};
+use crate::identity::ClientId;
+use crate::keeper::Keeper;
+use crate::time::Time;
+use crate::timer::Timer;
+
+/// Grace goes on for this long after the last sign that hosts are coming back.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// The recovery window of this epoch.
+pub struct Window {
+    length: Duration,
+    phase: Phase,
+    /// When a host was last heard for the first time, answered its notice, or reclaimed.
+    progress: Option<Duration>,
+    /// Every host that is expected is this machine: its own calls count.
+    counts_local: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    /// No call has come yet.
+    Waiting,
+    Running {
+        began: Duration,
+        ends: Duration,
+    },
+    Over,
+}
+
+impl Window {
+    pub fn new(length: Duration) -> Self {
+        Self { length, phase: Phase::Waiting, progress: None, counts_local: false }
+    }
+
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    pub fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// `None` before the first call.
+    pub fn ends(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Running { ends, .. } => Some(ends),
+            Phase::Waiting | Phase::Over => None,
+        }
+    }
+
+    pub fn close(&mut self) {
+        self.phase = Phase::Over;
+    }
+
+    /// The end of a window that begins now; `None` if it has begun before.
+    fn begin(&mut self, now: Duration) -> Option<Duration> {
+        let Phase::Waiting = self.phase else { return None };
+        let ends = now + self.length;
+        self.phase = Phase::Running { began: now, ends };
+        Some(ends)
+    }
+
+    /// The end of a window that is due and yet goes on.
+    fn extend(&mut self, now: Duration) -> Option<Duration> {
+        let Phase::Running { began, .. } = self.phase else { return None };
+        let ends = (self.progress? + QUIET).min(began + self.length * 2);
+        self.phase = Phase::Running { began, ends };
+        (ends > now).then_some(ends)
+    }
+
+    /// The new end of a window in which nothing could happen for so long.
+    fn delay(&mut self, lasted: Duration) -> Option<Duration> {
+        self.progress = self.progress.map(|at| at + lasted);
+        let Phase::Running { began, ends } = self.phase else { return None };
+        self.phase = Phase::Running { began: began + lasted, ends: ends + lasted };
+        Some(ends + lasted)
+    }
+}
+
+impl Keeper {
+    /// Opens the window of a start. If there is nobody to wait for, it runs at once.
+    pub(crate) fn open_window(&mut self, now: Time) {
+        self.recovery.window.counts_local = self.clients.hosts().all(Tracked::is_local);
+        let expects_none = self.clients.hosts().next().is_none();
+        if expects_none {
+            self.begin_window(now);
+        }
+    }
+
+    fn begin_window(&mut self, now: Time) {
+        if let Some(ends) = self.recovery.window.begin(now.mono) {
+            self.timers.set(Timer::Window, ends);
+            self.hurry_notices(now);
+        }
+    }
+
+    /// A call came; `local` if from this machine. The first one that counts begins the window.
+    pub(crate) fn hear_call(&mut self, local: bool, now: Time) {
+        if !local || self.recovery.window.counts_local {
+            self.begin_window(now);
+            self.hear_network(now);
+        }
+    }
+
+    /// A peer is there, so our network works. That settles what `unreachable = "immediate"` was
+    /// waiting for.
+    pub(crate) fn hear_network(&mut self, now: Time) {
+        let known = std::mem::replace(&mut self.recovery.heard, true);
+        if known || self.config.unreachable != Unreachable::Immediate {
+            return;
+        }
+        let unreached = self.clients.hosts().filter(|tracked| tracked.unreached);
+        let unreached: Vec<ClientId> = unreached.map(|tracked| tracked.row.id).collect();
+        for client in unreached {
+            self.release_unreached(client, now);
+        }
+    }
+
+    /// A host that was known before this epoch is coming back.
+    pub(crate) fn note_progress(&mut self, now: Time) {
+        self.recovery.window.progress = Some(now.mono);
+    }
+
+    /// Nothing could be decided for so long, because the store or the lease on it stalled: no time
+    /// passed for hosts that were waiting to reclaim.
+    pub fn handle_stalled(&mut self, lasted: Duration, _now: Time) {
+        if let Some(ends) = self.recovery.window.delay(lasted) {
+            self.timers.set(Timer::Window, ends);
+        }
+        self.delay_reports(lasted);
+    }
+
+    /// The window is due.
+    pub(crate) fn end_window(&mut self, now: Time) {
+        if self.recovery.in_grace
+            && let Some(ends) = self.recovery.window.extend(now.mono)
+        {
+            return self.timers.set(Timer::Window, ends);
+        }
+        self.recovery.window.close();
+        self.mark_crashed();
+        if self.recovery.in_grace {
+            self.end_grace(GraceEnd::Deadline, now);
+        }
+        self.wake_everywhere(now);
+    }
+
+    /// Hosts that should have come and were not heard of.
+    fn mark_crashed(&mut self) {
+        let epoch = self.epoch;
+        let silent = self.clients.hosts().filter(|tracked| {
+            tracked.row.monitored && tracked.row.epoch < epoch && tracked.last_seen.is_none()
+        });
+        let silent: Vec<ClientId> = silent.map(|tracked| tracked.row.id).collect();
+        for client in silent {
+            if let Some(tracked) = self.clients.get_mut(client) {
+                tracked.crashed = true;
+            }
+            self.event(Event::Crashed { client });
+        }
+    }
+
+    /// How long a host is waited for.
+    pub(crate) fn window_length(&self) -> Duration {
+        self.config.window(Protocol::Nlm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn the_window_runs_from_the_first_call() {
+        let mut window = Window::new(s(90));
+        assert_eq!(window.ends(), None);
+        assert_eq!(window.begin(s(600)), Some(s(690)));
+        assert_eq!(window.begin(s(601)), None);
+        assert_eq!(window.ends(), Some(s(690)));
+    }
+
+    #[test]
+    fn it_is_extended_while_hosts_come_back_and_never_beyond_twice_its_length() {
+        let mut window = Window::new(s(90));
+        window.begin(s(0));
+        assert_eq!(window.extend(s(90)), None, "nobody came");
+        window.progress = Some(s(80));
+        assert_eq!(window.extend(s(90)), Some(s(95)));
+        window.progress = Some(s(94));
+        assert_eq!(window.extend(s(95)), Some(s(109)));
+        window.progress = Some(s(178));
+        assert_eq!(window.extend(s(179)), Some(s(180)));
+        assert_eq!(window.extend(s(180)), None);
+    }
+
+    #[test]
+    fn time_in_which_nothing_could_be_decided_does_not_count() {
+        let mut window = Window::new(s(90));
+        assert_eq!(window.delay(s(30)), None, "it has not begun");
+        window.begin(s(10));
+        window.progress = Some(s(70));
+        assert_eq!(window.delay(s(30)), Some(s(130)));
+        assert_eq!(window.extend(s(130)), None, "the last sign was at 100 s");
+        window.progress = Some(s(120));
+        assert_eq!(window.extend(s(130)), Some(s(135)));
+        window.progress = Some(s(300));
+        assert_eq!(window.extend(s(135)), Some(s(220)), "twice the window, and the delay");
+    }
+}
