@@ -3,7 +3,7 @@
 //! - [`Pipeline`] is one TCP connection owned by one task, with the least overhead per call.
 //! - [`Connection`] is one TCP connection shared by many callers.
 //! - [`Datagram`] is a UDP socket that repeats a call until it is answered.
-//! - [`Postbox`] is a UDP socket with calls to many peers under way.
+//! - [`UdpClient`] is a UDP socket with calls to many peers under way.
 //!
 //! One level above, [`rpcbind`] finds the port of a program, [`mount`] the root of an export, and
 //! [`nfs`] works with files, [`Locker`] with locks.
@@ -19,9 +19,9 @@ pub mod nfs;
 mod options;
 mod output;
 mod pipeline;
-mod postbox;
 pub mod rpcbind;
 mod socket;
+mod udp_client;
 mod xid;
 
 pub use connection::Connection;
@@ -31,5 +31,5 @@ pub use error::{CallError, ConnectError, Refusal};
 pub use locker::Locker;
 pub use options::Options;
 pub use pipeline::Pipeline;
-pub use postbox::{Answered, Postbox};
+pub use udp_client::{Answered, UdpClient};
 pub use xid::next as next_xid;

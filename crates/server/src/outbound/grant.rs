@@ -104,7 +104,7 @@ impl Inner {
         let Ok(port) = self.ports.port(&self.posts, service, ends.ours, until).await else {
             return GrantAnswer::Unsent;
         };
-        let Ok(postbox) = self.posts.postbox(ends.ours, Purpose::Lock).await else {
+        let Ok(client) = self.posts.client(ends.ours, Purpose::Lock).await else {
             return GrantAnswer::Unsent;
         };
         let to = SocketAddr::new(ends.host, port);
@@ -112,7 +112,7 @@ impl Inner {
         if !self.settings.tenure.holds() {
             return GrantAnswer::Unsent;
         }
-        match postbox.call_raw(to, numbers, args, rest(until)).await {
+        match client.call_raw(to, numbers, args, rest(until)).await {
             Ok(answered) => judge(version, answered.results, answered.sent > 1),
             Err(error) => {
                 debug!("GRANTED to {to}: {error}");

@@ -199,16 +199,16 @@ impl Inner {
             Err(Missing::Local) => return Tried::NotEven,
             Err(Missing::NotRegistered | Missing::NoAnswer) => return Tried::Yes,
         };
-        let Ok(postbox) = self.posts.postbox(errand.from, Purpose::Notice).await else {
+        let Ok(client) = self.posts.client(errand.from, Purpose::Notice).await else {
             return Tried::NotEven;
         };
         let to = SocketAddr::new(errand.to, port);
         let mut calls = JoinSet::new();
         for (number, body) in errand.bodies.iter().enumerate() {
             if !body.answered.load(Ordering::Relaxed) {
-                let (postbox, numbers, args) = (postbox.clone(), errand.numbers, body.args.clone());
+                let (client, numbers, args) = (client.clone(), errand.numbers, body.args.clone());
                 calls.spawn(async move {
-                    (number, postbox.call_raw(to, numbers, &args, rest(until)).await.is_ok())
+                    (number, client.call_raw(to, numbers, &args, rest(until)).await.is_ok())
                 });
             }
         }

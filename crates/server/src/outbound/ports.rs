@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use client::rpcbind::{LookupError, Over, find};
-use client::{CallError, ConnectError, Options, Postbox, Refusal};
+use client::{CallError, ConnectError, Options, Refusal, UdpClient};
 use keeper::identity::Transport;
 use tokio::time::{Instant, timeout};
 use wire::rpc::Accepted;
@@ -114,8 +114,8 @@ impl Ports {
         if service.host.is_ipv6() && service.transport == Transport::Tcp {
             return Box::pin(ask_by_tcp(at, &service, from, until)).await;
         }
-        let postbox = posts.postbox(from, Purpose::Lookup).await.map_err(|_| Missing::Local)?;
-        let mut by_udp = std::pin::pin!(ask(&postbox, at, &service, until));
+        let client = posts.client(from, Purpose::Lookup).await.map_err(|_| Missing::Local)?;
+        let mut by_udp = std::pin::pin!(ask(&client, at, &service, until));
         if service.host.is_ipv6() {
             return by_udp.await;
         }
@@ -140,7 +140,7 @@ impl Ports {
 }
 
 async fn ask(
-    postbox: &Postbox,
+    client: &UdpClient,
     at: SocketAddr,
     service: &Service,
     until: Instant,
@@ -153,7 +153,7 @@ async fn ask(
     let (program, version, netid) = (service.program, service.version, service.netid());
     if !netid.is_v6() {
         let mapping = Mapping { program, version, protocol: netid.protocol(), port: 0 };
-        let port = postbox.call::<v2::GetPort>(at, &mapping, rest(until)).await.map_err(missing)?;
+        let port = client.call::<v2::GetPort>(at, &mapping, rest(until)).await.map_err(missing)?;
         return registered(u16::try_from(port).map_err(|_| Missing::NoAnswer)?);
     }
     let binding = Binding {
@@ -163,9 +163,9 @@ async fn ask(
         address: Text::from(universal(at)),
         owner: Text::default(),
     };
-    let text = match postbox.call::<v4::GetAddr>(at, &binding, rest(until)).await {
+    let text = match client.call::<v4::GetAddr>(at, &binding, rest(until)).await {
         Err(CallError::Refused(Refusal::NotRun(Accepted::ProgramMismatch { .. }))) => {
-            postbox.call::<v3::GetAddr>(at, &binding, rest(until)).await
+            client.call::<v3::GetAddr>(at, &binding, rest(until)).await
         }
         answer => answer,
     }

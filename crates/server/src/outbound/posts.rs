@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use client::{ConnectError, Options, Postbox};
+use client::{ConnectError, Options, UdpClient};
 use tracing::debug;
 use wire::rpc::Credential;
 
@@ -29,7 +29,7 @@ const SHARED_BY: usize = 64;
 const RESERVED_MAX: usize = 64;
 
 /// By where they speak from and what for; those that nobody uses any more are empty shells.
-type Open = HashMap<(IpAddr, Purpose), Vec<Weak<Postbox>>>;
+type Open = HashMap<(IpAddr, Purpose), Vec<Weak<UdpClient>>>;
 
 pub struct Posts {
     reserved: bool,
@@ -46,25 +46,25 @@ impl Posts {
     }
 
     /// A socket that speaks from `source` (unspecified: the system chooses).
-    pub async fn postbox(
+    pub async fn client(
         &self,
         source: IpAddr,
         purpose: Purpose,
-    ) -> Result<Arc<Postbox>, ConnectError> {
+    ) -> Result<Arc<UdpClient>, ConnectError> {
         let mut count = 0;
         if let Some(boxes) = self.lock().get_mut(&(source, purpose)) {
-            boxes.retain(|postbox| postbox.strong_count() > 0);
+            boxes.retain(|client| client.strong_count() > 0);
             count = boxes.len();
-            let has_room = |weak: &&Weak<Postbox>| weak.strong_count() < SHARED_BY;
-            if let Some(postbox) = boxes.iter().rev().find(has_room).and_then(Weak::upgrade) {
-                return Ok(postbox);
+            let has_room = |weak: &&Weak<UdpClient>| weak.strong_count() < SHARED_BY;
+            if let Some(client) = boxes.iter().rev().find(has_room).and_then(Weak::upgrade) {
+                return Ok(client);
             }
         }
-        let postbox = Arc::new(self.open(source, purpose, count).await?);
+        let client = Arc::new(self.open(source, purpose, count).await?);
         let mut open = self.lock();
-        open.retain(|_, boxes| boxes.iter().any(|postbox| postbox.strong_count() > 0));
-        open.entry((source, purpose)).or_default().push(Arc::downgrade(&postbox));
-        Ok(postbox)
+        open.retain(|_, boxes| boxes.iter().any(|client| client.strong_count() > 0));
+        open.entry((source, purpose)).or_default().push(Arc::downgrade(&client));
+        Ok(client)
     }
 
     async fn open(
@@ -72,7 +72,7 @@ impl Posts {
         source: IpAddr,
         purpose: Purpose,
         count: usize,
-    ) -> Result<Postbox, ConnectError> {
+    ) -> Result<UdpClient, ConnectError> {
         let defaults = Options::default();
         let mut options = match purpose {
             Purpose::Lookup | Purpose::Notice => defaults,
@@ -83,11 +83,11 @@ impl Posts {
             },
         };
         options.reserved_port = self.reserved && purpose != Purpose::Lookup && count < RESERVED_MAX;
-        match Postbox::open(source, &options).await {
+        match UdpClient::open(source, &options).await {
             Err(error) if options.reserved_port && lacks_reserved_port(&error) => {
                 debug!("no reserved UDP port of {source}: {error}; taking another");
                 options.reserved_port = false;
-                Postbox::open(source, &options).await
+                UdpClient::open(source, &options).await
             }
             opened => opened,
         }

@@ -6,7 +6,7 @@ mod peer;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use lockkeeper_client::{CallError, Options, Postbox, Refusal};
+use lockkeeper_client::{CallError, Options, Refusal, UdpClient};
 use peer::{patient, success};
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
@@ -30,28 +30,28 @@ async fn peer() -> (UdpSocket, SocketAddr) {
     (socket, at)
 }
 
-async fn postbox(options: &Options) -> std::sync::Arc<Postbox> {
-    Postbox::open("127.0.0.1".parse().unwrap(), options).await.unwrap().into()
+async fn open(options: &Options) -> std::sync::Arc<UdpClient> {
+    UdpClient::open("127.0.0.1".parse().unwrap(), options).await.unwrap().into()
 }
 
 #[tokio::test]
 async fn each_of_many_callers_gets_its_own_answer_in_whatever_order() {
-    let postbox = postbox(&patient()).await;
+    let client = open(&patient()).await;
     let mut calls = JoinSet::new();
     let mut peers = Vec::new();
     for number in 0..50_u32 {
         let (socket, at) = peer().await;
         peers.push(socket);
-        let postbox = postbox.clone();
+        let client = client.clone();
         calls.spawn(async move {
             let args = number.to_be_bytes();
-            let answered = postbox.call_raw(at, NUMBERS, &args, LONG).await.unwrap();
+            let answered = client.call_raw(at, NUMBERS, &args, LONG).await.unwrap();
             assert_eq!((&answered.results[..], answered.sent), (&args[..], 1));
         });
     }
     for socket in peers.iter().rev() {
         let (call, from) = hear(socket).await;
-        assert_eq!(from, postbox.local_addr().unwrap());
+        assert_eq!(from, client.local_addr().unwrap());
         assert_eq!((call.program, call.version, call.procedure), NUMBERS);
         let number = u32::from_be_bytes(call.args[..].try_into().unwrap());
         socket.send_to(&success(call.xid, &number), from).await.unwrap();
@@ -59,13 +59,13 @@ async fn each_of_many_callers_gets_its_own_answer_in_whatever_order() {
     while let Some(call) = calls.join_next().await {
         call.unwrap();
     }
-    assert_eq!(postbox.in_flight(), 0);
+    assert_eq!(client.in_flight(), 0);
 }
 
 #[tokio::test]
 async fn an_answer_from_elsewhere_is_dropped_and_a_lost_call_is_sent_again() {
     let options = Options { retransmit_after: Duration::from_millis(50), ..patient() };
-    let postbox = postbox(&options).await;
+    let client = open(&options).await;
     let (socket, at) = peer().await;
     let (stranger, _) = peer().await;
     let server = tokio::spawn(async move {
@@ -76,18 +76,18 @@ async fn an_answer_from_elsewhere_is_dropped_and_a_lost_call_is_sent_again() {
         assert_eq!(again.xid, call.xid);
         socket.send_to(&success(call.xid, &3_u32), from).await.unwrap();
     });
-    let answered = postbox.call_raw(at, NUMBERS, &[], LONG).await.unwrap();
+    let answered = client.call_raw(at, NUMBERS, &[], LONG).await.unwrap();
     assert_eq!((&answered.results[..], answered.sent), (&[0, 0, 0, 3][..], 2));
     server.await.unwrap();
 }
 
 #[tokio::test]
 async fn silence_and_refusal_and_what_never_left_are_told_apart() {
-    let postbox = postbox(&patient()).await;
+    let client = open(&patient()).await;
     let (socket, at) = peer().await;
-    let silent = postbox.call_raw(at, NUMBERS, &[], SHORT).await;
+    let silent = client.call_raw(at, NUMBERS, &[], SHORT).await;
     assert!(matches!(silent, Err(CallError::Timeout(_))), "{silent:?}");
-    assert_eq!(postbox.in_flight(), 0);
+    assert_eq!(client.in_flight(), 0);
     hear(&socket).await;
 
     let refusing = tokio::spawn(async move {
@@ -96,12 +96,12 @@ async fn silence_and_refusal_and_what_never_left_are_told_apart() {
         write_accepted(&mut out, call.xid, Accepted::ProgramUnavailable);
         socket.send_to(&out.finish().to_bytes(), from).await.unwrap();
     });
-    let refused = postbox.call_raw(at, NUMBERS, &[], LONG).await;
+    let refused = client.call_raw(at, NUMBERS, &[], LONG).await;
     let expected = Refusal::NotRun(Accepted::ProgramUnavailable);
     assert!(matches!(refused, Err(CallError::Refused(why)) if why == expected), "{refused:?}");
     refusing.await.unwrap();
 
     // Loopback is no place to speak to others from.
-    let unsent = postbox.call_raw("198.51.100.1:9".parse().unwrap(), NUMBERS, &[], LONG).await;
+    let unsent = client.call_raw("198.51.100.1:9".parse().unwrap(), NUMBERS, &[], LONG).await;
     assert!(matches!(unsent, Err(CallError::Io(_))), "{unsent:?}");
 }

@@ -24,7 +24,7 @@ use crate::{CallError, ConnectError, Options, socket, xid};
 const REPLY_BYTES_MAX: usize = 8 << 10;
 
 #[derive(Debug)]
-pub struct Postbox {
+pub struct UdpClient {
     socket: Arc<UdpSocket>,
     table: Arc<Mutex<Table>>,
     envelope: Envelope,
@@ -49,7 +49,7 @@ pub struct Answered {
     pub sent: u32,
 }
 
-impl Postbox {
+impl UdpClient {
     /// A socket that speaks from `source`, or from all addresses of the family if it is
     /// unspecified. `options.source` is not looked at.
     pub async fn open(source: IpAddr, options: &Options) -> Result<Self, ConnectError> {
@@ -133,7 +133,7 @@ impl Postbox {
     }
 }
 
-impl Drop for Postbox {
+impl Drop for UdpClient {
     fn drop(&mut self) {
         self.reader.abort();
     }
