@@ -14,6 +14,7 @@ use keeper::bytes::Name;
 use keeper::identity::HostKey;
 use vfs::{Exports, HandleKey};
 
+use crate::callbacks::{self, Callbacks, Report};
 use crate::chronicle::Chronicle;
 use crate::control::Control;
 use crate::engine::{End, Engine, Input};
@@ -21,7 +22,6 @@ use crate::files::Files;
 use crate::liveness::{self, Liveness};
 use crate::locks::{self, Carrier, Locks, LocksError};
 use crate::meters::Meters;
-use crate::outbound::{self, Outbound, Report};
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
 use crate::rpc::dispatch::Dispatcher;
 use crate::rpc::limits::Limits;
@@ -190,15 +190,15 @@ impl Server {
                 });
             })
         };
-        let settings = outbound::Settings {
+        let settings = callbacks::Settings {
             rpcbind_port: config.peer_rpcbind_port,
             reserved_ports: rustix::process::geteuid().is_root(),
             in_flight_max: limits.callbacks_max,
             tenure: tenure.clone(),
             meters: meters.clone(),
-            ..outbound::Settings::default()
+            ..callbacks::Settings::default()
         };
-        let outbound = Outbound::new(settings, listeners.datagrams(), report);
+        let callbacks = Callbacks::new(settings, listeners.datagrams(), report);
         let on_reset = {
             let reporter = engine.reporter();
             Arc::new(move |address: IpAddr, name: &Name| {
@@ -213,7 +213,7 @@ impl Server {
         let nlm = Nlm::new(
             files.clone(),
             engine.clone(),
-            outbound.clone(),
+            callbacks.clone(),
             liveness.clone(),
             reserved_ports,
         );
@@ -311,7 +311,7 @@ impl Server {
         };
         let carrier = Carrier {
             reporter: engine.reporter(),
-            outbound,
+            callbacks,
             liveness,
             files: files.clone(),
             dispatcher: Arc::downgrade(&dispatcher),

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod boot;
+mod callbacks;
 pub mod chronicle;
 mod control;
 pub mod engine;
@@ -16,7 +17,6 @@ mod locks;
 pub mod meters;
 pub mod news;
 mod our_names;
-mod outbound;
 mod rarely;
 mod registrar;
 pub mod rpc;

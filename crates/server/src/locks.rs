@@ -18,6 +18,7 @@ use store::{Lease, Memory, Store, StoreError};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::debug;
 
+use crate::callbacks::Callbacks;
 use crate::chronicle::Chronicle;
 use crate::engine::batch::{Decider, DurableBatch, DurableEpoch, Progress};
 use crate::engine::{Clock, Effects, Engine, Input, Reporter};
@@ -26,7 +27,6 @@ use crate::liveness::{Inquiry, Liveness};
 use crate::meters::Meters;
 use crate::news;
 use crate::our_names;
-use crate::outbound::Outbound;
 use crate::rpc::dispatch::Dispatcher;
 use crate::tenure::Tenure;
 
@@ -117,7 +117,7 @@ pub fn restore(
 /// One who carries out what the keeper wants, and tells people what happened.
 pub struct Carrier {
     pub reporter: Reporter,
-    pub outbound: Outbound,
+    pub callbacks: Callbacks,
     pub liveness: Liveness,
     pub files: Arc<Files>,
     pub dispatcher: Weak<Dispatcher>,
@@ -133,11 +133,11 @@ impl Effects for Carrier {
         {
             meters.lock_wait.observe(self.clock.elapsed().saturating_sub(grant.since));
         }
-        self.outbound.send_grant(grant);
+        self.callbacks.send_grant(grant);
     }
 
     fn notice(&self, notice: Notice) {
-        self.outbound.send_notice(notice);
+        self.callbacks.send_notice(notice);
     }
 
     fn probe(&self, keeper: &Keeper, client: ClientId, question: Question) {

@@ -18,11 +18,11 @@ use wire::rpc::{Call, Procedure};
 use wire::{Message, Writer};
 
 use super::{Repeat, Served, Service};
+use crate::callbacks::Callbacks;
 use crate::engine::Engine;
 use crate::engine::request::Request;
 use crate::files::Files;
 use crate::liveness::Liveness;
-use crate::outbound::Outbound;
 use crate::rpc::order::OrderKey;
 use crate::rpc::pending::{Incoming, success};
 use crate::transport::{Peer, ReplyBatch};
@@ -32,7 +32,7 @@ use reply::LockReply;
 pub struct Nlm {
     files: Arc<Files>,
     engine: Engine,
-    outbound: Outbound,
+    callbacks: Callbacks,
     liveness: Liveness,
     /// What has no export to say so needs a reserved port (R6.3).
     reserved_ports: bool,
@@ -43,12 +43,12 @@ impl Nlm {
     pub fn new(
         files: Arc<Files>,
         engine: Engine,
-        outbound: Outbound,
+        callbacks: Callbacks,
         liveness: Liveness,
         reserved_ports: bool,
     ) -> Self {
         let order_keys = RandomState::new();
-        Self { files, engine, outbound, liveness, reserved_ports, order_keys }
+        Self { files, engine, callbacks, liveness, reserved_ports, order_keys }
     }
 }
 
@@ -146,7 +146,7 @@ impl Service for Nlm {
         else {
             return kept;
         };
-        self.outbound.send_result(peer, version, kind.result(), kept.to_bytes());
+        self.callbacks.send_result(peer, version, kind.result(), kept.to_bytes());
         success(call.xid, |_| ())
     }
 
@@ -175,7 +175,7 @@ impl Nlm {
         match nlm::StatusReply::from_bytes_as(version, incoming.call.args.clone()) {
             Ok(answer) => {
                 let from = incoming.peer.remote.ip();
-                self.outbound.granted_res(from, &answer.cookie, answer.status);
+                self.callbacks.granted_res(from, &answer.cookie, answer.status);
                 Served::Reply
             }
             Err(_) => Served::GARBAGE,
@@ -218,7 +218,7 @@ impl Nlm {
                 }
             }
         }
-        let reply = LockReply { call: incoming.defer(), format, outbound: self.outbound.clone() };
+        let reply = LockReply { call: incoming.defer(), format, callbacks: self.callbacks.clone() };
         let claim = Claim::of(&request, &self.liveness);
         self.engine.ask(
             request,
@@ -239,9 +239,10 @@ impl Nlm {
             Refused::Garbage => Served::GARBAGE,
             Refused::Port => Served::TOO_WEAK,
             Refused::Status(format, status) => {
-                let outbound = self.outbound.clone();
+                let callbacks = self.callbacks.clone();
                 let mut replies = ReplyBatch::default();
-                LockReply { call: incoming.defer(), format, outbound }.refuse(status, &mut replies);
+                LockReply { call: incoming.defer(), format, callbacks }
+                    .refuse(status, &mut replies);
                 replies.send();
                 Served::Later
             }

@@ -1,7 +1,7 @@
 //! A lock manager as Debian's own rpcbind knows it, over IPv6. Needs root.
 
 use super::super::lockd::LockManager;
-use crate::outbound::tests::network::{Network, eventually};
+use crate::callbacks::tests::network::{Network, eventually};
 use client::Options;
 use client::rpcbind::{Over, Rpcbind};
 use keeper::identity::{Lane, Transport};

@@ -6,9 +6,9 @@ use wire::nlm::{self, Status, TestOutcome, Version, Versioned};
 use wire::{Message, Writer};
 
 use super::Kind;
+use crate::callbacks::Callbacks;
 use crate::engine::Decision;
 use crate::engine::request::WhenStalled;
-use crate::outbound::Outbound;
 use crate::rpc::pending::PendingCall;
 use crate::transport::ReplyBatch;
 
@@ -58,7 +58,7 @@ impl ReplyFormat {
 pub struct LockReply {
     pub call: PendingCall,
     pub format: ReplyFormat,
-    pub outbound: Outbound,
+    pub callbacks: Callbacks,
 }
 
 impl LockReply {
@@ -92,7 +92,7 @@ impl LockReply {
     }
 
     fn send(self, outcome: &TestOutcome, replies: &mut ReplyBatch) {
-        let Self { call, format, outbound } = self;
+        let Self { call, format, callbacks } = self;
         match format.form {
             Form::Call => call.reply(replies, |out| format.write(outcome, out)),
             Form::Message => {
@@ -100,7 +100,7 @@ impl LockReply {
                 format.write(outcome, &mut out);
                 let result: Message = out.finish();
                 let (procedure, bytes) = (format.kind.result(), result.to_bytes());
-                outbound.send_result(&call.peer, format.version, procedure, bytes);
+                callbacks.send_result(&call.peer, format.version, procedure, bytes);
                 call.reply_void(replies, &result);
             }
         }

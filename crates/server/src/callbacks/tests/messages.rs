@@ -44,17 +44,17 @@ async fn a_message_is_answered_by_a_message() {
         ] {
             let before = host.calls().len();
             let told = message(host.ip, transport);
-            desk.outbound.send_grant(told.clone());
+            desk.callbacks.send_grant(told.clone());
             let heard = calls_of(&host, before + 1).await.pop().unwrap();
             assert_eq!((heard.version, heard.procedure), (4, 10));
             if transport == Transport::Udp {
                 assert_eq!(heard.from, desk.listening, "from the listening socket");
             }
             let args = TestArgs::from_bytes_as(Version::V4, heard.args).unwrap();
-            desk.outbound.granted_res(host.ip, &args.cookie, status);
+            desk.callbacks.granted_res(host.ip, &args.cookie, status);
             assert_eq!(desk.report().await, Report::Granted(told.id, answer));
             // An answer to an attempt that is over is ignored.
-            desk.outbound.granted_res(host.ip, &args.cookie, Status::Granted);
+            desk.callbacks.granted_res(host.ip, &args.cookie, Status::Granted);
         }
         desk.no_more_reports().await;
         assert!(host.connections() <= 1);
@@ -66,18 +66,18 @@ async fn an_answer_from_elsewhere_or_to_something_else_changes_nothing() {
     let (host, mut desk) = host_with(Transport::Tcp).await;
     let told = message(host.ip, Transport::Tcp);
     let cookie = told.id.0.to_be_bytes();
-    desk.outbound.send_grant(told.clone());
+    desk.callbacks.send_grant(told.clone());
     calls_of(&host, 1).await;
-    desk.outbound.granted_res(address(), &cookie, Status::Granted);
-    desk.outbound.granted_res(host.ip, &(told.id.0 + 1).to_be_bytes(), Status::Granted);
-    desk.outbound.granted_res(host.ip, &cookie[..7], Status::Granted);
-    desk.outbound.granted_res(host.ip, b"", Status::Granted);
+    desk.callbacks.granted_res(address(), &cookie, Status::Granted);
+    desk.callbacks.granted_res(host.ip, &(told.id.0 + 1).to_be_bytes(), Status::Granted);
+    desk.callbacks.granted_res(host.ip, &cookie[..7], Status::Granted);
+    desk.callbacks.granted_res(host.ip, b"", Status::Granted);
     desk.no_more_reports().await;
     let mapped = match host.ip {
         IpAddr::V4(ip) => IpAddr::V6(ip.to_ipv6_mapped()),
         ip => ip,
     };
-    desk.outbound.granted_res(mapped, &cookie, Status::Denied);
+    desk.callbacks.granted_res(mapped, &cookie, Status::Denied);
     assert_eq!(desk.report().await, Report::Granted(told.id, GrantAnswer::Denied));
 }
 
@@ -87,13 +87,13 @@ async fn a_message_that_is_not_answered_is_unclear_and_a_late_denial_too() {
     let told = message(host.ip, Transport::Udp);
     assert_eq!(desk.grant(told.clone()).await, GrantAnswer::Unclear);
     assert_eq!(host.calls().len(), 2, "said twice");
-    desk.outbound.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Granted);
+    desk.callbacks.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Granted);
     desk.no_more_reports().await;
 
     let told = message(host.ip, Transport::Udp);
-    desk.outbound.send_grant(told.clone());
+    desk.callbacks.send_grant(told.clone());
     calls_of(&host, 4).await;
-    desk.outbound.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Denied);
+    desk.callbacks.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Denied);
     assert_eq!(desk.report().await, Report::Granted(told.id, GrantAnswer::Unclear));
 }
 
@@ -101,12 +101,12 @@ async fn a_message_that_is_not_answered_is_unclear_and_a_late_denial_too() {
 async fn a_new_attempt_ends_the_one_before() {
     let (host, mut desk) = host_with(Transport::Tcp).await;
     let told = message(host.ip, Transport::Tcp);
-    desk.outbound.send_grant(told.clone());
+    desk.callbacks.send_grant(told.clone());
     calls_of(&host, 1).await;
-    desk.outbound.send_grant(Grant { attempt: 2, ..told.clone() });
+    desk.callbacks.send_grant(Grant { attempt: 2, ..told.clone() });
     assert_eq!(desk.report().await, Report::Granted(told.id, GrantAnswer::Unclear));
     calls_of(&host, 2).await;
-    desk.outbound.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Granted);
+    desk.callbacks.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Granted);
     assert_eq!(desk.report().await, Report::Granted(told.id, GrantAnswer::Accepted));
     desk.no_more_reports().await;
 }
@@ -140,7 +140,7 @@ async fn a_result_goes_to_the_lock_manager_by_the_way_that_the_request_came() {
         let peer = asked_from(SocketAddr::new(host.ip, 700), desk.listening, transport);
         let body = Bytes::from_static(b"\0\0\0\x04cook\0\0\0\0");
         for count in 1..=2 {
-            desk.outbound.send_result(&peer, Version::V4, 12, body.clone());
+            desk.callbacks.send_result(&peer, Version::V4, 12, body.clone());
             let heard = calls_of(&host, count).await.pop().unwrap();
             assert_eq!((heard.program, heard.version, heard.procedure), (nlm::PROGRAM, 4, 12));
             assert_eq!((&heard.args, heard.from.ip()), (&body, OURS));
@@ -158,7 +158,7 @@ async fn a_result_to_a_host_without_rpcbind_goes_to_the_port_that_asked() {
     let asked = host.udp(1, 1, script(|_| Answer::Nothing)).await;
     let desk = Desk::new(host.rpcbind_port).await;
     let peer = asked_from(asked, desk.listening, Transport::Udp);
-    desk.outbound.send_result(&peer, Version::V3, 14, ().to_bytes());
+    desk.callbacks.send_result(&peer, Version::V3, 14, ().to_bytes());
     let heard = calls_of(&host, 1).await.pop().unwrap();
     assert_eq!((heard.version, heard.procedure, heard.from), (3, 14, desk.listening));
 }
@@ -170,7 +170,7 @@ async fn a_result_for_somebody_outside_is_not_sent_inside() {
     let desk = Desk::new(host.rpcbind_port).await;
     let outside = SocketAddr::new("198.51.100.1".parse().unwrap(), 2049);
     let peer = asked_from(asked, outside, Transport::Udp);
-    desk.outbound.send_result(&peer, Version::V4, 12, Bytes::new());
+    desk.callbacks.send_result(&peer, Version::V4, 12, Bytes::new());
     tokio::time::sleep(MOMENT).await;
     assert!(host.calls().is_empty() && host.lookups().is_empty());
 }

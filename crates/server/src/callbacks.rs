@@ -13,7 +13,7 @@ mod notice;
 mod permitted;
 mod ports;
 mod posts;
-mod results;
+mod result;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -109,7 +109,7 @@ pub enum Report {
 pub type ReportTo = Arc<dyn Fn(Report) + Send + Sync>;
 
 #[derive(Clone)]
-pub struct Outbound(Arc<Inner>);
+pub struct Callbacks(Arc<Inner>);
 
 struct Inner {
     settings: Settings,
@@ -133,7 +133,7 @@ struct Inner {
     hosts: Hosts,
 }
 
-impl Outbound {
+impl Callbacks {
     /// `sockets` are our listening UDP sockets, each with the address that it is bound to. Must be
     /// called inside a tokio runtime, on which all work is then done.
     pub fn new(

@@ -32,7 +32,7 @@ fn dead_neighbours_do_not_delay_the_living() {
             for number in 0..DEAD {
                 let [high, low] = number.to_be_bytes();
                 let dead = Ipv4Addr::new(10, 99, 1 + high, low).into();
-                desk.outbound.send_notice(notice(dead, &[(ours, "server")]));
+                desk.callbacks.send_notice(notice(dead, &[(ours, "server")]));
             }
             // Until the dead have been asked twice.
             tokio::time::sleep(Duration::from_millis(700)).await;

@@ -165,7 +165,7 @@ async fn the_next_callback_uses_the_same_connection() {
     assert_eq!((host.connections(), host.lookups().len(), host.calls().len()), (1, 1, 5));
     // A burst to a new host makes one connection, too.
     let (host, mut desk) = tcp_host(always(Status::Granted)).await;
-    (0..50).for_each(|_| desk.outbound.send_grant(grant(host.ip, Transport::Tcp)));
+    (0..50).for_each(|_| desk.callbacks.send_grant(grant(host.ip, Transport::Tcp)));
     for _ in 0..50 {
         assert!(matches!(desk.report().await, Report::Granted(_, GrantAnswer::Accepted)));
     }
@@ -227,11 +227,11 @@ async fn idle_connections_are_closed_and_their_number_is_bounded() {
         let lane = Lane::new(Ipv4Addr::new(127, 0, 0, last).into(), Transport::Tcp, 4);
         assert_eq!(desk.grant(grant_in(host.ip, lane)).await, GrantAnswer::Accepted);
     }
-    assert_eq!(desk.outbound.0.lines.count(), 2);
+    assert_eq!(desk.callbacks.0.lines.count(), 2);
     let sources: Vec<_> = host.calls().iter().map(|heard| heard.from.ip().to_string()).collect();
     assert_eq!(sources, ["127.0.0.1", "127.0.0.2", "127.0.0.3"]);
     let start = Instant::now();
-    while desk.outbound.0.lines.count() > 0 {
+    while desk.callbacks.0.lines.count() > 0 {
         assert!(start.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -282,7 +282,7 @@ async fn more_than_can_be_under_way_is_put_off() {
     let rpcbind_port = host.rpcbind_port;
     let mut desk = Desk::with(Settings { rpcbind_port, in_flight_max: 2, ..quick() }).await;
     let sent: Vec<Grant> = (0..5).map(|_| grant(host.ip, Transport::Tcp)).collect();
-    sent.iter().for_each(|grant| desk.outbound.send_grant(grant.clone()));
+    sent.iter().for_each(|grant| desk.callbacks.send_grant(grant.clone()));
     let mut reports = Vec::new();
     for _ in 0..5 {
         reports.push(desk.report().await);
@@ -297,8 +297,8 @@ async fn more_than_can_be_under_way_is_put_off() {
 #[tokio::test]
 async fn a_thread_outside_of_the_runtime_may_send() {
     let (host, mut desk) = tcp_host(always(Status::Granted)).await;
-    let (outbound, told) = (desk.outbound.clone(), grant(host.ip, Transport::Tcp));
-    std::thread::spawn(move || outbound.send_grant(told)).join().unwrap();
+    let (callbacks, told) = (desk.callbacks.clone(), grant(host.ip, Transport::Tcp));
+    std::thread::spawn(move || callbacks.send_grant(told)).join().unwrap();
     assert!(matches!(desk.report().await, Report::Granted(_, GrantAnswer::Accepted)));
 }
 
@@ -311,7 +311,7 @@ async fn one_silent_host_does_not_delay_another() {
     let rpcbind_port = host.rpcbind_port;
     let settings = Settings { rpcbind_port, at_once_max: 8, at_once_per_host_max: 4, ..quick() };
     let mut desk = Desk::with(settings).await;
-    (0..20).for_each(|_| desk.outbound.send_grant(grant(silent.ip, Transport::Tcp)));
+    (0..20).for_each(|_| desk.callbacks.send_grant(grant(silent.ip, Transport::Tcp)));
     tokio::time::sleep(MOMENT).await;
     let start = Instant::now();
     assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);

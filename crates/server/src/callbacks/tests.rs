@@ -1,4 +1,4 @@
-//! Outbound calls against scripted hosts, each on an address of its own of loopback.
+//! Callbacks calls against scripted hosts, each on an address of its own of loopback.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
 
 mod grants;
@@ -32,7 +32,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Outbound, Report, Settings};
+use super::{Callbacks, Report, Settings};
 use crate::tenure::Tenure;
 use crate::transport::udp::Datagrams;
 use scripted::{Host, Rpcbind};
@@ -46,7 +46,7 @@ const MOMENT: Duration = Duration::from_millis(200);
 const OURS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 struct Desk {
-    outbound: Outbound,
+    callbacks: Callbacks,
     reports: mpsc::UnboundedReceiver<Report>,
     listening: SocketAddr,
     _sockets: Vec<(SocketAddr, Arc<Datagrams>)>,
@@ -67,8 +67,8 @@ impl Desk {
         let report = Arc::new(move |report| {
             let _ = sender.send(report);
         });
-        let outbound = Outbound::new(settings, sockets.clone(), report);
-        Self { outbound, reports, listening, _sockets: sockets }
+        let callbacks = Callbacks::new(settings, sockets.clone(), report);
+        Self { callbacks, reports, listening, _sockets: sockets }
     }
 
     async fn report(&mut self) -> Report {
@@ -78,7 +78,7 @@ impl Desk {
     /// Sends it and says what became of it; exactly one report comes.
     async fn grant(&mut self, grant: Grant) -> GrantAnswer {
         let sent = grant.id;
-        self.outbound.send_grant(grant);
+        self.callbacks.send_grant(grant);
         match self.report().await {
             Report::Granted(id, answer) if id == sent => answer,
             other => panic!("{other:?} is no report on {sent:?}"),
@@ -87,7 +87,7 @@ impl Desk {
 
     async fn notice(&mut self, notice: Notice) -> NoticeResult {
         let sent = notice.id;
-        self.outbound.send_notice(notice);
+        self.callbacks.send_notice(notice);
         match self.report().await {
             Report::Noticed(id, result) if id == sent => result,
             other => panic!("{other:?} is no report on {sent:?}"),

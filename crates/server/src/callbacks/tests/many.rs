@@ -44,7 +44,7 @@ fn restart(world: &World, settings: Settings) -> Measured {
         for (ip, kind) in &world.hosts {
             let told = notice(*ip, &[(OURS, "127.0.0.1"), (OURS, "server"), (OURS, "server.x")]);
             owed.insert(told.id, *kind == Is::Alive);
-            desk.outbound.send_notice(told);
+            desk.callbacks.send_notice(told);
         }
         while !owed.is_empty() {
             let Report::Noticed(id, result) = desk.report().await else { panic!() };
