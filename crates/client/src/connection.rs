@@ -44,13 +44,17 @@ struct Table {
 
 impl Connection {
     pub async fn connect(to: SocketAddr, options: &Options) -> Result<Self, ConnectError> {
-        let pipeline = Pipeline::connect(to, options).await?;
+        Ok(Self::over(Pipeline::connect(to, options).await?, to, options))
+    }
+
+    /// A connection that is open already, to `to`. Must be called inside a tokio runtime.
+    pub fn over(pipeline: Pipeline, to: SocketAddr, options: &Options) -> Self {
         let local = pipeline.local_addr().ok();
         let calls_max = options.calls_max.clamp(1, Semaphore::MAX_PERMITS);
         let (calls, queue) = mpsc::channel(calls_max);
         let table = Arc::new(Mutex::new(Table::default()));
         tokio::spawn(drive(pipeline, queue, table.clone()));
-        Ok(Self {
+        Self {
             calls,
             table,
             places: Arc::new(Semaphore::new(calls_max)),
@@ -58,7 +62,7 @@ impl Connection {
             timeout: options.timeout,
             local,
             peer: to,
-        })
+        }
     }
 
     /// A handle on the same connection that calls in another name.

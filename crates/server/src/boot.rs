@@ -22,6 +22,7 @@ use crate::files::Files;
 use crate::liveness::{self, Liveness};
 use crate::locks::{self, Carrier, Locks, LocksError};
 use crate::meters::Meters;
+use crate::peer::{self, Peers};
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
 use crate::rpc::dispatch::Dispatcher;
 use crate::rpc::limits::Limits;
@@ -190,15 +191,19 @@ impl Server {
                 });
             })
         };
-        let settings = callbacks::Settings {
+        let settings = peer::Settings {
             rpcbind_port: config.peer_rpcbind_port,
             reserved_ports: rustix::process::geteuid().is_root(),
-            in_flight_max: limits.callbacks_max,
             tenure: tenure.clone(),
+            ..peer::Settings::default()
+        };
+        let peers = Peers::new(settings, &listeners.datagrams());
+        let settings = callbacks::Settings {
+            in_flight_max: limits.callbacks_max,
             meters: meters.clone(),
             ..callbacks::Settings::default()
         };
-        let callbacks = Callbacks::new(settings, listeners.datagrams(), report);
+        let callbacks = Callbacks::new(settings, peers.clone(), report);
         let on_reset = {
             let reporter = engine.reporter();
             Arc::new(move |address: IpAddr, name: &Name| {

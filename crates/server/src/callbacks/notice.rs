@@ -2,95 +2,101 @@
 //!
 //! Always over new sockets and by a new look-up: the peer may have restarted as well.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{ConnectError, Options, Pipeline};
 use keeper::identity::Transport;
 use keeper::request::NoticeResult;
 use keeper::step::{Notice, NoticeTarget};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
-use tracing::debug;
 use wire::Encode;
 use wire::nsm::{self, NotifyArgs, StatusArgs};
-use wire::rpc::{Accepted, Procedure};
+use wire::rpc::Procedure;
 
-use super::permitted::refusal;
-use super::ports::{Missing, Service};
-use super::posts::Purpose;
-use super::{Inner, lacks_reserved_port, rest, short_replies};
+use super::Inner;
+use crate::peer::{Failure, Numbers, Purpose, Service, rest};
 
-/// Whoever notices the end of its time only so much later was kept from its work.
+/// A task that sees its deadline only so much later was kept from running.
 const LATE: Duration = Duration::from_millis(500);
 
-/// All that one of our addresses has to tell one host.
-struct Errand {
+/// The calls of one notice that leave from one of our addresses.
+struct NoticeCalls {
     to: IpAddr,
     /// Unspecified: the system chooses.
     from: IpAddr,
-    /// Program, version, procedure.
-    numbers: (u32, u32, u32),
-    bodies: Vec<Body>,
+    numbers: Numbers,
+    calls: Vec<NoticeCall>,
 }
 
-struct Body {
+/// One call: a host is told each name of ours by one.
+struct NoticeCall {
     args: Bytes,
     answered: AtomicBool,
 }
 
-impl Errand {
+impl NoticeCalls {
     fn service(&self, transport: Transport) -> Service {
         let (program, version, _) = self.numbers;
         Service { host: self.to, program, version, transport }
     }
 
-    fn unanswered(&self) -> impl Iterator<Item = &Body> {
-        self.bodies.iter().filter(|body| !body.answered.load(Ordering::Relaxed))
+    /// Those that are not answered yet, by number.
+    fn unanswered(&self) -> Vec<(usize, Bytes)> {
+        let calls = self.calls.iter().enumerate();
+        calls
+            .filter(|(_, call)| !call.answered.load(Ordering::Relaxed))
+            .map(|(number, call)| (number, call.args.clone()))
+            .collect()
+    }
+
+    fn set_answered(&self, number: usize) {
+        if let Some(call) = self.calls.get(number) {
+            call.answered.store(true, Ordering::Relaxed);
+        }
     }
 
     fn is_done(&self) -> bool {
-        self.unanswered().next().is_none()
+        self.calls.iter().all(|call| call.answered.load(Ordering::Relaxed))
     }
 
     fn is_answered(&self) -> bool {
-        self.bodies.iter().any(|body| body.answered.load(Ordering::Relaxed))
+        self.calls.iter().any(|call| call.answered.load(Ordering::Relaxed))
     }
 }
 
-/// What became of one way to tell; answers are noted in the bodies.
+/// Whether the peer was tried over a transport; what it answered is noted in the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tried {
-    Yes,
-    /// Our own trouble (R2.2: not an attempt).
-    NotEven,
+enum Attempt {
+    Made,
+    /// Not an attempt (R2.2).
+    Unsent,
+}
+
+impl From<Failure> for Attempt {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unsent => Self::Unsent,
+            Failure::NotRegistered | Failure::Broken | Failure::NoAnswer => Self::Made,
+        }
+    }
 }
 
 impl Inner {
     pub async fn notice(self: &Arc<Self>, notice: Notice) -> NoticeResult {
-        if !self.settings.tenure.holds() {
-            return NoticeResult::Unsent;
-        }
         let until = self.deadline();
-        let mut errands = errands(&notice);
-        errands.retain(|errand| match refusal(errand.to, errand.from, &self.own) {
-            Some(reason) => {
-                debug!("no notice is sent from {} to {}: {reason}", errand.from, errand.to);
-                false
-            }
-            None => true,
-        });
-        if let [errand] = &errands[..] {
-            return self.run(errand, until).await;
+        let all = calls_of(&notice);
+        if let [calls] = &all[..] {
+            return self.run(calls, until).await;
         }
         let mut running = JoinSet::new();
-        for errand in errands {
+        for calls in all {
             let inner = self.clone();
-            running.spawn(async move { inner.run(&errand, until).await });
+            running.spawn(async move { inner.run(&calls, until).await });
         }
         let mut result = NoticeResult::Unsent;
         while let Some(one) = running.join_next().await {
@@ -103,29 +109,27 @@ impl Inner {
         result
     }
 
-    async fn run(&self, errand: &Errand, until: Instant) -> NoticeResult {
-        let tried = timeout_at(until, self.tell(errand, until)).await.unwrap_or({
+    async fn run(&self, calls: &NoticeCalls, until: Instant) -> NoticeResult {
+        let attempt = timeout_at(until, self.tell(calls, until)).await.unwrap_or({
             // Answers may lie unread when we are so late ourselves.
-            if Instant::now() > until + LATE { Tried::NotEven } else { Tried::Yes }
+            if Instant::now() > until + LATE { Attempt::Unsent } else { Attempt::Made }
         });
-        match tried {
-            _ if errand.is_answered() => NoticeResult::Answered,
-            Tried::Yes => NoticeResult::Failed,
-            Tried::NotEven => NoticeResult::Unsent,
+        match attempt {
+            _ if calls.is_answered() => NoticeResult::Answered,
+            Attempt::Made => NoticeResult::Failed,
+            Attempt::Unsent => NoticeResult::Unsent,
         }
     }
 
     /// TCP; and UDP where there is no TCP or it does not answer soon.
-    async fn tell(&self, errand: &Errand, until: Instant) -> Tried {
-        let find =
-            || self.ports.find(&self.posts, errand.service(Transport::Tcp), errand.from, until);
+    async fn tell(&self, calls: &NoticeCalls, until: Instant) -> Attempt {
+        let find = || self.peers.find_port(calls.service(Transport::Tcp), calls.from, until);
         // Over IPv4 whoever names no port over TCP names none over UDP either; over IPv6 each
         // transport is asked about by itself.
-        let port = match errand.to {
+        let port = match calls.to {
             IpAddr::V4(_) => match find().await {
-                Err(Missing::NotRegistered) => return self.tell_by_udp(errand, until).await,
-                Err(Missing::Local) => return Tried::NotEven,
-                Err(Missing::NoAnswer) => return Tried::Yes,
+                Err(Failure::NotRegistered) => return self.tell_by_udp(calls, until).await,
+                Err(failure) => return failure.into(),
                 Ok(port) => Some(port),
             },
             IpAddr::V6(_) => None,
@@ -136,108 +140,78 @@ impl Inner {
                 None => find().await,
             };
             match found {
-                Ok(port) => self.tell_by_tcp(errand, port, until).await,
-                Err(Missing::Local) => Tried::NotEven,
-                Err(Missing::NotRegistered | Missing::NoAnswer) => Tried::Yes,
+                Ok(port) => self.tell_by_tcp(calls, port, until).await,
+                Err(failure) => failure.into(),
             }
         });
-        let alone = self.settings.alone;
+        let alone = self.peers.settings().alone;
         let first = timeout(alone.min(rest(until)), &mut by_tcp).await;
-        if errand.is_done() {
-            return Tried::Yes;
+        if calls.is_done() {
+            return Attempt::Made;
         }
-        let mut by_udp = Box::pin(self.tell_by_udp(errand, until));
+        let mut by_udp = Box::pin(self.tell_by_udp(calls, until));
         let (tcp, udp) = match first {
             Ok(tcp) => (tcp, by_udp.await),
             Err(_) => tokio::select! {
-                tcp = &mut by_tcp => (tcp, if errand.is_done() { Tried::Yes } else { by_udp.await }),
-                udp = &mut by_udp => (if errand.is_done() { Tried::Yes } else { by_tcp.await }, udp),
+                tcp = &mut by_tcp => (tcp, if calls.is_done() { Attempt::Made } else { by_udp.await }),
+                udp = &mut by_udp => (if calls.is_done() { Attempt::Made } else { by_tcp.await }, udp),
             },
         };
-        if tcp == Tried::NotEven { udp } else { Tried::Yes }
+        if tcp == Attempt::Unsent { udp } else { Attempt::Made }
     }
 
-    async fn tell_by_tcp(&self, errand: &Errand, port: u16, until: Instant) -> Tried {
-        let to = SocketAddr::new(errand.to, port);
-        let options = self.from(errand.from, until, short_replies());
-        let connected = match Pipeline::connect(to, &options).await {
-            Err(error) if options.reserved_port && lacks_reserved_port(&error) => {
-                let any = Options { reserved_port: false, ..options };
-                Pipeline::connect(to, &any).await
-            }
-            connected => connected,
-        };
-        let mut pipeline = match connected {
-            Ok(pipeline) => pipeline,
-            Err(error) => {
-                debug!("status monitor at {to}: {error}");
-                return match error {
-                    ConnectError::Bind(_) | ConnectError::NoReservedPort => Tried::NotEven,
-                    ConnectError::Timeout(_) | ConnectError::Connect(_) => Tried::Yes,
-                };
-            }
-        };
-        let (program, version, procedure) = errand.numbers;
-        let mut waiting: HashMap<u32, &Body> = errand
-            .unanswered()
-            .map(|body| (pipeline.send_raw(program, version, procedure, &body.args), body))
-            .collect();
-        while !waiting.is_empty() {
-            let Ok(reply) = pipeline.recv().await else { break };
-            if let Some(body) = waiting.remove(&reply.xid) {
-                let answered = reply.verdict == Ok(Accepted::Success);
-                body.answered.store(answered, Ordering::Relaxed);
-            }
-        }
-        Tried::Yes
+    async fn tell_by_tcp(&self, calls: &NoticeCalls, port: u16, until: Instant) -> Attempt {
+        let at = SocketAddr::new(calls.to, port);
+        let (unanswered, answered) = (calls.unanswered(), |number| calls.set_answered(number));
+        let told =
+            self.peers.call_each(at, calls.from, calls.numbers, &unanswered, until, answered).await;
+        told.map_or_else(Attempt::from, |()| Attempt::Made)
     }
 
-    async fn tell_by_udp(&self, errand: &Errand, until: Instant) -> Tried {
-        let service = errand.service(Transport::Udp);
-        let port = match self.ports.find(&self.posts, service, errand.from, until).await {
+    async fn tell_by_udp(&self, calls: &NoticeCalls, until: Instant) -> Attempt {
+        let service = calls.service(Transport::Udp);
+        let port = match self.peers.find_port(service, calls.from, until).await {
             Ok(port) => port,
-            Err(Missing::Local) => return Tried::NotEven,
-            Err(Missing::NotRegistered | Missing::NoAnswer) => return Tried::Yes,
+            Err(failure) => return failure.into(),
         };
-        let Ok(client) = self.posts.client(errand.from, Purpose::Notice).await else {
-            return Tried::NotEven;
-        };
-        let to = SocketAddr::new(errand.to, port);
-        let mut calls = JoinSet::new();
-        for (number, body) in errand.bodies.iter().enumerate() {
-            if !body.answered.load(Ordering::Relaxed) {
-                let (client, numbers, args) = (client.clone(), errand.numbers, body.args.clone());
-                calls.spawn(async move {
-                    (number, client.call_raw(to, numbers, &args, rest(until)).await.is_ok())
-                });
+        let (at, from, numbers) = (SocketAddr::new(calls.to, port), calls.from, calls.numbers);
+        let mut running = JoinSet::new();
+        for (number, args) in calls.unanswered() {
+            let peers = self.peers.clone();
+            running.spawn(async move {
+                (number, peers.call_udp(at, from, Purpose::Status, numbers, &args, until).await)
+            });
+        }
+        let mut attempt = Attempt::Unsent;
+        while let Some(called) = running.join_next().await {
+            match called {
+                Ok((number, Ok(_))) => {
+                    calls.set_answered(number);
+                    attempt = Attempt::Made;
+                }
+                Ok((_, Err(Failure::Unsent))) | Err(_) => {}
+                Ok((_, Err(_))) => attempt = Attempt::Made,
             }
         }
-        while let Some(called) = calls.join_next().await {
-            if let Ok((number, true)) = called
-                && let Some(body) = errand.bodies.get(number)
-            {
-                body.answered.store(true, Ordering::Relaxed);
-            }
-        }
-        Tried::Yes
+        attempt
     }
 }
 
-/// One errand for each of our addresses that the host used.
-fn errands(notice: &Notice) -> Vec<Errand> {
+/// One set of calls for each of our addresses that the host used.
+fn calls_of(notice: &Notice) -> Vec<NoticeCalls> {
     let state = notice.state.cast_signed();
-    let body = |args: Bytes| Body { args, answered: AtomicBool::new(false) };
+    let call = |args: Bytes| NoticeCall { args, answered: AtomicBool::new(false) };
     match &notice.target {
         NoticeTarget::Host(pairs) => {
-            let mut by_address: BTreeMap<IpAddr, Vec<Body>> = BTreeMap::new();
+            let mut by_address: BTreeMap<IpAddr, Vec<NoticeCall>> = BTreeMap::new();
             for (ours, name) in pairs.iter() {
                 let args = NotifyArgs { mon_name: name.bytes().to_vec().into(), state };
-                by_address.entry(*ours).or_default().push(body(args.to_bytes()));
+                by_address.entry(*ours).or_default().push(call(args.to_bytes()));
             }
             let numbers = (nsm::PROGRAM, nsm::VERSION, nsm::Notify::NUMBER);
             by_address
                 .into_iter()
-                .map(|(from, bodies)| Errand { to: notice.to, from, numbers, bodies })
+                .map(|(from, calls)| NoticeCalls { to: notice.to, from, numbers, calls })
                 .collect()
         }
         NoticeTarget::Registrant { callback, watched, private } => {
@@ -248,7 +222,8 @@ fn errands(notice: &Notice) -> Vec<Errand> {
                 IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             };
             let numbers = (callback.program, callback.version, callback.procedure);
-            vec![Errand { to: notice.to, from: any, numbers, bodies: vec![body(args.to_bytes())] }]
+            let calls = vec![call(args.to_bytes())];
+            vec![NoticeCalls { to: notice.to, from: any, numbers, calls }]
         }
     }
 }

@@ -3,14 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use keeper::identity::{Lane, Transport};
+use keeper::identity::Transport;
 use tokio::time::Instant;
 use tracing::debug;
 use wire::nlm::{self, Version};
 
-use super::lines::Ends;
-use super::permitted::refusal;
-use super::{Inner, rest};
+use super::Inner;
+use crate::peer::{Failure, LockManager};
 use crate::transport::{self, Peer};
 
 /// A client that waits for its answer asks again after a few seconds; one whose rpcbind does not
@@ -26,48 +25,38 @@ impl Inner {
 
     async fn result(&self, to: &Peer, version: Version, procedure: u32, body: &[u8]) {
         let (host, ours) = (to.remote.ip(), to.local.ip());
-        if let Some(reason) = refusal(host, ours, &self.own) {
-            return debug!("a result is not sent to {host}: {reason}");
-        }
+        let manager = LockManager { host, ours, version: version.number() };
         let until = self.deadline();
-        let numbers = (nlm::PROGRAM, version.number(), procedure);
-        let version = version.number() as u8;
-        match to.transport {
-            transport::Transport::Tcp => {
-                let ends = Ends::new(host, Lane::new(ours, Transport::Tcp, version));
-                self.result_by_tcp(&ends, procedure, body, until).await;
-            }
+        let sent = match to.transport {
+            transport::Transport::Tcp => self.result_by_tcp(&manager, procedure, body, until).await,
+            transport::Transport::Udp if !self.peers.listens_on(ours) => Err(Failure::Unsent),
             transport::Transport::Udp => {
-                let ends = Ends::new(host, Lane::new(ours, Transport::Udp, version));
-                let Some(socket) = self.listening_on(ours) else { return };
                 let soon = until.min(Instant::now() + LOOKUP);
-                let service = ends.service(Transport::Udp);
-                let found = self.ports.port(&self.posts, service, ours, soon).await;
-                let port = found.unwrap_or(to.remote.port());
-                let peer = Peer { remote: SocketAddr::new(host, port), ..*to };
-                socket.send(&peer, &self.datagram(numbers, body));
+                let service = manager.service(Transport::Udp);
+                let found = self.peers.port(service, ours, soon).await;
+                let at = SocketAddr::new(host, found.unwrap_or(to.remote.port()));
+                let numbers = (nlm::PROGRAM, manager.version, procedure);
+                let call = self.peers.one_way_call(at, ours, numbers, body);
+                call.and_then(|call| call.send())
             }
+        };
+        if let Err(failure) = sent {
+            debug!("a result was not sent to {host}: {failure:?}");
         }
     }
 
-    async fn result_by_tcp(&self, ends: &Ends, procedure: u32, body: &[u8], until: Instant) {
+    async fn result_by_tcp(
+        &self,
+        to: &LockManager,
+        procedure: u32,
+        body: &[u8],
+        until: Instant,
+    ) -> Result<(), Failure> {
         loop {
-            let Ok(line) = self.line(ends, until).await else {
-                return debug!("a result cannot be sent to {}", ends.host);
-            };
-            let connection = line.connection.with_timeout(rest(until));
-            if !self.settings.tenure.holds() {
-                return;
-            }
-            match connection.tell_raw(nlm::PROGRAM, ends.version, procedure, body).await {
-                Ok(()) => return,
-                Err(error) => {
-                    debug!("a result to {}: {error}", ends.host);
-                    line.abandon();
-                    if !line.kept {
-                        return;
-                    }
-                }
+            let connection = self.peers.connection(to, until).await?;
+            match connection.tell(procedure, body, until).await {
+                Err(Failure::Broken) if connection.was_kept() => {}
+                told => return told,
             }
         }
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
 
 mod grants;
+mod lease;
 mod many;
 mod messages;
 mod neighbours;
@@ -33,6 +34,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Callbacks, Report, Settings};
+use crate::peer::{self, Peers};
 use crate::tenure::Tenure;
 use crate::transport::udp::Datagrams;
 use scripted::{Host, Rpcbind};
@@ -45,20 +47,25 @@ const MOMENT: Duration = Duration::from_millis(200);
 /// We ourselves: from this address everything is said.
 const OURS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-struct Desk {
+struct Fixture {
     callbacks: Callbacks,
+    peers: Peers,
     reports: mpsc::UnboundedReceiver<Report>,
     listening: SocketAddr,
     _sockets: Vec<(SocketAddr, Arc<Datagrams>)>,
 }
 
-impl Desk {
+impl Fixture {
     /// With hosts whose rpcbind listens on that port.
     async fn new(rpcbind_port: u16) -> Self {
-        Self::with(Settings { rpcbind_port, ..quick() }).await
+        Self::calling(peer::Settings { rpcbind_port, ..quick_peers() }).await
     }
 
-    async fn with(settings: Settings) -> Self {
+    async fn calling(peers: peer::Settings) -> Self {
+        Self::with(peers, quick()).await
+    }
+
+    async fn with(peers: peer::Settings, settings: Settings) -> Self {
         let (sender, reports) = mpsc::unbounded_channel();
         let socket = UdpSocket::bind((OURS, 0)).await.unwrap();
         let listening = socket.local_addr().unwrap();
@@ -67,8 +74,9 @@ impl Desk {
         let report = Arc::new(move |report| {
             let _ = sender.send(report);
         });
-        let callbacks = Callbacks::new(settings, sockets.clone(), report);
-        Self { callbacks, reports, listening, _sockets: sockets }
+        let peers = Peers::new(peers, &sockets);
+        let callbacks = Callbacks::new(settings, peers.clone(), report);
+        Self { callbacks, peers, reports, listening, _sockets: sockets }
     }
 
     async fn report(&mut self) -> Report {
@@ -100,13 +108,16 @@ impl Desk {
     }
 }
 
-/// As in earnest, but nobody wants to wait for seconds.
+/// As in production, but with less patience.
 fn quick() -> Settings {
-    Settings {
-        attempt: Duration::from_millis(2_500),
+    Settings { attempt: Duration::from_millis(2_500), ..Settings::default() }
+}
+
+fn quick_peers() -> peer::Settings {
+    peer::Settings {
         alone: Duration::from_millis(800),
         repeat: Duration::from_millis(500),
-        ..Settings::default()
+        ..peer::Settings::default()
     }
 }
 

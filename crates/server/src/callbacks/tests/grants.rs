@@ -15,31 +15,31 @@ fn always(status: Status) -> Script {
     script(move |_| Answer::Results(said(status)))
 }
 
-/// A host with a lock manager over TCP that answers so, and a desk that finds it.
-async fn tcp_host(script: Script) -> (Host, Desk) {
+/// A host with a lock manager over TCP that answers so, and a fixture that finds it.
+async fn tcp_host(script: Script) -> (Host, Fixture) {
     let mut host = a_host().await;
     host.tcp(nlm::PROGRAM, 4, script).await;
-    let desk = Desk::new(host.rpcbind_port).await;
-    (host, desk)
+    let fixture = Fixture::new(host.rpcbind_port).await;
+    (host, fixture)
 }
 
-async fn udp_host(script: Script) -> (Host, Desk) {
+async fn udp_host(script: Script) -> (Host, Fixture) {
     let mut host = a_host().await;
     host.udp(nlm::PROGRAM, 4, script).await;
-    let desk = Desk::new(host.rpcbind_port).await;
-    (host, desk)
+    let fixture = Fixture::new(host.rpcbind_port).await;
+    (host, fixture)
 }
 
 #[tokio::test]
 async fn the_waiter_is_told_exactly_what_it_asked_for() {
     for transport in [Transport::Tcp, Transport::Udp] {
-        let (host, mut desk) = match transport {
+        let (host, mut fixture) = match transport {
             Transport::Tcp => tcp_host(always(Status::Granted)).await,
             Transport::Udp => udp_host(always(Status::Granted)).await,
         };
         let grant = grant(host.ip, transport);
         let id = grant.id;
-        assert_eq!(desk.grant(grant).await, GrantAnswer::Accepted);
+        assert_eq!(fixture.grant(grant).await, GrantAnswer::Accepted);
         let [heard] = &host.calls()[..] else { panic!("{:?}", host.calls()) };
         let Heard { by_tcp, from, program, version, procedure, .. } = heard;
         assert_eq!((*by_tcp, from.ip()), (transport == Transport::Tcp, OURS));
@@ -61,13 +61,13 @@ async fn the_waiter_is_told_exactly_what_it_asked_for() {
         let name = rustix::system::uname();
         assert_eq!(&credential.machine[..], name.nodename().to_bytes());
         assert_eq!((credential.uid, credential.gid), (0, 0));
-        desk.no_more_reports().await;
+        fixture.no_more_reports().await;
     }
 }
 
 #[tokio::test]
 async fn every_status_has_its_meaning() {
-    let (host, mut desk) =
+    let (host, mut fixture) =
         tcp_host(script(|heard| Answer::Results(said(Status::ALL[heard.before])))).await;
     for status in Status::ALL {
         let expected = match status {
@@ -75,9 +75,9 @@ async fn every_status_has_its_meaning() {
             Status::Denied => GrantAnswer::Denied,
             _ => GrantAnswer::Unclear,
         };
-        assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, expected, "{status:?}");
+        assert_eq!(fixture.grant(grant(host.ip, Transport::Tcp)).await, expected, "{status:?}");
     }
-    desk.no_more_reports().await;
+    fixture.no_more_reports().await;
 }
 
 #[tokio::test]
@@ -89,11 +89,11 @@ async fn old_versions_are_told_in_their_own_form() {
         let answer = answer.to_bytes_as(form);
         let answer = script(move |_| Answer::Results(answer.clone()));
         host.tcp(nlm::PROGRAM, version, answer).await;
-        let mut desk = Desk::new(host.rpcbind_port).await;
+        let mut fixture = Fixture::new(host.rpcbind_port).await;
         let lane = Lane::new(OURS, Transport::Tcp, version as u8);
         let grant = Grant { range: Range::at(5, 3).unwrap(), ..grant_in(host.ip, lane) };
         let grant = Grant { mode: Mode::Shared, ..grant };
-        assert_eq!(desk.grant(grant).await, GrantAnswer::Denied);
+        assert_eq!(fixture.grant(grant).await, GrantAnswer::Denied);
         let args = TestArgs::from_bytes_as(form, host.calls()[0].args.clone()).unwrap();
         assert_eq!(args.lock.range, nlm::Range { offset: 5, length: 3 });
         assert!(!args.exclusive);
@@ -106,34 +106,34 @@ async fn a_denial_of_what_was_said_twice_is_unclear() {
         0 => Answer::Nothing,
         _ => Answer::Results(said(Status::Denied)),
     };
-    let (host, mut desk) = udp_host(script(deny_second)).await;
-    assert_eq!(desk.grant(grant(host.ip, Transport::Udp)).await, GrantAnswer::Unclear);
+    let (host, mut fixture) = udp_host(script(deny_second)).await;
+    assert_eq!(fixture.grant(grant(host.ip, Transport::Udp)).await, GrantAnswer::Unclear);
     assert_eq!(host.calls().len(), 2);
     let grant_second = |heard: &Heard| match heard.before {
         0 => Answer::Nothing,
         _ => Answer::Results(said(Status::Granted)),
     };
-    let (host, mut desk) = udp_host(script(grant_second)).await;
-    assert_eq!(desk.grant(grant(host.ip, Transport::Udp)).await, GrantAnswer::Accepted);
+    let (host, mut fixture) = udp_host(script(grant_second)).await;
+    assert_eq!(fixture.grant(grant(host.ip, Transport::Udp)).await, GrantAnswer::Accepted);
 }
 
 #[tokio::test]
 async fn what_never_left_is_unsent() {
     // No rpcbind: nobody listens there, or nobody answers.
-    let mut desk = Desk::new(9).await;
-    assert_eq!(desk.grant(grant(address(), Transport::Tcp)).await, GrantAnswer::Unsent);
+    let mut fixture = Fixture::new(9).await;
+    assert_eq!(fixture.grant(grant(address(), Transport::Tcp)).await, GrantAnswer::Unsent);
     let silent = Host::at(address(), 0, Rpcbind::Silent).await;
-    let mut desk = Desk::new(silent.rpcbind_port).await;
+    let mut fixture = Fixture::new(silent.rpcbind_port).await;
     for transport in [Transport::Tcp, Transport::Udp] {
-        assert_eq!(desk.grant(grant(silent.ip, transport)).await, GrantAnswer::Unsent);
+        assert_eq!(fixture.grant(grant(silent.ip, transport)).await, GrantAnswer::Unsent);
     }
     // No lock manager, or one that is gone.
     let host = a_host().await;
-    let mut desk = Desk::new(host.rpcbind_port).await;
-    assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Unsent);
+    let mut fixture = Fixture::new(host.rpcbind_port).await;
+    assert_eq!(fixture.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Unsent);
     host.register(nlm::PROGRAM, 4, true, 9);
-    assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Unsent);
-    desk.no_more_reports().await;
+    assert_eq!(fixture.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Unsent);
+    fixture.no_more_reports().await;
 }
 
 #[tokio::test]
@@ -142,32 +142,32 @@ async fn what_was_said_and_not_answered_is_unclear() {
     let refused = || Answer::Verdict(Accepted::ProgramUnavailable);
     let answers = [Answer::Nothing, Answer::Close, garbage(), refused()];
     for answer in answers {
-        let (host, mut desk) = tcp_host({
+        let (host, mut fixture) = tcp_host({
             let answer = answer.clone();
             script(move |_| answer.clone())
         })
         .await;
-        let result = desk.grant(grant(host.ip, Transport::Tcp)).await;
+        let result = fixture.grant(grant(host.ip, Transport::Tcp)).await;
         assert_eq!(result, GrantAnswer::Unclear, "{answer:?}");
         assert_eq!(host.calls().len(), 1, "{answer:?}");
     }
-    let (host, mut desk) = udp_host(script(|_| Answer::OtherXid(said(Status::Granted)))).await;
-    assert_eq!(desk.grant(grant(host.ip, Transport::Udp)).await, GrantAnswer::Unclear);
-    desk.no_more_reports().await;
+    let (host, mut fixture) = udp_host(script(|_| Answer::OtherXid(said(Status::Granted)))).await;
+    assert_eq!(fixture.grant(grant(host.ip, Transport::Udp)).await, GrantAnswer::Unclear);
+    fixture.no_more_reports().await;
 }
 
 #[tokio::test]
 async fn the_next_callback_uses_the_same_connection() {
-    let (host, mut desk) = tcp_host(always(Status::Granted)).await;
+    let (host, mut fixture) = tcp_host(always(Status::Granted)).await;
     for _ in 0..5 {
-        assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);
+        assert_eq!(fixture.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);
     }
     assert_eq!((host.connections(), host.lookups().len(), host.calls().len()), (1, 1, 5));
     // A burst to a new host makes one connection, too.
-    let (host, mut desk) = tcp_host(always(Status::Granted)).await;
-    (0..50).for_each(|_| desk.callbacks.send_grant(grant(host.ip, Transport::Tcp)));
+    let (host, mut fixture) = tcp_host(always(Status::Granted)).await;
+    (0..50).for_each(|_| fixture.callbacks.send_grant(grant(host.ip, Transport::Tcp)));
     for _ in 0..50 {
-        assert!(matches!(desk.report().await, Report::Granted(_, GrantAnswer::Accepted)));
+        assert!(matches!(fixture.report().await, Report::Granted(_, GrantAnswer::Accepted)));
     }
     assert_eq!((host.connections(), host.lookups().len(), host.calls().len()), (1, 1, 50));
 }
@@ -175,27 +175,27 @@ async fn the_next_callback_uses_the_same_connection() {
 #[tokio::test]
 async fn a_kept_connection_that_ended_is_replaced() {
     // It hangs up after its answer, as lock managers do with idle connections.
-    let (host, mut desk) = tcp_host(script(|heard| match heard.before {
+    let (host, mut fixture) = tcp_host(script(|heard| match heard.before {
         1 => Answer::Close,
         _ => Answer::Results(said(Status::Granted)),
     }))
     .await;
     let tell = |ip| grant(ip, Transport::Tcp);
-    assert_eq!(desk.grant(tell(host.ip)).await, GrantAnswer::Accepted);
+    assert_eq!(fixture.grant(tell(host.ip)).await, GrantAnswer::Accepted);
     // It breaks in the middle of the second call, which is said again over a new one.
-    assert_eq!(desk.grant(tell(host.ip)).await, GrantAnswer::Accepted);
+    assert_eq!(fixture.grant(tell(host.ip)).await, GrantAnswer::Accepted);
     assert_eq!((host.connections(), host.calls().len()), (2, 3));
 
     // The same, but then it says no: it may have taken what it heard first.
-    let (host, mut desk) = tcp_host(script(|heard| match heard.before {
+    let (host, mut fixture) = tcp_host(script(|heard| match heard.before {
         0 => Answer::Results(said(Status::Granted)),
         1 => Answer::Close,
         _ => Answer::Results(said(Status::Denied)),
     }))
     .await;
-    assert_eq!(desk.grant(tell(host.ip)).await, GrantAnswer::Accepted);
-    assert_eq!(desk.grant(tell(host.ip)).await, GrantAnswer::Unclear);
-    assert_eq!(desk.grant(tell(host.ip)).await, GrantAnswer::Denied);
+    assert_eq!(fixture.grant(tell(host.ip)).await, GrantAnswer::Accepted);
+    assert_eq!(fixture.grant(tell(host.ip)).await, GrantAnswer::Unclear);
+    assert_eq!(fixture.grant(tell(host.ip)).await, GrantAnswer::Denied);
 }
 
 #[tokio::test]
@@ -204,13 +204,13 @@ async fn a_host_that_restarted_elsewhere_is_found_again_in_the_same_attempt() {
     let mut host = Host::at(ip, 0, Rpcbind::Usual).await;
     let port = host.rpcbind_port;
     host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
-    let mut desk = Desk::new(port).await;
-    assert_eq!(desk.grant(grant(ip, Transport::Tcp)).await, GrantAnswer::Accepted);
+    let mut fixture = Fixture::new(port).await;
+    assert_eq!(fixture.grant(grant(ip, Transport::Tcp)).await, GrantAnswer::Accepted);
     drop(host);
     tokio::time::sleep(MOMENT).await;
     let mut host = Host::at(ip, port, Rpcbind::Usual).await;
     host.tcp(nlm::PROGRAM, 4, always(Status::Denied)).await;
-    assert_eq!(desk.grant(grant(ip, Transport::Tcp)).await, GrantAnswer::Denied);
+    assert_eq!(fixture.grant(grant(ip, Transport::Tcp)).await, GrantAnswer::Denied);
     assert_eq!(host.lookups().len(), 1);
 }
 
@@ -220,18 +220,18 @@ async fn idle_connections_are_closed_and_their_number_is_bounded() {
     host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
     let keep = Duration::from_millis(300);
     let rpcbind_port = host.rpcbind_port;
-    let settings = Settings { rpcbind_port, keep, kept_max: 2, ..quick() };
-    let mut desk = Desk::with(settings).await;
+    let settings = peer::Settings { rpcbind_port, keep, kept_max: 2, ..quick_peers() };
+    let mut fixture = Fixture::calling(settings).await;
     // Three of our addresses, so three ends.
     for last in 1..=3 {
         let lane = Lane::new(Ipv4Addr::new(127, 0, 0, last).into(), Transport::Tcp, 4);
-        assert_eq!(desk.grant(grant_in(host.ip, lane)).await, GrantAnswer::Accepted);
+        assert_eq!(fixture.grant(grant_in(host.ip, lane)).await, GrantAnswer::Accepted);
     }
-    assert_eq!(desk.callbacks.0.lines.count(), 2);
+    assert_eq!(fixture.peers.kept_connections(), 2);
     let sources: Vec<_> = host.calls().iter().map(|heard| heard.from.ip().to_string()).collect();
     assert_eq!(sources, ["127.0.0.1", "127.0.0.2", "127.0.0.3"]);
     let start = Instant::now();
-    while desk.callbacks.0.lines.count() > 0 {
+    while fixture.peers.kept_connections() > 0 {
         assert!(start.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -241,8 +241,8 @@ async fn idle_connections_are_closed_and_their_number_is_bounded() {
 async fn an_rpcbind_that_hears_only_tcp_is_asked_so() {
     let mut host = Host::at(address(), 0, Rpcbind::Tcp).await;
     host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
-    let mut desk = Desk::new(host.rpcbind_port).await;
-    assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);
+    let mut fixture = Fixture::new(host.rpcbind_port).await;
+    assert_eq!(fixture.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);
 }
 
 #[tokio::test]
@@ -252,12 +252,12 @@ async fn over_ipv6_only_the_port_of_an_address_is_believed() {
         let mut host = Host::at(ip, 0, kind).await;
         host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
         host.udp(nlm::PROGRAM, 4, always(Status::Denied)).await;
-        let mut desk = Desk::new(host.rpcbind_port).await;
+        let mut fixture = Fixture::new(host.rpcbind_port).await;
         for (transport, expected) in
             [(Transport::Tcp, GrantAnswer::Accepted), (Transport::Udp, GrantAnswer::Denied)]
         {
             let told = grant_in(ip, Lane::new(ip, transport, 4));
-            assert_eq!(desk.grant(told).await, expected, "{kind:?}");
+            assert_eq!(fixture.grant(told).await, expected, "{kind:?}");
         }
         let versions: Vec<u32> = host.lookups().iter().map(|(version, _)| *version).collect();
         match kind {
@@ -269,51 +269,56 @@ async fn over_ipv6_only_the_port_of_an_address_is_believed() {
 
 #[tokio::test]
 async fn nobody_inside_is_called_for_somebody_outside() {
-    let (host, mut desk) = tcp_host(always(Status::Granted)).await;
+    let (host, mut fixture) = tcp_host(always(Status::Granted)).await;
     let lane = Lane::new("198.51.100.1".parse().unwrap(), Transport::Tcp, 4);
-    assert_eq!(desk.grant(grant_in(host.ip, lane)).await, GrantAnswer::Unsent);
+    assert_eq!(fixture.grant(grant_in(host.ip, lane)).await, GrantAnswer::Unsent);
     assert!(host.lookups().is_empty() && host.calls().is_empty());
 }
 
 #[tokio::test]
 async fn more_than_can_be_under_way_is_put_off() {
-    let (host, desk) = tcp_host(script(|_| Answer::Nothing)).await;
-    drop(desk);
+    let (host, fixture) = tcp_host(script(|_| Answer::Nothing)).await;
+    drop(fixture);
     let rpcbind_port = host.rpcbind_port;
-    let mut desk = Desk::with(Settings { rpcbind_port, in_flight_max: 2, ..quick() }).await;
+    let mut fixture = Fixture::with(
+        peer::Settings { rpcbind_port, ..quick_peers() },
+        Settings { in_flight_max: 2, ..quick() },
+    )
+    .await;
     let sent: Vec<Grant> = (0..5).map(|_| grant(host.ip, Transport::Tcp)).collect();
-    sent.iter().for_each(|grant| desk.callbacks.send_grant(grant.clone()));
+    sent.iter().for_each(|grant| fixture.callbacks.send_grant(grant.clone()));
     let mut reports = Vec::new();
     for _ in 0..5 {
-        reports.push(desk.report().await);
+        reports.push(fixture.report().await);
     }
     for (number, grant) in sent.iter().enumerate() {
         let answer = if number < 2 { GrantAnswer::Unclear } else { GrantAnswer::Unsent };
         assert!(reports.contains(&Report::Granted(grant.id, answer)), "{reports:?}");
     }
-    desk.no_more_reports().await;
+    fixture.no_more_reports().await;
 }
 
 #[tokio::test]
 async fn a_thread_outside_of_the_runtime_may_send() {
-    let (host, mut desk) = tcp_host(always(Status::Granted)).await;
-    let (callbacks, told) = (desk.callbacks.clone(), grant(host.ip, Transport::Tcp));
+    let (host, mut fixture) = tcp_host(always(Status::Granted)).await;
+    let (callbacks, told) = (fixture.callbacks.clone(), grant(host.ip, Transport::Tcp));
     std::thread::spawn(move || callbacks.send_grant(told)).join().unwrap();
-    assert!(matches!(desk.report().await, Report::Granted(_, GrantAnswer::Accepted)));
+    assert!(matches!(fixture.report().await, Report::Granted(_, GrantAnswer::Accepted)));
 }
 
 #[tokio::test]
 async fn one_silent_host_does_not_delay_another() {
-    let (silent, desk) = tcp_host(script(|_| Answer::Nothing)).await;
-    drop(desk);
+    let (silent, fixture) = tcp_host(script(|_| Answer::Nothing)).await;
+    drop(fixture);
     let mut host = Host::at(address(), silent.rpcbind_port, Rpcbind::Usual).await;
     host.tcp(nlm::PROGRAM, 4, always(Status::Granted)).await;
     let rpcbind_port = host.rpcbind_port;
-    let settings = Settings { rpcbind_port, at_once_max: 8, at_once_per_host_max: 4, ..quick() };
-    let mut desk = Desk::with(settings).await;
-    (0..20).for_each(|_| desk.callbacks.send_grant(grant(silent.ip, Transport::Tcp)));
+    let peers = peer::Settings { rpcbind_port, at_once_per_host_max: 4, ..quick_peers() };
+    let settings = Settings { at_once_max: 8, ..quick() };
+    let mut fixture = Fixture::with(peers, settings).await;
+    (0..20).for_each(|_| fixture.callbacks.send_grant(grant(silent.ip, Transport::Tcp)));
     tokio::time::sleep(MOMENT).await;
     let start = Instant::now();
-    assert_eq!(desk.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);
+    assert_eq!(fixture.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);
     assert!(start.elapsed() < quick().attempt, "{:?}", start.elapsed());
 }

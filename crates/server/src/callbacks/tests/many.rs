@@ -18,12 +18,12 @@ struct Measured {
 }
 
 /// Notifies them all; asserts that each is reported on once, as it deserves.
-fn restart(world: &World, settings: Settings) -> Measured {
+fn restart(world: &World, settings: peer::Settings) -> Measured {
     let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = (resident_kilobytes(), descriptors());
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let settings = Settings { rpcbind_port: world.rpcbind_port, ..settings };
+    let settings = peer::Settings { rpcbind_port: world.rpcbind_port, ..settings };
     let watched = thread::spawn({
         let most = move |(kilobytes, open): (usize, usize)| {
             (kilobytes.max(resident_kilobytes()), open.max(descriptors()))
@@ -38,20 +38,20 @@ fn restart(world: &World, settings: Settings) -> Measured {
         }
     });
     let (took, threads) = runtime.block_on(async {
-        let mut desk = Desk::with(settings).await;
+        let mut fixture = Fixture::with(settings, Settings::default()).await;
         let start = Instant::now();
         let mut owed: HashMap<NoticeId, bool> = HashMap::new();
         for (ip, kind) in &world.hosts {
             let told = notice(*ip, &[(OURS, "127.0.0.1"), (OURS, "server"), (OURS, "server.x")]);
             owed.insert(told.id, *kind == Is::Alive);
-            desk.callbacks.send_notice(told);
+            fixture.callbacks.send_notice(told);
         }
         while !owed.is_empty() {
-            let Report::Noticed(id, result) = desk.report().await else { panic!() };
+            let Report::Noticed(id, result) = fixture.report().await else { panic!() };
             assert_eq!(owed.remove(&id), Some(result == NoticeResult::Answered), "{id:?}");
         }
         let took = start.elapsed();
-        desk.no_more_reports().await;
+        fixture.no_more_reports().await;
         (took, threads())
     });
     let peak = watched.join().unwrap();
@@ -67,7 +67,7 @@ fn all_hosts_are_tried_in_little_time_though_a_tenth_is_dead() {
     let hosts = count.unwrap_or(300);
     for with_dead in [false, true] {
         let world = World::new(&kinds(hosts, with_dead), address);
-        let settings = Settings { reserved_ports, ..Settings::default() };
+        let settings = peer::Settings { reserved_ports, ..peer::Settings::default() };
         let measured = restart(&world, settings);
         if count.is_some() {
             let Measured { took, threads, kilobytes, descriptors } = measured;

@@ -9,14 +9,14 @@ use wire::nlm::{self, Status, TestArgs, Version, Versioned};
 use crate::transport::{self, Peer};
 
 /// A host whose lock manager hears messages and answers nothing by itself.
-async fn host_with(transport: Transport) -> (Host, Desk) {
+async fn host_with(transport: Transport) -> (Host, Fixture) {
     let mut host = a_host().await;
     match transport {
         Transport::Tcp => host.tcp(nlm::PROGRAM, 4, script(|_| Answer::with(&()))).await,
         Transport::Udp => host.udp(nlm::PROGRAM, 4, script(|_| Answer::Nothing)).await,
     };
-    let desk = Desk::new(host.rpcbind_port).await;
-    (host, desk)
+    let fixture = Fixture::new(host.rpcbind_port).await;
+    (host, fixture)
 }
 
 fn message(to: IpAddr, transport: Transport) -> Grant {
@@ -36,7 +36,7 @@ async fn calls_of(host: &Host, count: usize) -> Vec<Heard> {
 #[tokio::test]
 async fn a_message_is_answered_by_a_message() {
     for transport in [Transport::Tcp, Transport::Udp] {
-        let (host, mut desk) = host_with(transport).await;
+        let (host, mut fixture) = host_with(transport).await;
         for (status, answer) in [
             (Status::Granted, GrantAnswer::Accepted),
             (Status::Denied, GrantAnswer::Denied),
@@ -44,85 +44,85 @@ async fn a_message_is_answered_by_a_message() {
         ] {
             let before = host.calls().len();
             let told = message(host.ip, transport);
-            desk.callbacks.send_grant(told.clone());
+            fixture.callbacks.send_grant(told.clone());
             let heard = calls_of(&host, before + 1).await.pop().unwrap();
             assert_eq!((heard.version, heard.procedure), (4, 10));
             if transport == Transport::Udp {
-                assert_eq!(heard.from, desk.listening, "from the listening socket");
+                assert_eq!(heard.from, fixture.listening, "from the listening socket");
             }
             let args = TestArgs::from_bytes_as(Version::V4, heard.args).unwrap();
-            desk.callbacks.granted_res(host.ip, &args.cookie, status);
-            assert_eq!(desk.report().await, Report::Granted(told.id, answer));
+            fixture.callbacks.granted_res(host.ip, &args.cookie, status);
+            assert_eq!(fixture.report().await, Report::Granted(told.id, answer));
             // An answer to an attempt that is over is ignored.
-            desk.callbacks.granted_res(host.ip, &args.cookie, Status::Granted);
+            fixture.callbacks.granted_res(host.ip, &args.cookie, Status::Granted);
         }
-        desk.no_more_reports().await;
+        fixture.no_more_reports().await;
         assert!(host.connections() <= 1);
     }
 }
 
 #[tokio::test]
 async fn an_answer_from_elsewhere_or_to_something_else_changes_nothing() {
-    let (host, mut desk) = host_with(Transport::Tcp).await;
+    let (host, mut fixture) = host_with(Transport::Tcp).await;
     let told = message(host.ip, Transport::Tcp);
     let cookie = told.id.0.to_be_bytes();
-    desk.callbacks.send_grant(told.clone());
+    fixture.callbacks.send_grant(told.clone());
     calls_of(&host, 1).await;
-    desk.callbacks.granted_res(address(), &cookie, Status::Granted);
-    desk.callbacks.granted_res(host.ip, &(told.id.0 + 1).to_be_bytes(), Status::Granted);
-    desk.callbacks.granted_res(host.ip, &cookie[..7], Status::Granted);
-    desk.callbacks.granted_res(host.ip, b"", Status::Granted);
-    desk.no_more_reports().await;
+    fixture.callbacks.granted_res(address(), &cookie, Status::Granted);
+    fixture.callbacks.granted_res(host.ip, &(told.id.0 + 1).to_be_bytes(), Status::Granted);
+    fixture.callbacks.granted_res(host.ip, &cookie[..7], Status::Granted);
+    fixture.callbacks.granted_res(host.ip, b"", Status::Granted);
+    fixture.no_more_reports().await;
     let mapped = match host.ip {
         IpAddr::V4(ip) => IpAddr::V6(ip.to_ipv6_mapped()),
         ip => ip,
     };
-    desk.callbacks.granted_res(mapped, &cookie, Status::Denied);
-    assert_eq!(desk.report().await, Report::Granted(told.id, GrantAnswer::Denied));
+    fixture.callbacks.granted_res(mapped, &cookie, Status::Denied);
+    assert_eq!(fixture.report().await, Report::Granted(told.id, GrantAnswer::Denied));
 }
 
 #[tokio::test]
 async fn a_message_that_is_not_answered_is_unclear_and_a_late_denial_too() {
-    let (host, mut desk) = host_with(Transport::Udp).await;
+    let (host, mut fixture) = host_with(Transport::Udp).await;
     let told = message(host.ip, Transport::Udp);
-    assert_eq!(desk.grant(told.clone()).await, GrantAnswer::Unclear);
+    assert_eq!(fixture.grant(told.clone()).await, GrantAnswer::Unclear);
     assert_eq!(host.calls().len(), 2, "said twice");
-    desk.callbacks.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Granted);
-    desk.no_more_reports().await;
+    fixture.callbacks.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Granted);
+    fixture.no_more_reports().await;
 
     let told = message(host.ip, Transport::Udp);
-    desk.callbacks.send_grant(told.clone());
+    fixture.callbacks.send_grant(told.clone());
     calls_of(&host, 4).await;
-    desk.callbacks.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Denied);
-    assert_eq!(desk.report().await, Report::Granted(told.id, GrantAnswer::Unclear));
+    fixture.callbacks.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Denied);
+    assert_eq!(fixture.report().await, Report::Granted(told.id, GrantAnswer::Unclear));
 }
 
 #[tokio::test]
 async fn a_new_attempt_ends_the_one_before() {
-    let (host, mut desk) = host_with(Transport::Tcp).await;
+    let (host, mut fixture) = host_with(Transport::Tcp).await;
     let told = message(host.ip, Transport::Tcp);
-    desk.callbacks.send_grant(told.clone());
+    fixture.callbacks.send_grant(told.clone());
     calls_of(&host, 1).await;
-    desk.callbacks.send_grant(Grant { attempt: 2, ..told.clone() });
-    assert_eq!(desk.report().await, Report::Granted(told.id, GrantAnswer::Unclear));
+    fixture.callbacks.send_grant(Grant { attempt: 2, ..told.clone() });
+    assert_eq!(fixture.report().await, Report::Granted(told.id, GrantAnswer::Unclear));
     calls_of(&host, 2).await;
-    desk.callbacks.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Granted);
-    assert_eq!(desk.report().await, Report::Granted(told.id, GrantAnswer::Accepted));
-    desk.no_more_reports().await;
+    fixture.callbacks.granted_res(host.ip, &told.id.0.to_be_bytes(), Status::Granted);
+    assert_eq!(fixture.report().await, Report::Granted(told.id, GrantAnswer::Accepted));
+    fixture.no_more_reports().await;
 }
 
 #[tokio::test]
 async fn without_a_port_a_message_is_unsent() {
     let host = a_host().await;
-    let mut desk = Desk::new(host.rpcbind_port).await;
+    let mut fixture = Fixture::new(host.rpcbind_port).await;
     for transport in [Transport::Tcp, Transport::Udp] {
-        assert_eq!(desk.grant(message(host.ip, transport)).await, GrantAnswer::Unsent);
+        assert_eq!(fixture.grant(message(host.ip, transport)).await, GrantAnswer::Unsent);
     }
     // No listening socket has such an address.
     let lane = Lane::new("127.0.0.2".parse().unwrap(), Transport::Udp, 4);
     let told = Grant { form: Form::Message, ..grant_in(host.ip, lane) };
     host.register(nlm::PROGRAM, 4, false, 9);
-    assert_eq!(desk.grant(told).await, GrantAnswer::Unsent);
+    assert_eq!(fixture.grant(told).await, GrantAnswer::Unsent);
 }
 
 fn asked_from(remote: SocketAddr, local: SocketAddr, transport: Transport) -> Peer {
@@ -136,16 +136,16 @@ fn asked_from(remote: SocketAddr, local: SocketAddr, transport: Transport) -> Pe
 #[tokio::test]
 async fn a_result_goes_to_the_lock_manager_by_the_way_that_the_request_came() {
     for transport in [Transport::Tcp, Transport::Udp] {
-        let (host, desk) = host_with(transport).await;
-        let peer = asked_from(SocketAddr::new(host.ip, 700), desk.listening, transport);
+        let (host, fixture) = host_with(transport).await;
+        let peer = asked_from(SocketAddr::new(host.ip, 700), fixture.listening, transport);
         let body = Bytes::from_static(b"\0\0\0\x04cook\0\0\0\0");
         for count in 1..=2 {
-            desk.callbacks.send_result(&peer, Version::V4, 12, body.clone());
+            fixture.callbacks.send_result(&peer, Version::V4, 12, body.clone());
             let heard = calls_of(&host, count).await.pop().unwrap();
             assert_eq!((heard.program, heard.version, heard.procedure), (nlm::PROGRAM, 4, 12));
             assert_eq!((&heard.args, heard.from.ip()), (&body, OURS));
             if transport == Transport::Udp {
-                assert_eq!(heard.from, desk.listening);
+                assert_eq!(heard.from, fixture.listening);
             }
         }
         assert_eq!(host.lookups().len(), 1);
@@ -156,21 +156,21 @@ async fn a_result_goes_to_the_lock_manager_by_the_way_that_the_request_came() {
 async fn a_result_to_a_host_without_rpcbind_goes_to_the_port_that_asked() {
     let mut host = Host::at(address(), 0, Rpcbind::Silent).await;
     let asked = host.udp(1, 1, script(|_| Answer::Nothing)).await;
-    let desk = Desk::new(host.rpcbind_port).await;
-    let peer = asked_from(asked, desk.listening, Transport::Udp);
-    desk.callbacks.send_result(&peer, Version::V3, 14, ().to_bytes());
+    let fixture = Fixture::new(host.rpcbind_port).await;
+    let peer = asked_from(asked, fixture.listening, Transport::Udp);
+    fixture.callbacks.send_result(&peer, Version::V3, 14, ().to_bytes());
     let heard = calls_of(&host, 1).await.pop().unwrap();
-    assert_eq!((heard.version, heard.procedure, heard.from), (3, 14, desk.listening));
+    assert_eq!((heard.version, heard.procedure, heard.from), (3, 14, fixture.listening));
 }
 
 #[tokio::test]
 async fn a_result_for_somebody_outside_is_not_sent_inside() {
     let mut host = a_host().await;
     let asked = host.udp(nlm::PROGRAM, 4, script(|_| Answer::Nothing)).await;
-    let desk = Desk::new(host.rpcbind_port).await;
+    let fixture = Fixture::new(host.rpcbind_port).await;
     let outside = SocketAddr::new("198.51.100.1".parse().unwrap(), 2049);
     let peer = asked_from(asked, outside, Transport::Udp);
-    desk.callbacks.send_result(&peer, Version::V4, 12, Bytes::new());
+    fixture.callbacks.send_result(&peer, Version::V4, 12, Bytes::new());
     tokio::time::sleep(MOMENT).await;
     assert!(host.calls().is_empty() && host.lookups().is_empty());
 }

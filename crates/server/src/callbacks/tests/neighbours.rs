@@ -28,17 +28,21 @@ fn dead_neighbours_do_not_delay_the_living() {
             let mut host = Host::at(ours, 0, Rpcbind::Usual).await;
             host.tcp(nsm::PROGRAM, 1, script(|_| Answer::with(&()))).await;
             let rpcbind_port = host.rpcbind_port;
-            let mut desk = Desk::with(Settings { rpcbind_port, ..Settings::default() }).await;
+            let mut fixture = Fixture::with(
+                peer::Settings { rpcbind_port, ..peer::Settings::default() },
+                Settings::default(),
+            )
+            .await;
             for number in 0..DEAD {
                 let [high, low] = number.to_be_bytes();
                 let dead = Ipv4Addr::new(10, 99, 1 + high, low).into();
-                desk.callbacks.send_notice(notice(dead, &[(ours, "server")]));
+                fixture.callbacks.send_notice(notice(dead, &[(ours, "server")]));
             }
             // Until the dead have been asked twice.
             tokio::time::sleep(Duration::from_millis(700)).await;
             let start = Instant::now();
             for _ in 0..20 {
-                let result = desk.notice(notice(ours, &[(ours, "server")])).await;
+                let result = fixture.notice(notice(ours, &[(ours, "server")])).await;
                 assert_eq!(result, NoticeResult::Answered);
             }
             start.elapsed()

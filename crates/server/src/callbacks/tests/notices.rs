@@ -36,29 +36,29 @@ fn names(calls: &[Heard]) -> BTreeSet<(IpAddr, String)> {
 async fn every_name_is_told_from_every_address_over_one_connection_each() {
     let mut host = a_host().await;
     host.tcp(nsm::PROGRAM, 1, heard_it()).await;
-    let mut desk = Desk::new(host.rpcbind_port).await;
+    let mut fixture = Fixture::new(host.rpcbind_port).await;
     let second: IpAddr = "127.0.0.2".parse().unwrap();
     let pairs = [(OURS, "one"), (second, "two"), (OURS, "server"), (second, "server")];
-    assert_eq!(desk.notice(notice(host.ip, &pairs)).await, NoticeResult::Answered);
+    assert_eq!(fixture.notice(notice(host.ip, &pairs)).await, NoticeResult::Answered);
     let expected = pairs.map(|(ours, name)| (ours, name.to_string()));
     assert_eq!(names(&host.calls()), BTreeSet::from(expected));
     assert_eq!((host.calls().len(), host.connections()), (4, 2));
     let asked: BTreeSet<IpAddr> = host.lookups().iter().map(|(_, from)| from.ip()).collect();
     assert_eq!((asked, host.lookups().len()), (BTreeSet::from([OURS, second]), 2));
     // The next attempt asks again, and speaks over new connections.
-    assert_eq!(desk.notice(notice(host.ip, &pairs)).await, NoticeResult::Answered);
+    assert_eq!(fixture.notice(notice(host.ip, &pairs)).await, NoticeResult::Answered);
     assert_eq!((host.calls().len(), host.connections(), host.lookups().len()), (8, 4, 4));
-    desk.no_more_reports().await;
+    fixture.no_more_reports().await;
 }
 
 #[tokio::test]
 async fn a_host_that_has_only_udp_is_told_so() {
     let mut host = a_host().await;
     host.udp(nsm::PROGRAM, 1, heard_it()).await;
-    let mut desk = Desk::new(host.rpcbind_port).await;
+    let mut fixture = Fixture::new(host.rpcbind_port).await;
     let start = Instant::now();
-    assert_eq!(desk.notice(plain(host.ip)).await, NoticeResult::Answered);
-    assert!(start.elapsed() < quick().alone, "{:?}", start.elapsed());
+    assert_eq!(fixture.notice(plain(host.ip)).await, NoticeResult::Answered);
+    assert!(start.elapsed() < quick_peers().alone, "{:?}", start.elapsed());
     assert_eq!(names(&host.calls()).len(), 3);
     assert!(host.calls().iter().all(|heard| !heard.by_tcp && heard.from.ip() == OURS));
 }
@@ -74,13 +74,13 @@ async fn a_host_that_is_slow_over_tcp_is_told_over_udp_too() {
             None => host.register(nsm::PROGRAM, 1, true, 9),
         }
         host.udp(nsm::PROGRAM, 1, heard_it()).await;
-        let mut desk = Desk::new(host.rpcbind_port).await;
+        let mut fixture = Fixture::new(host.rpcbind_port).await;
         let start = Instant::now();
-        assert_eq!(desk.notice(plain(host.ip)).await, NoticeResult::Answered);
+        assert_eq!(fixture.notice(plain(host.ip)).await, NoticeResult::Answered);
         assert!(start.elapsed() < quick().attempt, "{:?}", start.elapsed());
         let by_udp: Vec<_> = host.calls().into_iter().filter(|heard| !heard.by_tcp).collect();
         assert_eq!(names(&by_udp).len(), 3);
-        desk.no_more_reports().await;
+        fixture.no_more_reports().await;
     }
 }
 
@@ -93,8 +93,8 @@ async fn only_what_was_not_answered_is_said_again() {
     };
     host.tcp(nsm::PROGRAM, 1, script(first_only)).await;
     host.udp(nsm::PROGRAM, 1, heard_it()).await;
-    let mut desk = Desk::new(host.rpcbind_port).await;
-    assert_eq!(desk.notice(plain(host.ip)).await, NoticeResult::Answered);
+    let mut fixture = Fixture::new(host.rpcbind_port).await;
+    assert_eq!(fixture.notice(plain(host.ip)).await, NoticeResult::Answered);
     let by_udp: Vec<_> = host.calls().into_iter().filter(|heard| !heard.by_tcp).collect();
     assert_eq!(names(&by_udp).len(), 2);
 }
@@ -107,23 +107,23 @@ async fn one_answer_to_one_name_is_an_answer() {
         _ => Answer::Nothing,
     };
     host.tcp(nsm::PROGRAM, 1, script(first_only)).await;
-    let mut desk = Desk::new(host.rpcbind_port).await;
-    assert_eq!(desk.notice(plain(host.ip)).await, NoticeResult::Answered);
+    let mut fixture = Fixture::new(host.rpcbind_port).await;
+    assert_eq!(fixture.notice(plain(host.ip)).await, NoticeResult::Answered);
 }
 
 #[tokio::test]
 async fn who_does_not_answer_has_failed_within_the_time_of_one_attempt() {
     let attempt = quick().attempt;
     let timed = async |host: &Host| {
-        let mut desk = Desk::new(host.rpcbind_port).await;
+        let mut fixture = Fixture::new(host.rpcbind_port).await;
         let start = Instant::now();
-        assert_eq!(desk.notice(plain(host.ip)).await, NoticeResult::Failed);
+        assert_eq!(fixture.notice(plain(host.ip)).await, NoticeResult::Failed);
         assert!(start.elapsed() < 2 * attempt, "{:?}", start.elapsed());
-        desk.no_more_reports().await;
+        fixture.no_more_reports().await;
     };
     // A machine without rpcbind; one with an rpcbind that is silent.
-    let mut desk = Desk::new(9).await;
-    assert_eq!(desk.notice(plain(address())).await, NoticeResult::Failed);
+    let mut fixture = Fixture::new(9).await;
+    assert_eq!(fixture.notice(plain(address())).await, NoticeResult::Failed);
     let silent = Host::at(address(), 0, Rpcbind::Silent).await;
     // No status monitor; one that is gone; one that is silent.
     let (without, gone, mut mute) = (a_host().await, a_host().await, a_host().await);
@@ -143,8 +143,8 @@ async fn only_an_accepted_reply_with_our_number_is_an_answer() {
             true => host.tcp(nsm::PROGRAM, 1, script).await,
             false => host.udp(nsm::PROGRAM, 1, script).await,
         };
-        let mut desk = Desk::new(host.rpcbind_port).await;
-        desk.notice(plain(host.ip)).await
+        let mut fixture = Fixture::new(host.rpcbind_port).await;
+        fixture.notice(plain(host.ip)).await
     };
     let others = [
         Answer::OtherXid(Default::default()),
@@ -159,38 +159,38 @@ async fn only_an_accepted_reply_with_our_number_is_an_answer() {
 
 #[tokio::test]
 async fn our_own_trouble_is_not_an_attempt() {
-    let mut desk = Desk::new(9).await;
+    let mut fixture = Fixture::new(9).await;
     let absent: IpAddr = "198.51.100.1".parse().unwrap();
     let elsewhere: IpAddr = "198.51.100.2".parse().unwrap();
     let start = Instant::now();
     let told = notice(elsewhere, &[(absent, "server"), (absent, "other")]);
-    assert_eq!(desk.notice(told).await, NoticeResult::Unsent);
-    assert_eq!(desk.notice(notice(elsewhere, &[])).await, NoticeResult::Unsent);
+    assert_eq!(fixture.notice(told).await, NoticeResult::Unsent);
+    assert_eq!(fixture.notice(notice(elsewhere, &[])).await, NoticeResult::Unsent);
     // Whom we may not call, we did not call.
     let inside = notice(address(), &[(absent, "server")]);
-    assert_eq!(desk.notice(inside).await, NoticeResult::Unsent);
+    assert_eq!(fixture.notice(inside).await, NoticeResult::Unsent);
     assert!(start.elapsed() < quick().attempt, "{:?}", start.elapsed());
     // One address that is not up does not stand in the way of another.
     let mut host = a_host().await;
     host.tcp(nsm::PROGRAM, 1, heard_it()).await;
-    let mut desk = Desk::new(host.rpcbind_port).await;
+    let mut fixture = Fixture::new(host.rpcbind_port).await;
     let told = notice(host.ip, &[(absent, "server"), (OURS, "server")]);
-    assert_eq!(desk.notice(told).await, NoticeResult::Answered);
+    assert_eq!(fixture.notice(told).await, NoticeResult::Answered);
     let gone = notice(address(), &[(absent, "server"), (OURS, "server")]);
-    assert_eq!(desk.notice(gone).await, NoticeResult::Failed);
-    desk.no_more_reports().await;
+    assert_eq!(fixture.notice(gone).await, NoticeResult::Failed);
+    fixture.no_more_reports().await;
 }
 
 #[tokio::test]
 async fn a_registrant_is_told_by_its_own_procedure() {
     let mut host = a_host().await;
     host.udp(200_000, 7, heard_it()).await;
-    let mut desk = Desk::new(host.rpcbind_port).await;
+    let mut fixture = Fixture::new(host.rpcbind_port).await;
     let callback = Callback { name: Name::from("me"), program: 200_000, version: 7, procedure: 16 };
     let watched = Name::from("bob");
     let target = NoticeTarget::Registrant { callback, watched, private: [9; 16] };
     let told = Notice { target, ..notice(host.ip, &[]) };
-    assert_eq!(desk.notice(told).await, NoticeResult::Answered);
+    assert_eq!(fixture.notice(told).await, NoticeResult::Answered);
     let [heard] = &host.calls()[..] else { panic!("{:?}", host.calls()) };
     assert_eq!((heard.program, heard.version, heard.procedure), (200_000, 7, 16));
     let args = StatusArgs::from_bytes(heard.args.clone()).unwrap();
@@ -208,9 +208,11 @@ async fn with_root_everything_is_said_from_reserved_ports() {
     let mut other = Host::at(address(), host.rpcbind_port, Rpcbind::Usual).await;
     other.udp(nsm::PROGRAM, 1, heard_it()).await;
     let rpcbind_port = host.rpcbind_port;
-    let mut desk = Desk::with(Settings { rpcbind_port, reserved_ports: true, ..quick() }).await;
+    let mut fixture =
+        Fixture::calling(peer::Settings { rpcbind_port, reserved_ports: true, ..quick_peers() })
+            .await;
     for host in [&host, &other] {
-        assert_eq!(desk.notice(plain(host.ip)).await, NoticeResult::Answered);
+        assert_eq!(fixture.notice(plain(host.ip)).await, NoticeResult::Answered);
         assert!(host.calls().iter().all(|heard| (512..1024).contains(&heard.from.port())));
     }
 }
@@ -220,8 +222,8 @@ async fn over_ipv6_too() {
     let ip: IpAddr = "::1".parse().unwrap();
     let mut host = Host::at(ip, 0, Rpcbind::Usual).await;
     host.tcp(nsm::PROGRAM, 1, heard_it()).await;
-    let mut desk = Desk::new(host.rpcbind_port).await;
-    assert_eq!(desk.notice(notice(ip, &[(ip, "::1")])).await, NoticeResult::Answered);
+    let mut fixture = Fixture::new(host.rpcbind_port).await;
+    assert_eq!(fixture.notice(notice(ip, &[(ip, "::1")])).await, NoticeResult::Answered);
     assert_eq!(names(&host.calls()).len(), 1);
 }
 
@@ -232,8 +234,8 @@ async fn over_ipv6_one_transport_is_enough() {
         let mut host = Host::at(ip, 0, kind).await;
         host.tcp(nsm::PROGRAM, 1, heard_it()).await;
         host.udp(nsm::PROGRAM, 1, heard_it()).await;
-        let mut desk = Desk::new(host.rpcbind_port).await;
-        let result = desk.notice(notice(ip, &[(ip, "::1")])).await;
+        let mut fixture = Fixture::new(host.rpcbind_port).await;
+        let result = fixture.notice(notice(ip, &[(ip, "::1")])).await;
         assert_eq!(result, NoticeResult::Answered, "{kind:?}");
         let heard = host.calls();
         assert!(heard.iter().all(|heard| heard.by_tcp == (kind == Rpcbind::Tcp)), "{heard:?}");

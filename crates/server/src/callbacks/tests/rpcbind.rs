@@ -55,14 +55,14 @@ fn a_real_rpcbind_is_asked_over_the_transport_that_is_looked_for() {
             let by_udp = host.udp(200_000, 1, heard_it()).await;
             register(200_000, 1, "udp6", by_udp).await;
 
-            let mut desk = Desk::new(111).await;
+            let mut fixture = Fixture::new(111).await;
             for (transport, expected) in
                 [(Transport::Tcp, GrantAnswer::Accepted), (Transport::Udp, GrantAnswer::Denied)]
             {
                 let told = grant_in(ip, Lane::new(ip, transport, 4));
-                assert_eq!(desk.grant(told).await, expected);
+                assert_eq!(fixture.grant(told).await, expected);
             }
-            assert_eq!(desk.notice(notice(ip, &[(ip, "::1")])).await, NoticeResult::Answered);
+            assert_eq!(fixture.notice(notice(ip, &[(ip, "::1")])).await, NoticeResult::Answered);
             assert!(host.calls().last().unwrap().by_tcp, "TCP comes first");
             let callback = keeper::request::Callback {
                 name: Name::from("me"),
@@ -73,7 +73,7 @@ fn a_real_rpcbind_is_asked_over_the_transport_that_is_looked_for() {
             let target =
                 NoticeTarget::Registrant { callback, watched: Name::from("bob"), private: [1; 16] };
             let told = Notice { target, ..notice(ip, &[]) };
-            assert_eq!(desk.notice(told).await, NoticeResult::Answered);
+            assert_eq!(fixture.notice(told).await, NoticeResult::Answered);
         });
     });
 }

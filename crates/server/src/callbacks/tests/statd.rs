@@ -70,14 +70,14 @@ fn a_real_status_monitor_understands_our_notice() {
         let kernel = socket(("127.0.0.1", 702));
 
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let settings = Settings { reserved_ports: true, ..quick() };
+        let settings = peer::Settings { reserved_ports: true, ..quick_peers() };
         let notify = |to: &str, ours: &str, name: &str| {
             let (to, ours) = (to.parse().unwrap(), ours.parse().unwrap());
             let settings = settings.clone();
             runtime.block_on(async {
-                let mut desk = Desk::with(settings).await;
-                let result = desk.notice(notice(to, &[(ours, name)])).await;
-                desk.no_more_reports().await;
+                let mut fixture = Fixture::calling(settings).await;
+                let result = fixture.notice(notice(to, &[(ours, name)])).await;
+                fixture.no_more_reports().await;
                 result
             })
         };

@@ -1,10 +1,10 @@
-//! On which port a peer's program listens, asked of its own rpcbind (RFC 1833), and remembered for
-//! a while.
+//! On which port a peer's program listens: asked of its own rpcbind (RFC 1833), and remembered for a
+//! while.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use client::rpcbind::{LookupError, Over, find};
@@ -14,8 +14,10 @@ use tokio::time::{Instant, timeout};
 use wire::rpc::Accepted;
 use wire::rpcbind::{Binding, Mapping, Netid, Text, parse_universal, universal, v2, v3, v4};
 
-use super::posts::{Posts, Purpose};
-use super::{Settings, rest, short_replies};
+use super::gate::Gate;
+use super::tcp::short_replies;
+use super::udp::{Purpose, UdpClients};
+use super::{Failure, Settings, rest};
 
 /// What is looked for, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,16 +39,6 @@ impl Service {
     }
 }
 
-/// Why there is no port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Missing {
-    /// Our own trouble: no such address, no route, no socket.
-    Local,
-    NotRegistered,
-    /// Nobody answers, or nothing that makes sense.
-    NoAnswer,
-}
-
 /// How long a port is believed.
 const KEEP: Duration = Duration::from_secs(300);
 const KNOWN_MAX: usize = 16_384;
@@ -56,13 +48,15 @@ pub struct Ports {
     /// An rpcbind that does not answer datagrams for this long is asked over TCP: some networks
     /// let only that through, and only so a refusal is noticed.
     udp_alone: Duration,
+    gate: Arc<Gate>,
+    udp: Arc<UdpClients>,
     known: Mutex<HashMap<Service, (u16, Instant)>>,
 }
 
 impl Ports {
-    pub fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &Settings, gate: Arc<Gate>, udp: Arc<UdpClients>) -> Self {
         let Settings { rpcbind_port, alone: udp_alone, .. } = *settings;
-        Self { rpcbind_port, udp_alone, known: Mutex::default() }
+        Self { rpcbind_port, udp_alone, gate, udp, known: Mutex::default() }
     }
 
     pub fn known(&self, service: &Service) -> Option<u16> {
@@ -78,15 +72,14 @@ impl Ports {
     /// The port that is remembered, or else the one that is found.
     pub async fn port(
         &self,
-        posts: &Posts,
         service: Service,
         from: IpAddr,
         until: Instant,
-    ) -> Result<u16, Missing> {
+    ) -> Result<u16, Failure> {
         if let Some(port) = self.known(&service) {
             return Ok(port);
         }
-        let port = self.find(posts, service, from, until).await?;
+        let port = self.find(service, from, until).await?;
         let mut known = self.lock();
         if known.len() >= KNOWN_MAX {
             known.retain(|_, (_, since)| since.elapsed() < KEEP);
@@ -105,16 +98,16 @@ impl Ports {
     /// 2.2.1): there it must go by the transport that is looked for.
     pub async fn find(
         &self,
-        posts: &Posts,
         service: Service,
         from: IpAddr,
         until: Instant,
-    ) -> Result<u16, Missing> {
+    ) -> Result<u16, Failure> {
         let at = SocketAddr::new(service.host, self.rpcbind_port);
+        self.gate.pass(service.host, from)?;
         if service.host.is_ipv6() && service.transport == Transport::Tcp {
             return Box::pin(ask_by_tcp(at, &service, from, until)).await;
         }
-        let client = posts.client(from, Purpose::Lookup).await.map_err(|_| Missing::Local)?;
+        let client = self.udp.client(from, Purpose::Lookup).await.map_err(|_| Failure::Unsent)?;
         let mut by_udp = std::pin::pin!(ask(&client, at, &service, until));
         if service.host.is_ipv6() {
             return by_udp.await;
@@ -122,11 +115,12 @@ impl Ports {
         if let Ok(answer) = timeout(self.udp_alone.min(rest(until)), &mut by_udp).await {
             return answer;
         }
+        self.gate.pass(service.host, from)?;
         let by_tcp = Box::pin(ask_by_tcp(at, &service, from, until));
         let failed = tokio::select! {
             answer = &mut by_udp => return answer,
             answer = by_tcp => match answer {
-                Err(Missing::NoAnswer) => Missing::NoAnswer,
+                Err(Failure::NoAnswer) => Failure::NoAnswer,
                 answer => return answer,
             },
         };
@@ -144,17 +138,17 @@ async fn ask(
     at: SocketAddr,
     service: &Service,
     until: Instant,
-) -> Result<u16, Missing> {
+) -> Result<u16, Failure> {
     let missing = |error| match error {
         // It never left.
-        CallError::Io(_) => Missing::Local,
-        _ => Missing::NoAnswer,
+        CallError::Io(_) => Failure::Unsent,
+        _ => Failure::NoAnswer,
     };
     let (program, version, netid) = (service.program, service.version, service.netid());
     if !netid.is_v6() {
         let mapping = Mapping { program, version, protocol: netid.protocol(), port: 0 };
         let port = client.call::<v2::GetPort>(at, &mapping, rest(until)).await.map_err(missing)?;
-        return registered(u16::try_from(port).map_err(|_| Missing::NoAnswer)?);
+        return registered(u16::try_from(port).map_err(|_| Failure::NoAnswer)?);
     }
     let binding = Binding {
         program,
@@ -171,13 +165,13 @@ async fn ask(
     }
     .map_err(missing)?;
     if text.is_empty() {
-        return Err(Missing::NotRegistered);
+        return Err(Failure::NotRegistered);
     }
-    registered(parse_universal(&text).ok_or(Missing::NoAnswer)?.port())
+    registered(parse_universal(&text).ok_or(Failure::NoAnswer)?.port())
 }
 
-fn registered(port: u16) -> Result<u16, Missing> {
-    if port == 0 { Err(Missing::NotRegistered) } else { Ok(port) }
+fn registered(port: u16) -> Result<u16, Failure> {
+    if port == 0 { Err(Failure::NotRegistered) } else { Ok(port) }
 }
 
 async fn ask_by_tcp(
@@ -185,7 +179,7 @@ async fn ask_by_tcp(
     service: &Service,
     from: IpAddr,
     until: Instant,
-) -> Result<u16, Missing> {
+) -> Result<u16, Failure> {
     let options = Options {
         source: Some(from),
         connect_timeout: rest(until),
@@ -195,9 +189,9 @@ async fn ask_by_tcp(
     let program = (service.program, service.version);
     match find(at, Over::Tcp, program, service.netid(), &options).await {
         Ok(found) => Ok(found.port()),
-        Err(LookupError::NotRegistered { .. }) => Err(Missing::NotRegistered),
-        Err(LookupError::Connect(error)) if is_ours(&error) => Err(Missing::Local),
-        Err(_) => Err(Missing::NoAnswer),
+        Err(LookupError::NotRegistered { .. }) => Err(Failure::NotRegistered),
+        Err(LookupError::Connect(error)) if is_ours(&error) => Err(Failure::Unsent),
+        Err(_) => Err(Failure::NoAnswer),
     }
 }
 

@@ -1,0 +1,71 @@
+//! Without the lease on the store nothing leaves, and nothing counts against a host.
+
+use super::scripted::{Answer, Heard, script};
+use super::*;
+use bytes::Bytes;
+use store::Lease;
+use store::lease::boottime;
+use wire::nlm::{self, Status, StatusReply, Version, Versioned};
+use wire::nsm;
+
+use crate::transport::{self, Peer};
+
+const TERM: Duration = Duration::from_secs(60);
+
+fn lose(lease: &Lease) {
+    lease.renew(boottime().saturating_sub(TERM), true);
+}
+
+/// A host that grants everything, a fixture that calls it, and the lease that it needs.
+async fn leased() -> (Host, Fixture, Lease) {
+    let granted = |_: &Heard| {
+        let reply = StatusReply { cookie: b""[..].into(), status: Status::Granted };
+        Answer::Results(reply.to_bytes_as(Version::V4))
+    };
+    let mut host = a_host().await;
+    host.tcp(nlm::PROGRAM, 4, script(granted)).await;
+    host.udp(nlm::PROGRAM, 4, script(granted)).await;
+    host.tcp(nsm::PROGRAM, 1, script(|_| Answer::with(&()))).await;
+    let lease = Lease::new(TERM, boottime());
+    let tenure = Tenure::new(Some(lease.clone()));
+    let peers = peer::Settings { rpcbind_port: host.rpcbind_port, tenure, ..quick_peers() };
+    (host, Fixture::calling(peers).await, lease)
+}
+
+#[tokio::test]
+async fn without_the_lease_nothing_is_sent_not_even_a_look_up() {
+    let (host, mut fixture, lease) = leased().await;
+    lose(&lease);
+    for transport in [Transport::Tcp, Transport::Udp] {
+        for form in [Form::Call, Form::Message] {
+            let told = Grant { form, ..grant(host.ip, transport) };
+            assert_eq!(fixture.grant(told).await, GrantAnswer::Unsent, "{transport:?} {form:?}");
+        }
+    }
+    let told = notice(host.ip, &[(OURS, "server"), ("127.0.0.2".parse().unwrap(), "server")]);
+    assert_eq!(fixture.notice(told).await, NoticeResult::Unsent);
+    for transport in [transport::Transport::Tcp, transport::Transport::Udp] {
+        let asked = Peer::new(SocketAddr::new(host.ip, 700), fixture.listening, transport);
+        fixture.callbacks.send_result(&asked, Version::V4, 12, Bytes::new());
+    }
+    tokio::time::sleep(MOMENT).await;
+    assert!(host.calls().is_empty() && host.lookups().is_empty() && host.connections() == 0);
+    lease.renew(boottime(), true);
+    assert_eq!(fixture.grant(grant(host.ip, Transport::Tcp)).await, GrantAnswer::Accepted);
+}
+
+#[tokio::test]
+async fn a_port_or_connection_that_is_known_is_not_used_without_the_lease() {
+    let (host, mut fixture, lease) = leased().await;
+    for transport in [Transport::Tcp, Transport::Udp] {
+        assert_eq!(fixture.grant(grant(host.ip, transport)).await, GrantAnswer::Accepted);
+    }
+    lose(&lease);
+    for transport in [Transport::Tcp, Transport::Udp] {
+        for form in [Form::Call, Form::Message] {
+            let told = Grant { form, ..grant(host.ip, transport) };
+            assert_eq!(fixture.grant(told).await, GrantAnswer::Unsent, "{transport:?} {form:?}");
+        }
+    }
+    assert_eq!(host.calls().len(), 2);
+}
