@@ -210,11 +210,7 @@ impl Server {
                 reporter.report(Input::Reset(HostKey::new(address, name.clone())));
             })
         };
-        let settings = liveness::Settings {
-            rpcbind_port: config.peer_rpcbind_port,
-            ..liveness::Settings::default()
-        };
-        let liveness = Liveness::new(settings, on_reset);
+        let liveness = Liveness::new(liveness::Settings::default(), peers, on_reset);
         let nlm = Nlm::new(
             files.clone(),
             engine.clone(),

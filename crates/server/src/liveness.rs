@@ -16,7 +16,6 @@
 //! [`probe`](Liveness::probe), on a task of its own, for each `Message::Probe`.
 
 mod line;
-mod lockd;
 mod pulse;
 mod registry;
 mod round;
@@ -37,9 +36,9 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::peer::{LockManager, Peers};
 use line::{End, How, Line};
 pub use line::{Opener, Socket};
-use lockd::LockManager;
 use registry::Registry;
 use round::{Round, testimony_of_reset};
 use verdict::{Testimony, verdict};
@@ -58,17 +57,11 @@ pub struct Settings {
     pub witnesses_max: usize,
     /// How often a witness calls NULL: lock managers close what is idle for 6 minutes.
     pub null_every: Duration,
-    /// 111 everywhere but in tests.
-    pub rpcbind_port: u16,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            witnesses_max: 10_000,
-            null_every: Duration::from_secs(2 * 60),
-            rpcbind_port: wire::rpcbind::PORT,
-        }
+        Self { witnesses_max: 10_000, null_every: Duration::from_secs(2 * 60) }
     }
 }
 
@@ -95,6 +88,7 @@ pub struct Liveness(Arc<Shared>);
 
 struct Shared {
     settings: Settings,
+    peers: Peers,
     registry: Mutex<Registry>,
     on_reset: OnReset,
     connecting: Arc<Semaphore>,
@@ -111,15 +105,17 @@ pub struct Acquaintance {
 
 impl Default for Liveness {
     fn default() -> Self {
-        Self::new(Settings::default(), Arc::new(|_, _| ()))
+        let peers = Peers::new(crate::peer::Settings::default(), &[]);
+        Self::new(Settings::default(), peers, Arc::new(|_, _| ()))
     }
 }
 
 impl Liveness {
     /// To be called inside a runtime: witnesses run there, whatever thread asks for them.
-    pub fn new(settings: Settings, on_reset: OnReset) -> Self {
+    pub fn new(settings: Settings, peers: Peers, on_reset: OnReset) -> Self {
         Self(Arc::new(Shared {
             settings,
+            peers,
             registry: Mutex::default(),
             on_reset,
             connecting: Arc::new(Semaphore::new(CONNECTING_MAX)),
@@ -154,9 +150,10 @@ impl Liveness {
         let shared = &self.0;
         let (settings, weak) = (&shared.settings, Arc::downgrade(shared));
         let witness = || {
-            let lock_manager = shared.lock_manager(host, lane);
+            let lock_manager = LockManager::new(host.address(), lane);
             let task = witness::stand(weak, lock_manager, host.name().clone());
-            let runtime = shared.runtime.as_ref().filter(|_| lock_manager.may_be_called())?;
+            let may_call = shared.peers.may_call(lock_manager.host, lock_manager.ours);
+            let runtime = shared.runtime.as_ref().filter(|_| may_call)?;
             Some(runtime.spawn(task).into())
         };
         shared.lock().hold(host, lane, settings.witnesses_max, witness);
@@ -286,15 +283,11 @@ impl Shared {
             }
             round.hears_life()
         };
-        let lock_manager = self.lock_manager(host, lane.unwrap_or_else(|| any_lane(host)));
-        let lock_manager_answers =
-            async { lock_manager.may_be_called() && lock_manager.answers().await };
+        let lane = lane.unwrap_or_else(|| any_lane(host));
+        let lock_manager = LockManager::new(host.address(), lane);
+        let until = (asked + REACHABLE_MAX).into();
+        let lock_manager_answers = self.peers.answers_null(&lock_manager, lane.transport(), until);
         timeout(REACHABLE_MAX, either(lines_answer, lock_manager_answers)).await.unwrap_or(false)
-    }
-
-    fn lock_manager(&self, host: &HostKey, lane: Lane) -> LockManager {
-        let (host, rpcbind_port) = (host.address(), self.settings.rpcbind_port);
-        LockManager { host, lane, rpcbind_port }
     }
 }
 

@@ -11,11 +11,14 @@
 
 mod connections;
 mod gate;
+mod lock_manager;
 mod one_way;
 mod own_addresses;
 pub mod permission;
 mod ports;
 mod tcp;
+#[cfg(test)]
+pub(crate) mod tests;
 mod turns;
 mod udp;
 
@@ -23,16 +26,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use keeper::identity::{Lane, Transport};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use wire::nlm;
 use wire::rpc::{Credential, Groups, MachineName, SysCredential};
 
 use crate::tenure::Tenure;
 use crate::transport::udp::Datagrams;
 use connections::Connections;
 use gate::Gate;
+pub use lock_manager::{LockManager, PeerStream};
 use ports::Ports;
 pub use ports::Service;
 pub use turns::Turn;
@@ -91,25 +93,6 @@ pub enum Failure {
 /// Program, version and procedure.
 pub type Numbers = (u32, u32, u32);
 
-/// The lock manager of a host, and the address of ours that it knows: it is called from there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct LockManager {
-    pub host: IpAddr,
-    pub ours: IpAddr,
-    pub version: u32,
-}
-
-impl LockManager {
-    /// Of a host that came by this lane.
-    pub fn new(host: IpAddr, lane: Lane) -> Self {
-        Self { host, ours: lane.ours(), version: lane.version().into() }
-    }
-
-    pub fn service(&self, transport: Transport) -> Service {
-        Service { host: self.host, program: nlm::PROGRAM, version: self.version, transport }
-    }
-}
-
 #[derive(Clone)]
 pub struct Peers(Arc<Inner>);
 
@@ -152,6 +135,11 @@ impl Peers {
 
     pub fn settings(&self) -> &Settings {
         &self.0.settings
+    }
+
+    /// Whether the rule lets `host` be called from `ours` (R6.3).
+    pub fn may_call(&self, host: IpAddr, ours: IpAddr) -> bool {
+        self.0.gate.may_call(host, ours)
     }
 
     /// Waits until one more callback to that host may be under way; first come, first served.

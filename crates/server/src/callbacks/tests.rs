@@ -6,14 +6,8 @@ mod lease;
 mod many;
 mod messages;
 mod neighbours;
-#[allow(dead_code, reason = "it is used from wire's tests too")]
-#[path = "../../../wire/tests/nlm/network.rs"]
-pub(crate) mod network;
 mod notices;
 mod rpcbind;
-#[allow(dead_code, reason = "the tests of the whole server use it too")]
-#[path = "../../tests/support/scripted.rs"]
-mod scripted;
 mod statd;
 #[allow(dead_code, reason = "the tests of the whole server use it too")]
 #[path = "../../tests/support/world.rs"]
@@ -21,7 +15,7 @@ mod world;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use keeper::bytes::{Handle, Name, OwnerTag};
@@ -34,18 +28,16 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Callbacks, Report, Settings};
+use crate::peer::tests::scripted::{Host, Rpcbind};
+use crate::peer::tests::{OURS, a_host, address, network, quick as quick_peers, scripted};
 use crate::peer::{self, Peers};
 use crate::tenure::Tenure;
 use crate::transport::udp::Datagrams;
-use scripted::{Host, Rpcbind};
 
 /// How long anything on this machine may take before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Long enough for what must not happen to happen.
 const MOMENT: Duration = Duration::from_millis(200);
-
-/// We ourselves: from this address everything is said.
-const OURS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 struct Fixture {
     callbacks: Callbacks,
@@ -113,30 +105,9 @@ fn quick() -> Settings {
     Settings { attempt: Duration::from_millis(2_500), ..Settings::default() }
 }
 
-fn quick_peers() -> peer::Settings {
-    peer::Settings {
-        alone: Duration::from_millis(800),
-        repeat: Duration::from_millis(500),
-        ..peer::Settings::default()
-    }
-}
-
 fn unique() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0x0102_0304_0506_0708);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// An address of loopback that no other test uses.
-fn address() -> IpAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(1);
-    let [high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-    let own = 64 + (std::process::id() % 128) as u8;
-    Ipv4Addr::new(127, own, high, low).into()
-}
-
-/// A host on an address that no other test uses.
-async fn a_host() -> Host {
-    Host::at(address(), 0, Rpcbind::Usual).await
 }
 
 /// A waiter's lock in version 4, told by a call.

@@ -5,7 +5,6 @@ mod namespaces;
 #[allow(dead_code)]
 #[path = "../../tests/support/network.rs"]
 mod network;
-mod rpcbind;
 mod transport;
 
 use std::net::{IpAddr, SocketAddr};
@@ -20,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use super::{Inquiry, Liveness, Opener, Settings};
+use crate::peer::{self, Peers};
 
 const STATE: Incarnation = Incarnation(7);
 
@@ -37,7 +37,8 @@ impl Station {
         let resets = Arc::<Mutex<Vec<Name>>>::default();
         let seen = resets.clone();
         let on_reset = move |_: IpAddr, name: &Name| seen.lock().unwrap().push(name.clone());
-        let liveness = Liveness::new(settings, Arc::new(on_reset));
+        let peers = Peers::new(peer::Settings::default(), &[]);
+        let liveness = Liveness::new(settings, peers, Arc::new(on_reset));
         let listener = TcpListener::bind(address).await.unwrap();
         let (at, open) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
         tokio::spawn(accept(listener, liveness.clone(), open.clone()));

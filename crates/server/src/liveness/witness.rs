@@ -2,20 +2,16 @@
 //! asked when somebody claims that the host rebooted, also if the client has closed all others.
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use keeper::bytes::Name;
-use keeper::identity::Transport;
-use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{Instant, interval_at, sleep, timeout};
-use wire::{Writer, nlm, record};
+use tokio::time::{Instant, interval_at, sleep};
 
-use super::lockd::LockManager;
 use super::round::is_reset;
 use super::{Acquaintance, Opener, Shared};
+use crate::peer::{LockManager, PeerStream};
 
 /// How long finding and connecting may take.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -60,23 +56,26 @@ pub async fn stand(shared: Weak<Shared>, lock_manager: LockManager, name: Name) 
 }
 
 struct Session {
-    stream: Arc<TcpStream>,
+    stream: PeerStream,
     acquaintance: Acquaintance,
-    version: u32,
     null_every: Duration,
 }
 
 impl Session {
     async fn begin(shared: &Weak<Shared>, lock_manager: LockManager, name: &Name) -> Option<Self> {
-        let places = shared.upgrade()?.connecting.clone();
+        let (places, peers) = {
+            let shared = shared.upgrade()?;
+            (shared.connecting.clone(), shared.peers.clone())
+        };
         let place = places.acquire().await.ok()?;
-        let stream = timeout(CONNECT_MAX, connect(lock_manager)).await.ok()?.ok()?;
+        // Only a stream is a witness, also for a host that locks over UDP.
+        let stream = peers.stream(&lock_manager, Instant::now() + CONNECT_MAX).await.ok()?;
         drop(place);
-        let (stream, shared) = (Arc::new(stream), shared.upgrade()?);
-        let acquaintance = shared.opened(lock_manager.host, Opener::Kernel, stream.clone());
+        let shared = shared.upgrade()?;
+        let socket = stream.socket().clone();
+        let acquaintance = shared.opened(lock_manager.host, Opener::Kernel, socket);
         acquaintance.named(name.bytes());
-        let version = u32::from(lock_manager.lane.version());
-        Some(Self { stream, acquaintance, version, null_every: shared.settings.null_every })
+        Some(Self { stream, acquaintance, null_every: shared.settings.null_every })
     }
 
     /// Until the connection ends.
@@ -89,20 +88,18 @@ impl Session {
     /// answers are of no interest, that there is a connection is.
     async fn converse(&self) -> io::Result<()> {
         let mut every = interval_at(Instant::now(), self.null_every);
-        let mut calls = 0;
+        let socket = self.stream.socket();
         let mut is_answered = true;
         loop {
             tokio::select! {
                 _ = every.tick() => {
                     if is_answered {
-                        calls += 1;
-                        self.stream.try_write(&null_call(calls, self.version))?;
-                        is_answered = false;
+                        is_answered = !self.stream.send_null()?;
                     }
                 }
-                ready = self.stream.readable() => {
+                ready = socket.readable() => {
                     ready?;
-                    match self.stream.try_read(&mut [0; 512]) {
+                    match socket.try_read(&mut [0; 512]) {
                         Ok(0) => return Ok(()),
                         Ok(_) => is_answered = true,
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -112,27 +109,4 @@ impl Session {
             }
         }
     }
-}
-
-/// Only a stream is a witness, also for a host that locks over UDP.
-async fn connect(lock_manager: LockManager) -> io::Result<TcpStream> {
-    let at = lock_manager.find(Transport::Tcp).await.map_err(io::Error::other)?;
-    let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.bind(SocketAddr::new(lock_manager.lane.ours(), 0))?;
-    let stream = socket.connect(at).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
-
-/// A whole record: NLM NULL without a credential.
-fn null_call(xid: u32, version: u32) -> Vec<u8> {
-    const CALL: u32 = 0;
-    const RPC_VERSION: u32 = 2;
-    const NULL: u32 = 0;
-    let mut out = Writer::new();
-    for word in [xid, CALL, RPC_VERSION, nlm::PROGRAM, version, NULL, 0, 0, 0, 0] {
-        out.u32(word);
-    }
-    let call = out.finish().to_bytes();
-    [&record::mark(call.len()).to_be_bytes(), &call[..]].concat()
 }

@@ -1,5 +1,5 @@
 //! The gate: the one check before anything is sent to a peer. Every function of `peer/` that sends
-//! passes it just before it does; nothing outside `peer/` has a socket to send by.
+//! passes it just before it does; nothing outside `peer/` sends to a peer by itself.
 
 use std::net::IpAddr;
 

@@ -8,13 +8,8 @@ use store::lease::boottime;
 use wire::nlm::{self, Status, StatusReply, Version, Versioned};
 use wire::nsm;
 
+use crate::peer::tests::{lease, lose};
 use crate::transport::{self, Peer};
-
-const TERM: Duration = Duration::from_secs(60);
-
-fn lose(lease: &Lease) {
-    lease.renew(boottime().saturating_sub(TERM), true);
-}
 
 /// A host that grants everything, a fixture that calls it, and the lease that it needs.
 async fn leased() -> (Host, Fixture, Lease) {
@@ -26,7 +21,7 @@ async fn leased() -> (Host, Fixture, Lease) {
     host.tcp(nlm::PROGRAM, 4, script(granted)).await;
     host.udp(nlm::PROGRAM, 4, script(granted)).await;
     host.tcp(nsm::PROGRAM, 1, script(|_| Answer::with(&()))).await;
-    let lease = Lease::new(TERM, boottime());
+    let lease = lease();
     let tenure = Tenure::new(Some(lease.clone()));
     let peers = peer::Settings { rpcbind_port: host.rpcbind_port, tenure, ..quick_peers() };
     (host, Fixture::calling(peers).await, lease)

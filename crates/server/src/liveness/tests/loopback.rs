@@ -221,10 +221,12 @@ async fn names_are_bounded_and_compared_as_machines_are() {
 }
 
 #[tokio::test]
-async fn anybody_who_acknowledges_is_reachable_and_nobody_calls_us_back_to_ourselves() {
+async fn anybody_who_acknowledges_is_reachable_and_nobody_inside_is_called_for_others() {
     let station = station().await;
     let inquiry = Inquiry { question: Question::Reachable, ..same_kernel(&alice()) };
-    station.liveness.watch(&alice(), lane());
+    // A host on loopback that did not come over loopback.
+    let outside = Lane::new("198.51.100.1".parse().unwrap(), Transport::Tcp, 4);
+    station.liveness.watch(&alice(), outside);
     let begun = Instant::now();
     assert_eq!(station.liveness.probe(&inquiry).await, ProbeAnswer::Silent);
     assert!(begun.elapsed() < Duration::from_secs(1));

@@ -1,10 +1,10 @@
 //! A lock manager as Debian's own rpcbind knows it, over IPv6. Needs root.
 
-use super::super::lockd::LockManager;
-use crate::callbacks::tests::network::{Network, eventually};
+use super::network::{Network, eventually};
+use super::*;
 use client::Options;
 use client::rpcbind::{Over, Rpcbind};
-use keeper::identity::{Lane, Transport};
+use keeper::identity::Transport;
 use wire::nlm;
 use wire::rpcbind::{Binding, v4};
 
@@ -26,9 +26,9 @@ fn a_lock_manager_is_found_by_each_transport_over_ipv6() {
             assert!(rpcbind.call::<v4::Set>(&binding).await.unwrap());
         }
         for (transport, port) in [(Transport::Tcp, 513), (Transport::Udp, 514)] {
-            let lane = Lane::new(ip, transport, 4);
-            let lock_manager = LockManager { host: ip, lane, rpcbind_port: 111 };
-            assert_eq!(lock_manager.find(transport).await.unwrap().port(), port);
+            let to = LockManager { host: ip, ours: ip, version: nlm::V4 };
+            let found = peers(111).find_port(to.service(transport), ip, soon()).await;
+            assert_eq!(found, Ok(port));
         }
     };
     network.enter(|| {
