@@ -4,8 +4,10 @@
 //! A kernel that rebooted knows nothing of the TCP connections of its predecessor: it answers a
 //! segment on one with a reset, or not at all; a living kernel acknowledges it. So old connections
 //! are witnesses: any of them may testify life, those from reserved ports also death, because a user
-//! of the machine can neither open nor reset those. `pulse.rs` makes the kernel ask, `round.rs` hears all lines
-//! of a host at once, `verdict.rs` says what their answers mean together.
+//! of the machine can neither open nor reset those. `round.rs` asks all lines of a host at once,
+//! `verdict.rs` says what their answers mean together, `inquiry.rs` joins the two; they and
+//! `registry.rs` and `line.rs` decide without I/O, and the simulator runs them. `tcp_info.rs` makes
+//! the kernel ask.
 //!
 //! A reset that answers our question is proof. A reset that comes by itself is only a suspicion: it
 //! is reported (`on_reset`), unless another connection of the same kernel answers at once.
@@ -15,13 +17,15 @@
 //! that is granted; [`unwatch`](Liveness::unwatch) when the host has nothing left;
 //! [`probe`](Liveness::probe), on a task of its own, for each `Message::Probe`.
 
-mod line;
-mod pulse;
-mod registry;
-mod round;
+pub mod inquiry;
+pub mod line;
+pub mod pulse;
+pub mod registry;
+pub mod round;
+mod tcp_info;
 #[cfg(test)]
 mod tests;
-mod verdict;
+pub mod verdict;
 mod witness;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -34,20 +38,21 @@ use keeper::identity::{HostKey, Incarnation, Lane, Transport};
 use keeper::request::{ProbeAnswer, Question};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::peer::{LockManager, Peers};
-use line::{End, How, Line};
+use inquiry::{Evidence, LINES_MAX, SAME_KERNEL_MAX, SameKernel};
+use line::Line;
 pub use line::{Opener, Socket};
-use registry::Registry;
-use round::{Round, testimony_of_reset};
-use verdict::{Testimony, verdict};
+use registry::{Registry, Suspect};
+use round::Round;
+pub use tcp_info::Stream;
+use witness::Witness;
 
-/// Three questions, and time for the last answer.
-const SAME_KERNEL_MAX: Duration = Duration::from_secs(10);
 const REACHABLE_MAX: Duration = Duration::from_secs(5);
-/// So many lines of one host are asked, the oldest ones.
-const LINES_MAX: usize = 64;
+/// How often lines are looked at; the first times sooner.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// Witnesses that look for their lock managers at once.
 const CONNECTING_MAX: usize = 256;
 
@@ -89,7 +94,7 @@ pub struct Liveness(Arc<Shared>);
 struct Shared {
     settings: Settings,
     peers: Peers,
-    registry: Mutex<Registry>,
+    registry: Mutex<Registry<Witness>>,
     on_reset: OnReset,
     connecting: Arc<Semaphore>,
     /// Callers may be on threads of their own.
@@ -183,7 +188,7 @@ impl Acquaintance {
     pub fn ended(&self, by_reset: bool) {
         match self.shared.upgrade() {
             Some(shared) => shared.ended(&self.line, by_reset),
-            None => drop(self.line.set_ended(by_reset)),
+            None => drop(self.line.set_ended(by_reset, Instant::now())),
         }
     }
 
@@ -200,7 +205,7 @@ impl Drop for Acquaintance {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Registry> {
+    fn lock(&self) -> MutexGuard<'_, Registry<Witness>> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -210,40 +215,36 @@ impl Shared {
         opener: Opener,
         socket: Arc<dyn Socket>,
     ) -> Acquaintance {
-        // Without keep-alive a silent peer would never be found out; that is no reason to refuse it.
-        let _ = pulse::CALM.apply(socket.stream());
-        let line = Arc::new(Line::new(remote, opener, Arc::downgrade(&socket)));
+        socket.set_rhythm(pulse::CALM);
+        let line = Arc::new(Line::new(remote, opener, Arc::downgrade(&socket), Instant::now()));
         self.lock().insert(line.clone());
         Acquaintance { shared: Arc::downgrade(self), line }
     }
 
     fn ended(self: &Arc<Self>, line: &Arc<Line>, by_reset: bool) {
-        let Some(end) = line.set_ended(by_reset) else { return };
-        self.lock().remove(line);
-        if end.how == How::Reset && line.testifies_death() {
-            for name in line.names() {
-                self.suspect(HostKey::new(line.address, name), end);
-            }
+        let Some(end) = line.set_ended(by_reset, Instant::now()) else { return };
+        let suspects = self.lock().end(line, end);
+        for suspect in suspects {
+            self.suspect(suspect);
         }
     }
 
     /// A line of this host was reset by itself. If others are left, they are asked first: a kernel
     /// that answers on one of its older lines did not reboot.
-    fn suspect(self: &Arc<Self>, host: HostKey, end: End) {
-        let alone = self.lock().lines_of(&host, end.at, 1).is_empty();
+    fn suspect(self: &Arc<Self>, suspect: Suspect) {
         match &self.runtime {
-            Some(runtime) if !alone => {
+            Some(runtime) if !suspect.alone => {
                 let shared = self.clone();
                 runtime.spawn(async move {
-                    let answer = shared.same_kernel(&host, end.at, Some(end.life)).await;
-                    // Whoever locked meanwhile came after the reset: it is too late to suspect it.
-                    let late = shared.lock().has_taken_since(&host, end.at);
-                    if answer != ProbeAnswer::Alive && !late {
+                    let Suspect { host, end, .. } = &suspect;
+                    let answer = shared.same_kernel(host, end.at, Some(end.life)).await;
+                    let confirmed = shared.lock().confirms(&suspect, answer);
+                    if confirmed {
                         (shared.on_reset)(host.address(), host.name());
                     }
                 });
             }
-            _ => (self.on_reset)(host.address(), host.name()),
+            _ => (self.on_reset)(suspect.host.address(), suspect.host.name()),
         }
     }
 
@@ -253,20 +254,19 @@ impl Shared {
         asked: Instant,
         taken: Option<Instant>,
     ) -> ProbeAnswer {
-        let (lines, resets) = {
-            let registry = self.lock();
-            (registry.lines_of(host, asked, LINES_MAX), registry.resets_of(host, asked, LINES_MAX))
-        };
-        let mut round = Round::new(self, lines, asked, true);
-        let listen = async {
-            while !round.is_over() && !taken.is_some_and(|taken| round.hears_life_since(taken)) {
-                round.listen().await;
+        let evidence = Evidence::gather(&self.lock(), host, asked, taken, Instant::now());
+        let mut inquiry = SameKernel::begin(evidence);
+        let mut ended = |line: &Arc<Line>, by_reset| self.ended(line, by_reset);
+        let look = async {
+            let mut pause = PAUSE_MIN;
+            inquiry.look(&mut ended);
+            while !inquiry.is_over() {
+                next_look(&mut pause).await;
+                inquiry.look(&mut ended);
             }
         };
-        let _ = timeout(SAME_KERNEL_MAX, listen).await;
-        let resets = resets.iter().filter_map(testimony_of_reset);
-        let testimonies: Vec<Testimony> = round.testimonies().chain(resets).collect();
-        verdict(&testimonies, taken)
+        let _ = timeout(SAME_KERNEL_MAX, look).await;
+        inquiry.answer()
     }
 
     /// Whether anybody answers there: on a connection that is open, or its lock manager.
@@ -276,10 +276,14 @@ impl Shared {
             let registry = self.lock();
             (registry.lines_of(host, asked, LINES_MAX), registry.lane(host))
         };
-        let mut round = Round::new(self, lines, asked, false);
+        let mut round = Round::new(lines, asked, false);
+        let mut ended = |line: &Arc<Line>, by_reset| self.ended(line, by_reset);
         let lines_answer = async {
+            let mut pause = PAUSE_MIN;
+            round.look(&mut ended);
             while !round.is_over() && !round.hears_life() {
-                round.listen().await;
+                next_look(&mut pause).await;
+                round.look(&mut ended);
             }
             round.hears_life()
         };
@@ -289,6 +293,11 @@ impl Shared {
         let lock_manager_answers = self.peers.answers_null(&lock_manager, lane.transport(), until);
         timeout(REACHABLE_MAX, either(lines_answer, lock_manager_answers)).await.unwrap_or(false)
     }
+}
+
+async fn next_look(pause: &mut Duration) {
+    sleep(*pause).await;
+    *pause = (*pause * 2).min(PAUSE_MAX);
 }
 
 /// For a host of which we do not know by which way it came.

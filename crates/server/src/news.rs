@@ -215,7 +215,9 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<News> {
                 }
                 Release::Unreachable => ("it could not be notified".into(), None),
                 Release::RosterEnd => ("not reclaimed in the grace period".into(), None),
-                Release::Unreclaimed => ("it reported a reboot, and reclaimed nothing".into(), None),
+                Release::Unreclaimed => {
+                    ("it reported a reboot, and reclaimed nothing".into(), None)
+                }
                 Release::Operator(who) => (format!("released by {who}"), Some(who.clone())),
             };
             let text = format!("{} of {host} released: {why}", count(*lost, "lock"));

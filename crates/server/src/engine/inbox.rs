@@ -23,7 +23,10 @@ pub enum Input<S> {
     /// An old connection of this host was reset, unasked.
     Reset(HostKey),
     /// A call came from this address; `local` if it is this machine.
-    Heard { address: IpAddr, local: bool },
+    Heard {
+        address: IpAddr,
+        local: bool,
+    },
     /// A bounded look at the keeper: other inputs wait meanwhile.
     Read(Box<dyn FnOnce(&Keeper) + Send>),
     Timeout,

@@ -1,4 +1,5 @@
-//! A line: one TCP connection between a host and us, whoever opened it.
+//! A line: one TCP connection between a host and us, whoever opened it. No I/O and no clock, so that
+//! the simulator runs the same code on connections of its own.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,24 +7,24 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use keeper::bytes::Name;
-use tokio::net::TcpStream;
 
-use super::pulse::{CALM, Pulse, URGENT};
+use super::pulse::{CALM, Pulse, Rhythm, URGENT};
 
 /// Longer names are nobody's (R6.4).
 const NAME_BYTES_MAX: usize = 1024;
 /// The machine name in the credential and the caller of lock requests may be spelled differently.
 const NAMES_MAX: usize = 3;
 
-/// Whatever owns a socket and lets us look at it.
+/// What can be seen of a connection, and asked of it.
 pub trait Socket: Send + Sync {
-    fn stream(&self) -> &TcpStream;
-}
+    /// `None` if it cannot be seen.
+    fn pulse(&self) -> Option<Pulse>;
 
-impl Socket for TcpStream {
-    fn stream(&self) -> &TcpStream {
-        self
-    }
+    fn set_rhythm(&self, rhythm: Rhythm);
+
+    /// How a connection that is closed ended: true if by a reset. Each end is told once, to its
+    /// owner or here.
+    fn take_end(&self) -> Option<bool>;
 }
 
 /// Who can end a connection at its other end: its kernel alone, or a user as well.
@@ -82,8 +83,7 @@ pub enum How {
 }
 
 impl Line {
-    pub fn new(address: IpAddr, opener: Opener, socket: Weak<dyn Socket>) -> Self {
-        let opened = Instant::now();
+    pub fn new(address: IpAddr, opener: Opener, socket: Weak<dyn Socket>, opened: Instant) -> Self {
         Self {
             address: address.to_canonical(),
             opened,
@@ -154,7 +154,7 @@ impl Line {
     }
 
     pub fn pulse(&self) -> Option<Pulse> {
-        Pulse::of(self.socket()?.stream()).ok()
+        self.socket()?.pulse()
     }
 
     pub fn end(&self) -> Option<End> {
@@ -162,8 +162,7 @@ impl Line {
     }
 
     /// Only the first word on how it ended counts; `None` for later ones.
-    pub fn set_ended(&self, by_reset: bool) -> Option<End> {
-        let at = Instant::now();
+    pub fn set_ended(&self, by_reset: bool, at: Instant) -> Option<End> {
         let life = self.pulse().map_or(self.opened, |pulse| pulse.life.max(self.opened));
         let how = match by_reset {
             true if lock(&self.asking).for_proof > 0 => How::ResetWhenAsked,
@@ -185,11 +184,10 @@ impl Urgent {
         let mut asking = lock(&line.asking);
         asking.all += 1;
         asking.for_proof += usize::from(for_proof);
-        // A socket on which this cannot be set is about to end, and will be seen to.
         if asking.all == 1
             && let Some(socket) = &socket
         {
-            let _ = URGENT.apply(socket.stream());
+            socket.set_rhythm(URGENT);
         }
         drop(asking);
         Self(line, for_proof)
@@ -209,7 +207,7 @@ impl Drop for Urgent {
         if asking.all == 0
             && let Some(socket) = &socket
         {
-            let _ = CALM.apply(socket.stream());
+            socket.set_rhythm(CALM);
         }
     }
 }

@@ -1,35 +1,13 @@
-//! A connection's pulse: what the kernel knows of the other end (TCP_INFO, tcp(7)), and how to make
-//! it ask (keep-alive segments).
+//! A connection's pulse: what is known of the kernel at its other end, and how often it is asked.
 
-use std::io;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
-
-use nix::libc;
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::GetStruct;
-use rustix::net::sockopt::{
-    set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
-};
-
-/// The first 104 bytes of `struct tcp_info`: every kernel fills them.
-type Words = [u32; 26];
-
-#[derive(Clone, Copy)]
-struct TcpInfo;
-nix::getsockopt_impl!(TcpInfo, libc::IPPROTO_TCP, libc::TCP_INFO, Words, GetStruct<Words>);
-
-/// `tcpi_last_ack_recv`, in milliseconds.
-const LAST_ACK_RECEIVED: usize = 14;
-const ESTABLISHED: u8 = 1;
-const CLOSED: u8 = 7;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Pulse {
     pub state: State,
     /// When the other end last acknowledged anything, by data or by an empty segment.
     pub life: Instant,
-    /// Questions since then that nobody answered: keep-alive and window probes, retransmissions.
+    /// Questions since then that were not answered: keep-alive and window probes, retransmissions.
     pub unanswered: u32,
 }
 
@@ -40,22 +18,6 @@ pub enum State {
     Closed,
     /// One side has said goodbye (FIN): what comes now proves nothing.
     Closing,
-}
-
-impl Pulse {
-    pub fn of(socket: impl AsFd) -> io::Result<Self> {
-        let now = Instant::now();
-        let words = getsockopt(&socket, TcpInfo)?;
-        let [state, _, retransmits, probes] = words[0].to_ne_bytes();
-        let state = match state {
-            ESTABLISHED => State::Established,
-            CLOSED => State::Closed,
-            _ => State::Closing,
-        };
-        let silent = Duration::from_millis(u64::from(words[LAST_ACK_RECEIVED]));
-        let life = now.checked_sub(silent).unwrap_or(now);
-        Ok(Self { state, life, unanswered: u32::from(probes.max(retransmits)) })
-    }
 }
 
 /// How often the kernel asks a silent peer whether it is there.
@@ -76,15 +38,3 @@ pub const CALM: Rhythm =
 /// is out of reach: asking must not end a connection.
 pub const URGENT: Rhythm =
     Rhythm { idle: Duration::from_secs(1), every: Duration::from_secs(3), count: 100 };
-
-impl Rhythm {
-    pub fn apply(self, socket: impl AsFd) -> io::Result<()> {
-        let socket = socket.as_fd();
-        set_tcp_keepcnt(socket, self.count)?;
-        set_tcp_keepintvl(socket, self.every)?;
-        set_socket_keepalive(socket, true)?;
-        // Last: setting this starts the kernel's timer anew, with what was set before.
-        set_tcp_keepidle(socket, self.idle)?;
-        Ok(())
-    }
-}

@@ -1,4 +1,5 @@
-//! Which lines lead to which host, those that were reset lately, and who holds locks.
+//! Which lines lead to which host, those that were reset lately, and who holds locks. No I/O and no
+//! clock; `W` is what keeps a witness up for as long as it exists.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -7,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use keeper::bytes::Name;
 use keeper::identity::{HostKey, Incarnation, Lane};
+use keeper::request::ProbeAnswer;
 
-use super::line::{How, Line};
-use super::witness::Witness;
+use super::line::{End, How, Line};
+use super::round::testimony_of_reset;
+use super::verdict::Testimony;
 
 /// A reset is remembered for as long as a rebooted client repeats its notice.
 pub const REMEMBERED: Duration = Duration::from_secs(15 * 60);
@@ -19,21 +22,32 @@ const RESETS_MAX: usize = 8192;
 /// hosts whose state changes without a reboot.
 const INCARNATIONS_MAX: usize = 4;
 
-#[derive(Default)]
-pub struct Registry {
+pub struct Registry<W> {
     open: HashMap<IpAddr, Vec<Arc<Line>>>,
     resets: HashMap<IpAddr, VecDeque<Arc<Line>>>,
     /// The addresses of all resets that are remembered, the oldest first.
     resets_in_order: VecDeque<IpAddr>,
-    holders: HashMap<IpAddr, Vec<Holder>>,
+    holders: HashMap<IpAddr, Vec<Holder<W>>>,
     witnesses: usize,
 }
 
+impl<W> Default for Registry<W> {
+    fn default() -> Self {
+        Self {
+            open: HashMap::new(),
+            resets: HashMap::new(),
+            resets_in_order: VecDeque::new(),
+            holders: HashMap::new(),
+            witnesses: 0,
+        }
+    }
+}
+
 /// A host that holds locks.
-struct Holder {
+struct Holder<W> {
     name: Name,
     lane: Lane,
-    witness: Option<Witness>,
+    witness: Option<W>,
     /// When it last took a lock, by the state that the request carried.
     taken: Vec<(Incarnation, Instant)>,
 }
@@ -45,14 +59,22 @@ pub struct Candidate {
     pub is_named: bool,
 }
 
-impl Registry {
+/// A host of which a line was reset by itself.
+pub struct Suspect {
+    pub host: HostKey,
+    pub end: End,
+    /// It has no other line that could be asked first.
+    pub alone: bool,
+}
+
+impl<W> Registry<W> {
     pub fn insert(&mut self, line: Arc<Line>) {
         self.open.entry(line.address).or_default().push(line);
     }
 
     /// Takes out a line that has ended. What it knew of the other end's kernel passes on to lines
     /// that were opened while it lived.
-    pub fn remove(&mut self, line: &Arc<Line>) {
+    fn remove(&mut self, line: &Arc<Line>) {
         let Some(there) = self.open.get_mut(&line.address) else { return };
         if let Some(at) = there.iter().position(|other| Arc::ptr_eq(other, line)) {
             there.swap_remove(at);
@@ -116,15 +138,41 @@ impl Registry {
     }
 
     /// Lines of that host, opened before that, that were reset lately.
-    pub fn resets_of(&self, host: &HostKey, before: Instant, max: usize) -> Vec<Arc<Line>> {
-        let now = Instant::now();
+    pub fn resets_of(
+        &self,
+        host: &HostKey,
+        before: Instant,
+        max: usize,
+        now: Instant,
+    ) -> Vec<Testimony> {
         let there = self.resets.get(&host.address()).into_iter().flatten().rev();
         there
             .filter(|line| line.opened <= before && line.is_of(host.name()))
             .filter(|line| line.end().is_some_and(|end| !is_old(end.at, now)))
             .take(max)
-            .cloned()
+            .filter_map(testimony_of_reset)
             .collect()
+    }
+
+    /// Takes out a line that has ended, and says whose reboot that may be a sign of.
+    pub fn end(&mut self, line: &Arc<Line>, end: End) -> Vec<Suspect> {
+        self.remove(line);
+        if end.how != How::Reset || !line.testifies_death() {
+            return Vec::new();
+        }
+        let names = line.names().into_iter();
+        let suspect = |name| {
+            let host = HostKey::new(line.address, name);
+            let alone = self.lines_of(&host, end.at, 1).is_empty();
+            Suspect { host, end, alone }
+        };
+        names.map(suspect).collect()
+    }
+
+    /// Whether a reset that came by itself is a sign of a reboot, given what the other lines of the
+    /// host say. A host that has locked since came after the reset: it is too late to suspect it.
+    pub fn confirms(&self, suspect: &Suspect, answer: ProbeAnswer) -> bool {
+        answer != ProbeAnswer::Alive && !self.has_taken_since(&suspect.host, suspect.end.at)
     }
 
     /// The host holds locks. Answers false if that was known; else `witness` is asked for one,
@@ -134,7 +182,7 @@ impl Registry {
         host: &HostKey,
         lane: Lane,
         witnesses_max: usize,
-        witness: impl FnOnce() -> Option<Witness>,
+        witness: impl FnOnce() -> Option<W>,
     ) -> bool {
         let there = self.holders.entry(host.address()).or_default();
         if there.iter().any(|holder| holder.name == *host.name()) {
@@ -166,7 +214,7 @@ impl Registry {
         self.holder(host).map(|holder| holder.lane)
     }
 
-    fn holder(&self, host: &HostKey) -> Option<&Holder> {
+    fn holder(&self, host: &HostKey) -> Option<&Holder<W>> {
         self.holders.get(&host.address())?.iter().find(|holder| holder.name == *host.name())
     }
 
@@ -187,7 +235,7 @@ impl Registry {
         }
     }
 
-    pub fn has_taken_since(&self, host: &HostKey, then: Instant) -> bool {
+    fn has_taken_since(&self, host: &HostKey, then: Instant) -> bool {
         let there = self.holders.get(&host.address()).into_iter().flatten();
         let mut holders = there.filter(|holder| holder.name.names_same_machine(host.name()));
         holders.any(|holder| holder.taken.iter().any(|(_, at)| *at > then))
@@ -207,7 +255,7 @@ fn is_old(at: Instant, now: Instant) -> bool {
 }
 
 #[cfg(test)]
-impl Registry {
+impl<W> Registry<W> {
     /// Open lines, remembered resets.
     pub fn sizes(&self) -> (usize, usize) {
         let resets: usize = self.resets.values().map(VecDeque::len).sum();

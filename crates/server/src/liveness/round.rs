@@ -1,11 +1,9 @@
-//! One round of questions: the lines of a host are asked all at once, and heard until they have
-//! answered or the time is over.
+//! One round of questions: the lines of a host are asked all at once, and looked at until they have
+//! answered or the time is over. No I/O and no clock.
 
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Shared;
 use super::line::{How, Line, Urgent};
 use super::pulse::{Pulse, State};
 use super::registry::Candidate;
@@ -15,17 +13,16 @@ use super::verdict::{Said, Testimony};
 const STEP: Duration = Duration::from_millis(20);
 /// So many questions without an answer are silence.
 const UNANSWERED_MAX: u32 = 3;
-/// How often the lines are looked at; the first times sooner.
-const PAUSE_MIN: Duration = Duration::from_millis(2);
-const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-pub struct Round<'a> {
-    shared: &'a Arc<Shared>,
+pub struct Round {
     /// Signs of life after this count.
     asked: Instant,
     lines: Vec<Asked>,
-    pause: Duration,
 }
+
+/// Told of lines that are seen to have ended, and whether by a reset; must call
+/// [`Line::set_ended`].
+pub type OnEnded<'a> = &'a mut dyn FnMut(&Arc<Line>, bool);
 
 struct Asked {
     urgent: Urgent,
@@ -35,35 +32,21 @@ struct Asked {
     said: Option<Said>,
 }
 
-impl<'a> Round<'a> {
-    pub fn new(
-        shared: &'a Arc<Shared>,
-        candidates: Vec<Candidate>,
-        asked: Instant,
-        for_proof: bool,
-    ) -> Self {
+impl Round {
+    /// Begins to ask. Not with the registry locked: if a line has just lost its owner, this ends it.
+    pub fn new(candidates: Vec<Candidate>, asked: Instant, for_proof: bool) -> Self {
         let ask = |Candidate { line, is_named }| {
             let before = line.pulse().map_or(asked, |pulse| pulse.life);
             Asked { urgent: Urgent::new(line, for_proof), is_named, before, said: None }
         };
         let lines = candidates.into_iter().map(ask).collect();
-        Self { shared, asked, lines, pause: PAUSE_MIN }
+        Self { asked, lines }
     }
 
-    /// Waits a little and hears what has been said by now.
-    pub async fn listen(&mut self) {
-        self.look();
-        if self.is_over() {
-            return;
-        }
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
-        self.look();
-    }
-
-    fn look(&mut self) {
+    /// Hears what has been said by now.
+    pub fn look(&mut self, ended: OnEnded<'_>) {
         for line in self.lines.iter_mut().filter(|line| line.said.is_none()) {
-            line.said = line.hear(self.shared, self.asked);
+            line.said = line.hear(self.asked, ended);
         }
     }
 
@@ -89,13 +72,13 @@ impl<'a> Round<'a> {
 }
 
 impl Asked {
-    fn hear(&self, shared: &Arc<Shared>, asked: Instant) -> Option<Said> {
+    fn hear(&self, asked: Instant, ended: OnEnded<'_>) -> Option<Said> {
         let line = self.urgent.line();
         if let Some(end) = line.end() {
             return Some(end.how.into());
         }
         let socket = line.socket()?;
-        let Ok(pulse) = Pulse::of(socket.stream()) else { return Some(Said::Nothing) };
+        let Some(pulse) = socket.pulse() else { return Some(Said::Nothing) };
         match pulse.state {
             State::Established => {
                 let heard = pulse.life > asked + STEP || pulse.life > self.before + STEP;
@@ -104,8 +87,7 @@ impl Asked {
             State::Closing => Some(Said::Nothing),
             State::Closed => {
                 // Its own task may be busy elsewhere. If it has taken the error, it will tell.
-                let error = socket.stream().take_error().ok()??;
-                shared.ended(line, is_reset(&error));
+                ended(line, socket.take_end()?);
                 line.end().map(|end| end.how.into())
             }
         }
@@ -142,9 +124,4 @@ impl From<How> for Said {
             How::Otherwise => Said::Nothing,
         }
     }
-}
-
-/// Only a reset of a connection in which nobody had said goodbye has this error.
-pub fn is_reset(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::ConnectionReset
 }

@@ -9,7 +9,7 @@ mod transport;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use keeper::bytes::Name;
@@ -30,7 +30,11 @@ struct Station {
     /// Names of hosts of which a connection was reset by itself.
     resets: Arc<Mutex<Vec<Name>>>,
     open: Arc<AtomicUsize>,
+    streams: Streams,
 }
+
+/// The sockets that were accepted, in order.
+type Streams = Arc<Mutex<Vec<Weak<TcpStream>>>>;
 
 impl Station {
     async fn at(address: &str, settings: Settings) -> Self {
@@ -41,12 +45,17 @@ impl Station {
         let liveness = Liveness::new(settings, peers, Arc::new(on_reset));
         let listener = TcpListener::bind(address).await.unwrap();
         let (at, open) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
-        tokio::spawn(accept(listener, liveness.clone(), open.clone()));
-        Self { liveness, at, resets, open }
+        let streams = Streams::default();
+        tokio::spawn(accept(listener, liveness.clone(), open.clone(), streams.clone()));
+        Self { liveness, at, resets, open, streams }
     }
 
     fn resets(&self) -> usize {
         self.resets.lock().unwrap().len()
+    }
+
+    fn first_stream(&self) -> Arc<TcpStream> {
+        self.streams.lock().unwrap()[0].upgrade().unwrap()
     }
 
     /// Waits until so many connections are open here.
@@ -59,10 +68,16 @@ impl Station {
     }
 }
 
-async fn accept(listener: TcpListener, liveness: Liveness, open: Arc<AtomicUsize>) {
+async fn accept(
+    listener: TcpListener,
+    liveness: Liveness,
+    open: Arc<AtomicUsize>,
+    streams: Streams,
+) {
     loop {
         let (stream, remote) = listener.accept().await.unwrap();
         let stream = Arc::new(stream);
+        streams.lock().unwrap().push(Arc::downgrade(&stream));
         let acquaintance = liveness.opened(remote.ip(), Opener::Kernel, stream.clone());
         let open = open.clone();
         tokio::spawn(async move {
@@ -77,7 +92,7 @@ async fn accept(listener: TcpListener, liveness: Liveness, open: Arc<AtomicUsize
                     }
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                     Err(error) => {
-                        let by_reset = super::round::is_reset(&error);
+                        let by_reset = super::tcp_info::is_reset(&error);
                         return end(&open, &acquaintance, by_reset);
                     }
                 }

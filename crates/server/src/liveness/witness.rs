@@ -9,7 +9,7 @@ use keeper::bytes::Name;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, interval_at, sleep};
 
-use super::round::is_reset;
+use super::tcp_info::is_reset;
 use super::{Acquaintance, Opener, Shared};
 use crate::peer::{LockManager, PeerStream};
 

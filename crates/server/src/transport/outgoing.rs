@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use wire::{Message, record};
 
 use super::Peer;
-use crate::liveness::{Acquaintance, Liveness, Opener, Socket};
+use crate::liveness::{Acquaintance, Liveness, Opener, Stream};
 use crate::tenure::Tenure;
 
 pub struct Outgoing {
@@ -289,7 +289,7 @@ impl Outgoing {
     }
 }
 
-impl Socket for Outgoing {
+impl Stream for Outgoing {
     fn stream(&self) -> &TcpStream {
         &self.socket
     }

@@ -3,7 +3,8 @@
 use keeper::identity::{Lane, Transport};
 use rustix::net::sockopt::{tcp_keepidle, tcp_keepintvl};
 
-use super::super::pulse::{CALM, Pulse, Rhythm, State};
+use super::super::Socket;
+use super::super::pulse::{CALM, Rhythm, State};
 use super::super::registry::Registry;
 use super::super::witness::Witness;
 use super::*;
@@ -28,9 +29,8 @@ async fn a_peer_that_acknowledges_is_alive_and_is_asked_in_peace_again() {
     let begun = Instant::now();
     assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Alive);
     assert!(begun.elapsed() < Duration::from_secs(5), "it took as long as silence does");
-    let lines = station.liveness.0.lock().lines_of(&alice(), Instant::now(), 9);
-    let socket = lines[0].line.socket().unwrap();
-    let rhythm = (tcp_keepidle(socket.stream()), tcp_keepintvl(socket.stream()));
+    let socket = station.first_stream();
+    let rhythm = (tcp_keepidle(&*socket), tcp_keepintvl(&*socket));
     assert_eq!(rhythm, (Ok(Duration::from_secs(60)), Ok(Duration::from_secs(30))));
     drop(line);
 }
@@ -76,7 +76,7 @@ async fn a_peer_that_said_goodbye_is_not_asked() {
     let line = station.liveness.opened("127.0.0.1".parse().unwrap(), Opener::Kernel, ours.clone());
     line.named(b"a");
     drop(peer);
-    until(|| Pulse::of(&*ours).unwrap().state == State::Closing).await;
+    until(|| ours.pulse().unwrap().state == State::Closing).await;
     let begun = Instant::now();
     assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
     assert!(begun.elapsed() < Duration::from_secs(2));
@@ -252,9 +252,7 @@ async fn thousands_of_questions_may_be_open_at_once() {
     let answers = probes.join_all().await;
     assert!(answers.iter().all(|answer| *answer == ProbeAnswer::Alive));
     assert!(begun.elapsed() < Duration::from_secs(9));
-    let lines = station.liveness.0.lock().lines_of(&alice(), Instant::now(), 9);
-    let socket = lines[0].line.socket().unwrap();
-    assert_eq!(tcp_keepidle(socket.stream()), Ok(Duration::from_secs(60)));
+    assert_eq!(tcp_keepidle(&*station.first_stream()), Ok(Duration::from_secs(60)));
 }
 
 #[tokio::test]

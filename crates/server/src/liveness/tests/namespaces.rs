@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::SAME_KERNEL_MAX;
 use super::super::line::{End, How};
+use super::super::registry::Suspect;
 use super::network::Network;
 use super::*;
 
@@ -207,7 +208,7 @@ fn a_rebooted_kernel_behind_a_firewall_is_neither_alive_nor_proven_gone() {
         machine.call(AT).await;
         station.until_open(1).await;
         let lines = || station.liveness.0.lock().lines_of(&alice(), Instant::now(), 9);
-        let old = lines().remove(0).line.socket().unwrap().stream().peer_addr().unwrap();
+        let old = station.first_stream().peer_addr().unwrap();
         machine.crash().await;
         // A firewall that drops what it does not know: here, segments for the old connection.
         let port = old.port().to_string();
@@ -258,7 +259,7 @@ fn who_has_locked_since_is_not_suspected_for_an_earlier_reset() {
         station.liveness.watch(&alice(), lane());
         for (locks, reported) in [(true, 0), (false, 1)] {
             let end = if locks { end } else { End { at: Instant::now(), ..end } };
-            station.liveness.0.suspect(alice(), end);
+            station.liveness.0.suspect(Suspect { host: alice(), end, alone: false });
             if locks {
                 station.liveness.took(&alice(), STATE, Instant::now());
             }
@@ -278,8 +279,7 @@ fn unsent_data_does_not_hide_a_silent_peer() {
         station.until_open(1).await;
         machine.crash().await;
         // Now the kernel sends this again, ever more rarely, and no keep-alive.
-        let lines = station.liveness.0.lock().lines_of(&alice(), Instant::now(), 9);
-        lines[0].line.socket().unwrap().stream().try_write(b"reply").unwrap();
+        station.first_stream().try_write(b"reply").unwrap();
         assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
     });
 }

@@ -8,7 +8,8 @@ use tokio::task::JoinSet;
 use wire::Message;
 use wire::rpc::{Credential, Groups, MachineName, SysCredential};
 
-use super::super::pulse::{Pulse, State};
+use super::super::Socket;
+use super::super::pulse::State;
 use super::*;
 use crate::locks::{Locks, restore};
 use crate::rpc::dispatch::Dispatcher;
@@ -133,7 +134,7 @@ async fn a_reset_that_is_met_while_writing_is_seen() {
             true => abort(peer),
             false => outgoing.close(),
         }
-        until(|| Pulse::of(outgoing.socket()).unwrap().state != State::Established).await;
+        until(|| outgoing.socket().pulse().unwrap().state != State::Established).await;
         outgoing.send([Message { head: b"gone"[..].into(), payload: Default::default() }]);
         assert!(outgoing.is_broken());
         assert_eq!(outgoing.was_reset(), resets);

@@ -14,8 +14,8 @@ use keeper::request::{
 };
 use wire::nlm::{self, Status, Version, Versioned};
 
-use super::reply::ReplyFormat;
 use super::super::source;
+use super::reply::ReplyFormat;
 use super::{Kind, Nlm};
 use crate::engine::request::Request;
 use crate::files::{LockTarget, Needs};
