@@ -16,6 +16,7 @@ mod one_way;
 mod own_addresses;
 pub mod permission;
 mod ports;
+mod status_monitor;
 mod tcp;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -53,7 +53,7 @@ impl Peers {
         Ok(Connection::over(self.open(to, ours, &options).await?, to, &options))
     }
 
-    fn stream_options(&self, ours: IpAddr, until: Instant) -> Options {
+    pub(super) fn stream_options(&self, ours: IpAddr, until: Instant) -> Options {
         Options {
             source: Some(ours),
             reserved_port: self.0.settings.reserved_ports,
@@ -65,7 +65,7 @@ impl Peers {
 
     /// From a reserved port if the options ask for one and there is one, else from any: most peers
     /// do not look at it.
-    async fn open(
+    pub(super) async fn open(
         &self,
         to: SocketAddr,
         ours: IpAddr,

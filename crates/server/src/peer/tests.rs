@@ -9,6 +9,7 @@ mod rpcbind;
 #[allow(dead_code, reason = "the tests of the whole server use it too")]
 #[path = "../../tests/support/scripted.rs"]
 pub(crate) mod scripted;
+mod status_monitor;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
