@@ -10,6 +10,7 @@ use keeper::identity::GrantId;
 use keeper::request::{GrantAnswer, Mode};
 
 use crate::cells::{FILES, draw_range};
+use crate::connections::Purpose;
 use crate::engine::Answered;
 use crate::packet::{Call, Request};
 use crate::queue::SECOND;
@@ -30,7 +31,9 @@ impl World {
             return;
         }
         self.faults += 1;
-        match self.random.below(7) {
+        match self.random.below(9) {
+            7 => self.forge_death(liar),
+            8 => self.spoof_notice(liar),
             0 | 1 => self.forge_notice(liar),
             2 => self.forge_free_all(liar),
             3 | 4 => self.forge_for_another(liar),
@@ -73,6 +76,36 @@ impl World {
             format!("mallory forges a notice: {name} is in state {state} (from {from})")
                 .replace("mallory", &w.hosts[liar].short_name())
         });
+        let request =
+            self.loose_request(liar, from, name.clone(), Call::Notify { name, state }, false);
+        self.send_to_server(&request);
+    }
+
+    /// A user of the victim's machine connects from an unreserved port and resets that connection
+    /// just after a notice that was sent in the victim's name.
+    fn forge_death(&mut self, liar: usize) {
+        let victim = self.random.index(self.hosts.len());
+        if !self.reachable(victim) || !self.server.open {
+            return;
+        }
+        let life = self.hosts[victim].life;
+        self.open_connection(victim, life, Purpose::User);
+        self.spoof_notice_of(liar, victim);
+        let pause = self.random.between(20, 9 * SECOND);
+        self.later(pause, Event::UserReset { host: victim });
+    }
+
+    /// A datagram in the name of the victim, with its address as source.
+    fn spoof_notice(&mut self, liar: usize) {
+        let victim = self.random.index(self.hosts.len());
+        self.spoof_notice_of(liar, victim);
+    }
+
+    fn spoof_notice_of(&mut self, liar: usize, victim: usize) {
+        let it = &self.hosts[victim];
+        let (from, name, state) = (it.address, it.name.clone(), it.state.wrapping_add(2));
+        self.tally.reach("notice with a spoofed source");
+        self.tell(|_| format!("a notice of {name} in state {state} is sent in its name"));
         let request =
             self.loose_request(liar, from, name.clone(), Call::Notify { name, state }, false);
         self.send_to_server(&request);

@@ -6,6 +6,7 @@ use keeper::identity::{ClientId, LockId};
 use keeper::request::{OperatorAction, OperatorRequest};
 use server::engine::request::Request as Asked;
 
+use crate::connections::Purpose;
 use crate::engine::Input;
 use crate::queue::{Ms, SECOND};
 use crate::server::CommitFault;
@@ -19,7 +20,12 @@ impl World {
         let host = self.random.index(self.hosts.len());
         match self.random.below(100) {
             0..=15 => self.crash_host(host),
-            16..=39 => self.cut_link(host),
+            16..=36 => self.cut_link(host),
+            37 => self.cut_everybody(),
+            38..=39 => {
+                self.crash_host(host);
+                self.crash_server(false);
+            }
             40..=51 => self.crash_server(false),
             52..=58 => self.crash_server(true),
             59..=62 => {
@@ -66,6 +72,21 @@ impl World {
         self.later(pause, Event::Mend { host });
     }
 
+    /// The server restarts, and nobody can reach it for longer than the window.
+    fn cut_everybody(&mut self) {
+        self.fault("outage longer than the window");
+        self.tell(|_| "nobody can reach the server".to_owned());
+        let window = self.scenario.config.window.as_millis() as Ms;
+        for host in 0..self.hosts.len() {
+            self.links[host].cut_to_server = true;
+            self.links[host].cut_to_host = true;
+            let pause = window + self.random.between(20 * SECOND, 2 * window);
+            self.later(pause, Event::Mend { host });
+        }
+        let power = self.random.percent(50);
+        self.crash_server(power);
+    }
+
     pub fn mend_link(&mut self, host: usize) {
         self.links[host].cut_to_host = false;
         self.links[host].cut_to_server = false;
@@ -73,11 +94,26 @@ impl World {
         self.tell(|w| format!("{} is connected again", w.hosts[host].name));
     }
 
-    /// A sign of life that is not a request of ours: a file operation.
+    /// A file operation: a sign of life that is no lock request.
     fn heard(&mut self, host: usize) {
-        if self.reachable(host) && self.server.open {
-            let address = self.hosts[host].address;
-            self.input(Input::Heard { address, local: false });
+        let life = self.hosts[host].life;
+        self.mount(host, life);
+    }
+
+    pub fn mount(&mut self, host: usize, life: u32) {
+        if self.hosts[host].life == life && self.reachable(host) && self.server.open {
+            self.connected(host, life, Purpose::File);
+        }
+    }
+
+    /// The server is back: clients with something to read or write connect anew.
+    pub fn clients_reconnect(&mut self) {
+        for host in 0..self.hosts.len() {
+            if self.random.percent(60) {
+                let pause = self.random.between(5, 40 * SECOND);
+                let life = self.hosts[host].life;
+                self.later(pause, Event::Mount { host, life });
+            }
         }
     }
 

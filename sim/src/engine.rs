@@ -9,7 +9,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use keeper::Keeper;
-use keeper::bytes::Name;
 use keeper::identity::{self, GrantId, NoticeId, RequestId};
 use keeper::time::Time;
 use server::engine::batch::{Batch, Committing, Decider, DurableBatch};
@@ -20,6 +19,7 @@ use server::rpc::order::{Order, OrderKey};
 use server::transport::Transport;
 use store::Token;
 
+use crate::connections::Connections;
 use crate::packet::{Answer, Request};
 use crate::queue::Ms;
 
@@ -120,9 +120,9 @@ pub struct Engine {
     pub unanswered: usize,
     /// What was sent and not answered yet, and who may answer.
     pub attempts: BTreeMap<Answered, IpAddr>,
-    /// Lives of the hosts that we have or had connections of, which the server cannot see, and since
-    /// when.
-    pub connections: BTreeMap<(IpAddr, Name), BTreeMap<u32, Ms>>,
+    pub connections: Connections,
+    /// When requests entered the inbox.
+    pub entered: BTreeMap<RequestId, Ms>,
     next_request: u64,
     pub gathering: bool,
     pub timer: Option<Ms>,
@@ -140,7 +140,8 @@ impl Engine {
             stage: None,
             unanswered: 0,
             attempts: BTreeMap::new(),
-            connections: BTreeMap::new(),
+            connections: Connections::default(),
+            entered: BTreeMap::new(),
             next_request: 0,
             gathering: false,
             timer: None,

@@ -23,8 +23,6 @@ pub struct Host {
     pub kind: Kind,
     pub name: Name,
     pub address: IpAddr,
-    /// Every address that it ever had.
-    pub addresses: Vec<IpAddr>,
     /// Where its reboot notices come from; another address on a dual-stack host.
     pub notice_address: IpAddr,
     pub lanes: Vec<Lane>,
@@ -32,6 +30,14 @@ pub struct Host {
     pub last_process: usize,
     /// Its status monitor answers notices but matches none of them (DNS that disagrees).
     pub deaf: bool,
+    /// A firewall lets none of our calls through: no notice, no callback, no witness.
+    pub firewalled: bool,
+    /// A firewall drops segments of connections that it does not know, instead of a reset.
+    pub drops_unknown: bool,
+    /// The same machine under another address: as that it boots the next time.
+    pub successor: Option<usize>,
+    /// It waits for GRANTED and hardly ever asks again.
+    pub waits_only: bool,
     /// Its status monitor starts before its notifier, and answers the state before (SM_STAT).
     pub answers_old_state: bool,
     /// False if it only ever sends NM_LOCK.
@@ -99,12 +105,15 @@ impl Host {
             kind,
             name: Name::from(name),
             address,
-            addresses: vec![address],
             notice_address: address,
             lanes,
             first_process: 0,
             last_process: 0,
             deaf: false,
+            firewalled: false,
+            drops_unknown: false,
+            successor: None,
+            waits_only: false,
             answers_old_state: false,
             monitored: true,
             up: true,
@@ -119,6 +128,10 @@ impl Host {
             never_back: false,
             healthy_since: 0,
         }
+    }
+
+    pub fn is(&self, address: IpAddr, name: &Name) -> bool {
+        self.address == address && self.name == *name
     }
 
     pub fn short_name(&self) -> String {

@@ -145,6 +145,8 @@ pub struct Model {
     pub commit_began: Ms,
     /// Of this epoch.
     pub probes: BTreeMap<(ClientId, Question), ProbeAnswer>,
+    /// What was last said of any kernel of a host.
+    pub kernels: BTreeMap<ClientId, ProbeAnswer>,
     pub resets: BTreeSet<ClientId>,
     pub failed_notices: BTreeSet<ClientId>,
     pub notices: BTreeMap<NoticeId, ClientId>,
@@ -201,6 +203,7 @@ impl Model {
             reclaims: BTreeMap::new(),
             commit_began: 0,
             probes: BTreeMap::new(),
+            kernels: BTreeMap::new(),
             resets: BTreeSet::new(),
             failed_notices: BTreeSet::new(),
             notices: BTreeMap::new(),
@@ -232,6 +235,7 @@ impl Model {
         self.grants.clear();
         self.asked.clear();
         self.probes.clear();
+        self.kernels.clear();
         self.resets.clear();
         self.failed_notices.clear();
         self.notices.clear();
@@ -257,22 +261,6 @@ impl Model {
 
     pub fn block(&self, wait: Wait) -> Block {
         self.blocks.get(&wait).copied().unwrap_or_default()
-    }
-
-    /// Lives that hold or await something, among these processes.
-    pub fn lives_of(&self, processes: std::ops::Range<usize>) -> BTreeSet<u32> {
-        let held = self.table[processes.clone()]
-            .iter()
-            .flatten()
-            .flatten()
-            .filter(|cell| cell.strength > 0)
-            .map(|cell| cell.life);
-        let waiting = self
-            .waiters
-            .iter()
-            .filter(|waiting| processes.contains(&waiting.process))
-            .map(|w| self.block(w.key()).life);
-        held.chain(waiting).collect()
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use keeper::bytes::{Name, OwnerTag};
-use keeper::config::{Config, GraceMode, Limits, Unreachable};
+use keeper::config::{Config, GraceMode, Limits, Unreachable, Verify};
 use keeper::identity::{Lane, Transport};
 use keeper::request::Form;
 use server::rpc::duplicates::Bounds;
@@ -75,6 +75,13 @@ impl Scenario {
         let config = Config {
             window: Duration::from_millis(random.between(20, 90) * SECOND),
             grace: if random.percent(50) { GraceMode::Strict } else { GraceMode::Instant },
+            verify: *random.pick(&[
+                Verify::SignsOfLife,
+                Verify::SignsOfLife,
+                Verify::SignsOfLife,
+                Verify::Ask,
+                Verify::Address,
+            ]),
             unreachable: *random.pick(&[
                 Unreachable::OnDemand,
                 Unreachable::OnDemand,
@@ -137,6 +144,16 @@ impl Scenario {
             all.push(Host::new(Kind::Windows, "heidi", v4(8), vec![tcp(first)]));
             all.push(Host::new(Kind::Windows, "ivan.example.com", v4(9), vec![tcp(second)]));
         }
+        if random.percent(30) {
+            // Another machine that is called like one of the others.
+            all.push(Host::new(Kind::Linux, "bob", v4(12), vec![tcp(second)]));
+        }
+        if random.percent(25) {
+            let mut later = Host::new(Kind::Linux, "bob", v4(22), vec![tcp(first)]);
+            later.up = false;
+            all[1].successor = Some(all.len());
+            all.push(later);
+        }
         all.push(Host::new(Kind::Watcher, "watcher", v4(90), vec![udp(first)]));
         all.push(Host::new(Kind::Adversary, "mallory", v4(66), vec![tcp(first)]));
         let mut processes = Vec::new();
@@ -148,6 +165,9 @@ impl Scenario {
             }
             host.deaf = host.kind == Kind::Linux && random.percent(10);
             host.answers_old_state = random.percent(20);
+            host.firewalled = host.kind == Kind::Linux && random.percent(6);
+            host.drops_unknown = random.percent(15);
+            host.waits_only = host.kind == Kind::Linux && random.percent(10);
             host.monitored = !random.percent(5);
             host.first_process = processes.len();
             let each = if host.kind == Kind::Watcher { 0 } else { random.between(2, 3) as usize };

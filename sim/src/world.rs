@@ -2,9 +2,10 @@
 //! thread, and nothing in it asks the machine for time or chance.
 
 use std::rc::Rc;
+use std::sync::Weak;
 
 use keeper::bytes::Handle;
-use keeper::identity::{ClientId, GrantId};
+use keeper::identity::{ClientId, GrantId, HostKey};
 use keeper::request::{GrantAnswer, Question};
 
 use crate::ask;
@@ -44,7 +45,27 @@ pub enum Event {
         life: u32,
         client: ClientId,
         question: Question,
-        lives: Vec<u32>,
+    },
+    /// The server looks at all its connections, or at those of a host that it asks about.
+    Connections {
+        life: u32,
+    },
+    Look {
+        life: u32,
+        id: u64,
+    },
+    Witness {
+        life: u32,
+        host: HostKey,
+        alive: Weak<()>,
+    },
+    /// A host reads and writes files.
+    Mount {
+        host: usize,
+        life: u32,
+    },
+    UserReset {
+        host: usize,
     },
 
     StartServer {
@@ -274,9 +295,16 @@ impl World {
             Event::ToHost { host, life, message } => self.deliver(host, life, message),
             Event::Answered { life, host, what, answer } => self.answered(life, host, what, answer),
             Event::AttemptTimedOut { life, what } => self.attempt_timed_out(life, what),
-            Event::Probed { life, client, question, lives } => {
-                self.probe_ends(life, client, question, &lives);
+            Event::Probed { life, client, question } => {
+                self.if_alive(life, |w| w.probe_ends(client, question));
             }
+            Event::Connections { life } => self.if_alive(life, Self::look_at_connections),
+            Event::Look { life, id } => self.if_alive(life, |w| w.look(id)),
+            Event::Witness { life, host, alive } => {
+                self.if_alive(life, |w| w.keep_witness(host, alive));
+            }
+            Event::Mount { host, life } => self.mount(host, life),
+            Event::UserReset { host } => self.reset_user_connections(host),
             Event::StartServer { life } => self.start_server(life),
             Event::CrashServer { life, power } => {
                 if life == self.server.life && self.phase == Phase::Faults {

@@ -53,6 +53,8 @@ pub struct Tracked {
     pub pending: Option<PendingReboot>,
     /// When it last sent a reclaim in this epoch.
     pub reclaimed: Option<Duration>,
+    /// When its last LOCK came.
+    pub last_lock: Option<Duration>,
 }
 
 /// Signs of a reboot without proof (R6.2).
@@ -84,6 +86,11 @@ impl Tracked {
     /// Those that carry no state, and shares, which never do, say nothing.
     pub fn has_strangers(&self) -> bool {
         self.taken_as.keys().any(|taken| *taken != self.row.incarnation)
+    }
+
+    /// Whether it has locks or waiters of another incarnation than these two.
+    pub fn has_others(&self, one: Incarnation, other: Option<Incarnation>) -> bool {
+        self.taken_as.keys().any(|taken| *taken != one && Some(*taken) != other)
     }
 
     /// The first incarnation that it has something of.
@@ -146,6 +153,7 @@ impl Clients {
             unreached: false,
             pending: None,
             reclaimed: None,
+            last_lock: None,
         };
         self.rows.insert(id, tracked);
     }

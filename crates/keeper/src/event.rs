@@ -186,6 +186,8 @@ pub enum Release {
     Unreachable,
     /// Not reclaimed by a host that reported a reboot, and has taken other locks since.
     Unreclaimed,
+    /// Taken by a kernel that is proven gone, while a later one is not.
+    OldKernel,
     /// Recovered from a roster and not reclaimed.
     RosterEnd,
     Operator(Name),

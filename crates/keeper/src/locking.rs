@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::bytes::FileKey;
+use crate::clients::Tracked;
 use crate::deadlock::Search;
 use crate::event::Event;
 use crate::identity::{Caller, ClientId, Owner};
@@ -48,8 +49,10 @@ impl Keeper {
             }
             let known = self.clients.incarnation(host);
             if asked.kernel != Some(known) && self.sees_reboot(host, &request, now) {
-                let asked = Asked { kernel: Some(known), ..asked };
-                return self.ask(host, Question::SameKernel, Parked::Lock(request, asked), now);
+                let asked = Asked { kernel: Some(known), arrived: self.ids.next(), ..asked };
+                let oldest = self.clients.get(host).map_or(known, Tracked::oldest);
+                let question = Question::SameKernel(oldest);
+                return self.ask(host, question, Parked::Lock(request, asked), now);
             }
         }
         // What was swept may have ended grace, and others may have come in before us.

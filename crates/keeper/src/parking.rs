@@ -36,6 +36,8 @@ pub enum About {
 pub struct Asked {
     /// Whether the caller's old kernel lives: that of which incarnation.
     pub kernel: Option<Incarnation>,
+    /// Everything taken before that was asked has an id below this.
+    pub arrived: u64,
     /// Hosts that hold what is wanted, are releasable, and answered.
     pub holders: Vec<ClientId>,
 }

@@ -68,20 +68,23 @@ impl Keeper {
         // One at a time: what is decided for one may withdraw another.
         while let Some(parked) = self.parking.pop_answered(client, question) {
             match parked {
-                Parked::Claim(claim) if question == Question::State => {
-                    self.judge_state(client, claim, lives, now);
-                }
-                Parked::Claim(claim) => self.judge_claim(client, claim, lives, now),
+                Parked::Claim(claim) => match question {
+                    Question::SameKernel(about) => {
+                        self.judge_claim(client, claim, about, lives, now);
+                    }
+                    _ => self.judge_state(client, claim, lives, now),
+                },
                 Parked::Waiter(waiter, About::Waiter) => self.judge_waiter(waiter, answer, now),
                 Parked::Waiter(waiter, About::Holder) => {
                     if let Some(wish) = self.waiters.wish(waiter) {
                         self.judge_holder(client, wish, lives, now);
                     }
                 }
-                Parked::Lock(request, asked) if question == Question::SameKernel => {
-                    self.judge_incarnation(client, request, asked, lives, now);
-                }
                 Parked::Lock(request, mut asked) => {
+                    if let Question::SameKernel(about) = question {
+                        self.judge_incarnation(client, request, asked, about, lives, now);
+                        continue;
+                    }
                     let host = self.clients.find_host(&request.caller.host);
                     self.judge_holder(client, self.wish(host, &request), lives, now);
                     asked.holders.push(client);

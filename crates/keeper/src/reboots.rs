@@ -145,8 +145,10 @@ impl Keeper {
             self.believe(host, &claim, Proof::Notice, now);
             return self.resolve(claim.request, true);
         }
-        let asks_state = claim.unverified && claim.speaks_for_itself;
-        let question = if asks_state { Question::State } else { Question::SameKernel };
+        let question = match claim.unverified && claim.speaks_for_itself {
+            true => Question::State,
+            false => Question::SameKernel(tracked.oldest()),
+        };
         self.ask(host, question, Parked::Claim(claim), now);
     }
 
@@ -165,8 +167,7 @@ impl Keeper {
         let agrees = claim.to.is_some_and(|to| answer == ProbeAnswer::InState(to));
         if claim.unverified {
             if agrees {
-                let claim = Claim { unverified: false, ..claim };
-                return self.ask(host, Question::SameKernel, Parked::Claim(claim), now);
+                return self.weigh_for(host, Claim { unverified: false, ..claim }, now);
             }
             self.doubt(host, &claim, Doubt::Unverified, now);
             return self.resolve(claim.request, false);
@@ -179,6 +180,7 @@ impl Keeper {
         &mut self,
         host: ClientId,
         claim: Claim,
+        about: Incarnation,
         answer: ProbeAnswer,
         now: Time,
     ) {
@@ -202,6 +204,16 @@ impl Keeper {
             }
         };
         match verdict {
+            // It is known of one kernel only: what a later one took is judged by itself.
+            Ok(_) if self.has_others(host, about, claim.to) => {
+                match self.release_kernel(host, about, claim.arrived, now) {
+                    true => self.weigh_for(host, claim, now),
+                    false => {
+                        self.doubt(host, &claim, Doubt::Unproven, now);
+                        self.resolve(claim.request, false);
+                    }
+                }
+            }
             Ok(proof) => {
                 self.believe(host, &claim, proof, now);
                 self.resolve(claim.request, true);
@@ -211,6 +223,31 @@ impl Keeper {
                 self.resolve(claim.request, false);
             }
         }
+    }
+
+    /// Whether a host has something of another kernel than the one that was asked about.
+    fn has_others(&self, host: ClientId, about: Incarnation, to: Option<Incarnation>) -> bool {
+        let Some(tracked) = self.clients.get(host) else { return false };
+        let other = |known: Incarnation| known.is_known() && known != about && Some(known) != to;
+        tracked.has_others(about, to)
+            || self.shares.of_host(host).any(|share| other(share.incarnation))
+    }
+
+    /// Takes from a host what one kernel took that is gone; false if there is more of it.
+    fn release_kernel(
+        &mut self,
+        host: ClientId,
+        about: Incarnation,
+        arrived: u64,
+        now: Time,
+    ) -> bool {
+        let count = self.sweep(host, Ended::Kernel { about, arrived }, now);
+        if count > 0 {
+            let why = Release::OldKernel;
+            self.event(Event::Released { client: host, count, why });
+            self.end_grace_if_complete(now);
+        }
+        self.clients.get(host).is_none_or(|tracked| tracked.oldest() != about)
     }
 
     fn believe(&mut self, host: ClientId, claim: &Claim, proof: Proof, now: Time) {
@@ -320,11 +357,15 @@ impl Keeper {
         })
     }
 
-    /// R6.2: looks at the state that a LOCK carries; true if the host must be asked first.
+    /// R6.2: looks at the state that a LOCK carries, and for stateless clients at its connection;
+    /// true if the host must be asked first.
     pub(crate) fn sees_reboot(&mut self, host: ClientId, request: &LockRequest, now: Time) -> bool {
         let next = self.ids.next();
         let Some(tracked) = self.clients.get_mut(host) else { return false };
         let was_reset = std::mem::take(&mut tracked.reset);
+        // A client that keeps no state shows its reboot by a new connection only.
+        let before = tracked.last_lock.replace(now.mono);
+        let reconnected = request.connected.is_some_and(|since| before.is_none_or(|at| since > at));
         let (recorded, is) = (tracked.row.incarnation, request.incarnation);
         let nothing = tracked.has_nothing();
         let news = is.is_known() && recorded.is_known() && is != recorded && !request.reclaim;
@@ -333,6 +374,9 @@ impl Keeper {
                 self.record_incarnation(host, is);
             }
             return !nothing;
+        }
+        if request.stateless && reconnected && !was_reset && !nothing && !request.reclaim {
+            return true;
         }
         if was_reset && !nothing && !request.reclaim {
             if request.stateless {
@@ -348,19 +392,39 @@ impl Keeper {
         false
     }
 
-    /// What a probe said of a host whose LOCK carried another state. If the host is known to be in
-    /// a third state by now, the answer was about another kernel: it is looked at anew.
+    /// What a probe said of a host whose LOCK carried another state, or came over a new connection.
+    /// If the host is known to be in a third state by now, the answer was about another kernel: it
+    /// is looked at anew.
     pub(crate) fn judge_incarnation(
         &mut self,
         host: ClientId,
         request: LockRequest,
         asked: Asked,
+        about: Incarnation,
         answer: ProbeAnswer,
         now: Time,
     ) {
         let (was, is) = (self.clients.incarnation(host), request.incarnation);
-        if asked.kernel == Some(was) && was != is {
-            if answer == ProbeAnswer::Gone {
+        if asked.kernel != Some(was) {
+            return self.decide_lock(request, asked, now);
+        }
+        let gone = answer == ProbeAnswer::Gone;
+        if was == is {
+            if gone && request.stateless {
+                let released = self.sweep(host, Ended::Before(asked.arrived), now);
+                let (client, proof) = (host, Proof::Stateless);
+                self.event(Event::Rebooted { client, to: is, proof, released });
+                self.end_grace_if_complete(now);
+            }
+        } else if gone && self.has_others(host, about, Some(is)) {
+            let asked = match self.release_kernel(host, about, asked.arrived, now) {
+                // The next one is asked about by itself.
+                true => Asked { kernel: None, ..asked },
+                false => asked,
+            };
+            return self.decide_lock(request, asked, now);
+        } else {
+            if gone {
                 self.accept_reboot(host, is, self.ids.next(), Proof::Reset, now);
             } else {
                 if let Some(tracked) = self.clients.get_mut(host) {

@@ -205,9 +205,9 @@ pub enum NoticeResult {
 /// What the keeper wants to know about a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Question {
-    /// Does the kernel that took the locks still live? Asked of connections older than the
-    /// question; a new connection proves nothing.
-    SameKernel,
+    /// Does the kernel that took the locks of this state still live? Asked of connections older than
+    /// the question; a new connection proves nothing.
+    SameKernel(Incarnation),
     /// Does anybody answer there (NLM NULL), on whatever connection?
     Reachable,
     /// Which state does its status monitor say it is in (SM_STAT)?

@@ -20,6 +20,11 @@ pub enum Ended {
         to: Incarnation,
         arrived: u64,
     },
+    /// What was taken as this incarnation, except what is newer than the news.
+    Kernel {
+        about: Incarnation,
+        arrived: u64,
+    },
     /// Everything that was there before.
     Before(u64),
     Everything,
@@ -32,6 +37,7 @@ impl Ended {
                 let late = incarnation.is_known() && incarnation.is_before(to);
                 incarnation != to && (id < arrived || late)
             }
+            Ended::Kernel { about, arrived } => incarnation == about && id < arrived,
             Ended::Before(arrived) => id < arrived,
             Ended::Everything => true,
         }
@@ -41,6 +47,7 @@ impl Ended {
     fn takes_share(self, incarnation: Incarnation, id: u64) -> bool {
         match self {
             Ended::Reboot { to, arrived } => incarnation != to && id < arrived,
+            Ended::Kernel { about, arrived } => incarnation == about && id < arrived,
             Ended::Before(arrived) => id < arrived,
             Ended::Everything => true,
         }
@@ -87,7 +94,11 @@ impl Keeper {
                 self.files.forget_unused(file);
             }
         }
-        count + self.sweep_remembered(host)
+        match ended {
+            // What a roster remembers is of the host, whichever kernel took it.
+            Ended::Kernel { .. } => count,
+            _ => count + self.sweep_remembered(host),
+        }
     }
 
     fn sweep_remembered(&mut self, host: ClientId) -> u64 {

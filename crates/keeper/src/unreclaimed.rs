@@ -98,12 +98,14 @@ impl Keeper {
             unverified: false,
             arrived: pending.arrived,
         };
-        self.ask(host, Question::SameKernel, Parked::Claim(claim), now);
+        let question = Question::SameKernel(tracked.oldest());
+        self.ask(host, question, Parked::Claim(claim), now);
     }
 
     /// Time in which nothing could be decided refutes nothing.
     pub(crate) fn delay_reports(&mut self, lasted: Duration) {
         let delayed = self.clients.iter_mut().filter_map(|tracked| {
+            tracked.reclaimed = tracked.reclaimed.map(|at| at + lasted);
             let pending = tracked.pending.as_mut()?;
             pending.since += lasted;
             Some(tracked.row.id)

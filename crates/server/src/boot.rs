@@ -239,10 +239,12 @@ impl Server {
         let on_heard = {
             let (reporter, files) = (engine.reporter(), files.clone());
             Box::new(move |peer: &Peer| {
-                let address = peer.remote.ip();
-                if files.admits(address) {
-                    reporter.report(Input::Heard { address, local: peer.is_local() });
+                let (address, local) = (peer.remote.ip(), peer.is_local());
+                let admitted = files.admits(address);
+                if admitted {
+                    reporter.report(Input::Heard { address, local });
                 }
+                admitted && !local
             })
         };
         let dispatcher = Dispatcher::new(
@@ -291,7 +293,7 @@ impl Server {
                 liveness.clone(),
                 tenure.clone(),
                 meters.clone(),
-                Box::new(|_| ()),
+                Box::new(|_| true),
             );
             listening.serve(&Arc::new(dispatcher), &stopped, &mut tasks);
         }

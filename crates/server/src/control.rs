@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use keeper::Keeper;
 use keeper::bytes::Name;
-use keeper::identity::{HostKey, Incarnation};
+use keeper::identity::HostKey;
 use keeper::request::{OperatorAction, OperatorRequest, ProbeAnswer, Question};
 use keeper::step::{OperatorDone, OperatorError, Reply};
 use tokio::sync::oneshot;
@@ -148,12 +148,8 @@ impl Control {
 
     /// Whether a host's lock manager answers now.
     pub async fn answers(&self, host: HostKey) -> bool {
-        let inquiry = Inquiry {
-            host,
-            question: Question::Reachable,
-            asked: std::time::Instant::now(),
-            incarnation: Incarnation::UNKNOWN,
-        };
+        let asked = std::time::Instant::now();
+        let inquiry = Inquiry { host, question: Question::Reachable, asked };
         self.liveness.probe(&inquiry).await == ProbeAnswer::Alive
     }
 

@@ -13,7 +13,7 @@ mod control;
 pub mod engine;
 mod files;
 pub mod liveness;
-mod locks;
+pub mod locks;
 pub mod meters;
 pub mod news;
 mod our_names;

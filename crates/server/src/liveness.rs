@@ -14,7 +14,7 @@
 //!
 //! What the driver does: [`watch`](Liveness::watch) and then [`took`](Liveness::took) when a host is
 //! given a lock or a place in line, and for every recovered host at a start; `took` for a reclaim
-//! that is granted; [`unwatch`](Liveness::unwatch) when the host has nothing left;
+//! that is granted; [`unwatch_except`](Liveness::unwatch_except) when hosts have nothing left;
 //! [`probe`](Liveness::probe), on a task of its own, for each `Message::Probe`.
 
 pub mod inquiry;
@@ -28,6 +28,7 @@ mod tests;
 pub mod verdict;
 mod witness;
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -50,6 +51,7 @@ pub use tcp_info::Stream;
 use witness::Witness;
 
 const REACHABLE_MAX: Duration = Duration::from_secs(5);
+const STATE_MAX: Duration = Duration::from_secs(5);
 /// How often lines are looked at; the first times sooner.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
@@ -83,9 +85,6 @@ pub struct Inquiry {
     /// it. The connection that brought the claim need not be left out: what counts is since when its
     /// kernel is known.
     pub asked: Instant,
-    /// The state whose locks are at stake: the oldest of which the host holds something. A later one
-    /// is safe, but the living connections of its kernel would then answer for the older one too.
-    pub incarnation: Incarnation,
 }
 
 #[derive(Clone)]
@@ -135,9 +134,9 @@ impl Liveness {
 
     /// The answer to a question of the keeper.
     pub async fn probe(&self, inquiry: &Inquiry) -> ProbeAnswer {
-        let Inquiry { host, question, asked, incarnation } = inquiry;
+        let Inquiry { host, question, asked } = inquiry;
         match question {
-            Question::SameKernel => {
+            Question::SameKernel(incarnation) => {
                 let taken = self.0.lock().taken(host, *incarnation);
                 self.0.same_kernel(host, *asked, taken).await
             }
@@ -145,7 +144,14 @@ impl Liveness {
                 true => ProbeAnswer::Alive,
                 false => ProbeAnswer::Silent,
             },
-            Question::State => ProbeAnswer::Silent,
+            Question::State => {
+                let lane = self.0.lock().lane(host).unwrap_or_else(|| any_lane(host));
+                let until = (Instant::now() + STATE_MAX).into();
+                match self.0.peers.nsm_state(host.address(), lane.ours(), until).await {
+                    Some(state) => ProbeAnswer::InState(Incarnation(state)),
+                    None => ProbeAnswer::Silent,
+                }
+            }
         }
     }
 
@@ -161,12 +167,16 @@ impl Liveness {
             let runtime = shared.runtime.as_ref().filter(|_| may_call)?;
             Some(runtime.spawn(task).into())
         };
-        shared.lock().hold(host, lane, settings.witnesses_max, witness);
+        shared.lock().hold(host, lane, settings.witnesses_max, Instant::now(), witness);
     }
 
-    /// The host holds nothing any more.
-    pub fn unwatch(&self, host: &HostKey) {
-        self.0.lock().release(host);
+    /// Hosts that are watched and, as of that time, held nothing are watched no more.
+    pub fn unwatch_except(&self, holders: &HashSet<HostKey>, at: Instant) {
+        let mut registry = self.0.lock();
+        let gone: Vec<HostKey> = registry.holders().filter(|h| !holders.contains(h)).collect();
+        for host in gone {
+            registry.release(&host, at);
+        }
     }
 
     /// A watched host was given a lock: its request arrived at that time and carried that state

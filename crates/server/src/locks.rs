@@ -1,7 +1,6 @@
 //! The lock service put together: a keeper restored from its store, the driver around it, and who
 //! carries out what it wants.
 
-use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -146,7 +145,6 @@ impl Effects for Carrier {
             host: view.client.key(),
             question,
             asked: Instant::now(),
-            incarnation: view.oldest,
         };
         let (liveness, reporter) = (self.liveness.clone(), self.reporter.clone());
         tokio::spawn(async move {
@@ -190,26 +188,22 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 pub async fn watch_holders(engine: Engine, liveness: Liveness) {
     let mut every = interval(LOOK_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut watched: HashSet<HostKey> = HashSet::new();
     loop {
         tokio::select! {
             _ = every.tick() => {}
             _ = engine.ended() => return,
         }
+        let at = Instant::now();
         let Some(holders) = engine.read(holders).await else { return };
-        let now: HashSet<HostKey> = holders.iter().map(|(host, _)| host.clone()).collect();
         for (host, lane) in &holders {
             liveness.watch(host, *lane);
         }
-        for host in watched.difference(&now) {
-            liveness.unwatch(host);
-        }
-        watched = now;
+        liveness.unwatch_except(&holders.into_iter().map(|(host, _)| host).collect(), at);
     }
 }
 
 /// Hosts that hold or await something, and a way to them.
-fn holders(keeper: &Keeper) -> Vec<(HostKey, Lane)> {
+pub fn holders(keeper: &Keeper) -> Vec<(HostKey, Lane)> {
     let hosts = keeper.clients(ClientId(0)).filter(|view| view.client.registrant.is_none());
     let holders = hosts.filter(|view| view.locks + view.shares + view.waiting > 0);
     holders

@@ -215,6 +215,7 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<News> {
                 }
                 Release::Unreachable => ("it could not be notified".into(), None),
                 Release::RosterEnd => ("not reclaimed in the grace period".into(), None),
+                Release::OldKernel => ("the kernel that took them is gone".into(), None),
                 Release::Unreclaimed => {
                     ("it reported a reboot, and reclaimed nothing".into(), None)
                 }

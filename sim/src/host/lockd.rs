@@ -278,7 +278,10 @@ impl World {
                     self.processes[process].doing = Doing::Locking(Want { blocked: true, ..want });
                     let host = self.processes[process].host;
                     let turn = self.processes[process].turn;
-                    let poll = self.hosts[host].kind.poll_every();
+                    let poll = match self.hosts[host].waits_only {
+                        true => 8 * MINUTE,
+                        false => self.hosts[host].kind.poll_every(),
+                    };
                     self.later(poll, Event::Poll { process, turn });
                     if self.random.percent(15) {
                         let pause = self.random.between(100, 40 * SECOND);
@@ -376,11 +379,9 @@ impl World {
         let host = request.truth.host;
         let gone = self.model.gone_states.get(&(host, state)).copied();
         // What comes over TCP comes over a connection that we have.
-        let key = (request.from, request.name.clone());
         let Some(engine) = &self.server.engine else { return };
-        let lives = engine.connections.get(&key);
         let comes = request.lane.transport() == Transport::Udp
-            || lives.is_some_and(|lives| lives.contains_key(&request.truth.life));
+            || engine.connections.has(host, request.truth.life);
         if self.hosts[host].life > request.truth.life
             && comes
             && gone.is_some_and(|at| at + MINUTE > self.now)

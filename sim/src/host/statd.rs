@@ -49,6 +49,12 @@ impl World {
 
     pub fn boot_host(&mut self, host: usize) {
         let now = self.now;
+        if let Some(successor) = self.hosts[host].successor.take() {
+            self.tally.reach("client boots with another address");
+            self.hosts[host].never_back = true;
+            self.hosts[successor].state = self.hosts[host].state;
+            return self.boot_host(successor);
+        }
         let it = &mut self.hosts[host];
         it.up = true;
         it.life += 1;
@@ -66,6 +72,9 @@ impl World {
             let pause = self.random.between(10, 20 * SECOND);
             self.later(pause, Event::Think { process, turn });
         }
+        let pause = self.random.between(50, 10 * SECOND);
+        let life = self.hosts[host].life;
+        self.later(pause, Event::Mount { host, life });
         if self.hosts[host].kind != Kind::Netboot {
             // Sometimes the programs are faster than the notice.
             let pause = if self.random.percent(60) { 5 } else { self.random.between(5, 30_000) };

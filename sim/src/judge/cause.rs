@@ -516,12 +516,13 @@ impl World {
                 if *proof == Proof::Unreclaimed {
                     return self.unreclaimed_allowed(client, host, Some(to.0), old);
                 }
-                self.reboot_allowed(client, host, to.0, proof, by_operator)
+                self.reboot_allowed(client, host, to.0, proof, by_operator, old)
             }
             Event::Released { why, .. } => match why {
                 Release::Operator(_) if by_operator => Ok(Ok(())),
                 Release::Operator(_) => Err("no operator was there".to_owned()),
-                Release::FreeAll => self.free_all_allowed(client, host),
+                Release::FreeAll => self.free_all_allowed(client, host, old),
+                Release::OldKernel => self.old_kernel_allowed(client, old),
                 Release::Unanswered => self.unanswered_allowed(client, old, inputs),
                 Release::Unreachable => self.unreachable_allowed(client, old),
                 Release::Unreclaimed => self.unreclaimed_allowed(client, host, None, old),
@@ -540,20 +541,21 @@ impl World {
         to: u32,
         proof: &Proof,
         by_operator: bool,
+        old: Cell,
     ) -> Result<Result<(), String>, String> {
         match proof {
             Proof::Operator(_) if by_operator => Ok(Ok(())),
             Proof::Operator(_) => Err("no operator was there".to_owned()),
             Proof::NothingHeld => Err("it held something".to_owned()),
-            Proof::Reset if self.was_reset(client) => {
+            Proof::Reset if self.was_reset(client, old.incarnation) => {
                 Ok(Err("a reset of an old kernel took a live one's lock".to_owned()))
             }
             Proof::Reset => Err("no connection was reset".to_owned()),
-            Proof::Stateless if self.model.resets.contains(&client) => {
+            Proof::Stateless if self.was_reset(client, old.incarnation) => {
                 Ok(Err("a reset before its time took a live lock".to_owned()))
             }
             Proof::Stateless => Err("no connection was reset".to_owned()),
-            Proof::Notice => self.notice_allowed(client, host, to),
+            Proof::Notice => self.notice_allowed(client, host, to, old),
             Proof::Unreclaimed => Err("it is judged elsewhere".to_owned()),
         }
     }

@@ -2,9 +2,9 @@
 //! R4.5). The last word is whether it may hit a holder that lives: only if the world lied.
 
 use keeper::Keeper;
-use keeper::config::Unreachable;
+use keeper::config::{Unreachable, Verify};
 use keeper::event::{Doubt, Event, GraceEnd, Release};
-use keeper::identity::ClientId;
+use keeper::identity::{ClientId, Incarnation};
 use keeper::request::{GrantAnswer, NoticeResult, ProbeAnswer, Question};
 use keeper::step::{Message, Notice, Step};
 
@@ -56,6 +56,9 @@ impl World {
             }
             Note::Probed(client, question, answer) => {
                 self.model.probes.insert((*client, *question), *answer);
+                if matches!(question, Question::SameKernel(_)) {
+                    self.model.kernels.insert(*client, *answer);
+                }
             }
             Note::Reset(client) => {
                 self.model.resets.insert(*client);
@@ -223,7 +226,8 @@ impl World {
     /// After the faults stopped nobody loses anything any more.
     pub fn judge_calm_loss(&mut self, process: usize, why: &str) {
         let host = &self.hosts[self.processes[process].host];
-        let healthy = host.up && host.monitored && !host.deaf && self.phase >= Phase::Calm;
+        let told = host.monitored && !host.deaf && !host.firewalled;
+        let healthy = host.up && told && self.phase >= Phase::Calm;
         if healthy && self.model.calm_restart {
             let who = self.who(process);
             self.violate("liveness", || {
@@ -232,9 +236,17 @@ impl World {
         }
     }
 
-    pub fn was_reset(&self, client: ClientId) -> bool {
+    /// What was last said of the kernel that took something in this state.
+    fn kernel(&self, client: ClientId, state: u32) -> Option<ProbeAnswer> {
+        let question = Question::SameKernel(Incarnation(state));
+        let known = self.model.probes.get(&(client, question));
+        let known = if state == 0 { self.model.kernels.get(&client) } else { known };
+        known.copied()
+    }
+
+    pub fn was_reset(&self, client: ClientId, state: u32) -> bool {
         self.model.resets.contains(&client)
-            || self.model.probes.get(&(client, Question::SameKernel)) == Some(&ProbeAnswer::Gone)
+            || self.kernel(client, state) == Some(ProbeAnswer::Gone)
     }
 
     /// R6.1: from the host's own address, and nothing shows that the old kernel lives.
@@ -243,6 +255,7 @@ impl World {
         client: ClientId,
         host: usize,
         to: u32,
+        old: Cell,
     ) -> Result<Result<(), String>, String> {
         let (address, name) = (self.hosts[host].address, self.hosts[host].name.clone());
         let own: Vec<bool> = self
@@ -256,7 +269,13 @@ impl World {
         if own.is_empty() {
             return Err(format!("no notice of state {to} came from its address in its name"));
         }
-        if self.model.probes.get(&(client, Question::SameKernel)) == Some(&ProbeAnswer::Alive) {
+        let verify = self.scenario.config.verify;
+        let said = self.model.probes.get(&(client, Question::State)).copied();
+        if verify == Verify::Ask && said != Some(ProbeAnswer::InState(Incarnation(to))) {
+            return Err("its status monitor had not answered that state".to_owned());
+        }
+        let alive = matches!(self.kernel(client, old.incarnation), None | Some(ProbeAnswer::Alive));
+        if verify != Verify::Address && alive {
             return Err("the old kernel had answered".to_owned());
         }
         if own.contains(&false) {
@@ -267,22 +286,38 @@ impl World {
         }
     }
 
+    /// A reboot was proven of one kernel, while another one of the host is not.
+    pub fn old_kernel_allowed(
+        &mut self,
+        client: ClientId,
+        old: Cell,
+    ) -> Result<Result<(), String>, String> {
+        match self.kernel(client, old.incarnation) {
+            Some(ProbeAnswer::Gone) => Ok(Err("a reset took a live one's lock".to_owned())),
+            Some(ProbeAnswer::Silent) => Ok(Ok(())),
+            _ => Err("the kernel that took it had answered".to_owned()),
+        }
+    }
+
     pub fn free_all_allowed(
         &mut self,
         client: ClientId,
         host: usize,
+        old: Cell,
     ) -> Result<Result<(), String>, String> {
         let address = self.hosts[host].address;
         let name = self.hosts[host].name.clone();
-        let answer = self.model.probes.get(&(client, Question::SameKernel)).copied();
+        let trusted = self.scenario.config.verify == Verify::Address;
+        let answer = self.kernel(client, old.incarnation).filter(|_| !trusted);
         let claims = self.model.claims.iter().filter(|claim| claim.state.is_none());
         let mut own = None;
         let mut foreign = false;
         for claim in claims {
-            if claim.source == address && claim.name.names_same_machine(&name) {
+            let from_there = claim.source == address;
+            if from_there && claim.name.names_same_machine(&name) {
                 own = Some(own.unwrap_or(true) && claim.speaker == Some(host));
             } else {
-                foreign |= claim.source == address || claim.name.names_same_machine(&name);
+                foreign |= from_there || claim.name.names_same_machine(&name);
             }
         }
         match (own, answer) {

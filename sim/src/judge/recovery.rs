@@ -84,14 +84,14 @@ impl World {
         if !old.unconfirmed {
             return Err("it was confirmed".to_owned());
         }
-        let (addresses, name) = (&self.hosts[host].addresses, &self.hosts[host].name);
+        let (address, name) = (self.hosts[host].address, &self.hosts[host].name);
         let window = self.scenario.config.window.as_millis() as Ms;
         let reclaimed = self.model.reclaims.get(&host).copied().unwrap_or(0);
         let said = self.model.probes.get(&(client, Question::State)).copied();
         let own = self.model.claims.iter().filter(|claim| {
             let named = claim.name.names_same_machine(name);
             let state = claim.state.is_some() && (to.is_none() || claim.state == to);
-            addresses.contains(&claim.source) && named && state
+            claim.source == address && named && state
         });
         let (mut ripe, mut false_report) = (false, false);
         for claim in own {

@@ -28,7 +28,7 @@ impl World {
         };
         let row = row?;
         let host =
-            self.hosts.iter().position(|host| host.address == row.address && host.name == row.name);
+            self.hosts.iter().position(|host| host.is(row.address, &row.name));
         self.model.hosts.insert(client, host);
         host
     }
@@ -41,14 +41,13 @@ impl World {
         let row = keeper.client(owner.host).map(|view| view.client.clone())?;
         let process = self.processes.iter().position(|process| {
             let host = &self.hosts[process.host];
-            host.address == row.address
-                && host.name == row.name
+            host.is(row.address, &row.name)
                 && host.lanes[process.lane] == owner.lane
                 && process.number == owner.number
                 && process.tag == owner.tag
         });
         let host =
-            self.hosts.iter().position(|host| host.address == row.address && host.name == row.name);
+            self.hosts.iter().position(|host| host.is(row.address, &row.name));
         self.model.hosts.insert(owner.host, host);
         self.model.owners.insert(owner.clone(), process);
         process

@@ -87,6 +87,8 @@ impl World {
                 if durable.epoch().is_some() && !stops {
                     self.server.open = true;
                     self.model.epoch_told = self.model.epoch;
+                    self.later(20, Event::Connections { life });
+                    self.clients_reconnect();
                 }
                 self.tell_all(durable, background);
                 self.committed(stops);

@@ -4,12 +4,15 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use keeper::event::Event as Happening;
+use keeper::identity::RequestId;
 use keeper::request::{GrantAnswer, NoticeResult};
 use keeper::step::{Message, Reply};
 use server::engine::batch::DurableBatch;
 
+use crate::ask;
+use crate::connections::instant;
 use crate::engine::{Answered, Background, Input, hash, key};
-use crate::packet::{Answer, ToHost};
+use crate::packet::{Answer, Request, ToHost};
 use crate::queue::{Ms, SECOND};
 use crate::world::{Event, World};
 
@@ -47,6 +50,8 @@ impl World {
                         engine.duplicates.abandoned(&key(&request));
                         continue;
                     }
+                    let entered = engine.entered.remove(&id);
+                    self.note_taken(&request, &reply, entered);
                     self.check_durable(&request, &reply, decided, committed);
                     self.answer(request, Answer::Keeper(reply), decided);
                 }
@@ -55,7 +60,7 @@ impl World {
                     let what = Answered::Grant(grant.id, grant.attempt);
                     let host = self.host_of(grant.owner.host);
                     self.begin_attempt(what, grant.to);
-                    if let Some(host) = host {
+                    if let Some(host) = host.filter(|host| !self.hosts[*host].firewalled) {
                         let grant = Rc::new(grant);
                         self.send_to_host(host, life, ToHost::Grant { grant, block, decided });
                     }
@@ -68,7 +73,8 @@ impl World {
                         continue;
                     }
                     self.begin_attempt(what, notice.to);
-                    if let Some(host) = self.host_of(notice.client) {
+                    let host = self.host_of(notice.client);
+                    if let Some(host) = host.filter(|host| !self.hosts[*host].firewalled) {
                         let life = self.hosts[host].life;
                         let (attempt, state) = (notice.attempt, notice.state);
                         let message = ToHost::Notice { notice: notice.id, attempt, state };
@@ -77,6 +83,21 @@ impl World {
                 }
                 Message::Probe(client, question) => self.begin_probe(client, question),
             }
+        }
+    }
+
+    /// A host has a lock or a place in line: its connections can testify from then on.
+    fn note_taken(&mut self, request: &Rc<Request>, reply: &Reply, entered: Option<Ms>) {
+        let Some(entered) = entered else { return };
+        if !server::engine::request::is_taken(reply) {
+            return;
+        }
+        let asked = ask::ask(RequestId(0), request, None);
+        let Some((caller, incarnation)) = asked.taker() else { return };
+        let (host, lane) = (caller.host.clone(), caller.lane);
+        self.watch_host(&host, lane);
+        if let Some(engine) = &mut self.server.engine {
+            engine.connections.registry.took(&host, incarnation, instant(entered));
         }
     }
 

@@ -4,15 +4,15 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use keeper::identity::{HostKey, RequestId, Transport};
+use keeper::identity::{RequestId, Transport};
 use server::engine::request::{STALL_MAX, WhenStalled};
 use server::rpc::duplicates::Begun;
 
 use crate::ask;
+use crate::connections::Purpose;
 use crate::engine::{Engine, Input, REPLY_BYTES, Received, key};
 use crate::packet::{Answer, Call, Request, ToHost};
 use crate::queue::Ms;
-use crate::scenario::Kind;
 use crate::world::{Event, World};
 
 impl World {
@@ -84,7 +84,9 @@ impl World {
     fn enter(&mut self, (request, connected): Received) {
         let now = self.now;
         let Some(engine) = &mut self.server.engine else { return };
-        let asked = ask::ask(engine.new_id(), &request, connected);
+        let id = engine.new_id();
+        let asked = ask::ask(id, &request, connected);
+        engine.entered.insert(id, now);
         if !engine.push(Input::Request(asked, Some(request.clone())), now) {
             engine.duplicates.abandoned(&key(&request));
             return self.fault("queue full");
@@ -96,33 +98,15 @@ impl World {
         self.wake_engine();
     }
 
-    /// The server sees that a connection is there, and since when; the world notes whose kernel it
-    /// leads to.
+    /// Since when the connection of a request is open; one that carries datagrams has none.
     fn note_connection(&mut self, request: &Request) -> Option<Duration> {
         if request.lane.transport() != Transport::Tcp || request.truth.process.is_none() {
             return None;
         }
-        let now = self.now;
-        let key = (request.from, request.name.clone());
-        let engine = self.server.engine.as_mut()?;
-        let lives = engine.connections.entry(key).or_default();
-        let life = request.truth.life;
-        let had_another = !lives.is_empty();
-        if let Some(since) = lives.get(&life).copied() {
-            return Some(engine.mono(since));
-        }
-        lives.insert(life, now);
-        let connected = engine.mono(now);
-        // A segment on the old connection of a rebooted host is answered by a reset; the server may
-        // come to see that before the first request of the new life.
-        let host = HostKey::new(request.from, request.name.clone());
-        let known = engine.decider.keeper.host(&host).is_some();
-        let chance = if self.hosts[request.truth.host].kind == Kind::Netboot { 85 } else { 20 };
-        if known && had_another && self.random.percent(chance) {
-            self.tally.reach("reset seen");
-            self.input(Input::Reset(host));
-        }
-        Some(connected)
+        let truth = request.truth;
+        let lane = self.hosts[truth.host].lanes.iter().position(|lane| *lane == request.lane)?;
+        let opened = self.connected(truth.host, truth.life, Purpose::Lock(lane))?;
+        self.server.engine.as_ref().map(|engine| engine.mono(opened))
     }
 
     /// What comes while the store stalls does not enter the keeper (I11).

@@ -13,7 +13,7 @@ use lockkeeper_keeper::identity::{
 };
 use lockkeeper_keeper::range::Range;
 use lockkeeper_keeper::request::{
-    Form, LockRequest, Mode, OwnerName, ProbeAnswer, RebootNotice, TestRequest, UnlockRequest,
+    Form, LockRequest, Mode, OwnerName, ProbeAnswer, RebootNotice, TestRequest, UnlockRequest, Source,
 };
 use lockkeeper_keeper::step::{Message, Outcome, Reply, Step, Tested};
 use lockkeeper_keeper::time::Time;
@@ -83,7 +83,8 @@ impl World {
     pub fn reboot(&mut self, host: Host) -> (usize, usize) {
         self.take_step();
         let host = self.caller(host).host;
-        let (source, name) = (host.address(), host.name().clone());
+        let (address, name) = (host.address(), host.name().clone());
+        let source = Source { address, transport: Transport::Udp, local: false };
         let notice = RebootNotice { id: self.id(), source, name, incarnation: Incarnation(5) };
         self.keeper.handle_reboot(notice, self.now);
         for message in self.take_step().messages {

@@ -323,5 +323,5 @@ fn probe_answer() -> impl Strategy<Value = ProbeAnswer> {
 }
 
 fn question() -> impl Strategy<Value = Question> {
-    prop_oneof![Just(Question::SameKernel), Just(Question::Reachable), Just(Question::State)]
+    prop_oneof![(0..9u32).prop_map(|state| Question::SameKernel(Incarnation(state))), Just(Question::Reachable), Just(Question::State)]
 }

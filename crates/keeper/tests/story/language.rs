@@ -18,7 +18,8 @@
 //! alice sends FREE_ALL [as bob] [over udp]
 //! alice watches bob                             SM_MON
 //! alice stops watching bob | everybody          SM_UNMON, SM_UNMON_ALL
-//! probe: alice's kernel is alive | gone | silent     does the kernel that took the locks live?
+//! probe: alice's kernel is alive | gone | silent     does the kernel that took the locks live? It
+//!                                               is about the oldest state that was asked about
 //! probe: alice is alive | gone | silent              does anybody answer there?
 //! probe: alice's monitor is in state 5 | silent      what does its status monitor answer?
 //! alice's old connection is reset               seen without asking
@@ -305,7 +306,7 @@ fn probe(words: &mut Words) -> Parsed<Command> {
     let host = words.next()?;
     let (host, question) = match host.strip_suffix("'s") {
         Some(host) if words.eat("monitor").is_ok() => (host.to_owned(), Question::State),
-        Some(host) => words.eat("kernel").map(|()| (host.to_owned(), Question::SameKernel))?,
+        Some(host) => words.eat("kernel").map(|()| (host.to_owned(), Question::SameKernel(Incarnation::UNKNOWN)))?,
         None => (host, Question::Reachable),
     };
     words.eat("is")?;

@@ -209,7 +209,7 @@ impl Names {
             }
             Message::Grant(grant) => format!("send   {}", self.grant(grant)),
             Message::Notice(notice) => format!("send   {}", self.notice(notice)),
-            Message::Probe(client, Question::SameKernel) => {
+            Message::Probe(client, Question::SameKernel(_)) => {
                 format!("probe  {}'s kernel", self.client(*client))
             }
             Message::Probe(client, Question::Reachable) => {
@@ -315,6 +315,7 @@ impl Names {
                     Release::Unanswered => "not reclaimed, wanted, and it does not answer".into(),
                     Release::Unreachable => "it cannot be reached".into(),
                     Release::Unreclaimed => "it reports a reboot and reclaims nothing".into(),
+                    Release::OldKernel => "the kernel that took them is gone".into(),
                     Release::RosterEnd => "not reclaimed from the roster".into(),
                     Release::Operator(by) => format!("by {by}"),
                 }

@@ -47,6 +47,8 @@ pub struct World {
     pub(super) now: Time,
     requests: u64,
     fresh: bool,
+    /// Kernels that were asked about and not answered for, oldest question first.
+    kernels_asked: Vec<(ClientId, Incarnation)>,
 }
 
 pub type Played<T> = Result<T, String>;
@@ -63,6 +65,7 @@ impl World {
             now: Time { mono: Duration::ZERO, wall_ms: 1_800_000_000_000 },
             requests: 0,
             fresh: true,
+            kernels_asked: Vec::new(),
         };
         for (at, peer) in CAST.iter().enumerate() {
             world.introduce(peer, IpAddr::from([10, 0, 0, at as u8 + 1]), peer.as_bytes());
@@ -148,6 +151,9 @@ impl World {
                     // A second report of the same attempt changes nothing.
                     self.keeper().handle_noticed(notice.id, result, now);
                 }
+                Message::Probe(client, Question::SameKernel(kernel)) => {
+                    self.kernels_asked.push((client, kernel));
+                }
                 Message::Grant(grant)
                     if self.peer_at(grant.to).is_some_and(|p| p.ignores_grants) =>
                 {
@@ -177,6 +183,7 @@ impl World {
 
     fn crash(&mut self) {
         self.keeper = None;
+        self.kernels_asked.clear();
         self.names.open.clear();
     }
 
@@ -231,6 +238,7 @@ impl World {
             }
             Command::Probed { host, question, answer } => {
                 let client = self.client(&host)?;
+                let question = self.question_asked(client, question);
                 self.keeper().handle_probed(client, question, answer, now);
             }
             Command::Reset { host } => {
@@ -375,6 +383,14 @@ impl World {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Of which kernel a host was asked first.
+    fn question_asked(&mut self, client: ClientId, question: Question) -> Question {
+        let Question::SameKernel(_) = question else { return question };
+        let asked = self.kernels_asked.iter().position(|(host, _)| *host == client);
+        let kernel = asked.map(|at| self.kernels_asked.remove(at).1);
+        Question::SameKernel(kernel.unwrap_or(Incarnation::UNKNOWN))
     }
 
     fn action(&mut self, wish: &Wish) -> Played<OperatorAction> {

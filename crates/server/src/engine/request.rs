@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use keeper::Keeper;
 use keeper::bytes::{FileKey, OwnerTag};
-use keeper::identity::{Caller, RequestId};
+use keeper::identity::{Caller, Incarnation, RequestId};
 use keeper::request::{
     CancelRequest, FreeAllRequest, LockRequest, MonitorRequest, OperatorRequest, RebootNotice,
     ShareRequest, TestRequest, UnlockRequest, UnmonitorRequest, UnshareRequest,
 };
+use keeper::step::{Outcome, Reply};
 use keeper::time::Time;
 
 /// How long a request may wait for a store that does not work (I11).
@@ -84,6 +85,15 @@ impl Request {
         })
     }
 
+    /// The host that has something if this is granted, and the state that its request carried.
+    pub fn taker(&self) -> Option<(&Caller, Incarnation)> {
+        match self {
+            Self::Lock(request) => Some((&request.caller, request.incarnation)),
+            Self::Share(request) => Some((&request.caller, Incarnation::UNKNOWN)),
+            _ => None,
+        }
+    }
+
     pub fn when_stalled(&self) -> WhenStalled {
         match self {
             Self::Lock(_) | Self::Share(_) if self.is_reclaim() => WhenStalled::NoReply,
@@ -116,4 +126,12 @@ impl Request {
             Self::Operator(request) => keeper.handle_operator(request, now),
         }
     }
+}
+
+/// Whether the caller has a lock, a share or a place in line by this.
+pub fn is_taken(reply: &Reply) -> bool {
+    matches!(
+        reply,
+        Reply::Lock(Outcome::Granted | Outcome::Blocked) | Reply::Share(Outcome::Granted)
+    )
 }

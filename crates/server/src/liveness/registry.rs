@@ -12,7 +12,7 @@ use keeper::request::ProbeAnswer;
 
 use super::line::{End, How, Line};
 use super::round::testimony_of_reset;
-use super::verdict::Testimony;
+use super::verdict::{MARGIN, Testimony};
 
 /// A reset is remembered for as long as a rebooted client repeats its notice.
 pub const REMEMBERED: Duration = Duration::from_secs(15 * 60);
@@ -47,6 +47,8 @@ impl<W> Default for Registry<W> {
 struct Holder<W> {
     name: Name,
     lane: Lane,
+    /// When it was last given something.
+    touched: Instant,
     witness: Option<W>,
     /// When it last took a lock, by the state that the request carried.
     taken: Vec<(Incarnation, Instant)>,
@@ -166,13 +168,19 @@ impl<W> Registry<W> {
             let alone = self.lines_of(&host, end.at, 1).is_empty();
             Suspect { host, end, alone }
         };
-        names.map(suspect).collect()
+        names.map(suspect).filter(|suspect| !self.is_late(&suspect.host, end)).collect()
     }
 
     /// Whether a reset that came by itself is a sign of a reboot, given what the other lines of the
-    /// host say. A host that has locked since came after the reset: it is too late to suspect it.
+    /// host say.
     pub fn confirms(&self, suspect: &Suspect, answer: ProbeAnswer) -> bool {
-        answer != ProbeAnswer::Alive && !self.has_taken_since(&suspect.host, suspect.end.at)
+        answer != ProbeAnswer::Alive && !self.is_late(&suspect.host, suspect.end)
+    }
+
+    /// A host that has locked since the last sign of life on a line may be another kernel than the
+    /// one at its end: the reset of that line says nothing about who took the lock.
+    fn is_late(&self, host: &HostKey, end: End) -> bool {
+        self.has_taken_since(host, end.life + MARGIN)
     }
 
     /// The host holds locks. Answers false if that was known; else `witness` is asked for one,
@@ -182,22 +190,34 @@ impl<W> Registry<W> {
         host: &HostKey,
         lane: Lane,
         witnesses_max: usize,
+        now: Instant,
         witness: impl FnOnce() -> Option<W>,
     ) -> bool {
         let there = self.holders.entry(host.address()).or_default();
-        if there.iter().any(|holder| holder.name == *host.name()) {
+        if let Some(known) = there.iter_mut().find(|holder| holder.name == *host.name()) {
+            known.touched = now;
             return false;
         }
         let witness = if self.witnesses < witnesses_max { witness() } else { None };
         self.witnesses += usize::from(witness.is_some());
-        there.push(Holder { name: host.name().clone(), lane, witness, taken: Vec::new() });
+        let (name, taken) = (host.name().clone(), Vec::new());
+        there.push(Holder { name, lane, touched: now, witness, taken });
         true
     }
 
-    /// The host holds nothing any more.
-    pub fn release(&mut self, host: &HostKey) {
+    /// The hosts that were last known to hold locks.
+    pub fn holders(&self) -> impl Iterator<Item = HostKey> {
+        let holders = self.holders.iter();
+        holders.flat_map(|(address, there)| {
+            there.iter().map(|holder| HostKey::new(*address, holder.name.clone()))
+        })
+    }
+
+    /// The host held nothing at that time. One that was given something since stays.
+    pub fn release(&mut self, host: &HostKey, at: Instant) {
         let Some(there) = self.holders.get_mut(&host.address()) else { return };
-        let gone = there.extract_if(.., |holder| holder.name == *host.name());
+        let is_it = |holder: &mut Holder<W>| holder.name == *host.name() && holder.touched <= at;
+        let gone = there.extract_if(.., is_it);
         self.witnesses -= gone.filter(|holder| holder.witness.is_some()).count();
         if there.is_empty() {
             self.holders.remove(&host.address());

@@ -7,6 +7,7 @@ mod namespaces;
 mod network;
 mod transport;
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -123,8 +124,8 @@ fn host(address: &str, name: &str) -> HostKey {
 }
 
 fn same_kernel(host: &HostKey) -> Inquiry {
-    let (host, question) = (host.clone(), Question::SameKernel);
-    Inquiry { host, question, asked: Instant::now(), incarnation: STATE }
+    let (host, question) = (host.clone(), Question::SameKernel(STATE));
+    Inquiry { host, question, asked: Instant::now() }
 }
 
 async fn until(is_so: impl Fn() -> bool) {

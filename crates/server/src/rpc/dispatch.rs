@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ use crate::liveness::Liveness;
 use crate::meters::{Fate, Meters};
 use crate::service::{Repeat, Served, Service};
 use crate::tenure::Tenure;
-use crate::transport::{Peer, ReplyBatch, ReplyTo};
+use crate::transport::{Peer, ReplyBatch, ReplyTo, Transport};
 
 /// How much of a long request is looked at to tell it from another with the same xid.
 const CHECKED: usize = 512;
@@ -43,12 +43,14 @@ pub struct Dispatcher {
     tenure: Tenure,
     meters: Option<Arc<Meters>>,
     on_heard: OnHeard,
+    /// A client of another machine has called: the recovery window runs.
+    has_heard: AtomicBool,
 }
 
-/// Called with the peer of the first file, lock or status call of a connection; never for NULL, which
-/// proves nothing, nor for datagrams, whose lock and status requests say as much to the keeper
-/// themselves. It must not block.
-pub type OnHeard = Box<dyn Fn(&Peer) + Send + Sync>;
+/// Called with the peer of the first file, lock or status call of a connection, and with that of
+/// every such datagram until it answers that this was a client of another machine; never for NULL,
+/// which proves nothing. It must not block.
+pub type OnHeard = Box<dyn Fn(&Peer) -> bool + Send + Sync>;
 
 /// The duplicate request cache, in parts so that many calls of one kind do not push out others.
 struct Duplicates {
@@ -147,6 +149,7 @@ impl Dispatcher {
             tenure,
             meters,
             on_heard,
+            has_heard: AtomicBool::new(false),
         }
     }
 
@@ -363,8 +366,13 @@ impl Dispatcher {
             nsm::PROGRAM => call.procedure != NULL,
             _ => false,
         };
-        if is_sign && to.hears_first() {
-            (self.on_heard)(peer);
+        let tells = is_sign
+            && match peer.transport {
+                Transport::Tcp => to.hears_first(),
+                Transport::Udp => !self.has_heard.load(Ordering::Relaxed),
+            };
+        if tells && (self.on_heard)(peer) {
+            self.has_heard.store(true, Ordering::Relaxed);
         }
     }
 

@@ -19,8 +19,8 @@ use wire::{Message, Writer};
 
 use super::{Repeat, Served, Service};
 use crate::callbacks::Callbacks;
-use crate::engine::Engine;
-use crate::engine::request::Request;
+use crate::engine::request::{Request, is_taken};
+use crate::engine::{Decision, Engine};
 use crate::files::Files;
 use crate::liveness::Liveness;
 use crate::rpc::order::OrderKey;
@@ -223,8 +223,8 @@ impl Nlm {
         self.engine.ask(
             request,
             Box::new(move |decision, replies| {
-                if let Some(claim) = claim
-                    && reply::is_taken(&decision)
+                if let (Some(claim), Decision::Reply(reply)) = (claim, &decision)
+                    && is_taken(reply)
                 {
                     claim.stands();
                 }
@@ -261,11 +261,7 @@ struct Claim {
 
 impl Claim {
     fn of(request: &Request, liveness: &Liveness) -> Option<Self> {
-        let (caller, incarnation) = match request {
-            Request::Lock(request) => (&request.caller, request.incarnation),
-            Request::Share(request) => (&request.caller, Incarnation::UNKNOWN),
-            _ => return None,
-        };
+        let (caller, incarnation) = request.taker()?;
         let (liveness, caller) = (liveness.clone(), caller.clone());
         Some(Self { liveness, caller, incarnation, arrived: Instant::now() })
     }

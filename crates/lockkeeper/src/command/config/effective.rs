@@ -14,7 +14,7 @@ use crate::admin::{default_listen, default_socket};
 use crate::cli::{Ports, Rpcbind};
 use crate::config::{
     Access, Admin, AdminListen, AdminSocket, Durability, Export, File, Grace, Limits, Metadata,
-    Nsm, Protocol, Protocols, Recovery, Rpc, Squash, Standby, Store, Unreachable,
+    Nsm, Protocol, Protocols, Recovery, Rpc, Squash, Standby, Store, Unreachable, Verify,
 };
 use crate::host;
 use crate::locks::HOOK_PATIENCE;

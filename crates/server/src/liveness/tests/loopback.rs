@@ -275,15 +275,19 @@ async fn there_are_no_more_witnesses_than_allowed() {
     let mut registry = Registry::default();
     let witness = || Some(Witness::from(tokio::spawn(std::future::pending())));
     let hosts = ["a", "b", "c"].map(|name| host("127.0.0.1", name));
+    let now = Instant::now();
     for host in &hosts {
-        assert!(registry.hold(host, lane(), 2, witness));
-        assert!(!registry.hold(host, lane(), 2, || panic!("it has one")));
+        assert!(registry.hold(host, lane(), 2, now, witness));
+        assert!(!registry.hold(host, lane(), 2, now, || panic!("it has one")));
     }
-    registry.release(&hosts[0]);
-    registry.release(&hosts[0]);
-    assert!(registry.hold(&hosts[0], lane(), 2, witness));
-    registry.release(&hosts[2]);
-    assert!(registry.hold(&hosts[2], lane(), 2, || panic!("there are two")));
+    registry.release(&hosts[0], now);
+    registry.release(&hosts[0], now);
+    assert!(registry.hold(&hosts[0], lane(), 2, now, witness));
+    registry.release(&hosts[2], now);
+    assert!(registry.hold(&hosts[2], lane(), 2, now, || panic!("there are two")));
+    assert_eq!(registry.lane(&hosts[2]), Some(lane()));
+    // It was given something after it had been seen to have nothing.
+    registry.release(&hosts[2], now - Duration::from_millis(1));
     assert_eq!(registry.lane(&hosts[2]), Some(lane()));
 }
 

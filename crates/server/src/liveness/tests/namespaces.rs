@@ -194,7 +194,7 @@ fn the_connection_of_a_kernel_that_rebooted_and_mounted_again_is_no_sign_of_life
         let next = Incarnation(9);
         station.liveness.took(&alice(), next, Instant::now());
         assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Gone);
-        let inquiry = Inquiry { incarnation: next, ..same_kernel(&alice()) };
+        let inquiry = Inquiry { question: Question::SameKernel(next), ..same_kernel(&alice()) };
         assert_eq!(station.liveness.probe(&inquiry).await, ProbeAnswer::Alive);
     });
 }
@@ -300,7 +300,7 @@ fn a_witness_stands_by_the_lock_manager_of_a_holder() {
         assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Alive);
         sleep(Duration::from_secs(2)).await;
         assert_eq!(lines(), 1);
-        station.liveness.unwatch(&alice());
+        station.liveness.unwatch_except(&HashSet::new(), Instant::now());
         until(|| lines() == 0).await;
         assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
 

@@ -107,16 +107,6 @@ impl LockReply {
     }
 }
 
-/// Whether the caller has a lock, a share or a place in line by this.
-pub fn is_taken(decision: &Decision) -> bool {
-    matches!(
-        decision,
-        Decision::Reply(
-            Reply::Lock(Outcome::Granted | Outcome::Blocked) | Reply::Share(Outcome::Granted)
-        )
-    )
-}
-
 fn told(holder: &Holder) -> nlm::Holder {
     nlm::Holder {
         exclusive: holder.mode == keeper::request::Mode::Exclusive,
