@@ -5,12 +5,14 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::command;
 use crate::namespace::{Namespace, SERVER_V4};
 use crate::process::Process;
 
@@ -148,9 +150,8 @@ impl Server {
             if process.is_some() {
                 bail!("the server is already running");
             }
-            let mut command = self.namespace.command("sh");
-            command.args(["-c", WITH_RUN_DIRECTORY]).arg(self.directory.join(RUN));
-            command.arg(&self.program).args(&self.arguments);
+            let mut command = self.command();
+            command.args(&self.arguments);
             *process = Some(Process::start(&mut command, &self.log())?);
         }
         let accepted = self.wait_until_accepting(START_PATIENCE)?;
@@ -177,6 +178,11 @@ impl Server {
         self.start()
     }
 
+    /// What a command of the program (`status`, `clients`) prints about the running server.
+    pub fn says(&self, arguments: &[&str]) -> Result<String> {
+        command::finish(self.command().args(arguments))
+    }
+
     pub fn program(&self) -> &Path {
         &self.program
     }
@@ -191,6 +197,13 @@ impl Server {
 
     pub fn log(&self) -> PathBuf {
         self.directory.join("server.log")
+    }
+
+    /// The program, where it finds the run directory of the lab.
+    fn command(&self) -> Command {
+        let mut command = self.namespace.command("sh");
+        command.args(["-c", WITH_RUN_DIRECTORY]).arg(self.directory.join(RUN)).arg(&self.program);
+        command
     }
 
     fn wait_until_accepting(&self, patience: Duration) -> Result<Instant> {
