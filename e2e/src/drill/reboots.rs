@@ -1,27 +1,47 @@
 //! The traps around a reboot notice: late, lost, false, or from a statd in a container. A lock of a
 //! kernel that lives must stay; one of a kernel that is gone must go, once there is proof.
 
+use std::net::SocketAddr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use client::rpcbind::{self, Over};
+use client::{Datagram, Options};
+use wire::nsm;
+use wire::rpcbind::{Netid, PORT};
 
 use super::Step;
 use super::client_crash::{FREED, PATIENCE};
-use super::locks::{expect_free, room};
+use super::locker::Locker;
+use super::locks::{WINDOW_SECONDS, drill, expect_free, room};
 use super::world::World;
 use crate::capture::Capture;
 use crate::guest::{Guest, Order};
 use crate::namespace::Deaf;
 use crate::process::tail;
+use crate::server::Settings;
 
 pub(super) const STEPS: &[Step] = &[
     Step::long("notice-comes-after-the-next-lock", late_notice),
     Step::long("notice-comes-after-a-lock-with-the-old-state", late_notice_old_state),
     Step::long("notice-is-lost-and-the-next-lock-tells", lost_notice),
+    Step::new("notice-comes-after-the-next-mount", mount_before_notice),
+    Step::long(
+        "notice-comes-after-the-next-mount-with-the-old-state",
+        mount_before_notice_old_state,
+    ),
     Step::new("notice-of-a-living-client-is-not-believed", false_reboot),
     Step::long("notice-of-a-statd-in-a-container", container),
 ];
+
+/// How long the kernel that answers at a host may take to reclaim after a notice that its statd
+/// confirms.
+const UNCLAIMED: Duration = Duration::from_secs(15);
+/// A client that was told of grace asks again 5 s later.
+const SETTLED: Duration = Duration::from_secs(15);
+/// A kernel whose waiter was dropped asks again after 30 s.
+const ASKS_AGAIN: Duration = Duration::from_secs(40);
 
 /// The server does not hear sm-notify of this guest, which only speaks UDP.
 fn mute<'a>(world: &'a World, guest: &Guest) -> Result<Deaf<'a>> {
@@ -98,6 +118,122 @@ fn lost_notice(world: &World) -> Result<()> {
     // It would go on for 15 min, and take what a later one must notify off the list.
     alice.succeed("kill $(pidof sm-notify)")?;
     room.locker(bob, "new")?.is_refused("write 0 10").context("what the new kernel holds")
+}
+
+/// statd was started after sm-notify and answers SM_STAT with the notified state: the notice is
+/// believed long before the window ends.
+fn mount_before_notice(world: &World) -> Result<()> {
+    let settings = Settings { window_seconds: Some(300), ..drill() };
+    mounted_before_notice(world, "mount-first", Order::NotifyFirst, &settings, UNCLAIMED)
+}
+
+/// statd was started before sm-notify and answers SM_STAT with the state of the old kernel, so only a
+/// whole window without a reclaim settles it.
+fn mount_before_notice_old_state(world: &World) -> Result<()> {
+    let window = Duration::from_secs(WINDOW_SECONDS);
+    mounted_before_notice(world, "mount-first-old", Order::StatdFirst, &drill(), window)
+}
+
+/// Server and client die together. No connection is left that could testify death, and those of the
+/// new kernel are older than its notice: they say nothing of the old one (R6.1). Without a reclaim in
+/// `unclaimed` after the notice, its lock goes.
+fn mounted_before_notice(
+    world: &World,
+    name: &str,
+    order: Order,
+    settings: &Settings,
+    unclaimed: Duration,
+) -> Result<()> {
+    world.stage(settings)?;
+    let room = world.room("open", name)?;
+    let (alice, bob) = (world.alice()?, world.bob()?);
+    // A kernel numbers its processes from 0: with the number that the new one gives first, the old
+    // process would be the same owner.
+    let mut first = room.locker(alice, "elsewhere")?;
+    let mut old = room.locker(alice, "file")?;
+    let mut other = room.locker(bob, "file")?;
+    first.takes("write 0 10")?;
+    old.takes("write 0 10")?;
+    other.is_refused("write 0 10")?;
+    alice.crash();
+    world.server.restart()?;
+    // sm-notify asks there for the port of the status monitor.
+    let port_mapper = format!("ip saddr {} udp dport 111", alice.ipv4());
+    let deaf = world.lab.namespace().deafen(&port_mapper)?;
+    alice.boot_in(order)?;
+    world.mount(alice, "open")?;
+    let at = &room.guest;
+    let found = alice.succeed(&format!("cd {at} && echo new > written && cat written"))?;
+    ensure!(found == "new", "the new kernel reads {found:?}");
+    room.expect_text("written", "new\n")?;
+    let (answered, notified) = (statd_state(world, alice)?, boot_state(alice)?);
+    let knows = order == Order::NotifyFirst;
+    ensure!((answered == notified) == knows, "statd answers {answered}, sm-notify {notified}");
+    drop(deaf);
+    // Its next repeat may be 16 s away. -n keeps the state of the boot.
+    let sent = Instant::now();
+    alice.succeed("kill $(pidof sm-notify) && sm-notify -f -n")?;
+    wait_until_pending(world, true)?;
+    let mut own = room.locker(alice, "file")?;
+    own.waits("write 0 10")?;
+    other.waits("write 0 10")?;
+    let patience = (unclaimed + SETTLED) * world.size.slack + ASKS_AGAIN;
+    let in_turn = |locker: &mut Locker| -> Result<Instant> {
+        let granted = locker.granted(patience)?;
+        locker.unlocks("0 10")?;
+        Ok(granted)
+    };
+    let (own, other) = thread::scope(|scope| {
+        let other = scope.spawn(|| in_turn(&mut other));
+        (in_turn(&mut own), other.join())
+    });
+    let own = own.context("the dead lock of its own machine")?;
+    let other = other.map_err(|_| anyhow!("the thread panicked"))??;
+    let took = own.min(other).saturating_duration_since(sent);
+    world.within("free after the notice by", took, unclaimed + SETTLED)?;
+    room.locker(bob, "elsewhere")?.takes("write 0 10").context("another file")?;
+    wait_until_pending(world, false)
+}
+
+/// What the status monitor of a guest answers to SM_STAT.
+fn statd_state(world: &World, guest: &Guest) -> Result<i32> {
+    let options = Options::default();
+    let at = SocketAddr::from((guest.ipv4(), PORT));
+    let statd = (nsm::PROGRAM, nsm::VERSION);
+    world.lab.namespace().inside(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let at = rpcbind::find(at, Over::Udp, statd, Netid::Udp, &options).await?;
+            let mut datagram = Datagram::connect(at, &options).await?;
+            let reply = datagram.call::<nsm::Stat>(&b"filer".to_vec().into()).await?;
+            Ok(reply.state)
+        })
+    })
+}
+
+/// The state that sm-notify has given this boot of a guest.
+fn boot_state(guest: &Guest) -> Result<i32> {
+    let text = guest.succeed("od -An -t d4 /var/lib/nfs/state")?;
+    text.trim().parse().with_context(|| format!("{text:?}"))
+}
+
+/// What is pending after a notice is shown to the operator, and nothing is when it was believed.
+fn wait_until_pending(world: &World, pending: bool) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let status = world.server.says(&["status"])?;
+        let clients = world.server.says(&["clients"])?;
+        let shown =
+            clients.lines().any(|line| line.contains("alice") && line.contains("reboot-pending"));
+        if status.contains("LK107") == pending && shown == pending {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < end,
+            "a pending reboot of alice should be shown: {pending}\n{status}\n{clients}"
+        );
+        thread::sleep(Duration::from_millis(200));
+    }
 }
 
 /// `sm-notify -f` by hand, as a restarted container does: the kernel lives, and keeps its locks.
