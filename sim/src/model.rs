@@ -11,6 +11,7 @@ use keeper::identity::{ClientId, Epoch, GrantId, NoticeId, Owner, RequestId};
 use keeper::range::Range;
 use keeper::request::{Access, Mode, ProbeAnswer, Question};
 use keeper::step::Grant;
+use store::Token;
 
 use crate::cells::{CELLS, FILES, Strength};
 use crate::packet::Request;
@@ -157,6 +158,8 @@ pub struct Model {
     /// The last reboot that was accepted of each host, by its state; and those on the disk.
     pub accepted: BTreeMap<usize, u32>,
     pub accepted_durably: BTreeMap<usize, u32>,
+    /// The last batch that was seen on the disk.
+    pub token: Token,
     /// The state each host was last known to be in.
     pub states: BTreeMap<usize, u32>,
     /// When a state of a host was last accepted to be gone.
@@ -212,6 +215,7 @@ impl Model {
             claims: Vec::new(),
             accepted: BTreeMap::new(),
             accepted_durably: BTreeMap::new(),
+            token: Token(0),
             states: BTreeMap::new(),
             gone_states: BTreeMap::new(),
             abandoned: BTreeSet::new(),

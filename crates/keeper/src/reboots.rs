@@ -132,6 +132,7 @@ impl Keeper {
         };
         // A repeat changes nothing, unless something of another incarnation is still here.
         if claim.to == Some(tracked.row.incarnation) && !tracked.has_strangers() {
+            self.settle_report(host);
             return self.resolve(claim.request, true);
         }
         if tracked.has_nothing() {
@@ -281,6 +282,15 @@ impl Keeper {
         }
     }
 
+    /// A pending report says no more than what is known.
+    pub(crate) fn settle_report(&mut self, host: ClientId) {
+        self.timers.stop(Timer::Report(host));
+        if let Some(tracked) = self.clients.get_mut(host) {
+            let known = tracked.row.incarnation;
+            tracked.pending = tracked.pending.take().filter(|it| it.incarnation != known);
+        }
+    }
+
     /// One host of a claim is judged.
     pub(crate) fn resolve(&mut self, request: Option<RequestId>, believed: bool) {
         let Some(request) = request else { return };
@@ -311,9 +321,10 @@ impl Keeper {
         });
         if let Some(tracked) = self.clients.get_mut(host) {
             (tracked.suspect, tracked.crashed, tracked.pending) = (None, false, None);
-            // Whoever held nothing left nothing behind that could haunt us.
+            // A host that held nothing left nothing behind that could haunt us. One that reclaimed
+            // nothing may have been told its old state, and have been here all the time.
             tracked.haunted = tracked.haunted.filter(|(gone, _)| *gone != to);
-            if from != to && proof != Proof::NothingHeld {
+            if from != to && !matches!(proof, Proof::NothingHeld | Proof::Unreclaimed) {
                 tracked.haunted = Some((from, now.mono + HAUNTED));
             }
         }
@@ -442,9 +453,9 @@ impl Keeper {
             row.incarnation = is;
             row.reboot = None;
         });
-        // News that was not believed is overtaken.
+        // News that was not believed is overtaken, unless it said the same.
         if let Some(tracked) = self.clients.get_mut(host) {
-            tracked.pending = None;
+            tracked.pending = tracked.pending.take().filter(|pending| pending.incarnation == is);
             tracked.haunted = tracked.haunted.filter(|(gone, _)| *gone != is);
         }
     }

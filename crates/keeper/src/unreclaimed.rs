@@ -85,6 +85,9 @@ impl Keeper {
     pub(crate) fn judge_report_again(&mut self, host: ClientId, now: Time) {
         let Some(tracked) = self.clients.get(host) else { return };
         let Some(pending) = &tracked.pending else { return };
+        if tracked.row.incarnation == pending.incarnation && !tracked.has_strangers() {
+            return self.settle_report(host);
+        }
         if pending.why != Doubt::Unreclaimed || tracked.unconfirmed == 0 {
             return;
         }

@@ -65,7 +65,10 @@ impl World {
             Progress::Failed(again, _) => Stage::Committing(again),
         };
         engine.stage = Some((stage, background));
-        if !changes.is_empty() && self.disk.written_token() == token {
+        let is_new = self.model.token != token;
+        if !changes.is_empty() && self.disk.written_token() == token && is_new {
+            // A batch whose outcome was lost is attempted again, and looked at once.
+            self.model.token = token;
             self.check_ids(&changes);
             self.model.durable = self.model.table.clone();
             self.model.accepted_durably = self.model.accepted.clone();
