@@ -84,12 +84,10 @@ impl Inner {
         let at = SocketAddr::new(to.host, port);
         match self.peers.call_udp(at, to.ours, Purpose::Lock, numbers, args, until).await {
             Ok(answered) => judge(version, answered.results, answered.sent > 1),
-            Err(failure) => {
+            Err(Failure::Unsent) => GrantAnswer::Unsent,
+            Err(_) => {
                 self.peers.forget_port(&service);
-                match failure {
-                    Failure::Unsent => GrantAnswer::Unsent,
-                    _ => GrantAnswer::Unclear,
-                }
+                GrantAnswer::Unclear
             }
         }
     }
