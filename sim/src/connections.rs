@@ -161,6 +161,12 @@ enum Asked {
 }
 
 impl Connections {
+    /// Whether there is one over which a kernel sends the requests of this lane.
+    pub fn carries(&self, host: usize, life: u32, lane: usize) -> bool {
+        let mut open = self.open.iter().map(|tracked| &tracked.connection);
+        open.any(|it| it.host == host && it.life == life && it.purpose == Purpose::Lock(lane))
+    }
+
     pub fn has(&self, host: usize, life: u32) -> bool {
         let mut open = self.open.iter();
         open.any(|tracked| tracked.connection.host == host && tracked.connection.life == life)

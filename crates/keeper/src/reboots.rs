@@ -243,11 +243,8 @@ impl Keeper {
         now: Time,
     ) -> bool {
         let count = self.sweep(host, Ended::Kernel { about, arrived }, now);
-        if count > 0 {
-            let why = Release::OldKernel;
-            self.event(Event::Released { client: host, count, why });
-            self.end_grace_if_complete(now);
-        }
+        self.event(Event::Released { client: host, count, why: Release::OldKernel });
+        self.end_grace_if_complete(now);
         self.clients.get(host).is_none_or(|tracked| tracked.oldest() != about)
     }
 
@@ -275,8 +272,8 @@ impl Keeper {
                 why,
                 repeats: before.as_ref().map_or(0, |pending| pending.repeats + 1),
                 first_at_ms: before.as_ref().map_or(now.wall_ms, |pending| pending.first_at_ms),
-                since: before.as_ref().map_or(now.mono, |pending| pending.since),
-                arrived: before.map_or(claim.arrived, |pending| pending.arrived),
+                since: before.and_then(|pending| pending.refutable(claim.to)).unwrap_or(now.mono),
+                arrived: claim.arrived,
             });
             self.event(Event::RebootPending { client: host, to, why });
         }

@@ -14,7 +14,6 @@ use crate::shares::HeldShare;
 use crate::table::OwnerId;
 use crate::time::Time;
 use crate::timer::Timer;
-use crate::view::PendingReboot;
 
 /// How long a host has to refute a notice by a reclaim, if its status monitor says the same.
 const REFUTE: Duration = Duration::from_secs(15);
@@ -34,8 +33,8 @@ impl Keeper {
         let Some(tracked) = self.clients.get(host) else {
             return self.resolve(claim.request, true);
         };
-        let same = |pending: &&PendingReboot| Some(pending.incarnation) == claim.to;
-        let since = tracked.pending.as_ref().filter(same).map_or(now.mono, |known| known.since);
+        let since = tracked.pending.as_ref().and_then(|pending| pending.refutable(claim.to));
+        let since = since.unwrap_or(now.mono);
         let since = tracked.reclaimed.map_or(since, |reclaimed| since.max(reclaimed));
         let (soon, late) = (since + REFUTE, since + self.window_length());
         if now.mono >= late || (now.mono >= soon && agrees == Some(true)) {

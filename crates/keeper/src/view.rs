@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::bytes::{FileKey, Name};
 use crate::change::{Client, Exactness};
+use crate::event::Doubt;
 use crate::identity::{Incarnation, LockId, NoticeId, Owner, ShareId};
 use crate::range::Range;
 use crate::request::{Access, Mode};
@@ -84,13 +85,22 @@ pub struct PendingReboot {
     pub name: Name,
     pub source: std::net::IpAddr,
     pub incarnation: Incarnation,
-    pub why: crate::event::Doubt,
+    pub why: Doubt,
     pub repeats: u32,
     pub first_at_ms: u64,
     /// Since when a reclaim would have refuted it (`Time::mono`).
     pub since: Duration,
     /// Everything taken before it arrived has an id below this.
     pub arrived: u64,
+}
+
+impl PendingReboot {
+    /// Since when a reclaim would have refuted a report of this state by the host itself. Before
+    /// that, there was no such report, or something else spoke against it.
+    pub(crate) fn refutable(&self, to: Option<Incarnation>) -> Option<Duration> {
+        let same = Some(self.incarnation) == to && self.why == Doubt::Unreclaimed;
+        same.then_some(self.since)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -221,7 +221,10 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<News> {
                 }
                 Release::Operator(who) => (format!("released by {who}"), Some(who.clone())),
             };
-            let text = format!("{} of {host} released: {why}", count(*lost, "lock"));
+            let text = match lost {
+                0 => format!("requests of {host} that waited have ended: {why}"),
+                lost => format!("{} of {host} released: {why}", count(*lost, "lock")),
+            };
             let news = locks(warn("released", text), *lost);
             Some(News { by: who, ..news? })
         }

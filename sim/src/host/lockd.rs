@@ -380,8 +380,10 @@ impl World {
         let gone = self.model.gone_states.get(&(host, state)).copied();
         // What comes over TCP comes over a connection that we have.
         let Some(engine) = &self.server.engine else { return };
+        let mut lanes = self.hosts[host].lanes.iter();
+        let lane = lanes.position(|lane| *lane == request.lane).unwrap_or(0);
         let comes = request.lane.transport() == Transport::Udp
-            || engine.connections.has(host, request.truth.life);
+            || engine.connections.carries(host, request.truth.life, lane);
         if self.hosts[host].life > request.truth.life
             && comes
             && gone.is_some_and(|at| at + MINUTE > self.now)

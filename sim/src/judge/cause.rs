@@ -89,6 +89,7 @@ impl World {
         if step.is_empty() {
             return;
         }
+        self.note_clients(step);
         self.tell_step(step);
         let seen = self.see_table(keeper);
         let waiters = self.see_waiters(keeper);

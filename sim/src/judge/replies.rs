@@ -317,8 +317,11 @@ impl World {
         let Call::Lock { file, range, mode, .. } = request.call else { return };
         let Some(process) = request.truth.process else { return };
         let wanted = strength(mode);
-        let covered =
-            cells::cells(range).all(|cell| before[process][file][cell].strength >= wanted);
+        let covers = |picture: &Picture| {
+            cells::cells(range).all(|cell| picture[process][file][cell].strength >= wanted)
+        };
+        // In a batch its owner may have taken it just before.
+        let covered = covers(before) || (!simple && covers(&self.model.table));
         let in_grace = !self.model.grace_over || !self.model.grace_was_over;
         let row = keeper.host(&HostKey::new(request.from, request.name.clone()));
         let known = row.is_some_and(|row| row.epoch < self.model.epoch && row.monitored);

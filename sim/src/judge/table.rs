@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use keeper::Keeper;
 use keeper::bytes::FileKey;
-use keeper::change::Lock;
+use keeper::change::{Change, Lock};
 use keeper::identity::{ClientId, LockId, Owner};
 use keeper::range::Range;
+use keeper::step::Step;
 use keeper::time::Time;
 use keeper::view::LockState;
 
@@ -31,6 +32,16 @@ impl World {
             self.hosts.iter().position(|host| host.is(row.address, &row.name));
         self.model.hosts.insert(client, host);
         host
+    }
+
+    /// Who registers in this step is known by it, also if it comes and goes in it.
+    pub fn note_clients(&mut self, step: &Step) {
+        for change in &step.changes {
+            if let Change::Client(row) = change {
+                let host = self.hosts.iter().position(|host| host.is(row.address, &row.name));
+                self.model.hosts.insert(row.id, host);
+            }
+        }
     }
 
     /// The process behind an owner.
