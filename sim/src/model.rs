@@ -146,6 +146,8 @@ pub struct Model {
     pub commit_began: Ms,
     /// Of this epoch.
     pub probes: BTreeMap<(ClientId, Question), ProbeAnswer>,
+    /// States that the status monitors of hosts have answered.
+    pub vouched: BTreeSet<(ClientId, u32)>,
     /// What was last said of any kernel of a host.
     pub kernels: BTreeMap<ClientId, ProbeAnswer>,
     pub resets: BTreeSet<ClientId>,
@@ -206,6 +208,7 @@ impl Model {
             reclaims: BTreeMap::new(),
             commit_began: 0,
             probes: BTreeMap::new(),
+            vouched: BTreeSet::new(),
             kernels: BTreeMap::new(),
             resets: BTreeSet::new(),
             failed_notices: BTreeSet::new(),
@@ -240,6 +243,7 @@ impl Model {
         self.asked.clear();
         self.probes.clear();
         self.kernels.clear();
+        self.vouched.clear();
         self.resets.clear();
         self.failed_notices.clear();
         self.notices.clear();

@@ -59,6 +59,9 @@ impl World {
                 if matches!(question, Question::SameKernel(_)) {
                     self.model.kernels.insert(*client, *answer);
                 }
+                if let ProbeAnswer::InState(state) = answer {
+                    self.model.vouched.insert((*client, state.0));
+                }
             }
             Note::Reset(client) => {
                 self.model.resets.insert(*client);
@@ -270,8 +273,7 @@ impl World {
             return Err(format!("no notice of state {to} came from its address in its name"));
         }
         let verify = self.scenario.config.verify;
-        let said = self.model.probes.get(&(client, Question::State)).copied();
-        if verify == Verify::Ask && said != Some(ProbeAnswer::InState(Incarnation(to))) {
+        if verify == Verify::Ask && !self.model.vouched.contains(&(client, to)) {
             return Err("its status monitor had not answered that state".to_owned());
         }
         let alive = matches!(self.kernel(client, old.incarnation), None | Some(ProbeAnswer::Alive));

@@ -287,6 +287,15 @@ impl World {
         waiting.passed_over || (state != 0 && recorded.is_some_and(|known| *known != state))
     }
 
+    /// Its owner has been granted something there and has not answered: that comes first.
+    fn has_open_grant(&self, waiting: &Waiting) -> bool {
+        self.model.grants.values().any(|grant| {
+            grant.process == waiting.process
+                && grant.file == waiting.file
+                && grant.range.overlaps(waiting.range)
+        })
+    }
+
     /// A freed range reaches its first waiter.
     pub fn judge_grantable(&mut self, keeper: &Keeper) {
         if self.model.waiters.is_empty() || (keeper.grace().is_some() && self.strict()) {
@@ -300,6 +309,7 @@ impl World {
             .enumerate()
             .filter(|(place, w)| {
                 !self.is_passed_over(w)
+                    && !self.has_open_grant(w)
                     && self.blockers(&self.model.waiters, w.key(), *place).is_empty()
             })
             .map(|(_, w)| w.key())
