@@ -248,7 +248,7 @@ impl World {
         connections.open.retain(|tracked| !Arc::ptr_eq(&tracked.line, line));
         for suspect in suspects {
             if suspect.alone {
-                self.report_reset(suspect.host);
+                self.report_reset(suspect);
             } else {
                 let (host, end) = (suspect.host.clone(), suspect.end);
                 self.begin_inquiry(&host, end.at, Some(end.life), Asked::Reset(suspect));
@@ -256,9 +256,12 @@ impl World {
         }
     }
 
-    fn report_reset(&mut self, host: HostKey) {
+    fn report_reset(&mut self, suspect: Suspect) {
+        let Some(engine) = &self.server.engine else { return };
+        let started = instant(engine.started);
+        let life = suspect.end.life.saturating_duration_since(started);
         self.tally.reach("reset seen");
-        self.input(Input::Reset(host));
+        self.input(Input::Reset { host: suspect.host, life });
     }
 
     /// The user of a machine closes a connection of its own by a reset.
@@ -410,8 +413,7 @@ impl World {
         let (now, life) = (self.now, self.server.life);
         let Some(engine) = &mut self.server.engine else { return };
         let connections = &mut engine.connections;
-        let evidence =
-            Evidence::gather(&connections.registry, host, asked, taken, instant(now));
+        let evidence = Evidence::gather(&connections.registry, host, asked, taken, instant(now));
         let inquiry = SameKernel::begin(evidence);
         connections.next += 1;
         let id = connections.next;
@@ -453,9 +455,8 @@ impl World {
         match purpose {
             Asked::Probe(client, question) => self.probed(client, question, answer),
             Asked::Reset(suspect) => {
-                let Some(engine) = &self.server.engine else { return };
-                if engine.connections.registry.confirms(&suspect, answer) {
-                    self.report_reset(suspect.host);
+                if answer != ProbeAnswer::Alive {
+                    self.report_reset(suspect);
                 }
             }
         }

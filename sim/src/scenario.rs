@@ -167,10 +167,8 @@ impl Scenario {
             host.answers_old_state = random.percent(20);
             host.firewalled = host.kind == Kind::Linux && random.percent(6);
             host.drops_unknown = random.percent(15);
-            host.waits_only = host.kind == Kind::Linux
-                && random.percent(10)
-                && !host.firewalled
-                && !host.deaf;
+            host.waits_only =
+                host.kind == Kind::Linux && random.percent(10) && !host.firewalled && !host.deaf;
             host.monitored = !random.percent(5);
             host.first_process = processes.len();
             let each = if host.kind == Kind::Watcher { 0 } else { random.between(2, 3) as usize };

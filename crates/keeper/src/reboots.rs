@@ -21,6 +21,8 @@ use crate::time::Time;
 use crate::timer::Timer;
 use crate::view::PendingReboot;
 
+/// A reply may be acknowledged this much later than the request came.
+const LATE: Duration = Duration::from_secs(1);
 /// How long a packet of a dead kernel may still be on its way.
 const HAUNTED: Duration = Duration::from_secs(120);
 
@@ -457,10 +459,12 @@ impl Keeper {
         }
     }
 
-    /// An old connection of this host was reset, without our having asked (R6.2).
-    pub fn handle_reset(&mut self, client: ClientId, _now: Time) {
+    /// An old connection of this host was reset, without our having asked (R6.2). `life` is when there
+    /// was the last sign of life on it: a host that has locked since may be another kernel than the
+    /// one at its end, and its reset says nothing about who took that lock.
+    pub fn handle_reset(&mut self, client: ClientId, life: Duration, _now: Time) {
         if let Some(tracked) = self.clients.get_mut(client) {
-            tracked.reset = true;
+            tracked.reset |= tracked.last_lock.is_none_or(|at| at <= life + LATE);
         }
     }
 }

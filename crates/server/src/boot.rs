@@ -1,16 +1,15 @@
 //! The story of a start: workers, services, sockets, rpcbind; and of a clean stop.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 use tracing::warn;
 
-use keeper::bytes::Name;
 use keeper::identity::HostKey;
 use vfs::{Exports, HandleKey};
 
@@ -205,9 +204,10 @@ impl Server {
         };
         let callbacks = Callbacks::new(settings, peers.clone(), report);
         let on_reset = {
-            let reporter = engine.reporter();
-            Arc::new(move |address: IpAddr, name: &Name| {
-                reporter.report(Input::Reset(HostKey::new(address, name.clone())));
+            let (reporter, clock) = (engine.reporter(), engine.clock());
+            Arc::new(move |host: &HostKey, life: Instant| {
+                let (host, life) = (host.clone(), clock.mono(life));
+                reporter.report(Input::Reset { host, life });
             })
         };
         let liveness = Liveness::new(liveness::Settings::default(), peers, on_reset);

@@ -34,7 +34,6 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use keeper::bytes::Name;
 use keeper::identity::{HostKey, Incarnation, Lane, Transport};
 use keeper::request::{ProbeAnswer, Question};
 use tokio::runtime::Handle;
@@ -72,9 +71,9 @@ impl Default for Settings {
     }
 }
 
-/// Called with the address and the name of a host of which a connection was reset without our
-/// having asked. It must not block.
-pub type OnReset = Arc<dyn Fn(IpAddr, &Name) + Send + Sync>;
+/// Called with a host of which a connection was reset without our having asked, and when there was
+/// the last sign of life on it. It must not block.
+pub type OnReset = Arc<dyn Fn(&HostKey, Instant) + Send + Sync>;
 
 /// What to find out about a host.
 #[derive(Debug, Clone)]
@@ -248,13 +247,12 @@ impl Shared {
                 runtime.spawn(async move {
                     let Suspect { host, end, .. } = &suspect;
                     let answer = shared.same_kernel(host, end.at, Some(end.life)).await;
-                    let confirmed = shared.lock().confirms(&suspect, answer);
-                    if confirmed {
-                        (shared.on_reset)(host.address(), host.name());
+                    if answer != ProbeAnswer::Alive {
+                        (shared.on_reset)(host, end.life);
                     }
                 });
             }
-            _ => (self.on_reset)(suspect.host.address(), suspect.host.name()),
+            _ => (self.on_reset)(&suspect.host, suspect.end.life),
         }
     }
 

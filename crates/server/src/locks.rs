@@ -141,11 +141,7 @@ impl Effects for Carrier {
 
     fn probe(&self, keeper: &Keeper, client: ClientId, question: Question) {
         let Some(view) = keeper.client(client) else { return };
-        let inquiry = Inquiry {
-            host: view.client.key(),
-            question,
-            asked: Instant::now(),
-        };
+        let inquiry = Inquiry { host: view.client.key(), question, asked: Instant::now() };
         let (liveness, reporter) = (self.liveness.clone(), self.reporter.clone());
         tokio::spawn(async move {
             let answer = liveness.probe(&inquiry).await;

@@ -36,7 +36,7 @@ impl Note {
             Input::Granted(grant, answer) => Self::Granted(*grant, *answer),
             Input::Noticed(notice, result) => Self::Noticed(*notice, *result),
             Input::Probed(client, question, answer) => Self::Probed(*client, *question, *answer),
-            Input::Reset(host) => Self::Reset(keeper.host(host)?.id),
+            Input::Reset { host, .. } => Self::Reset(keeper.host(host)?.id),
             Input::Heard { address, .. } => Self::Heard(*address),
             Input::Timeout => Self::Timeout,
             Input::Stop => Self::Stop,

@@ -28,8 +28,7 @@ impl World {
             None => self.disk.written().clients.get(&client).cloned(),
         };
         let row = row?;
-        let host =
-            self.hosts.iter().position(|host| host.is(row.address, &row.name));
+        let host = self.hosts.iter().position(|host| host.is(row.address, &row.name));
         self.model.hosts.insert(client, host);
         host
     }
@@ -57,8 +56,7 @@ impl World {
                 && process.number == owner.number
                 && process.tag == owner.tag
         });
-        let host =
-            self.hosts.iter().position(|host| host.is(row.address, &row.name));
+        let host = self.hosts.iter().position(|host| host.is(row.address, &row.name));
         self.model.hosts.insert(owner.host, host);
         self.model.owners.insert(owner.clone(), process);
         process

@@ -13,7 +13,8 @@ use lockkeeper_keeper::identity::{
 };
 use lockkeeper_keeper::range::Range;
 use lockkeeper_keeper::request::{
-    Form, LockRequest, Mode, OwnerName, ProbeAnswer, RebootNotice, TestRequest, UnlockRequest, Source,
+    Form, LockRequest, Mode, OwnerName, ProbeAnswer, RebootNotice, Source, TestRequest,
+    UnlockRequest,
 };
 use lockkeeper_keeper::step::{Message, Outcome, Reply, Step, Tested};
 use lockkeeper_keeper::time::Time;

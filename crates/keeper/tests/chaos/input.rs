@@ -323,5 +323,9 @@ fn probe_answer() -> impl Strategy<Value = ProbeAnswer> {
 }
 
 fn question() -> impl Strategy<Value = Question> {
-    prop_oneof![(0..9u32).prop_map(|state| Question::SameKernel(Incarnation(state))), Just(Question::Reachable), Just(Question::State)]
+    prop_oneof![
+        (0..9u32).prop_map(|state| Question::SameKernel(Incarnation(state))),
+        Just(Question::Reachable),
+        Just(Question::State)
+    ]
 }

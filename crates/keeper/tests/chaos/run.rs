@@ -174,7 +174,8 @@ impl Run {
                 self.keeper.handle_probed(client, question, answer, now);
             }
             Input::Reset { client } => {
-                self.keeper.handle_reset(ClientId(seen(&self.clients, client)), now);
+                let client = ClientId(seen(&self.clients, client));
+                self.keeper.handle_reset(client, now.mono / 2, now);
             }
             Input::Heard { source } => self.keeper.handle_heard(address(source), source == 0, now),
             Input::Stop => self.keeper.handle_stop(now),

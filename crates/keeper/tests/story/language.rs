@@ -22,7 +22,7 @@
 //!                                               is about the oldest state that was asked about
 //! probe: alice is alive | gone | silent              does anybody answer there?
 //! probe: alice's monitor is in state 5 | silent      what does its status monitor answer?
-//! alice's old connection is reset               seen without asking
+//! alice's old connection is reset [after 30 s]  seen without asking, and after how long a silence
 //! alice reads a file                            any sign of life that is no lock request
 //! the operator releases lock 1 | fences alice | unfences alice | confirms the reboot of alice
 //!     | ends grace | notifies alice again | forgets alice
@@ -64,7 +64,7 @@ pub enum Command {
     Watch { by: String, watched: String },
     StopWatching { by: String, watched: Option<String> },
     Probed { host: String, question: Question, answer: ProbeAnswer },
-    Reset { host: String },
+    Reset { host: String, silent: Duration },
     Heard { host: String },
     Operator(Wish),
     Pass(Duration),
@@ -163,7 +163,14 @@ fn sentence(words: &mut Words) -> Parsed<Command> {
     }
     if let Some(host) = subject.strip_suffix("'s") {
         words.eat_all("old connection is reset")?;
-        return Ok(Command::Reset { host: host.into() });
+        let silent = match words.eat("after") {
+            Ok(()) => {
+                let count = words.number()?;
+                duration(count, &words.next()?)?
+            }
+            Err(_) => Duration::ZERO,
+        };
+        return Ok(Command::Reset { host: host.into(), silent });
     }
     host_sentence(subject, words)
 }
@@ -306,7 +313,9 @@ fn probe(words: &mut Words) -> Parsed<Command> {
     let host = words.next()?;
     let (host, question) = match host.strip_suffix("'s") {
         Some(host) if words.eat("monitor").is_ok() => (host.to_owned(), Question::State),
-        Some(host) => words.eat("kernel").map(|()| (host.to_owned(), Question::SameKernel(Incarnation::UNKNOWN)))?,
+        Some(host) => words
+            .eat("kernel")
+            .map(|()| (host.to_owned(), Question::SameKernel(Incarnation::UNKNOWN)))?,
         None => (host, Question::Reachable),
     };
     words.eat("is")?;

@@ -241,9 +241,9 @@ impl World {
                 let question = self.question_asked(client, question);
                 self.keeper().handle_probed(client, question, answer, now);
             }
-            Command::Reset { host } => {
+            Command::Reset { host, silent } => {
                 let client = self.client(&host)?;
-                self.keeper().handle_reset(client, now);
+                self.keeper().handle_reset(client, now.mono - silent, now);
             }
             Command::Heard { host } => {
                 let address = self.peer(&host)?.key.address();

@@ -188,9 +188,9 @@ impl<S> Decider<S> {
             Input::Probed(client, question, answer) => {
                 keeper.handle_probed(client, question, answer, now);
             }
-            Input::Reset(host) => {
+            Input::Reset { host, life } => {
                 if let Some(client) = keeper.host(&host).map(|client| client.id) {
-                    keeper.handle_reset(client, now);
+                    keeper.handle_reset(client, life, now);
                 }
             }
             Input::Heard { address, local } => keeper.handle_heard(address, local, now),

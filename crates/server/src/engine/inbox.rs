@@ -20,8 +20,11 @@ pub enum Input<S> {
     Granted(GrantId, GrantAnswer),
     Noticed(NoticeId, NoticeResult),
     Probed(ClientId, Question, ProbeAnswer),
-    /// An old connection of this host was reset, unasked.
-    Reset(HostKey),
+    /// An old connection of this host was reset, unasked, after a last sign of life (`Time::mono`).
+    Reset {
+        host: HostKey,
+        life: Duration,
+    },
     /// A call came from this address; `local` if it is this machine.
     Heard {
         address: IpAddr,

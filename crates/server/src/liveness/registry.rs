@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use keeper::bytes::Name;
 use keeper::identity::{HostKey, Incarnation, Lane};
-use keeper::request::ProbeAnswer;
 
 use super::line::{End, How, Line};
 use super::round::testimony_of_reset;
-use super::verdict::{MARGIN, Testimony};
+use super::verdict::Testimony;
 
 /// A reset is remembered for as long as a rebooted client repeats its notice.
 pub const REMEMBERED: Duration = Duration::from_secs(15 * 60);
@@ -168,19 +167,7 @@ impl<W> Registry<W> {
             let alone = self.lines_of(&host, end.at, 1).is_empty();
             Suspect { host, end, alone }
         };
-        names.map(suspect).filter(|suspect| !self.is_late(&suspect.host, end)).collect()
-    }
-
-    /// Whether a reset that came by itself is a sign of a reboot, given what the other lines of the
-    /// host say.
-    pub fn confirms(&self, suspect: &Suspect, answer: ProbeAnswer) -> bool {
-        answer != ProbeAnswer::Alive && !self.is_late(&suspect.host, suspect.end)
-    }
-
-    /// A host that has locked since the last sign of life on a line may be another kernel than the
-    /// one at its end: the reset of that line says nothing about who took the lock.
-    fn is_late(&self, host: &HostKey, end: End) -> bool {
-        self.has_taken_since(host, end.life + MARGIN)
+        names.map(suspect).collect()
     }
 
     /// The host holds locks. Answers false if that was known; else `witness` is asked for one,
@@ -253,12 +240,6 @@ impl<W> Registry<W> {
                 }
             }
         }
-    }
-
-    fn has_taken_since(&self, host: &HostKey, then: Instant) -> bool {
-        let there = self.holders.get(&host.address()).into_iter().flatten();
-        let mut holders = there.filter(|holder| holder.name.names_same_machine(host.name()));
-        holders.any(|holder| holder.taken.iter().any(|(_, at)| *at > then))
     }
 
     /// When this incarnation of the host last took a lock. A reclaim carries no state, and only a

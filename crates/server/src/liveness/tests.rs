@@ -41,7 +41,7 @@ impl Station {
     async fn at(address: &str, settings: Settings) -> Self {
         let resets = Arc::<Mutex<Vec<Name>>>::default();
         let seen = resets.clone();
-        let on_reset = move |_: IpAddr, name: &Name| seen.lock().unwrap().push(name.clone());
+        let on_reset = move |host: &HostKey, _| seen.lock().unwrap().push(host.name().clone());
         let peers = Peers::new(peer::Settings::default(), &[]);
         let liveness = Liveness::new(settings, peers, Arc::new(on_reset));
         let listener = TcpListener::bind(address).await.unwrap();

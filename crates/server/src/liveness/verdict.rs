@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use keeper::request::ProbeAnswer;
 
 /// No machine reboots in this time, but a busy one may look at its connections this late.
-pub const MARGIN: Duration = Duration::from_secs(1);
+const MARGIN: Duration = Duration::from_secs(1);
 
 /// What one line has to say.
 #[derive(Debug, Clone, Copy)]

@@ -7,9 +7,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::SAME_KERNEL_MAX;
-use super::super::line::{End, How};
-use super::super::registry::Suspect;
 use super::network::Network;
 use super::*;
 
@@ -242,30 +239,6 @@ fn a_rebooted_kernel_that_uses_its_old_port_again_resets_the_old_line_by_itself(
         station.until_open(1).await;
         assert_eq!(station.resets(), 1);
         assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
-    });
-}
-
-#[test]
-fn who_has_locked_since_is_not_suspected_for_an_earlier_reset() {
-    let (ours, theirs) = networks();
-    ours.block_on(async move || {
-        let station = Station::at(AT, Settings::default()).await;
-        let machine = Machine::boot(&theirs);
-        machine.call(AT).await;
-        station.until_open(1).await;
-        cable(&theirs, "down");
-        let now = Instant::now();
-        let end = End { how: How::Reset, at: now, life: now };
-        station.liveness.watch(&alice(), lane());
-        for (locks, reported) in [(true, 0), (false, 1)] {
-            let end = if locks { end } else { End { at: Instant::now(), ..end } };
-            station.liveness.0.suspect(Suspect { host: alice(), end, alone: false });
-            if locks {
-                station.liveness.took(&alice(), STATE, Instant::now());
-            }
-            sleep(SAME_KERNEL_MAX + Duration::from_secs(1)).await;
-            assert_eq!(station.resets(), reported);
-        }
     });
 }
 
