@@ -161,10 +161,14 @@ enum Asked {
 }
 
 impl Connections {
-    /// Whether there is one over which a kernel sends the requests of this lane.
-    pub fn carries(&self, host: usize, life: u32, lane: usize) -> bool {
-        let mut open = self.open.iter().map(|tracked| &tracked.connection);
-        open.any(|it| it.host == host && it.life == life && it.purpose == Purpose::Lock(lane))
+    /// Since when there is one over which a kernel sends the requests of this lane.
+    pub fn carries(&self, host: usize, life: u32, lane: usize) -> Option<Ms> {
+        let mut open = self.open.iter();
+        let found = open.find(|Tracked { connection: it, .. }| {
+            let same = it.host == host && it.life == life && it.purpose == Purpose::Lock(lane);
+            same && it.seen().closed.is_none()
+        });
+        found.map(|tracked| tracked.opened)
     }
 
     pub fn has(&self, host: usize, life: u32) -> bool {

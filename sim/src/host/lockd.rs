@@ -382,8 +382,10 @@ impl World {
         let Some(engine) = &self.server.engine else { return };
         let mut lanes = self.hosts[host].lanes.iter();
         let lane = lanes.position(|lane| *lane == request.lane).unwrap_or(0);
+        // One that is younger than the news may be a new kernel's, for all that the server knows.
+        let opened = engine.connections.carries(host, request.truth.life, lane);
         let comes = request.lane.transport() == Transport::Udp
-            || engine.connections.carries(host, request.truth.life, lane);
+            || opened.is_some_and(|opened| gone.is_some_and(|at| opened < at));
         if self.hosts[host].life > request.truth.life
             && comes
             && gone.is_some_and(|at| at + MINUTE > self.now)

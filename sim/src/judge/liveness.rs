@@ -96,7 +96,13 @@ impl World {
                         }
                         (Call::Lock { mode, .. } | Call::Cancel { mode, .. }, _) => {
                             let key = (process, file, range, *mode);
-                            over.push(Box::new(move |wait| *wait == key));
+                            // In a batch, a wait may become a callback that its owner closes by what
+                            // it asks next, before it is sent.
+                            let batch = !self.scenario.one_by_one;
+                            over.push(Box::new(move |wait| {
+                                let closed = batch && (wait.0, wait.1) == (process, file);
+                                *wait == key || (closed && wait.2.overlaps(range))
+                            }));
                         }
                         (Call::Unlock { .. }, _) => over.push(Box::new(move |wait| {
                             wait.0 == process && wait.1 == file && range.covers(wait.2)
@@ -361,10 +367,14 @@ impl World {
             let other_life = life != self.hosts[host].life;
             let verified = self.model.accepted.get(&host) == Some(&self.hosts[host].state);
             let same_state = lock.incarnation.0 == self.hosts[host].state;
+            // A report that could not be decided is shown, with what to do about it.
+            let view = engine.decider.keeper.client(lock.owner.host);
+            let shown = view.is_some_and(|view| view.pending.is_some() || view.suspect);
             let forged = self.processes[process].number == crate::scenario::FORGED_NUMBER;
             let explained = forged
                 || self.hosts[host].never_back
                 || self.model.abandoned.contains(&(process, file))
+                || shown
                 || (other_life && (!verified || same_state));
             if !explained {
                 let who = self.who(process);
