@@ -162,6 +162,8 @@ pub struct Model {
     pub accepted_durably: BTreeMap<usize, u32>,
     /// The last batch that was seen on the disk.
     pub token: Token,
+    /// The row of each host.
+    pub rows: BTreeMap<usize, ClientId>,
     /// The state each host was last known to be in.
     pub states: BTreeMap<usize, u32>,
     /// When a state of a host was last accepted to be gone.
@@ -219,6 +221,7 @@ impl Model {
             accepted: BTreeMap::new(),
             accepted_durably: BTreeMap::new(),
             token: Token(0),
+            rows: BTreeMap::new(),
             states: BTreeMap::new(),
             gone_states: BTreeMap::new(),
             abandoned: BTreeSet::new(),

@@ -2,6 +2,7 @@
 //! docs/messages.md and never change their meaning.
 
 use keeper::Keeper;
+use keeper::event::Doubt;
 use keeper::view::ClientView;
 
 use crate::api::{ClientName, ClientState, Finding, GraceStatus, Severity, StoreStatus};
@@ -13,6 +14,8 @@ use crate::shown;
 pub struct Worries {
     fenced: Several,
     pending: Several,
+    /// Of these, time will tell.
+    undecided: Several,
     crashed: Several,
     suspect: Several,
     unanswered: Several,
@@ -49,7 +52,10 @@ impl Worries {
         let name = || client_name(view.client);
         match state {
             ClientState::Fenced => self.fenced.add(name),
-            ClientState::RebootPending => self.pending.add(name),
+            ClientState::RebootPending => match view.pending.map(|pending| pending.why) {
+                Some(Doubt::Unreclaimed) => self.undecided.add(name),
+                _ => self.pending.add(name),
+            },
             ClientState::Crashed if view.unconfirmed > 0 => self.crashed.add(name),
             ClientState::Suspect => self.suspect.add(name),
             _ => {}
@@ -160,6 +166,17 @@ fn tell_clients(
             "LK107",
             format!("{who} said to have rebooted, and that is not proven: the locks stay."),
             format!("if it did reboot: lockkeeper confirm-reboot {first}"),
+        );
+    }
+    if let Some((who, first)) = worries.undecided.who("is", "are") {
+        tell(
+            Severity::Info,
+            "LK107",
+            format!(
+                "{who} said to have rebooted after our restart: locks that are not reclaimed soon \
+                 go."
+            ),
+            format!("wait, or if it did reboot: lockkeeper confirm-reboot {first}"),
         );
     }
     if let Some((who, first)) = worries.suspect.who("shows", "show") {

@@ -117,6 +117,9 @@ impl Keeper {
         let row = Arc::new(row);
         self.change(Change::Client(row.clone()));
         self.clients.insert(row, now.mono);
+        if let Some(tracked) = self.clients.get_mut(id) {
+            tracked.last_lock = Some(now.mono);
+        }
         self.hear_client(id, now);
         if !self.timers.is_set(Timer::Idle) {
             self.timers.set(Timer::Idle, now.mono + IDLE_MAX);

@@ -377,6 +377,10 @@ impl World {
     pub fn haunt(&mut self, request: &Rc<Request>) {
         let Call::Lock { state, .. } = request.call else { return };
         let host = request.truth.host;
+        // A netboot client begins with the state that it had before.
+        if self.hosts[host].kind == Kind::Netboot {
+            return;
+        }
         let gone = self.model.gone_states.get(&(host, state)).copied();
         // What comes over TCP comes over a connection that we have.
         let Some(engine) = &self.server.engine else { return };

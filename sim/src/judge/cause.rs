@@ -134,14 +134,17 @@ impl World {
 
     /// The states that hosts are recorded in, for what the next step changes about them.
     pub fn note_states(&mut self, keeper: &Keeper) {
-        let mut states = BTreeMap::new();
+        let (mut states, mut rows) = (BTreeMap::new(), BTreeMap::new());
         for view in keeper.clients(ClientId(0)) {
             if let Some(Some(host)) = self.model.hosts.get(&view.client.id) {
                 states.insert(*host, view.client.incarnation.0);
+                rows.insert(*host, view.client.id);
             }
         }
+        let before = std::mem::replace(&mut self.model.rows, rows);
+        let same = |host: &usize| before.get(host) == self.model.rows.get(host);
         // What is forgotten of a host is forgotten of its reboots, too.
-        self.model.gone_states.retain(|(host, _), _| states.contains_key(host));
+        self.model.gone_states.retain(|(host, _), _| states.contains_key(host) && same(host));
         self.model.accepted.retain(|host, _| states.contains_key(host));
         self.model.states = states;
     }

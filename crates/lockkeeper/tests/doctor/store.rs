@@ -150,7 +150,7 @@ fn what_the_server_says_of_its_store_is_told() {
     said.has("LK250", "warn", &["not exact", "were given time"], &["durability = \"power\""]);
     let said = examine_with(|status| {
         status["store"]["exact"] = false.into();
-        status["grace"] = json!({ "active": true, "exact": false, "remaining_seconds": 62.0,
+        status["grace"] = json!({ "active": true, "exact": false, "began": true, "remaining_seconds": 62.0,
             "missing": 1, "parked": 0, "expected": [], "expected_total": 0 });
     });
     said.has("LK250", "warn", &["take them back for 62 s"], &["lockkeeper grace"]);
