@@ -420,7 +420,13 @@ impl Keeper {
         }
         let gone = answer == ProbeAnswer::Gone;
         if was == is {
-            if gone && request.stateless {
+            if gone && request.stateless && self.has_others(host, about, None) {
+                let more = self.release_kernel(host, about, asked.arrived, now);
+                if let Some(tracked) = self.clients.get(host).filter(|_| more) {
+                    let question = Question::SameKernel(tracked.oldest());
+                    return self.ask(host, question, Parked::Lock(request, asked), now);
+                }
+            } else if gone && request.stateless {
                 let released = self.sweep(host, Ended::Before(asked.arrived), now);
                 let (client, proof) = (host, Proof::Stateless);
                 self.event(Event::Rebooted { client, to: is, proof, released });

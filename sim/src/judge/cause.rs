@@ -181,6 +181,9 @@ impl World {
         };
         let demanded = mine.iter().rev().copied().find(|cause| !cause.perhaps);
         let cause = if alone { demanded } else { None };
+        // What certainly happened explains more than what may have.
+        let certain = mine.iter().rev().copied().find(|cause| !cause.perhaps && fits(cause));
+        let cause = cause.or(certain);
         let cause = cause.or_else(|| mine.iter().rev().copied().find(|cause| fits(cause)));
         let in_turn = mine.iter().fold(old, |byte, cause| cause.applied_to(cell, byte));
         let several = mine.iter().filter(|cause| !cause.perhaps).count() > 1;
