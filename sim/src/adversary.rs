@@ -31,7 +31,8 @@ impl World {
             return;
         }
         self.faults += 1;
-        match self.random.below(9) {
+        match self.random.below(10) {
+            9 => self.strange_notice(liar),
             7 => self.forge_death(liar),
             8 => self.spoof_notice(liar),
             0 | 1 => self.forge_notice(liar),
@@ -93,6 +94,16 @@ impl World {
         self.spoof_notice_of(liar, victim);
         let pause = self.random.between(20, 9 * SECOND);
         self.later(pause, Event::UserReset { host: victim });
+    }
+
+    /// A notice from an address that no export admits.
+    fn strange_notice(&mut self, liar: usize) {
+        let victim = self.random.index(self.hosts.len());
+        let (name, state) = (self.hosts[victim].name.clone(), self.hosts[victim].state.wrapping_add(2));
+        let from = std::net::IpAddr::from([192, 88, 99, 1]);
+        let request =
+            self.loose_request(liar, from, name.clone(), Call::Notify { name, state }, false);
+        self.send_to_server(&request);
     }
 
     /// A datagram in the name of the victim, with its address as source.

@@ -43,7 +43,8 @@ impl World {
                     _ => CommitFault::Unknown { written },
                 });
             }
-            81..=88 => self.container_trap(host),
+            81..=86 => self.container_trap(host),
+            87..=88 => self.lose_lease(),
             89..=96 => self.operate(),
             _ => self.heard(host),
         }

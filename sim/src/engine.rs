@@ -121,6 +121,8 @@ pub struct Engine {
     /// What was sent and not answered yet, and who may answer.
     pub attempts: BTreeMap<Answered, IpAddr>,
     pub connections: Connections,
+    /// Since when the lease on the store has not been fresh: nothing is decided.
+    pub unfresh_since: Option<Ms>,
     /// When requests entered the inbox.
     pub entered: BTreeMap<RequestId, Ms>,
     next_request: u64,
@@ -141,11 +143,17 @@ impl Engine {
             unanswered: 0,
             attempts: BTreeMap::new(),
             connections: Connections::default(),
+            unfresh_since: None,
             entered: BTreeMap::new(),
             next_request: 0,
             gathering: false,
             timer: None,
         }
+    }
+
+    /// Nothing enters the keeper: a batch is not durable yet, or the lease is not fresh.
+    pub fn is_stalled(&self) -> bool {
+        self.stage.is_some() || self.unfresh_since.is_some()
     }
 
     pub fn mono(&self, now: Ms) -> Duration {

@@ -9,6 +9,8 @@ use keeper::range::Range;
 use keeper::request::{Access, Form, Mode};
 use keeper::step::{Grant, Reply};
 
+use crate::host::Host;
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     Lock { file: usize, range: Range, mode: Mode, wait: bool, reclaim: bool, state: u32 },
@@ -36,6 +38,13 @@ pub struct Request {
     pub monitored: bool,
     pub stateless: bool,
     pub truth: Truth,
+}
+
+impl Request {
+    /// Whether its source is an address of this host.
+    pub fn comes_from(&self, host: &Host) -> bool {
+        self.from == host.address || self.from == host.notice_address
+    }
 }
 
 /// Who really sent it, and why.

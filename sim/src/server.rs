@@ -125,6 +125,7 @@ impl World {
         if let Some(engine) = &mut self.server.engine
             && !engine.gathering
             && engine.stage.is_none()
+            && engine.unfresh_since.is_none()
             && !engine.inbox.is_empty()
         {
             engine.gathering = true;
@@ -139,7 +140,7 @@ impl World {
         let now = self.now;
         let Some(mut engine) = self.server.engine.take() else { return };
         engine.gathering = false;
-        if engine.stage.is_some() {
+        if engine.stage.is_some() || engine.unfresh_since.is_some() {
             self.server.engine = Some(engine);
             return;
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Must be reached by any thousand seeds.
-pub const RARE: [&str; 20] = [
+pub const RARE: [&str; 37] = [
     "double restart in grace",
     "reclaim refused",
     "roster restore",
@@ -24,6 +24,23 @@ pub const RARE: [&str; 20] = [
     "reboot notice pending",
     "gave up a LOCK that waits for a worker",
     "request behind one that waits for a worker",
+    "outage longer than the window",
+    "grace extended",
+    "store stalls during a grace period",
+    "store stalls during a reclaim",
+    "lease not fresh",
+    "mount before the notice",
+    "reboot accepted: nothing reclaimed",
+    "false report believed for want of a reclaim",
+    "old kernel released beside a later one",
+    "reboot notice unverified",
+    "notice with a spoofed source",
+    "user resets its own connection",
+    "witness stands",
+    "reset seen",
+    "call stopped by a firewall",
+    "client boots with another address",
+    "stranger refused",
 ];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

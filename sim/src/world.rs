@@ -67,6 +67,9 @@ pub enum Event {
     UserReset {
         host: usize,
     },
+    LeaseFresh {
+        life: u32,
+    },
 
     StartServer {
         life: u32,
@@ -305,6 +308,7 @@ impl World {
             }
             Event::Mount { host, life } => self.mount(host, life),
             Event::UserReset { host } => self.reset_user_connections(host),
+            Event::LeaseFresh { life } => self.if_alive(life, Self::renew_lease),
             Event::StartServer { life } => self.start_server(life),
             Event::CrashServer { life, power } => {
                 if life == self.server.life && self.phase == Phase::Faults {

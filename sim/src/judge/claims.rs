@@ -123,6 +123,9 @@ impl World {
                         Doubt::Alive => {}
                     }
                 }
+                Event::Released { why: Release::OldKernel, .. } => {
+                    self.tally.reach("old kernel released beside a later one");
+                }
                 Event::Released { why: Release::Unanswered, .. } => {
                     self.tally.reach("releasable lock released");
                 }

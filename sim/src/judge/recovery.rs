@@ -33,13 +33,20 @@ impl World {
 
     /// A commit took so long: that is no time for anybody who waits to reclaim.
     pub fn note_stall(&mut self, took: Ms) {
-        if took < STALL {
-            return;
+        if took >= STALL {
+            self.note_pause(took);
         }
+    }
+
+    /// Nothing was decided for so long.
+    pub fn note_pause(&mut self, took: Ms) {
         if let Some(began) = &mut self.model.window {
             *began += took;
             if !self.model.grace_over {
                 self.tally.reach("store stalls during a grace period");
+                if self.hosts.iter().any(|host| host.reclaim.is_some()) {
+                    self.tally.reach("store stalls during a reclaim");
+                }
             }
         }
         for claim in &mut self.model.claims {

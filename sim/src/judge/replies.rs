@@ -408,6 +408,13 @@ impl World {
         if cells::cells(held.range).all(relied) {
             let why = format!("the reclaim was answered {answer:?}");
             self.judge_calm_loss(held.process, &why);
+            let limit = matches!(answer, Answer::Keeper(Reply::Lock(Outcome::Refused(_))));
+            let missed = !self.model.exact && self.model.grace_over;
+            let known = self.hosts[self.processes[held.process].host].monitored;
+            if !limit && !missed && known {
+                let who = self.who(held.process);
+                self.violate("R3.6", || format!("{who} lives and was refused a reclaim: {why}"));
+            }
         }
     }
 

@@ -1,7 +1,10 @@
 //! One commit at a time, by a disk that is slow, that fails, and that loses its outcome; only then is
 //! anybody told (I2).
 
+use std::time::Duration;
+
 use server::engine::batch::Progress;
+use server::engine::request::STALL_MAX;
 
 use crate::disk::Fault;
 use crate::engine::{Decided, Stage};
@@ -104,6 +107,30 @@ impl World {
             }
             None => {}
         }
+    }
+
+    /// The lease on the store is not renewed for a while: nothing may be decided.
+    pub fn lose_lease(&mut self) {
+        let (now, life) = (self.now, self.server.life);
+        let pause = self.random.between(300, 20 * SECOND);
+        let Some(engine) = &mut self.server.engine else { return };
+        if engine.unfresh_since.is_none() {
+            engine.unfresh_since = Some(now);
+            self.fault("lease not fresh");
+            self.later(STALL_MAX.as_millis() as Ms, Event::Expire { life });
+            self.later(pause, Event::LeaseFresh { life });
+        }
+    }
+
+    pub fn renew_lease(&mut self) {
+        let (now, wall_ms) = (self.now, self.wall_ms());
+        let Some(engine) = &mut self.server.engine else { return };
+        let Some(since) = engine.unfresh_since.take() else { return };
+        let (lasted, time) = (now - since, engine.time(now, wall_ms));
+        engine.decider.stalled(Duration::from_millis(lasted), time);
+        self.note_pause(lasted);
+        self.set_timer();
+        self.wake_engine();
     }
 
     pub fn committed(&mut self, stops: bool) {

@@ -60,7 +60,7 @@ impl World {
                     let what = Answered::Grant(grant.id, grant.attempt);
                     let host = self.host_of(grant.owner.host);
                     self.begin_attempt(what, grant.to);
-                    if let Some(host) = host.filter(|host| !self.hosts[*host].firewalled) {
+                    if let Some(host) = self.past_firewall(host) {
                         let grant = Rc::new(grant);
                         self.send_to_host(host, life, ToHost::Grant { grant, block, decided });
                     }
@@ -74,7 +74,7 @@ impl World {
                     }
                     self.begin_attempt(what, notice.to);
                     let host = self.host_of(notice.client);
-                    if let Some(host) = host.filter(|host| !self.hosts[*host].firewalled) {
+                    if let Some(host) = self.past_firewall(host) {
                         let life = self.hosts[host].life;
                         let (attempt, state) = (notice.attempt, notice.state);
                         let message = ToHost::Notice { notice: notice.id, attempt, state };
@@ -99,6 +99,15 @@ impl World {
         if let Some(engine) = &mut self.server.engine {
             engine.connections.registry.took(&host, incarnation, instant(entered));
         }
+    }
+
+    /// The host that a call of the server comes to, unless a firewall stops it.
+    fn past_firewall(&mut self, host: Option<usize>) -> Option<usize> {
+        let stopped = host.is_some_and(|host| self.hosts[host].firewalled);
+        if stopped {
+            self.tally.reach("call stopped by a firewall");
+        }
+        host.filter(|_| !stopped)
     }
 
     fn begin_attempt(&mut self, what: Answered, to: IpAddr) {

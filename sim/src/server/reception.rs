@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use keeper::identity::{RequestId, Transport};
 use server::engine::request::{STALL_MAX, WhenStalled};
+use server::rpc::admission::Admission;
 use server::rpc::duplicates::Begun;
 
 use crate::ask;
@@ -21,6 +22,12 @@ impl World {
             return;
         }
         let now = self.now;
+        // Every host of this world speaks from a reserved port, and an export admits it.
+        let admitted = self.hosts.iter().any(|host| request.comes_from(host));
+        let admission = Admission { admitted, local: false, reserved_port: true };
+        if matches!(request.call, Call::Notify { .. }) && !admission.speaks_for_host(true) {
+            return self.tally.reach("stranger refused");
+        }
         let Some(engine) = &mut self.server.engine else { return };
         let mono = engine.mono(now);
         let (key, origin) = (key(&request), engine.origin(&request));
@@ -91,7 +98,7 @@ impl World {
             engine.duplicates.abandoned(&key(&request));
             return self.fault("queue full");
         }
-        if engine.stage.is_some() {
+        if engine.is_stalled() {
             let life = self.server.life;
             self.later(STALL_MAX.as_millis() as Ms, Event::Expire { life });
         }
@@ -113,7 +120,7 @@ impl World {
     pub fn expire(&mut self) {
         let now = self.now;
         let Some(engine) = &mut self.server.engine else { return };
-        if engine.stage.is_none() {
+        if !engine.is_stalled() {
             return;
         }
         let mono = engine.mono(now);

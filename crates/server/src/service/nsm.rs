@@ -17,6 +17,7 @@ use super::{Served, Service, simple, source};
 use crate::engine::request::{Request, WhenStalled};
 use crate::engine::{Decision, Engine};
 use crate::files::Files;
+use crate::rpc::admission::Admission;
 use crate::rpc::pending::{Incoming, PendingCall};
 use crate::transport::{Peer, ReplyBatch, Transport};
 
@@ -41,10 +42,13 @@ impl Nsm {
         Self { files, engine, state: state as i32, reserved_ports, crash }
     }
 
-    /// Only root of a machine speaks for it, and only where some export admits it (R6.1).
     fn may_ask(&self, peer: &Peer) -> bool {
-        let admitted = peer.is_loopback() || self.files.admits(peer.remote.ip());
-        admitted && (!self.reserved_ports || peer.uses_reserved_port())
+        let admission = Admission {
+            admitted: self.files.admits(peer.remote.ip()),
+            local: peer.is_loopback(),
+            reserved_port: peer.uses_reserved_port(),
+        };
+        admission.speaks_for_host(self.reserved_ports)
     }
 
     /// A registration makes us call its sender: not at the word of a datagram, which anybody can
