@@ -99,7 +99,8 @@ impl World {
     /// A notice from an address that no export admits.
     fn strange_notice(&mut self, liar: usize) {
         let victim = self.random.index(self.hosts.len());
-        let (name, state) = (self.hosts[victim].name.clone(), self.hosts[victim].state.wrapping_add(2));
+        let (name, state) =
+            (self.hosts[victim].name.clone(), self.hosts[victim].state.wrapping_add(2));
         let from = std::net::IpAddr::from([192, 88, 99, 1]);
         let request =
             self.loose_request(liar, from, name.clone(), Call::Notify { name, state }, false);

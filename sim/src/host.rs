@@ -55,6 +55,8 @@ pub struct Host {
     pub generation: u32,
     pub reclaim: Option<Reclaim>,
     pub announcement: Option<Announcement>,
+    /// Its notice of this boot went unanswered for a quarter of an hour.
+    pub gave_up_announcing: bool,
     /// Callbacks answered lately: a repeated packet gets the same answer. (A client without this
     /// memory denies the copy of what it has just accepted; over UDP no server can tell.)
     pub granted: Vec<(Answered, GrantAnswer)>,
@@ -124,6 +126,7 @@ impl Host {
             generation: 0,
             reclaim: None,
             announcement: None,
+            gave_up_announcing: false,
             granted: Vec::new(),
             never_back: false,
             healthy_since: 0,

@@ -61,6 +61,7 @@ impl World {
         it.server_state = 0;
         it.generation = 0;
         it.healthy_since = now;
+        it.gave_up_announcing = false;
         it.xid = self.random.next() as u32;
         if it.kind != Kind::Netboot {
             it.state = it.state.wrapping_add(2);
@@ -110,6 +111,7 @@ impl World {
         }
         if announcement.started + 15 * MINUTE < self.now {
             self.hosts[host].announcement = None;
+            self.hosts[host].gave_up_announcing = true;
             self.tally.reach("reboot notice never answered");
             return;
         }

@@ -17,6 +17,7 @@ use crate::judge::note::Note;
 use crate::model::{Block, OpenGrant, Picture, Wait, Waiting};
 use crate::packet::Call;
 use crate::queue::{HOUR, Ms, SECOND};
+use crate::scenario::Kind;
 use crate::world::{Event as Next, Phase, World};
 
 /// A waiter that has not asked for a while is probed (30 s) before it gets what is free.
@@ -370,12 +371,16 @@ impl World {
             // A report that could not be decided is shown, with what to do about it.
             let view = engine.decider.keeper.client(lock.owner.host);
             let shown = view.is_some_and(|view| view.pending.is_some() || view.suspect);
+            // Its machine never says that it rebooted, or gave up saying so.
+            let silent = matches!(self.hosts[host].kind, Kind::Netboot)
+                || self.hosts[host].gave_up_announcing;
             let forged = self.processes[process].number == crate::scenario::FORGED_NUMBER;
             let explained = forged
                 || self.hosts[host].never_back
                 || self.model.abandoned.contains(&(process, file))
                 || shown
-                || (other_life && (!verified || same_state));
+                || (other_life && same_state)
+                || (other_life && !verified && silent);
             if !explained {
                 let who = self.who(process);
                 let (range, id) = (lock.range, lock.id);
