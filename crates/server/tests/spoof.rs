@@ -6,11 +6,14 @@
 mod support;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use client::{CallError, Connection, Datagram, Locker};
+use client::{CallError, Connection, Datagram, Locker, Options};
+use keeper::config::Verify;
 use support::house::{Ending, House, MOMENT, ip, server};
-use support::range;
+use support::{PATIENCE, range};
 use support::scene::{CLIENT, FOURTH, OTHER, THIRD, connect, locker, networks, options};
 use support::scripted::{Answer, Heard, Host, Rpcbind, script};
 use support::speaker::Speaker;
@@ -233,5 +236,44 @@ fn a_user_of_the_victim_speaks_no_more_for_it_than_anybody() {
         // It is not even told who holds what.
         let test = timeout(Duration::from_secs(5), user.test(&file, range(0, 1))).await;
         is_too_weak(test.unwrap().map(|outcome| outcome.status()));
+    });
+}
+
+/// `verify = "ask"`: the word of the machine's own status monitor is needed for what anybody could
+/// have sent.
+#[test]
+fn a_datagram_counts_only_if_the_status_monitor_answers_the_same_state() {
+    let (ours, theirs) = networks();
+    let mut house = House::with(ours, true);
+    house.verify = Verify::Ask;
+    house.restart(Ending::Stop);
+    theirs.block_on(async move || {
+        let file = house.root();
+        let state = Arc::new(AtomicI32::new(7));
+        let answered = state.clone();
+        let mut monitor = Host::at(ip(VICTIM), 111, Rpcbind::Usual).await;
+        let stat = move |_: &Heard| {
+            let state = answered.load(Ordering::SeqCst);
+            Answer::with(&nsm::StatReply { outcome: nsm::Outcome::Failure, state })
+        };
+        monitor.udp(nsm::PROGRAM, 1, script(stat)).await;
+        let victim = locker(VICTIM, "victim", 5).await;
+        let rival = locker(RIVAL, "rival", 1).await;
+        assert_eq!(victim.lock(&file, range(0, 9)).await.unwrap(), Status::Granted);
+        drop(victim);
+        sleep(MOMENT).await;
+        // Nothing of the victim answers; but its status monitor knows of no reboot.
+        let options = Options { timeout: MOMENT, ..options(VICTIM, true) };
+        let mut datagrams = Datagram::connect(server(), &options).await.unwrap();
+        let notice = NotifyArgs { mon_name: "victim".into(), state: 99 };
+        assert!(datagrams.call::<nsm::Notify>(&notice).await.is_err());
+        let is_stat = |heard: &&Heard| (heard.program, heard.procedure) == (nsm::PROGRAM, 1);
+        assert!(monitor.calls().iter().filter(is_stat).count() > 0, "it was not asked");
+        is_kept(&rival, &file).await;
+        state.store(99, Ordering::SeqCst);
+        let options = Options { timeout: PATIENCE, ..options };
+        let mut datagrams = Datagram::connect(server(), &options).await.unwrap();
+        datagrams.call::<nsm::Notify>(&notice).await.unwrap();
+        assert_eq!(rival.lock(&file, range(0, 1)).await.unwrap(), Status::Granted);
     });
 }

@@ -1,4 +1,6 @@
+use keeper::bytes::FileKey;
 use keeper::change::{Change, Snapshot};
+use keeper::request::{LockRequest, UnlockRequest};
 use store::{Committed, Memory, Token};
 
 use super::*;
@@ -137,5 +139,66 @@ async fn a_lock_that_waited_too_long_is_refused_and_a_reclaim_is_not() {
     assert!(matches!(decisions[0], (2, Decision::Stalled(WhenStalled::NoReply))), "{decisions:?}");
     assert!(matches!(decisions[1], (3, Decision::Stalled(WhenStalled::Refuse))), "{decisions:?}");
     assert_eq!(refused(), 1, "the first was begun, and waits");
+    engine.abandon();
+}
+
+/// A store that outlives the engine, and hangs for a while when it is told to.
+#[derive(Clone, Default)]
+struct Hanging(Arc<Mutex<Memory>>, Arc<AtomicBool>);
+
+impl Hanging {
+    const FOR: Duration = Duration::from_millis(1500);
+}
+
+impl Store for Hanging {
+    fn load(&mut self) -> Result<Snapshot, StoreError> {
+        self.0.lock().unwrap().load()
+    }
+    fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+        if self.1.swap(false, Ordering::SeqCst) {
+            thread::sleep(Self::FOR);
+        }
+        self.0.lock().unwrap().commit(changes, token)
+    }
+    fn last_token(&mut self) -> Result<Token, StoreError> {
+        self.0.lock().unwrap().last_token()
+    }
+    fn clear(&mut self, force: bool) -> Result<(), StoreError> {
+        self.0.lock().unwrap().clear(force)
+    }
+}
+
+async fn decided(engine: &Engine, request: Request) -> Decision {
+    let (told, decision) = oneshot::channel();
+    let sink = move |decision, _: &mut ReplyBatch| drop(told.send(decision));
+    engine.ask(request, Box::new(sink));
+    engine.flush();
+    decision.await.unwrap()
+}
+
+#[tokio::test]
+async fn time_in_which_the_store_hangs_is_not_taken_from_those_who_reclaim() {
+    let store = Hanging::default();
+    let engine = begun_with(Box::new(store.clone()));
+    let locks = [("a.db", 1), ("b.db", 2)].map(|(file, id)| LockRequest {
+        file: FileKey::from(file),
+        ..wants(id, "alice", "10.0.0.1")
+    });
+    for lock in locks.clone() {
+        decided(&engine, Request::Lock(lock)).await;
+    }
+    engine.abandon();
+
+    let engine = begun_with(Box::new(store.clone()));
+    let ends = || engine.read(|keeper| keeper.grace().and_then(|grace| grace.ends));
+    assert_eq!(ends().await, Some(None), "the window waits for the first call");
+    engine.report(Input::Heard { address: [10, 0, 0, 2].into(), local: false });
+    let before = ends().await.flatten().unwrap();
+    store.1.store(true, Ordering::SeqCst);
+    let LockRequest { id, caller, owner, file, range, .. } = locks[0].clone();
+    let unlock = UnlockRequest { id, caller, owner, file, range };
+    decided(&engine, Request::Unlock(unlock)).await;
+    let after = ends().await.flatten().unwrap();
+    assert!(after >= before + Hanging::FOR, "{before:?}, {after:?}");
     engine.abandon();
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use keeper::bytes::Name;
 use keeper::change::{Change, Snapshot};
+use keeper::config::Verify;
 use lockkeeper_server::{Config, Locks, RpcbindMode};
 use store::{Committed, Durability, Embedded, Settings, Store, StoreError, Token};
 use tempfile::TempDir;
@@ -37,6 +38,8 @@ pub struct House {
     dir: Arc<TempDir>,
     filesystem: Arc<MemoryFs>,
     pub reserved_ports: bool,
+    /// What a reboot notice needs, from the next start on.
+    pub verify: Verify,
     running: Option<Up>,
 }
 
@@ -61,7 +64,8 @@ impl House {
 
     pub fn with(network: Network, reserved_ports: bool) -> Self {
         let (dir, filesystem) = (Arc::new(tempfile::tempdir().unwrap()), memory());
-        let mut house = Self { network, dir, filesystem, reserved_ports, running: None };
+        let verify = Verify::SignsOfLife;
+        let mut house = Self { network, dir, filesystem, reserved_ports, verify, running: None };
         house.start();
         house
     }
@@ -79,7 +83,7 @@ impl House {
         let (ready, is_ready) = mpsc::channel();
         let (end, ends) = oneshot::channel();
         let (dir, filesystem) = (self.dir.clone(), self.filesystem.clone());
-        let reserved_ports = self.reserved_ports;
+        let (reserved_ports, verify) = (self.reserved_ports, self.verify);
         let thread = self.network.spawn(async move || {
             let config = Config {
                 listen: "[::]:2049".parse().unwrap(),
@@ -89,7 +93,8 @@ impl House {
             let rules = Rules { reserved_ports, ..open_rules() };
             let exports = vec![export(PATH, filesystem, rules)];
             let (locks, loan) = Self::locks(&dir);
-            let locks = Locks { reserved_ports, ..locks };
+            let mut locks = Locks { reserved_ports, ..locks };
+            locks.config.verify = verify;
             let server = Running::try_start_with(config, exports, locks).await.unwrap();
             ready.send(()).unwrap();
             match ends.await.unwrap_or(Ending::Crash) {
