@@ -48,8 +48,6 @@ pub struct Tracked {
     pub reset: bool,
     /// The incarnation that was last proven gone, and until when its packets may still arrive.
     pub haunted: Option<(Incarnation, Duration)>,
-    /// A notice of our restart went unanswered.
-    pub unreached: bool,
     pub pending: Option<PendingReboot>,
     /// When it last sent a reclaim in this epoch.
     pub reclaimed: Option<Duration>,
@@ -150,7 +148,6 @@ impl Clients {
             crashed: false,
             reset: false,
             haunted: None,
-            unreached: false,
             pending: None,
             reclaimed: None,
             last_lock: None,

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::bytes::Name;
 use crate::change::Client;
-use crate::config::Unreachable;
 use crate::event::Event;
 use crate::identity::{ClientId, Incarnation, NoticeId};
 use crate::keeper::Keeper;
@@ -151,15 +150,12 @@ impl Keeper {
                     }
                 }
                 self.hear_client(client, now);
-                self.hear_network(now);
+                self.hear_network();
             }
             NoticeResult::Failed => {
                 let tells_of_us = owed.subject == Subject::Us;
                 self.event(Event::NoticeFailed { notice, client });
-                if tells_of_us && self.config.unreachable == Unreachable::Immediate {
-                    if let Some(tracked) = self.clients.get_mut(client) {
-                        tracked.unreached = true;
-                    }
+                if tells_of_us {
                     self.release_unreached(client, now);
                 }
             }

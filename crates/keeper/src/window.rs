@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::change::Protocol;
 use crate::clients::Tracked;
-use crate::config::Unreachable;
 use crate::event::{Event, GraceEnd};
 use crate::identity::ClientId;
 use crate::keeper::Keeper;
@@ -109,23 +108,15 @@ impl Keeper {
     /// A call came; `local` if from this machine. The first one that counts begins the window.
     pub(crate) fn hear_call(&mut self, local: bool, now: Time) {
         if !local || self.recovery.window.counts_local {
+            self.hear_network();
             self.begin_window(now);
-            self.hear_network(now);
         }
     }
 
-    /// A peer is there, so our network works. That settles what `unreachable = "immediate"` was
-    /// waiting for.
-    pub(crate) fn hear_network(&mut self, now: Time) {
-        let known = std::mem::replace(&mut self.recovery.heard, true);
-        if known || self.config.unreachable != Unreachable::Immediate {
-            return;
-        }
-        let unreached = self.clients.hosts().filter(|tracked| tracked.unreached);
-        let unreached: Vec<ClientId> = unreached.map(|tracked| tracked.row.id).collect();
-        for client in unreached {
-            self.release_unreached(client, now);
-        }
+    /// A peer is there, so our network works. From here on, notices that fail count against their
+    /// hosts.
+    pub(crate) fn hear_network(&mut self) {
+        self.recovery.heard = true;
     }
 
     /// A host that was known before this epoch is coming back.
@@ -135,7 +126,7 @@ impl Keeper {
 
     /// Nothing could be decided for so long, because the store or the lease on it stalled: no time
     /// passed for hosts that were waiting to reclaim.
-    pub fn handle_stalled(&mut self, lasted: Duration, _now: Time) {
+    pub fn handle_stalled(&mut self, lasted: Duration) {
         if let Some(ends) = self.recovery.window.delay(lasted) {
             self.timers.set(Timer::Window, ends);
         }

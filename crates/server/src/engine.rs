@@ -351,7 +351,7 @@ impl Shared {
                 Err(Undone::Waits(committing)) => return self.hand_over(core, Some(committing)),
                 Err(Undone::Failed(failed)) => return self.give_up(&failed),
             };
-            core.decider.committed(&durable, self.clock.now());
+            core.decider.committed(&durable, self.clock.elapsed());
             let stops = durable.batch().stops();
             self.send(&mut core, durable);
             if stops {
@@ -409,7 +409,7 @@ impl Shared {
         let since = self.unfresh_since.load(Ordering::Relaxed);
         if since != 0 {
             self.unfresh_since.store(0, Ordering::Relaxed);
-            core.decider.stalled(now.mono.saturating_sub(Duration::from_nanos(since)), now);
+            core.decider.stalled(now.mono.saturating_sub(Duration::from_nanos(since)));
         }
         for input in inputs {
             core.decider.handle(input, now);

@@ -81,12 +81,12 @@ impl World {
 
     /// The store has answered.
     pub fn written(&mut self) {
-        let (life, now, wall_ms) = (self.server.life, self.now, self.wall_ms());
+        let (life, now) = (self.server.life, self.now);
         let Some(engine) = &mut self.server.engine else { return };
-        let time = engine.time(now, wall_ms);
         match engine.stage.take() {
             Some((Stage::Durable(durable), background)) => {
-                engine.decider.committed(&durable, time);
+                let mono = engine.mono(now);
+                engine.decider.committed(&durable, mono);
                 self.note_stall(now - self.model.commit_began);
                 let stops = durable.batch().stops();
                 // Sockets need the epoch that only the first batch has (I3).
@@ -123,11 +123,11 @@ impl World {
     }
 
     pub fn renew_lease(&mut self) {
-        let (now, wall_ms) = (self.now, self.wall_ms());
+        let now = self.now;
         let Some(engine) = &mut self.server.engine else { return };
         let Some(since) = engine.unfresh_since.take() else { return };
-        let (lasted, time) = (now - since, engine.time(now, wall_ms));
-        engine.decider.stalled(Duration::from_millis(lasted), time);
+        let lasted = now - since;
+        engine.decider.stalled(Duration::from_millis(lasted));
         self.note_pause(lasted);
         self.set_timer();
         self.wake_engine();

@@ -253,8 +253,7 @@ impl World {
             Command::Stall(time) => {
                 self.now.mono += time;
                 self.now.wall_ms += time.as_millis() as u64;
-                let now = self.now;
-                self.keeper().handle_stalled(time, now);
+                self.keeper().handle_stalled(time);
             }
             Command::ClockJumps { back, by } => {
                 let by = by.as_millis() as u64;

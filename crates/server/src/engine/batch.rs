@@ -204,16 +204,16 @@ impl<S> Decider<S> {
     }
 
     /// A batch is durable. If that took long, no time passed for hosts that wanted to reclaim.
-    pub fn committed(&mut self, durable: &DurableBatch, now: Time) {
-        let took = now.mono.saturating_sub(durable.decided);
+    pub fn committed(&mut self, durable: &DurableBatch, now: Duration) {
+        let took = now.saturating_sub(durable.decided);
         if took >= STALL_MIN {
-            self.stalled(took, now);
+            self.stalled(took);
         }
     }
 
     /// Nothing could be decided for so long.
-    pub fn stalled(&mut self, lasted: Duration, now: Time) {
-        self.keeper.handle_stalled(lasted, now);
+    pub fn stalled(&mut self, lasted: Duration) {
+        self.keeper.handle_stalled(lasted);
     }
 
     /// What the inputs since the last call come to. A batch without changes keeps the token of the
