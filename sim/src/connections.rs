@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use keeper::identity::{ClientId, HostKey, Incarnation};
 use keeper::request::{ProbeAnswer, Question};
-use server::liveness::inquiry::{Evidence, SAME_KERNEL_MAX, SameKernel};
+use server::liveness::inquiry::{Evidence, LINES_MAX, SAME_KERNEL_MAX, SameKernel};
 use server::liveness::line::{Line, Opener, Socket};
 use server::liveness::pulse::{CALM, Pulse, Rhythm, State, URGENT};
 use server::liveness::registry::{Registry, Suspect};
+use server::liveness::round::{OnEnded, Round};
 use server::peer::permission;
 
 use crate::engine::Input;
@@ -30,6 +31,7 @@ const IDLE_MAX: Ms = 5 * MINUTE;
 /// How often the server looks at its connections, and at who holds locks.
 const LOOK_EVERY: Ms = 20 * SECOND;
 const REACHABLE_MAX: Ms = 5 * SECOND;
+const STATE_MAX: Ms = 5 * SECOND;
 
 /// What a connection is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,9 +152,25 @@ pub struct Connections {
 }
 
 struct Inquiry {
-    inquiry: SameKernel,
+    question: Asking,
     purpose: Asked,
     until: Ms,
+}
+
+/// What the server's own code does with the lines of a host.
+enum Asking {
+    SameKernel(SameKernel),
+    /// The lines of a host; beside them its lock manager is called.
+    Reachable(Round, usize),
+}
+
+impl Asking {
+    fn look(&mut self, ended: OnEnded<'_>) {
+        match self {
+            Self::SameKernel(inquiry) => inquiry.look(ended),
+            Self::Reachable(round, _) => round.look(ended),
+        }
+    }
 }
 
 enum Asked {
@@ -169,11 +187,6 @@ impl Connections {
             same && it.seen().closed.is_none()
         });
         found.map(|tracked| tracked.opened)
-    }
-
-    pub fn has(&self, host: usize, life: u32) -> bool {
-        let mut open = self.open.iter();
-        open.any(|tracked| tracked.connection.host == host && tracked.connection.life == life)
     }
 }
 
@@ -399,9 +412,18 @@ impl World {
                 let taken = engine.connections.registry.taken(&key, about);
                 self.begin_inquiry(&key, instant(self.now), taken, Asked::Probe(client, question));
             }
-            Question::Reachable | Question::State => {
+            Question::Reachable => {
+                let Some(engine) = &self.server.engine else { return };
+                let Some(view) = engine.decider.keeper.client(client) else { return };
+                let asked = instant(self.now);
+                let registry = &engine.connections.registry;
+                let lines = registry.lines_of(&view.client.key(), asked, LINES_MAX);
+                let asking = Asking::Reachable(Round::new(lines, asked, false), host);
+                self.ask_lines(asking, Asked::Probe(client, question), REACHABLE_MAX);
+            }
+            Question::State => {
                 let answers = self.can_be_called(host);
-                let pause = if answers { self.random.between(1, 600) } else { REACHABLE_MAX };
+                let pause = if answers { self.random.between(1, 600) } else { STATE_MAX };
                 self.later(pause, Event::Probed { life, client, question });
             }
         }
@@ -414,15 +436,21 @@ impl World {
         taken: Option<Instant>,
         purpose: Asked,
     ) {
-        let (now, life) = (self.now, self.server.life);
+        let now = self.now;
         let Some(engine) = &mut self.server.engine else { return };
         let connections = &mut engine.connections;
         let evidence = Evidence::gather(&connections.registry, host, asked, taken, instant(now));
-        let inquiry = SameKernel::begin(evidence);
+        let asking = Asking::SameKernel(SameKernel::begin(evidence));
+        self.ask_lines(asking, purpose, SAME_KERNEL_MAX.as_millis() as Ms);
+    }
+
+    fn ask_lines(&mut self, question: Asking, purpose: Asked, max: Ms) {
+        let (now, life) = (self.now, self.server.life);
+        let Some(engine) = &mut self.server.engine else { return };
+        let connections = &mut engine.connections;
         connections.next += 1;
         let id = connections.next;
-        let until = now + SAME_KERNEL_MAX.as_millis() as Ms;
-        connections.inquiries.push((id, Inquiry { inquiry, purpose, until }));
+        connections.inquiries.push((id, Inquiry { question, purpose, until: now + max }));
         let pause = self.random.between(25, 400);
         self.later(pause, Event::Look { life, id });
     }
@@ -431,31 +459,37 @@ impl World {
     pub fn look(&mut self, id: u64) {
         let (now, life) = (self.now, self.server.life);
         self.refresh(None);
+        let callable: Vec<bool> = (0..self.hosts.len()).map(|h| self.can_be_called(h)).collect();
         let Some(engine) = &mut self.server.engine else { return };
         let inquiries = &mut engine.connections.inquiries;
         let Some(at) = inquiries.iter().position(|(known, _)| *known == id) else { return };
         let mut ended = Vec::new();
         let inquiry = &mut inquiries[at].1;
         // What ends is noted at once, as its own line does, and taken out of the registry below.
-        inquiry.inquiry.look(&mut |line, by_reset| {
+        inquiry.question.look(&mut |line, by_reset| {
             if let Some(end) = line.set_ended(by_reset, instant(now)) {
                 ended.push((line.clone(), end));
             }
         });
-        let over = inquiry.inquiry.is_over() || now >= inquiry.until;
-        let done = over.then(|| inquiries.swap_remove(at).1);
+        let late = now >= inquiry.until;
+        let answer = match &inquiry.question {
+            Asking::SameKernel(it) => (it.is_over() || late).then(|| it.answer()),
+            Asking::Reachable(round, _) if round.hears_life() => Some(ProbeAnswer::Alive),
+            Asking::Reachable(_, host) if callable[*host] => Some(ProbeAnswer::Alive),
+            Asking::Reachable(..) => late.then_some(ProbeAnswer::Silent),
+        };
+        let done = answer.map(|answer| (answer, inquiries.swap_remove(at).1));
         for (line, end) in ended {
             if let Some(engine) = &mut self.server.engine {
                 engine.connections.registry.end(&line, end);
                 engine.connections.open.retain(|tracked| !Arc::ptr_eq(&tracked.line, &line));
             }
         }
-        let Some(Inquiry { inquiry, purpose, .. }) = done else {
+        let Some((answer, Inquiry { question, purpose, .. })) = done else {
             let pause = self.random.between(200, 1500);
             return self.later(pause, Event::Look { life, id });
         };
-        let answer = inquiry.answer();
-        drop(inquiry);
+        drop(question);
         match purpose {
             Asked::Probe(client, question) => self.probed(client, question, answer),
             Asked::Reset(suspect) => {
@@ -466,20 +500,12 @@ impl World {
         }
     }
 
-    /// The answer to a question that needs no connections.
+    /// A status monitor has answered, or not.
     pub fn probe_ends(&mut self, client: ClientId, question: Question) {
-        let Some(host) = self.host_of(client) else {
-            return self.input(Input::Probed(client, question, ProbeAnswer::Silent));
-        };
-        let connected = self.server.engine.as_ref().is_some_and(|engine| {
-            engine.connections.has(host, self.hosts[host].life) && self.reachable(host)
-        });
-        let answer = match question {
-            Question::State if self.can_be_called(host) => {
-                ProbeAnswer::InState(self.state_answered(host))
-            }
-            Question::Reachable if self.can_be_called(host) || connected => ProbeAnswer::Alive,
-            _ => ProbeAnswer::Silent,
+        let host = self.host_of(client).filter(|host| self.can_be_called(*host));
+        let answer = match host {
+            Some(host) => ProbeAnswer::InState(self.state_answered(host)),
+            None => ProbeAnswer::Silent,
         };
         self.probed(client, question, answer);
     }
