@@ -372,6 +372,10 @@ impl Keeper {
     pub(crate) fn sees_reboot(&mut self, host: ClientId, request: &LockRequest, now: Time) -> bool {
         let next = self.ids.next();
         let Some(tracked) = self.clients.get_mut(host) else { return false };
+        // Owners are numbered anew after a reboot: until it is known which kernel asks, what one of
+        // them holds may be another's.
+        let asking = Timer::Probe(host, Question::SameKernel(tracked.oldest()));
+        let undecided = request.stateless && self.timers.is_set(asking);
         let was_reset = std::mem::take(&mut tracked.reset);
         // A client that keeps no state shows its reboot by a new connection only.
         let before = tracked.last_lock.replace(now.mono);
@@ -385,7 +389,8 @@ impl Keeper {
             }
             return !nothing;
         }
-        if request.stateless && reconnected && !was_reset && !nothing && !request.reclaim {
+        let reconnected = request.stateless && reconnected && !was_reset;
+        if (reconnected || undecided) && !nothing && !request.reclaim {
             return true;
         }
         if was_reset && !nothing && !request.reclaim {

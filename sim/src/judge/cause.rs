@@ -227,6 +227,8 @@ impl World {
                 new.life = granted.unwrap_or(0);
                 new.unconfirmed &= granted.is_none();
             }
+            // In a batch, a wait may become a callback that its owner closes by what it asks next.
+            _ if self.waited_for(process, file, cell, seen.strength) => {}
             _ => {
                 let who = self.who(process);
                 self.violate("I6", || {
@@ -245,6 +247,17 @@ impl World {
             new = Cell::default();
         }
         self.model.table[process][file][cell] = new;
+    }
+
+    /// Whether a process waited for a byte before a batch that may have granted it.
+    fn waited_for(&self, process: usize, file: usize, cell: usize, wanted: u8) -> bool {
+        let mut waiting = self.model.waiters.iter();
+        !self.scenario.one_by_one
+            && waiting.any(|w| {
+                (w.process, w.file) == (process, file)
+                    && cells::cells(w.range).contains(&cell)
+                    && strength(w.mode) == wanted
+            })
     }
 
     /// Whether some event of this step may have taken what a reply of it gave.

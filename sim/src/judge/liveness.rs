@@ -105,9 +105,14 @@ impl World {
                                 *wait == key || (closed && wait.2.overlaps(range))
                             }));
                         }
-                        (Call::Unlock { .. }, _) => over.push(Box::new(move |wait| {
-                            wait.0 == process && wait.1 == file && range.covers(wait.2)
-                        })),
+                        (Call::Unlock { .. }, _) => {
+                            let batch = !self.scenario.one_by_one;
+                            over.push(Box::new(move |wait| {
+                                let inside = range.covers(wait.2);
+                                let closed = batch && range.overlaps(wait.2);
+                                (wait.0, wait.1) == (process, file) && (inside || closed)
+                            }));
+                        }
                         _ => {}
                     }
                 }

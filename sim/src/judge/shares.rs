@@ -8,6 +8,7 @@ use keeper::step::{Message, Outcome, Reply, Step};
 
 use crate::ask::file_key;
 use crate::cells::FILES;
+use crate::host::Sharing;
 use crate::judge::cause::robbed_by;
 use crate::judge::note::Note;
 use crate::model::{Cell, Shared};
@@ -198,6 +199,7 @@ impl World {
         let simple = step.messages.len() == 1 && step.events.is_empty();
         let in_grace = !self.model.grace_over;
         let mut wrong = None;
+        let mut claims = Vec::new();
         for (request, reply) in self.share_requests(step) {
             let Call::Share { file, access, deny, reclaim } = request.call else { continue };
             let Some(process) = request.truth.process else { continue };
@@ -207,6 +209,10 @@ impl World {
             });
             let held = self.model.shares.get(&(process, file));
             let held = held.is_some_and(|held| held.access == access && held.deny == deny);
+            if reclaim && in_grace && !self.model.exact && *reply == Reply::Share(Outcome::Granted)
+            {
+                claims.push((process, file, wanted));
+            }
             match reply {
                 Reply::Share(Outcome::Granted) if simple && !held => {
                     wrong = Some(("R3.5", format!("granted, and not there: {request:?}")));
@@ -222,6 +228,30 @@ impl World {
         }
         if let Some((rule, what)) = wrong {
             self.violate(rule, || what);
+        }
+        for (process, file, wanted) in claims {
+            self.judge_roster_share(process, file, &wanted);
+        }
+    }
+
+    /// In a roster's grace the first claim wins. Who loses to somebody whose share had been taken away
+    /// by a rule, and who does not know it, loses by that rule.
+    fn judge_roster_share(&mut self, process: usize, file: usize, wanted: &Shared) {
+        if self.processes[process].shares[file].is_some_and(|mine| !mine.tainted) {
+            return;
+        }
+        for other in 0..self.processes.len() {
+            let Some(sharing) = self.processes[other].shares[file] else { continue };
+            let Sharing { access, deny, .. } = sharing;
+            let theirs = Shared { access, deny, ..*wanted };
+            if other == process || sharing.tainted || !clash(wanted, &theirs) {
+                continue;
+            }
+            if let Some(sharing) = &mut self.processes[other].shares[file] {
+                sharing.tainted = true;
+            }
+            self.model.unshared_at[other][file] = self.model.serial;
+            self.tally.reach("lost to a false claim in a roster grace");
         }
     }
 
