@@ -3,7 +3,7 @@
 
 use keeper::Keeper;
 use keeper::config::{Unreachable, Verify};
-use keeper::event::{Doubt, Event, GraceEnd, Release};
+use keeper::event::{Doubt, Event, GraceEnd, Proof, Release};
 use keeper::identity::{ClientId, Incarnation};
 use keeper::request::{GrantAnswer, NoticeResult, ProbeAnswer, Question};
 use keeper::step::{Message, Notice, Step};
@@ -135,17 +135,17 @@ impl World {
                 Event::Refused { .. } => self.tally.reach("refused at a bound"),
                 Event::Rebooted { client, to, proof, .. } => {
                     self.tally.reach(match proof {
-                        keeper::event::Proof::NothingHeld => "reboot accepted: nothing held",
-                        keeper::event::Proof::Reset => "reboot accepted: reset",
-                        keeper::event::Proof::Notice => "reboot accepted: notice",
-                        keeper::event::Proof::Stateless => "reboot accepted: stateless",
-                        keeper::event::Proof::Operator(_) => "reboot accepted: operator",
-                        keeper::event::Proof::Unreclaimed => "reboot accepted: nothing reclaimed",
+                        Proof::NothingHeld => "reboot accepted: nothing held",
+                        Proof::Reset => "reboot accepted: reset",
+                        Proof::Notice => "reboot accepted: notice",
+                        Proof::Stateless => "reboot accepted: stateless",
+                        Proof::Operator(_) => "reboot accepted: operator",
+                        Proof::Unreclaimed => "reboot accepted: nothing reclaimed",
                     });
                     if let Some(host) = self.host_of(*client) {
                         self.model.accepted.insert(host, to.0);
                         if let Some(was) = self.model.states.get(&host).copied()
-                            && *proof != keeper::event::Proof::NothingHeld
+                            && !matches!(proof, Proof::NothingHeld | Proof::Unreclaimed)
                             && was != to.0
                         {
                             self.model.gone_states.retain(|(of, _), _| *of != host);
