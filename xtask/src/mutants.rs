@@ -1,4 +1,5 @@
-//! `cargo xtask mutants`: deliberate mistakes that a story or a judge of the simulator must convict.
+//! `cargo xtask mutants`: deliberate mistakes that a story, a judge of the simulator or a
+//! unit test must convict.
 //!
 //! The semantic ones are files in `sim/mutants` ([`mutant`]). Each is applied to a copy of the tree
 //! ([`tree`]), built incrementally in one target directory, and shown to its judge alone: a mutant
@@ -112,6 +113,9 @@ fn judge(tree: &Tree, mutant: &Mutant) -> Result<Option<String>> {
             Some((seed, found)) => bail!("seed {seed} breaks {found}, not {rule}"),
             None => Ok(None),
         },
+        Judge::Test { package, part } => {
+            Ok(trial.test_fails(&package, &part)?.then(|| format!("test {part}")))
+        }
         Judge::Unnamed => {
             println!("{} names no judge; it could be", mutant.name);
             for story in trial.failing_stories()? {

@@ -1,5 +1,5 @@
 //! One semantic mutant: a file that says which text of which functions to exchange, what goes wrong
-//! then, and which story or rule of the simulator must convict it.
+//! then, and which story, rule of the simulator or unit test must convict it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,6 +23,8 @@ pub struct Mutant {
     story: Option<String>,
     /// The rule that the simulator must find broken first.
     judge: Option<String>,
+    /// For what neither sees: a package, and a part of the names of its unit tests.
+    test: Option<String>,
     edit: Vec<Edit>,
 }
 
@@ -40,6 +42,7 @@ struct Edit {
 pub enum Judge {
     Story(String),
     Rule(String),
+    Test { package: String, part: String },
     Unnamed,
 }
 
@@ -63,11 +66,15 @@ impl Mutant {
     }
 
     pub fn judge(&self) -> Result<Judge> {
-        match (&self.story, &self.judge) {
-            (Some(story), None) => Ok(Judge::Story(story.clone())),
-            (None, Some(rule)) => Ok(Judge::Rule(rule.clone())),
-            (None, None) => Ok(Judge::Unnamed),
-            (Some(_), Some(_)) => bail!("`story` and `judge` exclude each other"),
+        match (&self.story, &self.judge, &self.test) {
+            (Some(story), None, None) => Ok(Judge::Story(story.clone())),
+            (None, Some(rule), None) => Ok(Judge::Rule(rule.clone())),
+            (None, None, Some(test)) => {
+                let (package, part) = test.split_once(' ').context("`test` is PACKAGE NAME")?;
+                Ok(Judge::Test { package: package.to_owned(), part: part.to_owned() })
+            }
+            (None, None, None) => Ok(Judge::Unnamed),
+            _ => bail!("`story`, `judge` and `test` exclude each other"),
         }
     }
 

@@ -115,6 +115,20 @@ impl Trial<'_> {
         }
     }
 
+    /// Whether a unit test fails whose name contains this.
+    pub fn test_fails(&self, package: &str, part: &str) -> Result<bool> {
+        let tests = ["test", "--profile", PROFILE, "--package", package, "--lib"];
+        self.tree.build(&[&tests[..], &["--no-run"]].concat())?;
+        let told = self.tree.cargo(&[&tests[..], &[part]].concat(), None)?;
+        let printed = String::from_utf8_lossy(&told.stdout);
+        ensure!(!printed.contains("running 0 tests"), "{package} has no unit test {part}");
+        match told.status.code() {
+            Some(0) => Ok(false),
+            Some(101) => Ok(true),
+            _ => bail!("the tests ended with {}:\n{printed}", told.status),
+        }
+    }
+
     /// The first seed that breaks a rule, and the rule.
     pub fn violation(&self) -> Result<Option<(String, String)>> {
         let simulator = ["--profile", PROFILE, "--package", "lockkeeper-sim"];
