@@ -1,5 +1,6 @@
 //! Real connections: on loopback, and between two network namespaces where the peer can crash.
 
+mod lines;
 mod loopback;
 mod namespaces;
 #[allow(dead_code)]
