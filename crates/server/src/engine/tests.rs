@@ -1,3 +1,5 @@
+mod requests;
+
 use keeper::bytes::FileKey;
 use keeper::change::{Change, Snapshot};
 use keeper::request::{LockRequest, UnlockRequest};

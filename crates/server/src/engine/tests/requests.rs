@@ -1,0 +1,105 @@
+//! What is known of a request before it enters the keeper.
+
+use keeper::request::{
+    Access, CancelRequest, FreeAllRequest, LockRequest, ShareRequest, Source, TestRequest,
+    UnlockRequest, UnshareRequest,
+};
+use keeper::step::{Outcome, Reply};
+
+use super::super::request::is_taken;
+use super::*;
+
+/// The requests of one owner about one file, and of one program's shares of it.
+fn all(lock: &LockRequest) -> [Request; 6] {
+    let LockRequest { id, caller, owner, file, range, mode, .. } = lock.clone();
+    let (access, deny) = (Access::default(), Access::default());
+    let tag = owner.tag.clone();
+    [
+        Request::Lock(lock.clone()),
+        Request::Test(TestRequest {
+            id,
+            caller: caller.clone(),
+            owner: owner.clone(),
+            file: file.clone(),
+            range,
+            mode,
+        }),
+        Request::Unlock(UnlockRequest {
+            id,
+            caller: caller.clone(),
+            owner: owner.clone(),
+            file: file.clone(),
+            range,
+        }),
+        Request::Cancel(CancelRequest {
+            id,
+            caller: caller.clone(),
+            owner,
+            file: file.clone(),
+            range,
+            mode,
+        }),
+        Request::Share(ShareRequest {
+            id,
+            caller: caller.clone(),
+            tag: tag.clone(),
+            file: file.clone(),
+            access,
+            deny,
+            reclaim: lock.reclaim,
+        }),
+        Request::Unshare(UnshareRequest { id, caller, tag, file }),
+    ]
+}
+
+#[test]
+fn a_lock_and_what_undoes_it_have_one_subject() {
+    let lock = wants(1, "alice", "10.0.0.1");
+    let [locks, tests, unlocks, cancels, shares, unshares] = all(&lock);
+    let (caller, number, tag, file) = locks.subject().unwrap();
+    assert_eq!((caller, number, tag), (&lock.caller, lock.owner.number, &lock.owner.tag));
+    assert_eq!(file, &lock.file);
+    for other in [&tests, &unlocks, &cancels] {
+        assert_eq!(other.subject(), locks.subject());
+    }
+    assert!(shares.subject().is_some());
+    assert_eq!(unshares.subject(), shares.subject());
+    let mut other = lock.clone();
+    other.owner.number += 1;
+    assert_ne!(all(&other)[2].subject(), locks.subject());
+}
+
+#[test]
+fn what_would_lose_a_lock_is_not_answered_while_the_store_stalls() {
+    let mut lock = wants(1, "alice", "10.0.0.1");
+    let whens = |lock: &LockRequest| all(lock).map(|request| request.when_stalled());
+    let (refuse, none) = (WhenStalled::Refuse, WhenStalled::NoReply);
+    assert_eq!(whens(&lock), [refuse, refuse, none, none, refuse, none]);
+    assert!(all(&lock).iter().all(|request| !request.is_reclaim()));
+    lock.reclaim = true;
+    assert_eq!(whens(&lock), [none, refuse, none, none, none, none]);
+    assert_eq!(all(&lock).map(|it| it.is_reclaim()), [true, false, false, false, true, false]);
+    let source = Source {
+        address: [10, 0, 0, 1].into(),
+        transport: keeper::identity::Transport::Udp,
+        local: false,
+    };
+    let free_all = FreeAllRequest { id: lock.id, source, name: "alice".into() };
+    let free_all = Request::FreeAll(free_all);
+    assert_eq!(free_all.when_stalled(), none);
+    assert_eq!(free_all.subject(), None);
+}
+
+#[test]
+fn a_host_has_something_by_a_lock_or_a_share_that_is_granted_or_a_place_in_line() {
+    let lock = wants(1, "alice", "10.0.0.1");
+    let takers = all(&lock).map(|request| request.taker().is_some());
+    assert_eq!(takers, [true, false, false, false, true, false]);
+    let (_, incarnation) = Request::Lock(lock.clone()).taker().unwrap();
+    assert_eq!(incarnation, lock.incarnation);
+    assert!(is_taken(&Reply::Lock(Outcome::Granted)) && is_taken(&Reply::Lock(Outcome::Blocked)));
+    assert!(is_taken(&Reply::Share(Outcome::Granted)));
+    assert!(!is_taken(&Reply::Lock(Outcome::Denied)) && !is_taken(&Reply::Heard));
+    let light = all(&lock).map(|request| request.is_light());
+    assert_eq!(light, [true, true, true, true, false, false]);
+}
