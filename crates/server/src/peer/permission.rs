@@ -86,11 +86,13 @@ mod tests {
         assert!(refused("10.0.0.7", "fd00::1"), "another family");
         assert!(refused("::ffff:127.0.0.1", "10.0.0.2"), "loopback in another spelling");
         assert!(refused("::ffff:10.0.0.1", "10.0.0.2"), "our own address in another spelling");
+        assert!(refused("::ffff:127.0.0.1", "::ffff:10.0.0.2"), "both in another spelling");
     }
 
     #[test]
     fn whoever_asked_is_called_where_it_asked_from() {
         assert!(!refused("10.0.0.7", "10.0.0.1"));
+        assert!(!refused("::ffff:10.0.0.7", "10.0.0.1"), "its address in another spelling");
         assert!(!refused("fd00::2", "fd00::1"));
         assert!(!refused("10.0.0.1", "10.0.0.1"), "a client on this machine");
         assert!(!refused("127.0.0.2", "127.0.0.1"), "a client that locked over loopback");
