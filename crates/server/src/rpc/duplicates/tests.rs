@@ -163,6 +163,16 @@ fn bytes_are_bounded() {
 }
 
 #[test]
+fn a_reply_that_is_given_twice_takes_room_once() {
+    let mut cache = cache(100, 100);
+    done(&mut cache, 1, TCP, 0);
+    for _ in 0..3 {
+        assert_eq!(waiting(cache.answered(&key(1), "again", 600, at(0))), []);
+    }
+    assert_eq!(begin(&mut cache, 2, TCP, 0), Begun::New);
+}
+
+#[test]
 fn a_busy_connection_gives_up_its_own_entries_and_no_others() {
     let mut cache = cache(100, 20);
     done(&mut cache, 99, udp(1), 0);
