@@ -427,6 +427,7 @@ impl Keeper {
 
     pub(crate) fn forget_waiter(&mut self, id: WaiterId, now: Time) -> Option<Waiter> {
         let waiter = self.waiters.remove(id)?;
+        self.parking.forget_waiter(id);
         self.files.file_mut(waiter.file).queue.retain(|other| *other != id);
         self.owners.end_use(waiter.owner);
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {

@@ -137,6 +137,22 @@ impl Parking {
         self.probes.entry((host, question)).or_default().push_back(parked);
     }
 
+    /// A waiter is gone: nothing is asked on its behalf any more.
+    pub fn forget_waiter(&mut self, waiter: WaiterId) {
+        if self.asking.is_empty() {
+            return;
+        }
+        let of_waiter = self.asking.extract_if(.., |(_, asking)| *asking == waiter);
+        let hosts: Vec<ClientId> = of_waiter.map(|(host, _)| host).collect();
+        for host in hosts {
+            let key = (host, Question::Reachable);
+            let queues = [self.probes.get_mut(&key), self.answered.get_mut(&key)];
+            for parked in queues.into_iter().flatten() {
+                parked.retain(|it| !matches!(it, Parked::Waiter(asking, _) if *asking == waiter));
+            }
+        }
+    }
+
     pub fn is_asking(&self, host: ClientId, waiter: WaiterId) -> bool {
         self.asking.contains(&(host, waiter))
     }
