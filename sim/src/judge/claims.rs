@@ -328,6 +328,8 @@ impl World {
             (_, Some(ProbeAnswer::Alive)) if !trusted => {
                 Err("the old kernel had answered".to_owned())
             }
+            // A FREE_ALL that comes late takes what was locked since, if the address is believed.
+            (Some(true), _) if trusted => Ok(Ok(())),
             (Some(true), _) => Ok(Err("its own honest FREE_ALL took it".to_owned())),
             (Some(false), _) => Ok(Ok(())),
             (None, Some(ProbeAnswer::Gone)) if foreign => {

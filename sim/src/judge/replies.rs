@@ -378,8 +378,10 @@ impl World {
                 && claimant.relies_on(file, cell) >= strength(mode);
             for other in 0..self.processes.len() {
                 let it = &self.processes[other];
+                // What a reclaim failed to get back was judged then.
                 if other == process
                     || it.tainted[file][cell]
+                    || it.given_up[file][cell]
                     || !clash(strength(mode), it.relies_on(file, cell))
                 {
                     continue;
