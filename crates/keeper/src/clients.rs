@@ -83,7 +83,7 @@ impl Tracked {
     /// Whether it has locks or waiters of another incarnation than the one it is known to be in.
     /// Those that carry no state, and shares, which never do, say nothing.
     pub fn has_strangers(&self) -> bool {
-        self.taken_as.keys().any(|taken| *taken != self.row.incarnation)
+        self.has_others(self.row.incarnation, None)
     }
 
     /// Whether it has locks or waiters of another incarnation than these two.

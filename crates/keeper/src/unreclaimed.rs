@@ -36,7 +36,7 @@ impl Keeper {
         let since = tracked.pending.as_ref().and_then(|pending| pending.refutable(claim.to));
         let since = since.unwrap_or(now.mono);
         let since = tracked.reclaimed.map_or(since, |reclaimed| since.max(reclaimed));
-        let (soon, late) = (since + REFUTE, since + self.window_length());
+        let (soon, late) = (since + REFUTE, since + self.recovery.window.length());
         if now.mono >= late || (now.mono >= soon && agrees == Some(true)) {
             return self.believe_unreclaimed(host, &claim, now);
         }

@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use crate::change::Protocol;
 use crate::clients::Tracked;
 use crate::event::{Event, GraceEnd};
 use crate::identity::ClientId;
@@ -89,7 +88,7 @@ impl Window {
 }
 
 impl Keeper {
-    /// Opens the window of a start. If there is nobody to wait for, it runs at once.
+    /// Opens the window of a start. If no host is registered, it runs at once.
     pub(crate) fn open_window(&mut self, now: Time) {
         self.recovery.window.counts_local = self.clients.hosts().all(Tracked::is_local);
         let expects_none = self.clients.hosts().next().is_none();
@@ -162,11 +161,6 @@ impl Keeper {
             self.event(Event::Crashed { client });
         }
     }
-
-    /// How long a host is waited for.
-    pub(crate) fn window_length(&self) -> Duration {
-        self.config.window(Protocol::Nlm)
-    }
 }
 
 #[cfg(test)]
@@ -190,7 +184,7 @@ mod tests {
     fn it_is_extended_while_hosts_come_back_and_never_beyond_twice_its_length() {
         let mut window = Window::new(s(90));
         window.begin(s(0));
-        assert_eq!(window.extend(s(90)), None, "nobody came");
+        assert_eq!(window.extend(s(90)), None, "no host came");
         window.progress = Some(s(80));
         assert_eq!(window.extend(s(90)), Some(s(95)));
         window.progress = Some(s(94));
