@@ -124,7 +124,7 @@ impl Inner {
     /// TCP; and UDP where there is no TCP or it does not answer soon.
     async fn tell(&self, calls: &NoticeCalls, until: Instant) -> Attempt {
         let find = || self.peers.find_port(calls.service(Transport::Tcp), calls.from, until);
-        // Over IPv4 whoever names no port over TCP names none over UDP either; over IPv6 each
+        // Over IPv4 a host that names no port over TCP names none over UDP either; over IPv6 each
         // transport is asked about by itself.
         let port = match calls.to {
             IpAddr::V4(_) => match find().await {

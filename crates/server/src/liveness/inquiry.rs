@@ -16,7 +16,7 @@ pub const SAME_KERNEL_MAX: Duration = Duration::from_secs(10);
 /// So many lines of one host are asked, the oldest ones.
 pub const LINES_MAX: usize = 64;
 
-/// What the registry knows of a host when somebody asks.
+/// What the registry knows of a host when an inquiry begins.
 pub struct Evidence {
     lines: Vec<Candidate>,
     resets: Vec<Testimony>,

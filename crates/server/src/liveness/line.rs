@@ -1,4 +1,4 @@
-//! A line: one TCP connection between a host and us, whoever opened it. No I/O and no clock, so that
+//! A line: one TCP connection between a host and us, opened by either side. No I/O and no clock, so that
 //! the simulator runs the same code on connections of its own.
 
 use std::net::IpAddr;

@@ -22,14 +22,14 @@ pub struct Connections {
     kept: Mutex<HashMap<LockManager, Arc<Slot>>>,
 }
 
-/// A connection or the place of one. Whoever finds it empty fills it while the others wait, so
+/// A connection or the place of one. The first caller fills an empty one while the others wait, so
 /// that a burst of callbacks makes one connection.
 struct Slot {
     connection: tokio::sync::Mutex<Option<PeerConnection>>,
     used: Mutex<Instant>,
 }
 
-/// A connection to a lock manager. After a failure it is given to nobody again.
+/// A connection to a lock manager. After a failure it is not used again.
 #[derive(Clone)]
 pub struct PeerConnection {
     gate: Arc<Gate>,
@@ -64,7 +64,7 @@ impl PeerConnection {
         })
     }
 
-    /// Calls a procedure of the lock manager whose reply nobody waits for. An error means that it
+    /// Calls a procedure of the lock manager whose reply is not waited for. An error means that it
     /// was not sent; after [`Failure::Broken`] a new connection may do.
     pub async fn tell(&self, procedure: u32, args: &[u8], until: Instant) -> Result<(), Failure> {
         let connection = self.connection.with_timeout(rest(until));
@@ -76,7 +76,7 @@ impl PeerConnection {
         })
     }
 
-    /// It is of no use any more: nobody is given it again.
+    /// It is not used again.
     pub fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }
@@ -188,7 +188,7 @@ impl Peers {
     }
 }
 
-/// Closes connections that were not used for a while, until nobody needs them at all.
+/// Closes connections that were not used for a while, until `Peers` is dropped.
 pub async fn sweep(inner: Weak<Inner>) {
     loop {
         let Some(keep) = inner.upgrade().map(|inner| inner.settings.keep) else { return };

@@ -307,7 +307,7 @@ fn an_end_says_what_it_proves() {
     );
     assert_eq!(ended(State::Closed, Some(false), Opener::Kernel), (Said::Nothing, true, life));
     assert_eq!(ended(State::Closed, Some(true), Opener::User), (Said::Nothing, true, life));
-    // Whoever reads it has taken the error, and will tell.
+    // The task that reads it has taken the error, and reports the end.
     assert_eq!(ended(State::Closed, None, Opener::Kernel), (Said::Nothing, false, life));
     assert_eq!(ended(State::Closing, None, Opener::Kernel), (Said::Nothing, true, life));
 }
