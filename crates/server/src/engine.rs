@@ -9,6 +9,7 @@ pub mod batch;
 mod clock;
 pub mod inbox;
 pub mod request;
+mod tasks;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
@@ -17,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{error, info, warn};
 
 use keeper::Keeper;
@@ -133,8 +133,6 @@ impl Reporter {
 }
 
 const NEVER: u64 = u64::MAX;
-/// How often requests that have waited too long are looked for.
-const EXPIRE_EVERY: Duration = Duration::from_millis(500);
 /// Between two attempts to commit.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -191,8 +189,8 @@ impl Engine {
             shared.send(&mut core, first);
             shared.put_back(core);
         }
-        tokio::spawn(run_timer(self.shared.clone()));
-        tokio::spawn(expire_stalled(self.shared.clone()));
+        tokio::spawn(tasks::run_timer(self.shared.clone()));
+        tokio::spawn(tasks::expire_stalled(self.shared.clone()));
         self.wake();
     }
 
@@ -545,59 +543,6 @@ impl Drop for PanicGuard<'_> {
             let why = "a defect in the lock service; start the server again, no lock is lost";
             self.0.ended.send_replace(Some(End::Failed(why.into())));
         }
-    }
-}
-
-/// Calls the keeper when its deadline has come.
-async fn run_timer(shared: Arc<Shared>) {
-    let engine = Engine { shared: shared.clone() };
-    loop {
-        let at = shared.deadline.load(Ordering::Relaxed);
-        let now = shared.clock.elapsed().as_nanos() as u64;
-        if at <= now {
-            // It is set again when the engine is idle.
-            let due =
-                shared.deadline.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed);
-            if due.is_ok() {
-                engine.report(Input::Timeout);
-            }
-            continue;
-        }
-        // `at` may be NEVER; an earlier deadline arrives through `deadline_moved`.
-        let pause = Duration::from_nanos(at - now).min(Duration::from_secs(3600));
-        tokio::select! {
-            () = sleep(pause) => {}
-            () = shared.deadline_moved.notified() => {}
-            _ = engine.ended() => return,
-        }
-    }
-}
-
-/// Answers requests that have waited too long for a store that does not work (I11).
-async fn expire_stalled(shared: Arc<Shared>) {
-    let engine = Engine { shared: shared.clone() };
-    let mut every = interval(EXPIRE_EVERY);
-    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = every.tick() => {}
-            _ = engine.ended() => return,
-        }
-        let now = shared.clock.elapsed();
-        let mut replies = ReplyBatch::default();
-        let expired = {
-            let mut entrance = shared.lock();
-            let works = entrance.core.is_some() && shared.may_decide();
-            if works { Vec::new() } else { entrance.inbox.take_expired(now) }
-        };
-        for (request, sink) in expired {
-            if let Some(meters) = &shared.meters {
-                meters.stalled(&request);
-            }
-            sink(Decision::Stalled(request.when_stalled()), &mut replies);
-        }
-        replies.send();
-        engine.wake();
     }
 }
 
