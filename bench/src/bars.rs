@@ -1,4 +1,4 @@
-//! What our server must reach beside the other one, in one and the same run.
+//! Performance targets, relative to nfs-ganesha in the same run.
 
 use crate::compare::Comparison;
 use crate::lockkeeper::{Build, Variant};
@@ -7,35 +7,34 @@ use load::{Operation, Shape};
 
 const OURS: &str = "lockkeeper";
 
-/// Calls without data, under load: so many times the other's throughput.
+/// Calls without data, under load: throughput relative to nfs-ganesha's.
 const SMALL_RATIO_MIN: f64 = 2.0;
 /// READ and WRITE, under load.
 const DATA_RATIO_MIN: f64 = 1.3;
-/// One caller who waits for each reply: the best median, in parts of the other's.
+/// One call at a time: the median relative to nfs-ganesha's.
 const SINGLE_P50_MAX: f64 = 1.0;
-/// Locks, under load: kept as the other keeps them, through the end of the server.
+/// Locks, under load, that survive a crash of the server process, as nfs-ganesha's do.
 const LOCK_RATIO_MIN: f64 = 3.0;
-/// Locks, under load, which survive a power cut; the other's do not.
+/// Locks, under load, that survive a power failure; nfs-ganesha's do not.
 const LOCK_POWER_RATIO_MIN: f64 = 1.5;
-/// Locks, under the heaviest load, kept in PostgreSQL: so many in a second, or this part of the
-/// other's throughput.
+/// Locks in PostgreSQL, under the heaviest load: per second, or relative to nfs-ganesha's.
 const LOCK_POSTGRES_OPS_MIN: f64 = 20_000.0;
 const LOCK_POSTGRES_RATIO_MIN: f64 = 0.8;
-/// One caller who waits for each lock.
+/// One lock at a time.
 const LOCK_SINGLE_P50_US_MAX: f64 = 100.0;
-/// From the start after a kill to the first lock that is taken back, with up to a million held.
+/// From the start after a kill to the first reclaim, with up to a million locks held.
 const FIRST_RECLAIM_MS_MAX: f64 = 3_000.0;
-/// The same, when they are kept in PostgreSQL.
+/// The same, with the locks in PostgreSQL.
 const FIRST_RECLAIM_POSTGRES_MS_MAX: f64 = 10_000.0;
-/// A page of 100 locks, in 99 of 100 looks, while others come and go.
+/// A page of 100 locks, while others are taken and released.
 const LOOK_P99_MS_MAX: f64 = 20.0;
 const SCRAPE_MS_MAX: f64 = 50.0;
-/// What the locks that come and go may lose to those who look.
+/// Lock throughput lost to a monitor.
 const WATCHED_LOSS_MAX: f64 = 0.05;
 const IDLE_RSS_MIB_MAX: f64 = 25.0;
 const FIRST_ANSWER_MS_MAX: f64 = 100.0;
 
-/// Every bar that is not reached, in words. What was not measured counts as not reached.
+/// A sentence for every target that was missed or not measured.
 pub fn misses(found: &Comparison) -> Vec<String> {
     let mut misses = Vec::new();
     for row in &found.rows {
@@ -84,7 +83,7 @@ fn miss(row: &Row) -> Option<String> {
         return Some(format!("{what}: not measured"));
     };
     if row.shape == Shape::SINGLE {
-        // Who waits for the disk cannot be judged by who does not.
+        // nfs-ganesha does not wait for the disk here.
         let ours = match row.operation {
             Operation::CreateRemove => row.ours(Variant::Async)?,
             _ => ours,
@@ -134,7 +133,7 @@ fn lock_misses(row: &Row) -> Vec<String> {
     misses
 }
 
-/// Either will do: a machine may be slow, and the other server with it.
+/// Either suffices: on a slow machine nfs-ganesha is slow, too.
 fn postgres_miss(row: &Row, what: &str) -> Option<String> {
     let postgres = Variant::Postgres;
     let (Some(ours), Some(ratio)) = (row.ours(postgres), row.ratio(postgres)) else {
@@ -149,7 +148,7 @@ fn postgres_miss(row: &Row, what: &str) -> Option<String> {
     })
 }
 
-/// There is no bar but that waiters are told.
+/// The only target is that waiters are called back.
 fn handover_miss(found: &Comparison) -> Option<String> {
     let ours = found.handovers.iter().find(|handover| handover.server.starts_with(OURS));
     let told = ours.is_some_and(|ours| ours.latency.is_some());
@@ -173,10 +172,10 @@ fn restart_miss(found: &Comparison, many: Variant, max: f64) -> Option<String> {
 mod tests {
     use super::*;
     use crate::compare::About;
+    use crate::monitoring::MonitoringCost;
     use crate::restart::Restart;
     use crate::row::Ours;
     use crate::waiting::{Handover, Latency};
-    use crate::watched::Watched;
     use load::Measurement;
 
     fn measured(operation: Operation, shape: Shape, ops: f64, p50_us: f64) -> Measurement {
@@ -289,7 +288,7 @@ mod tests {
                 new_lock_ms: None,
             });
         }
-        found.watched = Some(Watched {
+        found.watched = Some(MonitoringCost {
             locks: 1_000_000,
             clients: 10_000,
             looks: 100,
@@ -362,7 +361,7 @@ mod tests {
         found.restarts.clear();
         found.watched = None;
         assert_eq!(misses(&found).len(), 10);
-        // Nor is anything expected of locks where they were not asked for.
+        // No target for locks applies if they were not measured.
         found.rows.clear();
         assert_eq!(misses(&found), Vec::<String>::new());
     }

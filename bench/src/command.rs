@@ -1,5 +1,5 @@
-//! The command: `compare` measures servers that it starts. (`lockkeeper bench` measures one that is
-//! there.)
+//! The command: `compare` measures servers that it starts. (`lockkeeper bench` measures a running
+//! one.)
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -60,7 +60,7 @@ pub struct CompareArgs {
     pub load: LoadArgs,
 }
 
-/// Runs a command to its end. To be called first in `main`, outside any runtime.
+/// Runs a command to completion. Must be called first in `main`, outside any runtime.
 pub fn execute(command: BenchCommand) -> Result<ExitCode> {
     match command {
         BenchCommand::Compare(args) => compare(args),

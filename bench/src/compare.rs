@@ -18,19 +18,19 @@ use crate::ganesha::Ganesha;
 use crate::instructions::{self, Instructions};
 use crate::interference::Interference;
 use crate::lockkeeper::{Binary, Build, Site, Variant};
-use crate::namespace::Place;
+use crate::monitoring::{self, MonitoringCost};
+use crate::namespace::Isolation;
 use crate::restart::{self, Restart};
 use crate::row::Row;
 use crate::server::Server;
 use crate::waiting::Handover;
-use crate::watched::{self, Watched};
 use crate::{namespace, packages, rpcbind};
 
-/// Who calls, and whose the directory is: an ordinary user, so that squashing does not matter and
-/// both servers check permissions as they do every day.
+/// The calling user, who owns the directory: unprivileged, so that squashing does not matter and
+/// both servers check permissions as usual.
 const USER: u32 = 1000;
 
-/// With more, the locks are not all taken back before its grace period ends, and the rest is lost.
+/// With more, not all locks are reclaimed before its grace period ends, and the rest are lost.
 const GANESHA_LOCKS_MAX: usize = 100_000;
 
 #[derive(Debug, Clone)]
@@ -63,15 +63,15 @@ pub struct Comparison {
     pub rows: Vec<Row>,
     pub handovers: Vec<Handover>,
     pub restarts: Vec<Restart>,
-    /// Our server, while it is looked at.
-    pub watched: Option<Watched>,
+    /// The cost of monitoring our server.
+    pub watched: Option<MonitoringCost>,
     pub instructions: Vec<Instructions>,
-    /// Which part of the machine's processors everybody else used meanwhile. Past a tenth or so,
-    /// the numbers say how the machine was shared, not how fast the servers are.
+    /// The share of processor time that unrelated processes used meanwhile. Beyond about 0.1, the
+    /// results reflect how the machine was shared rather than how fast the servers are.
     pub others_share: f64,
 }
 
-/// What a server is before it has anything to do.
+/// A server before it has any load.
 #[derive(Debug, Clone, Serialize)]
 pub struct About {
     pub name: String,
@@ -83,13 +83,13 @@ pub struct About {
 #[derive(Debug)]
 pub enum Ending {
     Compared(Box<Comparison>),
-    /// This process only waited for the one that compared; it should end as that one did.
+    /// This process only waited for the one that compared; it should exit with the same status.
     Waited(ExitCode),
 }
 
-/// Compares. The calling program is started again inside namespaces of its own, with the same
-/// arguments, so this must be called before it has done anything that is not to be done twice,
-/// and outside any runtime.
+/// Compares. Starts the calling program again inside its own namespaces, with the same arguments,
+/// so this must be called before any side effect that must not happen twice, and outside any
+/// runtime.
 pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Ending> {
     testbed::packages::install(packages::RPCBIND)?;
     for (packages, wanted) in [
@@ -103,8 +103,8 @@ pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Ending> {
     }
     let parent = plan.parent.clone().unwrap_or_else(std::env::temp_dir);
     let scratch = match namespace::enter(&parent)? {
-        Place::Inside(scratch) => scratch,
-        Place::Ended(code) => return Ok(Ending::Waited(code)),
+        Isolation::Inside(scratch) => scratch,
+        Isolation::Ended(code) => return Ok(Ending::Waited(code)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(compare(plan, &scratch, &progress)).map(Box::new).map(Ending::Compared)
@@ -114,7 +114,7 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
     let (dir, state) = (scratch.join("data"), scratch.join("state"));
     fs::create_dir(&dir)?;
     fs::create_dir(&state)?;
-    // Temporary directories are the owner's alone, but the user must pass through this one.
+    // Temporary directories are private to their owner; the calling user must traverse this one.
     fs::set_permissions(scratch, fs::Permissions::from_mode(0o755))?;
     chown(&dir, Some(USER), Some(USER))?;
     let options =
@@ -185,7 +185,7 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
     })
 }
 
-/// Every variant that is wanted, of our binary and then of the older one.
+/// Starts every requested variant, of our binary and then of the older one.
 async fn start_ours(
     plan: &Plan,
     site: &Site<'_>,
@@ -209,12 +209,12 @@ async fn start_ours(
     Ok(servers)
 }
 
-/// Kills our servers while they hold many locks. Ours is also watched with them.
+/// Kills our servers while they hold many locks. Also measures the cost of monitoring ours.
 async fn restart_ours(
     plan: &Plan,
     site: &Site<'_>,
     progress: &impl Fn(&str),
-) -> Result<(Vec<Restart>, Option<Watched>)> {
+) -> Result<(Vec<Restart>, Option<MonitoringCost>)> {
     let (mut restarts, mut watched) = (Vec::new(), None);
     for (build, variant) in [
         (Build::Current, Variant::Many),
@@ -232,7 +232,7 @@ async fn restart_ours(
         restarts.push(measured.with_context(|| format!("killed {name}"))?);
         if (build, variant) == (Build::Current, Variant::Many) {
             progress("looking at all those locks while others come and go");
-            watched = Some(watched::measure(&server, build.web(variant)).await?);
+            watched = Some(monitoring::measure(&server, build.web(variant)).await?);
         }
     }
     Ok((restarts, watched))
@@ -247,7 +247,7 @@ async fn restart_ganesha(
     progress(&format!("killing nfs-ganesha with {locks} locks, up to two minutes"));
     let restore_grace = ganesha.grace();
     let measured = restart::measure(&mut ganesha.server, locks, restore_grace).await;
-    measured.context("killed nfs-ganesha").with_context(|| ganesha.last_words())
+    measured.context("killed nfs-ganesha").with_context(|| ganesha.log_tail())
 }
 
 impl Plan {

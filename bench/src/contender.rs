@@ -31,7 +31,7 @@ pub(crate) struct Contenders<'a> {
     rounds: usize,
     /// How often a server is measured in a round.
     passes: u32,
-    /// Of one pass.
+    /// Durations of one pass.
     timing: Timing,
 }
 

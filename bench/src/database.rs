@@ -1,7 +1,7 @@
 //! Debian's PostgreSQL, for our server to keep its locks in.
 //!
-//! As an administrator finds it: with the sizes of Debian's own configuration, and a commit is on disk
-//! before it is acknowledged. It is reached through a unix socket.
+//! As installed: with the sizes of Debian's own configuration, and with every commit on disk before
+//! it is acknowledged. It is reached through a unix socket.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use testbed::postgres::{Options, Server};
 use load::usage;
 
 const PROGRAM: &str = "postgres";
-/// The defaults; what is started for tests is smaller.
+/// The defaults; instances for tests are smaller.
 const SIZES: [&str; 3] = ["shared_buffers = 128MB", "max_wal_size = 1GB", "min_wal_size = 80MB"];
 
 pub(crate) struct Database {
@@ -26,14 +26,14 @@ impl fmt::Debug for Database {
 }
 
 impl Database {
-    /// Only inside a namespace of our own, where no other PostgreSQL is seen.
+    /// Only inside a private namespace, where no other PostgreSQL is visible.
     pub(crate) fn start() -> Result<Self> {
         let config = SIZES.map(str::to_owned).to_vec();
         let options = Options { fsync: true, config, ..Options::default() };
         Ok(Self { server: Server::start_with(&options).context("cannot start PostgreSQL")? })
     }
 
-    /// Where a server finds a new, empty database of this name.
+    /// Creates an empty database of this name and returns its URL.
     pub(crate) fn create(&self, name: &str) -> Result<String> {
         self.server.psql(&format!("CREATE DATABASE \"{name}\""))?;
         let url = self.server.url();
@@ -42,7 +42,7 @@ impl Database {
         Ok(format!("postgres:///{name}?user=postgres&{host}"))
     }
 
-    /// The processor time of all its processes, also of those that have ended.
+    /// The processor time of all its processes, including those that have ended.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         usage::cpu_of_all(PROGRAM)
     }

@@ -11,24 +11,25 @@
 //! is not synchronised more often than the protocol asks, by either server.
 //!
 //! For locks it needs rpc.statd, which it tells of every client (address) whose first lock it grants
-//! and whose last lock goes: one caller who locks and unlocks pays for that each time. What rpcbind
-//! and rpc.statd use of the processor counts as its own. With locks, it would grant none until its
+//! and whose last lock is released: a lone client that locks and unlocks pays for that each time.
+//! The processor time of rpcbind and rpc.statd counts as its own. It would grant no lock until its
 //! grace period of 90 s is over, even if it never had a client; `Graceless` spares us that, except
 //! where a restart is measured.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use client::Options;
-use client::rpcbind::{Over, find};
+use client::rpcbind::{RpcTransport, find};
+use testbed::process::{Process, tail};
 use wire::rpcbind::Netid;
 
 use crate::rpcbind;
-use crate::server::{Process, Server};
+use crate::server::Server;
 use load::Target;
 
 pub(crate) const PROGRAM: &str = "ganesha.nfsd";
@@ -50,7 +51,7 @@ enum Locks {
     Off,
     /// From the start.
     Now,
-    /// After a start, those come first who had locks before.
+    /// After a grace period, in which earlier holders reclaim.
     AfterGrace,
 }
 
@@ -72,7 +73,6 @@ impl Ganesha {
         let mut command = Command::new(PROGRAM);
         command.args(["-F", "-L"]).arg(&log).arg("-f").arg(&config);
         command.arg("-p").arg(state.join("ganesha.pid"));
-        command.stdout(Stdio::null()).stderr(Stdio::null());
         let target = Target {
             nfs: SocketAddr::from((Ipv4Addr::LOCALHOST, NFS_PORT)),
             mount: SocketAddr::from((Ipv4Addr::LOCALHOST, MOUNT_PORT)),
@@ -80,40 +80,41 @@ impl Ganesha {
             export: dir.to_string_lossy().into_owned(),
             options: options.clone(),
         };
-        let mut server =
-            Server::start("ganesha", command, target).await.with_context(|| last_words(&log))?;
+        let mut server = Server::start("ganesha", command, Path::new("/dev/null"), target)
+            .await
+            .with_context(|| log_tail(&log))?;
         server.helpers.extend(statd);
         server.helpers.push(rpcbind);
         Ok(Self { server, dir: dir.to_owned(), config, log })
     }
 
-    /// What to look at if it does not do as it should.
-    pub(crate) fn last_words(&self) -> String {
-        last_words(&self.log)
+    /// The end of its log, for an error.
+    pub(crate) fn log_tail(&self) -> String {
+        log_tail(&self.log)
     }
 
-    /// Sees to it that it has a grace period from its next start on, as everywhere else.
+    /// Configures a grace period, as other servers have, from its next start on.
     pub(crate) fn grace(&self) -> impl FnOnce() -> Result<()> + use<> {
         let (config, text) = (self.config.clone(), configuration(&self.dir, Locks::AfterGrace));
         move || fs::write(&config, text).context("its configuration")
     }
 }
 
-fn last_words(log: &Path) -> String {
-    let log = fs::read_to_string(log).unwrap_or_default();
-    let last: Vec<&str> = log.lines().rev().take(5).collect();
-    format!("its log ends, last line first: {last:#?}")
+fn log_tail(log: &Path) -> String {
+    format!("its log ends:\n{}", tail(log, 5))
 }
 
-/// Locks are refused as long as it is not there (DENIED_NOLOCKS).
+/// Without it nfs-ganesha refuses locks (DENIED_NOLOCKS).
 async fn start_statd() -> Result<Process> {
     let mut command = Command::new("rpc.statd");
-    command.args(["--foreground", "--no-notify"]).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut statd = Process::spawn(&mut command)?;
+    command.args(["--foreground", "--no-notify"]);
+    let mut statd = Process::start(&mut command, Path::new("/dev/null"))?;
     let service = (wire::nsm::PROGRAM, wire::nsm::VERSION);
     for _ in 0..500 {
         statd.check()?;
-        if find(rpcbind::ADDRESS, Over::Tcp, service, Netid::Tcp, &Options::default()).await.is_ok()
+        if find(rpcbind::ADDRESS, RpcTransport::Tcp, service, Netid::Tcp, &Options::default())
+            .await
+            .is_ok()
         {
             return Ok(statd);
         }

@@ -1,29 +1,27 @@
-//! The lock manager of a machine that waits for locks: it is called when one is granted.
+//! The lock manager of a client that waits for locks: the server calls it when one is granted.
 //!
-//! A server asks the machine's rpcbind for its port. There is one rpcbind in our namespace, on all
+//! A server asks the client's rpcbind for its port. There is one rpcbind in the namespace, on all
 //! addresses, and it would name the compared server's own lock manager; so the entry is replaced.
-//! Nobody else needs it: the benchmark knows the servers' ports.
+//! Nothing else reads it: the benchmark knows the servers' ports.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bytes::{Bytes, BytesMut};
-use client::rpcbind::{Over, Rpcbind};
+use bytes::Bytes;
+use client::rpcbind::{RpcTransport, Rpcbind};
 use client::{Connection, Options};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use testbed::peer::{Answer, ReceivedCall, script, serve_streams};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use wire::Decode;
 use wire::nlm::{PROGRAM, Status, StatusReply, TestArgs, V4, v4};
-use wire::record::{Limits, Next, Records, mark};
-use wire::rpc::{Accepted, Call, Procedure, write_accepted};
+use wire::rpc::{Accepted, Procedure};
 use wire::rpcbind::{Mapping, PROTOCOL_TCP, v2};
-use wire::{Decode, Encode, Writer};
 
-/// How long the answer to a message may itself remain unanswered.
+/// How long GRANTED_RES may remain unanswered; a server need not answer it.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
-const LIMITS: Limits = Limits { record_bytes_max: 64 << 10, fragments_max: 4 };
 
 #[derive(Debug)]
 pub(crate) struct Grantee {
@@ -37,24 +35,20 @@ impl Grantee {
     pub(crate) async fn start(ip: IpAddr, server: Connection) -> Result<Self> {
         let listener = TcpListener::bind((ip, 0)).await?;
         register(SocketAddr::new(ip, wire::rpcbind::PORT), listener.local_addr()?.port()).await?;
-        // One is awaited at a time.
-        let (told, granted) = mpsc::channel(16);
-        let listening = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let clerk = Clerk { told: told.clone(), server: server.clone() };
-                tokio::spawn(clerk.serve(stream));
-            }
-        });
+        // One grant is awaited at a time.
+        let (grants, granted) = mpsc::channel(16);
+        let script = script(move |call| answer(call, &grants, &server));
+        let listening = tokio::spawn(serve_streams(listener, script, || ()));
         Ok(Self { granted, listening })
     }
 
-    /// When the next GRANTED came. It is answered by now: nfs-ganesha 4.3 loses five seconds if the
-    /// lock is given back before that.
+    /// When the next GRANTED arrived. It has been answered: nfs-ganesha 4.3 loses five seconds if the
+    /// lock is released before that.
     pub(crate) async fn granted(&mut self) -> Option<Instant> {
         self.granted.recv().await
     }
 
-    /// Forgets those that nobody waited for.
+    /// Drops grants that were not awaited.
     pub(crate) fn clear(&mut self) {
         while self.granted.try_recv().is_ok() {}
     }
@@ -68,7 +62,8 @@ impl Drop for Grantee {
 
 async fn register(rpcbind: SocketAddr, port: u16) -> Result<()> {
     let options = Options { reserved_port: true, ..Options::default() };
-    let mut rpcbind = Rpcbind::connect(rpcbind, Over::Tcp, &options).await.context("rpcbind")?;
+    let mut rpcbind =
+        Rpcbind::connect(rpcbind, RpcTransport::Tcp, &options).await.context("rpcbind")?;
     let mapping =
         Mapping { program: PROGRAM, version: V4, protocol: PROTOCOL_TCP, port: port.into() };
     rpcbind.call::<v2::Unset>(&mapping).await?;
@@ -76,60 +71,26 @@ async fn register(rpcbind: SocketAddr, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Answers on one connection.
-struct Clerk {
-    told: mpsc::Sender<Instant>,
-    server: Connection,
-}
-
-impl Clerk {
-    async fn serve(self, mut stream: TcpStream) {
-        let _ = stream.set_nodelay(true);
-        let mut records = Records::new(LIMITS);
-        let mut received = BytesMut::new();
-        while stream.read_buf(&mut received).await.is_ok_and(|bytes| bytes > 0) {
-            let now = Instant::now();
-            loop {
-                let record = match records.next(&mut received) {
-                    Ok(Next::Record(record)) => record,
-                    Ok(Next::Missing(_)) => break,
-                    Err(_) => return,
-                };
-                let Some(reply) = self.answer(record, now) else { return };
-                if stream.write_all(&reply).await.is_err() {
-                    return;
-                }
-            }
-        }
+fn answer(call: &ReceivedCall, grants: &mpsc::Sender<Instant>, server: &Connection) -> Answer {
+    if (call.program, call.version) != (PROGRAM, V4) {
+        return Answer::Status(Accepted::ProcedureUnavailable);
     }
-
-    /// The reply, mark included; `None` if the call makes no sense.
-    fn answer(&self, record: Bytes, now: Instant) -> Option<Vec<u8>> {
-        let call = Call::parse(record).ok()?;
-        let mut out = Writer::new();
-        let is_ours = (call.program, call.version) == (PROGRAM, V4);
-        match call.procedure {
-            v4::Null::NUMBER if is_ours => write_accepted(&mut out, call.xid, Accepted::Success),
-            v4::Granted::NUMBER if is_ours => {
-                write_accepted(&mut out, call.xid, Accepted::Success);
-                accepted(call.args)?.encode(&mut out);
-                tell(&self.told, now);
-            }
-            v4::GrantedMsg::NUMBER if is_ours => {
-                write_accepted(&mut out, call.xid, Accepted::Success);
-                let answer = accepted(call.args)?;
-                let server = self.server.with_timeout(ANSWER_MAX);
-                let told = self.told.clone();
-                tokio::spawn(async move {
-                    // It need not be answered itself.
-                    let _ = server.call::<v4::GrantedRes>(&answer).await;
-                    tell(&told, now);
-                });
-            }
-            _ => write_accepted(&mut out, call.xid, Accepted::ProcedureUnavailable),
-        }
-        let reply = out.finish().to_bytes();
-        Some([&mark(reply.len()).to_be_bytes()[..], &reply].concat())
+    let at = call.at;
+    match call.procedure {
+        v4::Null::NUMBER => Answer::results(&()),
+        v4::Granted::NUMBER => accepted(call.args.clone()).map_or(Answer::Close, |reply| {
+            report(grants, at);
+            Answer::results(&reply)
+        }),
+        v4::GrantedMsg::NUMBER => accepted(call.args.clone()).map_or(Answer::Close, |reply| {
+            let (server, grants) = (server.with_timeout(ANSWER_MAX), grants.clone());
+            tokio::spawn(async move {
+                let _ = server.call::<v4::GrantedRes>(&reply).await;
+                report(&grants, at);
+            });
+            Answer::results(&())
+        }),
+        _ => Answer::Status(Accepted::ProcedureUnavailable),
     }
 }
 
@@ -138,26 +99,40 @@ fn accepted(args: Bytes) -> Option<StatusReply> {
     Some(StatusReply { cookie: args.cookie, status: Status::Granted })
 }
 
-fn tell(told: &mpsc::Sender<Instant>, when: Instant) {
-    // If nobody takes it out, nobody waits for it.
-    let _ = told.try_send(when);
+fn report(grants: &mpsc::Sender<Instant>, at: Instant) {
+    // A full channel means that no test awaits it.
+    let _ = grants.try_send(at);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::Encode;
     use wire::nlm::{Lock, Range};
-    use wire::rpc::{Credential, Reply, write_call};
+    use wire::rpc::Credential;
 
-    async fn clerk() -> (Clerk, mpsc::Receiver<Instant>) {
+    async fn server() -> Connection {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = server.local_addr().unwrap();
-        let (told, granted) = mpsc::channel(1);
-        let server = Connection::connect(at, &Options::default()).await.unwrap();
-        (Clerk { told, server }, granted)
+        Connection::connect(server.local_addr().unwrap(), &Options::default()).await.unwrap()
     }
 
-    fn call(procedure: u32) -> Bytes {
+    fn call(procedure: u32, args: Bytes) -> ReceivedCall {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        ReceivedCall {
+            over_tcp: true,
+            from: address,
+            to: address,
+            program: PROGRAM,
+            version: V4,
+            procedure,
+            credential: Credential::None,
+            args,
+            at: Instant::now(),
+            index: 0,
+        }
+    }
+
+    fn grant() -> Bytes {
         let lock = Lock {
             caller_name: b"waiter"[..].into(),
             file: b"file"[..].into(),
@@ -165,33 +140,28 @@ mod tests {
             svid: 1,
             range: Range::default(),
         };
-        let mut out = Writer::new();
-        write_call(&mut out, 7, (PROGRAM, V4, procedure), &Credential::None);
-        TestArgs { cookie: b"biscuit"[..].into(), exclusive: true, lock }.encode(&mut out);
-        out.finish().to_bytes()
-    }
-
-    fn reply(bytes: Vec<u8>) -> Reply {
-        Reply::from_bytes(Bytes::from(bytes).split_off(4)).unwrap()
+        TestArgs { cookie: b"biscuit"[..].into(), exclusive: true, lock }.to_bytes()
     }
 
     #[tokio::test]
-    async fn a_grant_is_accepted_with_its_cookie_and_passed_on() {
-        let (clerk, mut granted) = clerk().await;
-        let now = Instant::now();
-        let reply = reply(clerk.answer(call(v4::Granted::NUMBER), now).unwrap());
-        let answer = StatusReply::from_bytes(reply.results).unwrap();
+    async fn a_grant_is_accepted_with_its_cookie_and_reported() {
+        let (grants, mut granted) = mpsc::channel(1);
+        let call = call(v4::Granted::NUMBER, grant());
+        let Answer::Results(results) = answer(&call, &grants, &server().await) else { panic!() };
+        let reply = StatusReply::from_bytes(results).unwrap();
         let cookie = b"biscuit"[..].into();
-        assert_eq!((reply.xid, answer), (7, StatusReply { cookie, status: Status::Granted }));
-        assert_eq!(granted.try_recv(), Ok(now));
+        assert_eq!(reply, StatusReply { cookie, status: Status::Granted });
+        assert_eq!(granted.try_recv(), Ok(call.at));
     }
 
     #[tokio::test]
-    async fn what_is_no_grant_is_not_passed_on() {
-        let (clerk, mut granted) = clerk().await;
-        let reply = reply(clerk.answer(call(v4::Test::NUMBER), Instant::now()).unwrap());
-        assert_eq!(reply.verdict, Ok(Accepted::ProcedureUnavailable));
-        assert!(clerk.answer(Bytes::from_static(b"nonsense"), Instant::now()).is_none());
+    async fn what_is_no_grant_is_not_reported() {
+        let (grants, mut granted) = mpsc::channel(1);
+        let server = server().await;
+        let refused = answer(&call(v4::Test::NUMBER, grant()), &grants, &server);
+        assert!(matches!(refused, Answer::Status(Accepted::ProcedureUnavailable)));
+        let garbage = call(v4::Granted::NUMBER, Bytes::from_static(b"nonsense"));
+        assert!(matches!(answer(&garbage, &grants, &server), Answer::Close));
         assert!(granted.try_recv().is_err());
     }
 }

@@ -3,12 +3,13 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use client::Options;
 use serde::Serialize;
+use testbed::process::tail;
 
 use crate::database::Database;
 use crate::server::Server;
@@ -25,28 +26,28 @@ pub(crate) struct Binary<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Build {
     Current,
-    /// An older one, which the current one is compared with. It may lack newer options, so it is
-    /// only given those that every variant needs.
+    /// An older one to compare with. It is started with the same options, so it must know those of
+    /// every variant that is measured.
     Before,
 }
 
-/// How a server is set up; each has a port and a state of its own.
+/// A configuration of the server. Each has its own port and state directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
-    /// As it is by default: a change of a directory is on disk before it is answered, a lock
-    /// survives the end of the server.
+    /// The defaults: a change to a directory is on disk before the reply, and a lock survives a
+    /// crash of the server process.
     Default,
-    /// With `metadata = "async"`: as with the other server, a change of a directory may be lost if
-    /// the machine loses power right after it was answered.
+    /// With `metadata = "async"`: as with nfs-ganesha, a power failure soon after the reply may
+    /// lose a change to a directory.
     Async,
-    /// With `durability = "power"`: a lock, too, is on disk before it is answered.
+    /// With `durability = "power"`: a lock, too, is on disk before the reply.
     Power,
-    /// Locks are kept in PostgreSQL, which has a lock on disk before it is answered.
+    /// Locks are kept in PostgreSQL, which writes them to disk before the reply.
     Postgres,
-    /// As by default, but a client may hold any number of locks.
+    /// The defaults, but with limits high enough for millions of locks.
     Many,
-    /// Any number of locks, kept in PostgreSQL.
+    /// As `Many`, with the locks in PostgreSQL.
     PostgresMany,
 }
 
@@ -70,7 +71,7 @@ impl Build {
         first + variant as u16
     }
 
-    /// Where it is looked at while locks come and go.
+    /// Where its web page is requested under load.
     pub(crate) fn web(self, variant: Variant) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port(variant) + 100))
     }
@@ -89,8 +90,8 @@ impl Variant {
         }
     }
 
-    /// Whether an operation is measured with it: only the default is measured with all, the others
-    /// where they differ from it.
+    /// Whether an operation is measured with this variant: the default is measured with all, others
+    /// only with those that they affect.
     pub(crate) fn measures(self, operation: Operation) -> bool {
         match self {
             Self::Default => true,
@@ -112,8 +113,8 @@ impl Variant {
                 ("[limits]\nlocks_per_client = 10_000_000\nclients = 20_000\n", "")
             }
         };
-        // A TOML basic string has the escapes of Rust's.
         let admin = format!("[admin]\nsocket = \"off\"\nlisten = \"{web}\"\n");
+        // Without control characters, `{:?}` yields a TOML basic string.
         format!("{limits}{admin}[[export]]\npath = {:?}\n{export}", dir.to_string_lossy())
     }
 }
@@ -122,16 +123,16 @@ impl Variant {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Site<'a> {
     pub(crate) dir: &'a Path,
-    /// Each server has a directory of its own in it.
+    /// Parent of the servers' state directories.
     pub(crate) state: &'a Path,
-    /// Of the client.
+    /// Options of the measuring client.
     pub(crate) options: &'a Options,
-    /// A variant that keeps its locks there has a database of its own.
+    /// The PostgreSQL server, if there is one. Each variant that needs it gets its own database.
     pub(crate) database: Option<&'a Arc<Database>>,
 }
 
 impl Site<'_> {
-    /// Starts a server; a variant of a binary is started once.
+    /// Starts a server. Each variant of a binary can be started once.
     pub(crate) async fn start(&self, binary: Binary<'_>, variant: Variant) -> Result<Server> {
         let name = binary.build.name(variant);
         self.start_as(&name, Command::new(binary.path), binary.build, variant).await
@@ -150,8 +151,7 @@ impl Site<'_> {
         fs::create_dir(&own)?;
         let config = self.state.join(format!("{name}.toml"));
         fs::write(&config, variant.configuration(self.dir, build.web(variant)))?;
-        let log_path = self.state.join(format!("{name}.log"));
-        let log = fs::File::create(&log_path)?;
+        let log = self.state.join(format!("{name}.log"));
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, build.port(variant)));
         let mut command = program;
         command.arg("serve").arg("--config").arg(config);
@@ -165,16 +165,13 @@ impl Site<'_> {
             let database = database.context("no PostgreSQL to keep locks in")?;
             command.arg("--store").arg(database.create(name)?);
         }
-        command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
-        // All is served at one port.
+        // All programs are served on one port.
         let export = self.dir.to_string_lossy().into_owned();
         let options = self.options.clone();
         let target = Target { nfs: at, mount: at, nlm: Some(at), export, options };
-        let mut server = Server::start(name, command, target).await.with_context(|| {
-            let log = fs::read_to_string(&log_path).unwrap_or_default();
-            let last: Vec<&str> = log.lines().rev().take(10).collect();
-            format!("the log of {name} ends, last line first: {last:#?}")
-        })?;
+        let mut server = Server::start(name, command, &log, target)
+            .await
+            .with_context(|| format!("the log of {name} ends:\n{}", tail(&log, 10)))?;
         server.database = database.cloned();
         Ok(server)
     }

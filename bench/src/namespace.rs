@@ -1,47 +1,48 @@
-//! A place of our own for servers and client: network, mounts and processes.
+//! Isolation of servers and client: network, mount and PID namespaces.
 //!
-//! The program runs itself again under `unshare`. Inside there is only loopback, so every port is
-//! free and nothing leaves; /run is empty, so that an rpcbind started there is reached by its own
-//! children and no others; and the program is process 1, so that when it ends, in whatever way,
-//! the kernel ends every process it started and the namespaces with them.
+//! The program runs itself again under `unshare`. Inside, there is only loopback, so every port is
+//! free and nothing leaves; `/run` is empty, so that only programs inside reach an rpcbind started
+//! there; and the program is process 1, so that the kernel ends its children and the namespaces with
+//! it, however it ends.
 //!
-//! Outside, the first process waits and clears away. If it is killed, `setpriv` has seen to it
-//! that `unshare` is killed too.
+//! Outside, the first process waits and cleans up. If it is killed, `setpriv --pdeathsig` kills
+//! `unshare`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+use testbed::process::run;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Set inside, to the directory for data and state.
 const SCRATCH: &str = "LOCKKEEPER_BENCH_SCRATCH";
 
-pub(crate) enum Place {
-    /// We are inside; here is a directory that is removed later.
+pub(crate) enum Isolation {
+    /// This process is inside; the directory is removed later.
     Inside(PathBuf),
-    /// We were outside, and the program has run inside to this end.
+    /// This process was outside; the program has run inside and ended so.
     Ended(ExitCode),
 }
 
 /// `parent` is where the directory is made.
-pub(crate) fn enter(parent: &Path) -> Result<Place> {
+pub(crate) fn enter(parent: &Path) -> Result<Isolation> {
     if let Some(scratch) = std::env::var_os(SCRATCH)
         && std::process::id() == 1
     {
-        furnish()?;
-        return Ok(Place::Inside(scratch.into()));
+        prepare()?;
+        return Ok(Isolation::Inside(scratch.into()));
     }
     let scratch = tempfile::Builder::new().prefix("lockkeeper-bench-").tempdir_in(parent)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(outside(scratch.path()));
     scratch.close().context("cannot remove the directory for data and state")?;
-    ended.map(Place::Ended)
+    ended.map(Isolation::Ended)
 }
 
 async fn outside(scratch: &Path) -> Result<ExitCode> {
     let program = std::env::current_exe().context("where this program is")?;
-    // Before the child starts, so that no signal finds us unprepared.
+    // Before the child starts, so that no signal is lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut child = tokio::process::Command::new("setpriv")
@@ -50,7 +51,7 @@ async fn outside(scratch: &Path) -> Result<ExitCode> {
         .arg(program)
         .args(std::env::args_os().skip(1))
         .env(SCRATCH, scratch)
-        // Also what others make inside is cleared away, and is on the same disk.
+        // Temporary files of child processes are on the same disk and removed, too.
         .env("TMPDIR", scratch)
         .kill_on_drop(true)
         .spawn()
@@ -67,32 +68,22 @@ async fn outside(scratch: &Path) -> Result<ExitCode> {
     bail!("{stopped_by}")
 }
 
-fn furnish() -> Result<()> {
-    run(&["ip", "link", "set", "lo", "up"])?;
-    // The kernel's own default, whatever this machine uses: pacing, as BBR does it, measures the
-    // pace and not the server. Where there is no cubic, the machine's choice stays.
+fn prepare() -> Result<()> {
+    run(Command::new("ip").args(["link", "set", "lo", "up"]))?;
+    // The kernel's default, whatever this machine uses: with BBR, its pacing would be measured. Where
+    // there is no cubic, the machine's choice stays.
     let _ = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "cubic");
-    // For locks nfs-ganesha makes connections from reserved ports by the thousand, each for one call.
-    // If they lingered for a minute as usual, no port would be left, neither for it nor for us.
+    // For locks, nfs-ganesha makes thousands of connections from reserved ports, each for one call.
+    // In TIME_WAIT for a minute each, they would use up the ports.
     let _ = std::fs::write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0");
-    run(&["mount", "-t", "tmpfs", "tmpfs", "/run"])?;
+    run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]))?;
     std::fs::create_dir_all("/run/rpcbind")?;
-    // Where nfs-ganesha and rpc.statd keep what they remember of their clients.
+    // State of nfs-ganesha and rpc.statd.
     if Path::new("/var/lib/nfs").is_dir() {
-        run(&["mount", "-t", "tmpfs", "tmpfs", "/var/lib/nfs"])?;
+        run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/var/lib/nfs"]))?;
         for dir in ["ganesha", "sm", "sm.bak"] {
             std::fs::create_dir_all(Path::new("/var/lib/nfs").join(dir))?;
         }
     }
-    Ok(())
-}
-
-fn run(command: &[&str]) -> Result<()> {
-    let status = Command::new(command[0])
-        .args(&command[1..])
-        .stdin(Stdio::null())
-        .status()
-        .with_context(|| format!("cannot run {}", command[0]))?;
-    ensure!(status.success(), "{} failed: {status}", command.join(" "));
     Ok(())
 }

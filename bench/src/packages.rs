@@ -1,13 +1,13 @@
 //! The Debian packages that a comparison needs.
 
-/// What servers and waiters find each other with.
+/// For servers and waiters to find each other.
 pub const RPCBIND: &[&str] = &["rpcbind"];
 
-/// Who is compared with, and what that needs.
+/// The server to compare with, and its dependencies.
 pub const GANESHA: &[&str] = &["nfs-ganesha", "nfs-ganesha-vfs", "nfs-common"];
 
-/// Where our server keeps its locks if it is to keep them there.
+/// The database for our server's locks, if that is measured.
 pub const POSTGRES: &[&str] = &["postgresql"];
 
-/// What counts instructions.
+/// For counting instructions.
 pub const VALGRIND: &[&str] = &["valgrind"];

@@ -18,7 +18,7 @@ pub struct Ratio {
     pub median: f64,
     pub low: f64,
     pub high: f64,
-    pub verdict: Verdict,
+    pub verdict: Significance,
     /// Of each round, in order.
     pub rounds: Vec<f64>,
 }
@@ -32,7 +32,7 @@ pub(crate) enum Better {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum Significance {
     /// The spread contains 1: no difference is shown.
     WithinSpread,
     Better,
@@ -52,9 +52,9 @@ impl Ratio {
         let cut = cut(sorted.len());
         let (low, high) = (sorted[cut], sorted[sorted.len() - 1 - cut]);
         let verdict = match (low > 1.0, high < 1.0, better) {
-            (false, false, _) => Verdict::WithinSpread,
-            (true, _, Better::Higher) | (_, true, Better::Lower) => Verdict::Better,
-            _ => Verdict::Worse,
+            (false, false, _) => Significance::WithinSpread,
+            (true, _, Better::Higher) | (_, true, Better::Lower) => Significance::Better,
+            _ => Significance::Worse,
         };
         Some(Self { median: middle(&sorted), low, high, verdict, rounds })
     }
@@ -132,7 +132,7 @@ mod tests {
             [(1.0, 1.0), (1.1, 1.0), (9.0, 1.0)],
             [(0.5, 1.0), (0.6, 1.0), (1.1, 1.0)],
         ] {
-            assert_eq!(throughput(&pairs).verdict, Verdict::WithinSpread, "{pairs:?}");
+            assert_eq!(throughput(&pairs).verdict, Significance::WithinSpread, "{pairs:?}");
         }
     }
 
@@ -140,10 +140,10 @@ mod tests {
     fn a_spread_on_one_side_of_1_is_a_difference() {
         let (above, below) = ([(1.01, 1.0), (1.5, 1.0)], [(0.99, 1.0), (0.5, 1.0)]);
         for (pairs, better, verdict) in [
-            (above, Better::Higher, Verdict::Better),
-            (below, Better::Higher, Verdict::Worse),
-            (above, Better::Lower, Verdict::Worse),
-            (below, Better::Lower, Verdict::Better),
+            (above, Better::Higher, Significance::Better),
+            (below, Better::Higher, Significance::Worse),
+            (above, Better::Lower, Significance::Worse),
+            (below, Better::Lower, Significance::Better),
         ] {
             let found = Ratio::of(pairs, better).unwrap();
             assert_eq!(found.verdict, verdict, "{pairs:?} {better:?}");
@@ -155,10 +155,10 @@ mod tests {
         let mut pairs = vec![(0.9, 1.0); 7];
         pairs.push((1.2, 1.0));
         let found = throughput(&pairs);
-        assert_eq!((found.high, found.verdict), (1.2, Verdict::WithinSpread));
+        assert_eq!((found.high, found.verdict), (1.2, Significance::WithinSpread));
         pairs.push((0.8, 1.0));
         let found = throughput(&pairs);
-        assert_eq!((found.low, found.high, found.verdict), (0.9, 0.9, Verdict::Worse));
+        assert_eq!((found.low, found.high, found.verdict), (0.9, 0.9, Significance::Worse));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A server that is killed while many locks are held: when are they back, and when is it as before?
+//! Recovery time of a server that is killed while many locks are held.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use client::{Connection, Options};
 use serde::Serialize;
 use wire::nlm::{LockArgs, Status, v4};
 
-use crate::crowd::Crowd;
+use crate::population::LockPopulation;
 use crate::server::Server;
 
-/// Longer than any grace period that is a default somewhere.
+/// Longer than any server's default grace period.
 const GIVE_UP: Duration = Duration::from_secs(120);
 
 /// Times count from the start of the new process; `None` is "not within two minutes".
@@ -19,23 +19,23 @@ const GIVE_UP: Duration = Duration::from_secs(120);
 pub struct Restart {
     pub server: String,
     pub locks: usize,
-    /// With all locks held, before it was killed.
+    /// With all locks held, before the kill.
     pub rss_mib: f64,
     pub first_reclaim_ms: Option<f64>,
     pub all_reclaimed_ms: Option<f64>,
-    /// Of a host that held none before; asked for when all have theirs back.
+    /// The first new lock, requested when all are reclaimed.
     pub new_lock_ms: Option<f64>,
 }
 
-/// `before_kill` is done when all locks are held.
+/// `before_kill` runs when all locks are held.
 pub(crate) async fn measure(
     server: &mut Server,
     locks: usize,
     before_kill: impl FnOnce() -> Result<()>,
 ) -> Result<Restart> {
     let target = server.target.clone();
-    let crowd = Arc::new(Crowd::gather(&target, locks).await?);
-    crowd.take_all(&target, false).await.context("taking the locks")?;
+    let population = Arc::new(LockPopulation::create(&target, locks).await?);
+    population.take_all(&target, false).await.context("taking the locks")?;
     let rss_mib = server.rss_bytes()? as f64 / f64::from(1 << 20);
     let name = server.name.clone();
     let mut found = Restart {
@@ -50,17 +50,17 @@ pub(crate) async fn measure(
     let started = server.kill_and_start()?;
     let ms = |now: Instant| Some((now - started).as_secs_f64() * 1e3);
 
-    let Some(first) = granted(server, started, &crowd.reclaim_first()).await? else {
+    let Some(first) = granted(server, started, &population.reclaim_first()).await? else {
         return Ok(found);
     };
     found.first_reclaim_ms = ms(first);
-    crowd.take_all(&target, true).await.context("taking the locks back")?;
+    population.take_all(&target, true).await.context("taking the locks back")?;
     found.all_reclaimed_ms = ms(Instant::now());
-    found.new_lock_ms = granted(server, started, &crowd.other()).await?.and_then(ms);
+    found.new_lock_ms = granted(server, started, &population.other()).await?.and_then(ms);
     Ok(found)
 }
 
-/// Asks until the lock is granted, as clients do. When that was; `None` if it never was.
+/// Retries until the lock is granted, as clients do; when it was, if ever.
 async fn granted(
     server: &mut Server,
     started: Instant,
@@ -75,7 +75,7 @@ async fn granted(
     let mut connection: Option<Connection> = None;
     while started.elapsed() < GIVE_UP {
         server.check()?;
-        // A refused connection costs nothing; an answer that is no yet is not asked for too often.
+        // A refused connection costs the server nothing; a denied lock does.
         let mut pause = Duration::from_millis(1);
         if connection.is_none() {
             connection = Connection::connect(nlm, &options).await.ok();

@@ -73,7 +73,7 @@ impl Before {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ratio::Verdict;
+    use crate::ratio::Significance;
 
     fn measured(ops_per_second: f64, server_cpu_us: f64) -> Measurement {
         Measurement {
@@ -97,8 +97,8 @@ mod tests {
         let before = merged.before.unwrap();
         assert_eq!(before.measured.ops_per_second, 150.0);
         let (throughput, cpu) = (before.throughput.unwrap(), before.server_cpu.unwrap());
-        assert_eq!((throughput.rounds, throughput.verdict), (vec![1.1, 1.2], Verdict::Better));
-        assert_eq!((cpu.rounds, cpu.verdict), (vec![0.9, 0.8], Verdict::Better));
+        assert_eq!((throughput.rounds, throughput.verdict), (vec![1.1, 1.2], Significance::Better));
+        assert_eq!((cpu.rounds, cpu.verdict), (vec![0.9, 0.8], Significance::Better));
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //! it where a waiter listens ([`crate::grantee`]).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::server::Process;
+use testbed::process::Process;
 
 pub(crate) const ADDRESS: SocketAddr =
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), wire::rpcbind::PORT);
@@ -15,8 +16,8 @@ pub(crate) const ADDRESS: SocketAddr =
 /// Returns once it listens.
 pub(crate) async fn start() -> Result<Process> {
     let mut command = Command::new("rpcbind");
-    command.args(["-f", "-w"]).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut rpcbind = Process::spawn(&mut command)?;
+    command.args(["-f", "-w"]);
+    let mut rpcbind = Process::start(&mut command, Path::new("/dev/null"))?;
     for _ in 0..500 {
         rpcbind.check()?;
         if tokio::net::TcpStream::connect(ADDRESS).await.is_ok() {

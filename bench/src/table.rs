@@ -1,9 +1,9 @@
-//! A comparison as a person reads it.
+//! A comparison as human-readable tables.
 
 use std::fmt::Write;
 
 use crate::compare::Comparison;
-use crate::ratio::{Ratio, Verdict, false_verdict_probability};
+use crate::ratio::{Ratio, Significance, false_verdict_probability};
 use crate::row::{Ours, Row};
 use crate::waiting::Latency;
 use load::Measurement;
@@ -156,9 +156,9 @@ fn show(value: Option<f64>, digits: usize) -> String {
 fn judged(ratio: Option<&Ratio>, [better, worse]: [&str; 2]) -> String {
     let Some(ratio) = ratio else { return "-".to_owned() };
     let verdict = match ratio.verdict {
-        Verdict::WithinSpread => "within the spread",
-        Verdict::Better => better,
-        Verdict::Worse => worse,
+        Significance::WithinSpread => "within the spread",
+        Significance::Better => better,
+        Significance::Worse => worse,
     };
     format!("{:.3} ({:.3}..{:.3}) {verdict}", ratio.median, ratio.low, ratio.high)
 }

@@ -66,7 +66,7 @@ pub(crate) async fn measure(server: &str, session: &Session) -> Result<Handover>
     Ok(Handover { server, latency })
 }
 
-/// One who holds and one who waits.
+/// A holder and a waiter.
 struct Pair {
     file: Vec<u8>,
     holder: Owner,
@@ -90,7 +90,7 @@ impl Pair {
         Ok(Self { file, holder, holding, waiter, waiting, grantee })
     }
 
-    /// `None` if the waiter was not told.
+    /// `None` if the waiter was not called back.
     async fn hand_over(&mut self) -> Result<Option<Duration>> {
         self.grantee.clear();
         self.holding.send::<v4::Lock>(&self.holder.lock(&self.file, RANGE));
@@ -105,7 +105,7 @@ impl Pair {
         let told = timeout(CALLBACK_MAX, self.grantee.granted()).await;
         self.held(Status::Granted).await.context("UNLOCK of the holder")?;
 
-        // Also ends the waiting of one who was not told.
+        // Also ends the wait if the waiter was not called back.
         let unlock = self.waiter.unlock(&self.file, RANGE);
         let unlocked = self.waiting.call::<v4::Unlock>(&unlock).await?.status;
         ensure!(unlocked == Status::Granted, "UNLOCK of the waiter was answered {unlocked:?}");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use guest::line::{Event, Request};
 
-/// How a command ended and what it said.
+/// The exit status and output of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     /// The exit status, or 128 + the signal that ended it.
@@ -48,7 +48,7 @@ struct State {
     ready: bool,
     closed: bool,
     last_id: u64,
-    /// How far the boot had come when.
+    /// When each mark of the boot was reached.
     marks: Vec<(String, Instant)>,
     commands: HashMap<u64, Progress>,
 }
@@ -58,7 +58,7 @@ struct Progress {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     status: Option<i32>,
-    /// How much of standard output had come when.
+    /// The length of standard output after each arrival.
     arrivals: Vec<(usize, Instant)>,
 }
 
@@ -67,14 +67,14 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `done` gives something; an error after the time or when the guest is gone.
+    /// Waits until `done` returns a value; fails on timeout or when the guest is gone.
     fn wait<T>(
         &self,
         what: &str,
-        patience: Duration,
+        timeout: Duration,
         mut done: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T> {
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         let mut state = self.lock();
         loop {
             if let Some(value) = done(&mut state) {
@@ -85,7 +85,7 @@ impl Shared {
             }
             let now = Instant::now();
             if now >= end {
-                bail!("not done after {patience:?}: {what}");
+                bail!("not done after {timeout:?}: {what}");
             }
             let result = self.changed.wait_timeout(state, end - now);
             state = result.unwrap_or_else(PoisonError::into_inner).0;
@@ -115,8 +115,8 @@ impl Shared {
 
 impl Agent {
     /// Connects to the socket of the emulator, which appears a moment after it starts.
-    pub fn connect(socket: &Path, patience: Duration) -> Result<Arc<Self>> {
-        let end = Instant::now() + patience;
+    pub fn connect(socket: &Path, timeout: Duration) -> Result<Arc<Self>> {
+        let end = Instant::now() + timeout;
         let stream = loop {
             match UnixStream::connect(socket) {
                 Ok(stream) => break stream,
@@ -143,11 +143,11 @@ impl Agent {
         Ok(Arc::new(Self { writer: Mutex::new(stream), shared }))
     }
 
-    pub fn wait_until_ready(&self, patience: Duration) -> Result<()> {
-        self.shared.wait("boot", patience, |state| state.ready.then_some(()))
+    pub fn wait_until_ready(&self, timeout: Duration) -> Result<()> {
+        self.shared.wait("boot", timeout, |state| state.ready.then_some(()))
     }
 
-    /// When the boot came to this mark.
+    /// When the boot reached this mark.
     pub fn mark(&self, name: &str) -> Option<Instant> {
         let state = self.shared.lock();
         state.marks.iter().find(|(mark, _)| mark == name).map(|(_, at)| *at)
@@ -183,10 +183,10 @@ pub struct Task {
 }
 
 impl Task {
-    /// Waits for the end. A command that takes longer is killed.
-    pub fn wait(self, patience: Duration) -> Result<Output> {
+    /// Waits for the command to end. Kills one that takes longer.
+    pub fn wait(self, timeout: Duration) -> Result<Output> {
         let id = self.id;
-        self.agent.shared.wait(&self.command, patience, |state| {
+        self.agent.shared.wait(&self.command, timeout, |state| {
             let status = state.commands.get(&id)?.status?;
             let progress = state.commands.remove(&id)?;
             Some(Output { status, stdout: progress.stdout, stderr: progress.stderr })
@@ -194,14 +194,14 @@ impl Task {
     }
 
     /// The next whole line of its standard output.
-    pub fn line(&mut self, patience: Duration) -> Result<String> {
-        Ok(self.timed_line(patience)?.0)
+    pub fn line(&mut self, timeout: Duration) -> Result<String> {
+        Ok(self.timed_line(timeout)?.0)
     }
 
     /// The next line, and when its end arrived here.
-    pub fn timed_line(&mut self, patience: Duration) -> Result<(String, Instant)> {
+    pub fn timed_line(&mut self, timeout: Duration) -> Result<(String, Instant)> {
         let (id, seen) = (self.id, self.seen);
-        let line = self.agent.shared.wait(&self.command, patience, |state| {
+        let line = self.agent.shared.wait(&self.command, timeout, |state| {
             let progress = state.commands.get(&id)?;
             let rest = &progress.stdout[seen..];
             match rest.iter().position(|&byte| byte == b'\n') {
@@ -231,17 +231,17 @@ impl Task {
     }
 
     /// Sends a line and returns the next line that comes back.
-    pub fn ask(&mut self, line: &str, patience: Duration) -> Result<String> {
+    pub fn ask(&mut self, line: &str, timeout: Duration) -> Result<String> {
         self.send(line)?;
-        self.line(patience)
+        self.line(timeout)
     }
 
-    /// Ends its standard input.
+    /// Closes its standard input.
     pub fn close(&self) -> Result<()> {
         self.agent.send(&Request::Eof { id: self.id })
     }
 
-    /// Signals it and all that it started.
+    /// Signals its process group.
     pub fn signal(&self, number: i32) -> Result<()> {
         self.agent.send(&Request::Signal { id: self.id, number })
     }

@@ -1,18 +1,16 @@
-//! What went over the wire, recorded by dumpcap and read by tshark: an independent witness.
+//! Traffic on the bridge, recorded by dumpcap and dissected by tshark.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::command;
 use crate::lab::Lab;
-use crate::namespace::BRIDGE;
-use crate::process::{Process, tail};
+use crate::network::BRIDGE;
+use testbed::process::{Process, run};
 
-const START_PATIENCE: Duration = Duration::from_secs(20);
 /// Packets reach the file a moment after the wire.
 const DRAIN: Duration = Duration::from_millis(700);
 
@@ -27,24 +25,15 @@ impl Capture {
     /// Records everything that passes the bridge into `NAME.pcap` of the lab's directory.
     pub fn start(lab: &Lab, name: &str) -> Result<Self> {
         let file = lab.directory().join(format!("{name}.pcap"));
-        let log = format!("{name}.capture");
         let mut dumpcap = lab.command("dumpcap");
         dumpcap.args(["-q", "-P", "-i", BRIDGE, "-w"]).arg(&file);
-        let process = lab.spawn(&log, &mut dumpcap)?;
+        let process = lab.spawn(&format!("{name}.capture"), &mut dumpcap)?;
         let mut capture = Self { process, file };
-        let log = lab.directory().join(format!("{log}.log"));
-        let end = Instant::now() + START_PATIENCE;
-        while !tail(&log, 5).contains("File:") {
-            capture.process.check().context("dumpcap")?;
-            if Instant::now() > end {
-                bail!("dumpcap does not start");
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        capture.process.wait_for_output(|output| output.contains("File:")).context("dumpcap")?;
         Ok(capture)
     }
 
-    /// Ends it. Whatever was recorded, tshark must understand it.
+    /// Ends the recording, in which tshark must find no malformed packet.
     pub fn stop(mut self) -> Result<Packets> {
         thread::sleep(DRAIN);
         self.process.stop(Duration::from_secs(10)).context("dumpcap")?;
@@ -66,7 +55,7 @@ impl Packets {
         &self.file
     }
 
-    /// How many packets match, in the words of tshark.
+    /// How many packets match a display filter.
     pub fn count(&self, filter: &str) -> Result<usize> {
         Ok(self.show(filter, "frame.number")?.len())
     }
@@ -78,6 +67,6 @@ impl Packets {
         // Reserved ports belong to all sorts of protocols; what looks like RPC is RPC.
         tshark.args(["-o", "tcp.try_heuristic_first:TRUE", "-o", "udp.try_heuristic_first:TRUE"]);
         tshark.args(["-Y", filter, "-T", "fields", "-e", field]);
-        Ok(command::finish(&mut tshark)?.lines().map(str::to_owned).collect())
+        Ok(run(&mut tshark)?.lines().map(str::to_owned).collect())
     }
 }

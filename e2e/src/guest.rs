@@ -1,5 +1,5 @@
 //! A guest: an emulated machine with a real Linux kernel as NFS client. A crash is a SIGKILL to the
-//! emulator; the next boot finds the same disk, and on it what rpc.statd must not forget.
+//! emulator; the next boot finds the same disk with the state of rpc.statd.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -11,16 +11,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::agent::{Agent, Output, Task};
-use crate::command;
 use crate::image::Image;
-use crate::namespace::Namespace;
-use crate::process::{Process, tail};
+use crate::network::Network;
+use testbed::process::{Process, run, tail};
 
-const BOOT_PATIENCE: Duration = Duration::from_secs(120);
-/// For commands that no step gives a time of its own.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+/// The timeout of commands for which a step gives none.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 const MEMORY_MIB: u32 = 512;
-/// Where the processes that stand still do so, and the connections to the server.
+/// Prints the kernel stacks of processes that wait for the network, and all TCP connections.
 const STUCK: &str = "for process in /proc/[0-9]*; do \
      grep -qE 'rpc|nfs|nlm|connect' $process/stack 2>/dev/null && { \
      tr '\\0' ' ' < $process/cmdline; cat $process/comm $process/stack; }; done; \
@@ -31,7 +30,7 @@ pub struct Guest {
     name: String,
     number: u8,
     image: Image,
-    namespace: Arc<Namespace>,
+    network: Arc<Network>,
     directory: PathBuf,
     machine: Mutex<Option<Machine>>,
 }
@@ -59,19 +58,19 @@ impl Guest {
         name: &str,
         number: u8,
         image: &Image,
-        namespace: &Arc<Namespace>,
+        network: &Arc<Network>,
         directory: &Path,
     ) -> Result<Self> {
         let guest = Self {
             name: name.to_owned(),
             number,
             image: image.clone(),
-            namespace: Arc::clone(namespace),
+            network: Arc::clone(network),
             directory: directory.to_path_buf(),
             machine: Mutex::new(None),
         };
         guest.format_disk()?;
-        namespace.add_tap(&guest.tap())?;
+        network.add_tap(&guest.tap())?;
         Ok(guest)
     }
 
@@ -80,7 +79,7 @@ impl Guest {
         let disk = fs::File::create(self.disk()).context("cannot make the guest's disk")?;
         disk.set_len(16 << 20).context("cannot size the guest's disk")?;
         let mut format = Command::new("mkfs.ext4");
-        command::finish(format.args(["-q", "-F"]).arg(self.disk())).map(drop)
+        run(format.args(["-q", "-F"]).arg(self.disk())).map(drop)
     }
 
     pub fn name(&self) -> &str {
@@ -106,11 +105,11 @@ impl Guest {
         if machine.as_mut().is_some_and(|machine| machine.process.is_running()) {
             bail!("{} is already running", self.name);
         }
-        let socket = self.namespace.sockets().join(&self.name);
+        let socket = self.network.directory()?.join(&self.name);
         let _ = fs::remove_file(&socket);
         let mut process = Process::start(&mut self.emulator(&socket, order), &self.console())?;
         let agent = Agent::connect(&socket, Duration::from_secs(10))
-            .and_then(|agent| agent.wait_until_ready(BOOT_PATIENCE).map(|()| agent));
+            .and_then(|agent| agent.wait_until_ready(BOOT_TIMEOUT).map(|()| agent));
         let agent = match agent {
             Ok(agent) => agent,
             Err(error) => {
@@ -125,11 +124,11 @@ impl Guest {
 
     /// Pulls the network cable; the guest keeps running.
     pub fn unplug(&self) -> Result<()> {
-        self.namespace.set_link(&self.tap(), false)
+        self.network.set_link(&self.tap(), false)
     }
 
     pub fn plug(&self) -> Result<()> {
-        self.namespace.set_link(&self.tap(), true)
+        self.network.set_link(&self.tap(), true)
     }
 
     /// Power off without warning.
@@ -149,20 +148,20 @@ impl Guest {
 
     /// Runs a shell command to its end.
     pub fn run(&self, command: &str) -> Result<Output> {
-        self.run_for(command, PATIENCE)
+        self.run_for(command, TIMEOUT)
     }
 
-    pub fn run_for(&self, command: &str, patience: Duration) -> Result<Output> {
-        self.spawn(command)?.wait(patience).with_context(|| self.name.clone())
+    pub fn run_for(&self, command: &str, timeout: Duration) -> Result<Output> {
+        self.spawn(command)?.wait(timeout).with_context(|| self.name.clone())
     }
 
-    /// Runs a command that must succeed; its standard output.
+    /// Runs a command that must succeed; returns its standard output.
     pub fn succeed(&self, command: &str) -> Result<String> {
-        self.succeed_for(command, PATIENCE)
+        self.succeed_for(command, TIMEOUT)
     }
 
-    pub fn succeed_for(&self, command: &str, patience: Duration) -> Result<String> {
-        let output = self.run_for(command, patience)?;
+    pub fn succeed_for(&self, command: &str, timeout: Duration) -> Result<String> {
+        let output = self.run_for(command, timeout)?;
         if output.status != 0 {
             let (said, errors) = (output.text(), output.errors());
             bail!("{}: {command}: status {}: {said}{errors}", self.name, output.status);
@@ -170,7 +169,7 @@ impl Guest {
         Ok(output.text())
     }
 
-    /// Runs a command that must fail; what it complained.
+    /// Runs a command that must fail; returns its error output.
     pub fn fail(&self, command: &str) -> Result<String> {
         let output = self.run(command)?;
         if output.status == 0 {
@@ -179,7 +178,7 @@ impl Guest {
         Ok(output.errors())
     }
 
-    /// Starts a command and leaves it running.
+    /// Starts a command in the background.
     pub fn spawn(&self, command: &str) -> Result<Task> {
         let agent = self.machine().as_ref().map(|machine| Arc::clone(&machine.agent));
         let agent = agent.with_context(|| format!("{} is not running", self.name))?;
@@ -218,7 +217,7 @@ impl Guest {
             self.ipv4(),
             self.ipv6()
         );
-        let mut qemu = self.namespace.command("qemu-system-x86_64");
+        let mut qemu = self.network.command("qemu-system-x86_64");
         qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
             // /dev/kvm may exist and still hang a guest where machines are nested.
             .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m"])

@@ -1,5 +1,5 @@
-//! What a guest boots from: the kernel, and a root packed into memory that holds busybox, the NFS
-//! client's programs with their libraries, the kernel modules and the guest tool.
+//! What a guest boots from: the kernel, and an initramfs with busybox, the NFS client programs and
+//! their libraries, the kernel modules and the guest tool.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use testbed::process::run;
 
 use crate::archive::Archive;
-use crate::command;
 use crate::kernel::Kernel;
 
 /// Programs of the host that run in the guest with the libraries they are linked to.
@@ -60,7 +60,7 @@ impl Image {
             None => build_tool(&cache.join("tool"))?,
         };
         let initramfs = cache.join("initramfs.cpio");
-        // Several labs may start at once: whoever reads it sees a whole one.
+        // Several labs may start at once; each must read a complete file.
         let partial = cache.join(format!("initramfs.{}", std::process::id()));
         fs::write(&partial, root(&kernel, &tool, hosts)?)
             .and_then(|()| fs::rename(&partial, &initramfs))
@@ -80,7 +80,7 @@ fn build_tool(target: &Path) -> Result<PathBuf> {
         .args(["--", "-C", "target-feature=+crt-static"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env_remove("RUSTFLAGS");
-    command::finish(&mut build).context("cannot build the guest tool")?;
+    run(&mut build).context("cannot build the guest tool")?;
     Ok(target.join("release/lockkeeper-guest"))
 }
 
@@ -117,7 +117,7 @@ fn root(kernel: &Kernel, tool: &Path, hosts: &str) -> Result<Vec<u8>> {
 }
 
 fn libraries_of(program: &str) -> Result<Vec<String>> {
-    Ok(parse_ldd(&command::output("ldd", &[program])?))
+    Ok(parse_ldd(&run(Command::new("ldd").args([program]))?))
 }
 
 /// The absolute path in each line: `libc.so.6 => /lib/libc.so.6 (0x...)` or `/lib/ld.so (0x...)`.

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-
-use crate::command;
+use testbed::process::run;
 
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
@@ -35,7 +34,7 @@ impl Kernel {
     /// The newest kernel that the package lists know, from the cache or the archive.
     pub fn fetch(cache: &Path) -> Result<Self> {
         let package = package()?;
-        let shown = command::output("apt-cache", &["show", "--no-all-versions", &package])?;
+        let shown = run(Command::new("apt-cache").args(["show", "--no-all-versions", &package]))?;
         let version = field(&shown, "Version: ").context("a package without a version")?;
         let root = cache.join(format!("{package}_{}", version.replace(':', "_")));
         if !root.exists() {
@@ -56,7 +55,7 @@ impl Kernel {
             let mut modprobe = Command::new("modprobe");
             modprobe.arg("--show-depends").arg("-d").arg(&self.root);
             modprobe.args(["-S", &self.release, module]);
-            for line in command::finish(&mut modprobe)?.lines() {
+            for line in run(&mut modprobe)?.lines() {
                 // The other lines are "builtin NAME".
                 if let Some(path) = line.strip_prefix("insmod ") {
                     let path = PathBuf::from(path.trim());
@@ -71,7 +70,7 @@ impl Kernel {
 }
 
 fn package() -> Result<String> {
-    let depends = command::output("apt-cache", &["depends", META_PACKAGE])?;
+    let depends = run(Command::new("apt-cache").args(["depends", META_PACKAGE]))?;
     let package = field(&depends, "Depends: ");
     package.with_context(|| format!("{META_PACKAGE} depends on nothing: are there package lists?"))
 }
@@ -90,15 +89,15 @@ fn unpack(package: &str, root: &Path) -> Result<()> {
     let tree = partial.join("tree");
     fs::create_dir_all(&tree).with_context(|| format!("cannot make {}", tree.display()))?;
     let mut download = Command::new("apt-get");
-    command::finish(download.args(["-q", "download", package]).current_dir(&partial))?;
+    run(download.args(["-q", "download", package]).current_dir(&partial))?;
     let archive = fs::read_dir(&partial)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
         .context("apt-get download left no package")?;
     let arguments = [Path::new("-x"), &archive, &tree];
-    command::output("dpkg-deb", &arguments)?;
+    run(Command::new("dpkg-deb").args(arguments))?;
     let release = package.strip_prefix("linux-image-").unwrap_or(package);
-    command::finish(Command::new("depmod").arg("-b").arg(&tree).arg(release))?;
+    run(Command::new("depmod").arg("-b").arg(&tree).arg(release))?;
     fs::rename(&tree, root).with_context(|| format!("cannot make {}", root.display()))?;
     fs::remove_dir_all(&partial).context("cannot remove the downloaded package")
 }

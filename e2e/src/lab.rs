@@ -1,4 +1,4 @@
-//! One run of the lab: a namespace, its guests, and a directory for their files. All of it ends
+//! One run of the lab: its network, its guests, and a directory for their files. All of it ends
 //! with the value; the logs stay.
 
 use std::fs::{self, File};
@@ -11,9 +11,9 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::guest::Guest;
 use crate::image::Image;
-use crate::namespace::{Namespace, SERVER_V4, SERVER_V6};
-use crate::process::Process;
+use crate::network::{Network, SERVER_V4, SERVER_V6};
 use crate::server::{Server, Setup};
+use testbed::process::Process;
 
 /// The server's name in every guest, and the guests' names for each other.
 pub const HOSTS: &str = "127.0.0.1 localhost
@@ -29,16 +29,16 @@ fd77::12 bob
 
 #[derive(Debug)]
 pub struct Lab {
-    // Guests go before the namespace that they run in.
+    // Guests go before the network that they run in.
     guests: Vec<Guest>,
-    namespace: Arc<Namespace>,
+    network: Arc<Network>,
     directory: PathBuf,
     /// Held while the lab lives: two labs in one directory would empty each other.
     _claim: File,
 }
 
 impl Lab {
-    /// A namespace with powered-off guests of these names, numbered from 1. `directory` is emptied.
+    /// A network with powered-off guests of these names, numbered from 1. `directory` is emptied.
     pub fn new(image: &Image, directory: &Path, names: &[&str]) -> Result<Self> {
         let claim = claim(directory)?;
         if directory.exists() {
@@ -48,11 +48,11 @@ impl Lab {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
         let directory = directory.canonicalize().context("cannot find the lab's directory")?;
-        let namespace = Arc::new(Namespace::create()?);
-        let mut lab = Self { guests: Vec::new(), namespace, directory, _claim: claim };
+        let network = Arc::new(Network::create()?);
+        let mut lab = Self { guests: Vec::new(), network, directory, _claim: claim };
         for (number, name) in (1..).zip(names) {
-            let (namespace, files) = (&lab.namespace, &lab.directory);
-            let guest = Guest::new(name, number, image, namespace, files);
+            let (network, files) = (&lab.network, &lab.directory);
+            let guest = Guest::new(name, number, image, network, files);
             lab.guests.push(guest.with_context(|| format!("guest {name}"))?);
         }
         Ok(lab)
@@ -78,8 +78,8 @@ impl Lab {
         &self.guests
     }
 
-    pub fn namespace(&self) -> &Arc<Namespace> {
-        &self.namespace
+    pub fn network(&self) -> &Arc<Network> {
+        &self.network
     }
 
     /// Where disks, logs, exports and server state are.
@@ -88,12 +88,12 @@ impl Lab {
     }
 
     pub fn server(&self, setup: &Setup) -> Result<Server> {
-        Server::new(setup, &self.namespace, &self.directory)
+        Server::new(setup, &self.network, &self.directory)
     }
 
-    /// A command that runs on the server's side of the wire.
+    /// A command that runs in the network namespace of the server.
     pub fn command(&self, program: &str) -> Command {
-        self.namespace.command(program)
+        self.network.command(program)
     }
 
     /// Starts such a command, its output in `<name>.log`.

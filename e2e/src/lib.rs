@@ -8,14 +8,12 @@
 pub mod agent;
 pub mod archive;
 pub mod capture;
-pub mod command;
 pub mod drill;
 pub mod guest;
 pub mod image;
 pub mod kernel;
 pub mod lab;
-pub mod namespace;
+pub mod network;
 pub mod packages;
 pub mod pair;
-pub mod process;
 pub mod server;

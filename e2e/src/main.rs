@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use lockkeeper_e2e::drill::world::{Size, World};
+use lockkeeper_e2e::drill::context::{Drill, Size};
 use lockkeeper_e2e::drill::{self, Step};
 use lockkeeper_e2e::image::Image;
 use lockkeeper_e2e::packages;
@@ -66,12 +66,12 @@ fn run(options: &Options) -> Result<ExitCode> {
     let size = if options.short { Size::SHORT } else { Size::FULL };
     println!("{}: {size:?}", if options.short { "short form" } else { "full form" });
     let start = Instant::now();
-    let world = World::start(&image, &lab.join("run"), &server, size)?;
+    let drill = Drill::start(&image, &lab.join("run"), &server, size)?;
     println!("ok    start  {:.1} s", start.elapsed().as_secs_f64());
-    let tally = drill::run(&world, &steps)?;
+    let summary = drill::run(&drill, &steps)?;
     println!("whole drill {:.0} s", start.elapsed().as_secs_f64());
-    println!("{} passed, {} failed", tally.passed, tally.failed);
-    Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("{} passed, {} failed", summary.passed, summary.failed);
+    Ok(if summary.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The steps named, or all; a long one only in the full form or by its name.

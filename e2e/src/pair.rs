@@ -1,5 +1,5 @@
-//! Two servers, one PostgreSQL, one address: each server on a machine of its own, as far as it can
-//! tell. A hook moves the address, and takes it from the other machine first.
+//! Two servers, one PostgreSQL, one address: each server is in namespaces of its own, as if on its
+//! own machine. A hook moves the address, and takes it from the other machine first.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -11,25 +11,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use testbed::postgres;
+use testbed::process::{Pid, Process, Signal, kill_process, tail};
 
-use crate::namespace::Namespace;
-use crate::process::{self, Process, tail};
+use crate::network::Network;
+use testbed::namespace::Namespace;
 
 /// The address that clients mount.
 pub const SERVICE_V4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
-const PATIENCE: Duration = Duration::from_secs(60);
-/// `/run` is for each machine alone; and in a process namespace of its own a server's death shows by
-/// its silence only.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Each machine has its own `/run`. In its own PID namespace a server's death shows by silence only.
 const AS_A_MACHINE: &str = r#"mount -t tmpfs run /run/lockkeeper && exec "$@""#;
 
-/// The one that operators get.
+/// The script that operators get.
 static MOVE_ADDRESS: LazyLock<PathBuf> = LazyLock::new(|| {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/takeover/move-address")
 });
 
 pub struct Pair {
     pub nodes: [Node; 2],
-    wire: Arc<Namespace>,
+    network: Arc<Network>,
     _database: postgres::Server,
 }
 
@@ -42,9 +42,9 @@ pub struct Node {
 }
 
 impl Pair {
-    /// Serves `export` from whichever of the two is alive.
+    /// Neither is started.
     pub fn new(
-        wire: &Arc<Namespace>,
+        network: &Arc<Network>,
         program: &Path,
         directory: &Path,
         export: &Path,
@@ -56,7 +56,7 @@ impl Pair {
         let store = format!("postgres:///postgres?user=postgres&host={sockets}");
         fs::create_dir_all("/run/lockkeeper")?;
         let node = |name, last| -> Result<Node> {
-            let machine = wire.outpost(Ipv4Addr::new(10, 77, 0, last))?;
+            let machine = network.add_host(Ipv4Addr::new(10, 77, 0, last))?;
             let directory = directory.join(name);
             fs::create_dir_all(&directory)?;
             let program = program.to_path_buf();
@@ -66,21 +66,21 @@ impl Pair {
         for (one, other) in [(&nodes[0], &nodes[1]), (&nodes[1], &nodes[0])] {
             one.configure(&store, export, other.machine.name())?;
         }
-        Ok(Self { nodes, wire: Arc::clone(wire), _database: database })
+        Ok(Self { nodes, network: Arc::clone(network), _database: database })
     }
 
-    /// Waits until somebody answers at the address of the service; when that was.
+    /// Waits until the service address accepts a connection; when that was.
     pub fn wait_until_serving(&self) -> Result<Instant> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
-            let accepted = self.wire.inside(|| {
+            let accepted = self.network.enter(|| {
                 let to = SocketAddr::from((SERVICE_V4, 2049));
-                Ok(TcpStream::connect_timeout(&to, Duration::from_millis(200)).is_ok())
-            })?;
+                TcpStream::connect_timeout(&to, Duration::from_millis(200)).is_ok()
+            });
             if accepted {
                 return Ok(Instant::now());
             }
-            ensure!(Instant::now() < end, "nobody serves:\n{}", self.logs());
+            ensure!(Instant::now() < end, "no server accepts at {SERVICE_V4}:\n{}", self.logs());
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -113,7 +113,7 @@ impl Node {
         fs::write(self.directory.join("lockkeeper.toml"), config).context("configuration")
     }
 
-    /// Starts it as a standby and waits until it says `text`.
+    /// Starts it as a standby and waits until its log contains `text`.
     pub fn start(&mut self, text: &str) -> Result<()> {
         let mut command = self.machine.command("unshare");
         command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
@@ -122,40 +122,30 @@ impl Node {
         command.arg("--state").arg(self.directory.join("state"));
         let _ = fs::remove_file(self.log());
         self.process = Some(Process::start(&mut command, &self.log())?);
-        self.wait_until_it_says(text)
+        self.wait_for_log(text)
     }
 
-    pub fn wait_until_it_says(&mut self, text: &str) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
-        while !self.said().contains(text) {
-            self.process.as_mut().context("it is not running")?.check()?;
-            ensure!(Instant::now() < end, "no {text:?} in:\n{}", self.said());
-            thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+    pub fn wait_for_log(&mut self, text: &str) -> Result<()> {
+        let process = self.process.as_mut().context("it is not running")?;
+        process.wait_for_output(|output| output.contains(text)).with_context(|| text.to_owned())
     }
 
-    pub fn said(&self) -> String {
+    pub fn output(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log()).unwrap_or_default()).into_owned()
     }
 
-    /// The server itself, not what keeps it apart from others.
-    pub fn signal(&self, number: i32) -> Result<()> {
+    /// Signals the server itself, not `unshare`.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         let outer = self.process.as_ref().context("it is not running")?.id();
         let children = fs::read_to_string(format!("/proc/{outer}/task/{outer}/children"))?;
         let inner: i32 = children.trim().parse().context("it has no process")?;
-        process::signal(inner, number).with_context(|| format!("cannot signal {}", self.name))
+        let inner = Pid::from_raw(inner).context("it has no process")?;
+        kill_process(inner, signal).with_context(|| format!("cannot signal {}", self.name))
     }
 
-    /// Waits for its end.
+    /// Waits for it to exit.
     pub fn wait_until_ended(&mut self) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
-        while self.process.as_mut().is_some_and(Process::is_running) {
-            ensure!(Instant::now() < end, "it does not end:\n{}", self.said());
-            thread::sleep(Duration::from_millis(10));
-        }
-        self.process = None;
-        Ok(())
+        self.process.take().map_or(Ok(()), |mut process| process.wait().map(drop))
     }
 
     fn log(&self) -> PathBuf {

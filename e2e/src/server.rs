@@ -1,4 +1,4 @@
-//! The server under test: a program that is started, killed and started again on the same state.
+//! The server under test, started, killed and started again on the same state.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,20 +12,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::command;
-use crate::namespace::{Namespace, SERVER_V4};
-use crate::process::Process;
+use crate::network::{Network, SERVER_V4};
+use testbed::process::{Process, run};
 
 const STATE: &str = "state";
-/// For what must not outlive a restart of the machine.
+/// For files that must not survive a restart of the machine.
 const RUN: &str = "run";
 /// `ip netns exec` makes a mount namespace for each program: this one sees the lab's directory where
 /// others see the machine's. The shell becomes the server, under the same process id.
 const WITH_RUN_DIRECTORY: &str =
     r#"mkdir -p /run/lockkeeper && mount --bind "$0" /run/lockkeeper && exec "$@""#;
 const NFS_PORT: u16 = 2049;
-const START_PATIENCE: Duration = Duration::from_secs(30);
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One `[[export]]` of the configuration.
 #[derive(Debug, Clone)]
@@ -40,7 +39,7 @@ pub struct Export {
     pub ports: &'static str,
 }
 
-/// What the configuration says about locks; what is `None` is not mentioned there.
+/// Lock settings of the configuration; `None` leaves a setting out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The recovery window.
@@ -55,18 +54,18 @@ pub struct Settings {
     pub names: Vec<&'static str>,
 }
 
-/// What to start, and with what.
+/// The program to start, its exports and its flags.
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub program: PathBuf,
     pub exports: Vec<Export>,
-    /// What else to put on the command line.
+    /// Further command-line arguments.
     pub flags: Vec<String>,
 }
 
 #[derive(Debug)]
 pub struct Server {
-    namespace: Arc<Namespace>,
+    network: Arc<Network>,
     program: PathBuf,
     arguments: Vec<String>,
     exports: Vec<Export>,
@@ -77,14 +76,14 @@ pub struct Server {
 
 impl Server {
     /// Writes the configuration into `directory`, which also gets the state and the log.
-    pub fn new(setup: &Setup, namespace: &Arc<Namespace>, directory: &Path) -> Result<Self> {
+    pub fn new(setup: &Setup, network: &Arc<Network>, directory: &Path) -> Result<Self> {
         let path = |name: &str| directory.join(name).display().to_string();
         let (config, state) = (path("server.toml"), path("state"));
         let mut arguments = vec!["serve".to_owned(), "-c".to_owned(), config];
         arguments.extend(["--state".to_owned(), state]);
         arguments.extend(setup.flags.iter().cloned());
         let server = Self {
-            namespace: Arc::clone(namespace),
+            network: Arc::clone(network),
             program: setup.program.clone(),
             arguments,
             exports: setup.exports.clone(),
@@ -97,7 +96,7 @@ impl Server {
         Ok(server)
     }
 
-    /// What the next start will find in the configuration.
+    /// Changes the configuration for the next start.
     pub fn configure(&self, settings: &Settings) -> Result<()> {
         let path = self.directory.join("server.toml");
         fs::write(&path, configuration(&self.exports, settings))
@@ -110,7 +109,7 @@ impl Server {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Forgets all that a dead server remembered.
+    /// Removes the state of a dead server.
     pub fn wipe(&self) -> Result<()> {
         for name in [STATE, RUN] {
             fs::remove_dir_all(self.directory.join(name)).context("cannot wipe the state")?;
@@ -154,8 +153,8 @@ impl Server {
             command.args(&self.arguments);
             *process = Some(Process::start(&mut command, &self.log())?);
         }
-        let accepted = self.wait_until_accepting(START_PATIENCE)?;
-        self.wait_until_ready(START_PATIENCE)?;
+        let accepted = self.wait_until_accepting(START_TIMEOUT)?;
+        self.wait_until_ready(START_TIMEOUT)?;
         Ok(accepted)
     }
 
@@ -167,7 +166,7 @@ impl Server {
     /// SIGTERM, and wait for the end.
     pub fn stop(&self) -> Result<()> {
         match self.process().take() {
-            Some(mut process) => process.stop(STOP_PATIENCE),
+            Some(mut process) => process.stop(STOP_TIMEOUT).map(drop),
             None => Ok(()),
         }
     }
@@ -180,7 +179,7 @@ impl Server {
 
     /// What a command of the program (`status`, `clients`) prints about the running server.
     pub fn says(&self, arguments: &[&str]) -> Result<String> {
-        command::finish(self.command().args(arguments))
+        run(self.command().args(arguments))
     }
 
     pub fn program(&self) -> &Path {
@@ -201,26 +200,26 @@ impl Server {
 
     /// The program, where it finds the run directory of the lab.
     fn command(&self) -> Command {
-        let mut command = self.namespace.command("sh");
+        let mut command = self.network.command("sh");
         command.args(["-c", WITH_RUN_DIRECTORY]).arg(self.directory.join(RUN)).arg(&self.program);
         command
     }
 
-    fn wait_until_accepting(&self, patience: Duration) -> Result<Instant> {
-        let end = Instant::now() + patience;
+    fn wait_until_accepting(&self, timeout: Duration) -> Result<Instant> {
+        let end = Instant::now() + timeout;
         loop {
             if let Some(process) = self.process().as_mut() {
                 process.check().context("the server did not start")?;
             }
-            let accepted = self.namespace.inside(|| {
+            let accepted = self.network.enter(|| {
                 for _ in 0..50 {
                     if TcpStream::connect(SocketAddr::from((SERVER_V4, NFS_PORT))).is_ok() {
-                        return Ok(Some(Instant::now()));
+                        return Some(Instant::now());
                     }
                     thread::sleep(Duration::from_millis(4));
                 }
-                Ok(None)
-            })?;
+                None
+            });
             match accepted {
                 Some(at) => return Ok(at),
                 None if Instant::now() > end => bail!("nobody accepts on port {NFS_PORT}"),
@@ -230,20 +229,20 @@ impl Server {
     }
 
     /// Until NFS and the port mapper both answer NULL.
-    pub fn wait_until_ready(&self, patience: Duration) -> Result<()> {
-        let end = Instant::now() + patience;
+    pub fn wait_until_ready(&self, timeout: Duration) -> Result<()> {
+        let end = Instant::now() + timeout;
         loop {
             if let Some(process) = self.process().as_mut() {
                 process.check().context("the server did not start")?;
             }
-            let answer = self.namespace.inside(|| {
+            let answer = self.network.enter(|| {
                 call_null(NFS_PORT, NFS, 3).context("NFS")?;
                 call_null(111, PORT_MAPPER, 2).context("port mapper")
             });
             match answer {
                 Ok(()) => return Ok(()),
                 Err(error) if Instant::now() > end => {
-                    return Err(error.context(format!("no answer from the server in {patience:?}")));
+                    return Err(error.context(format!("no answer from the server in {timeout:?}")));
                 }
                 Err(_) => thread::sleep(Duration::from_millis(50)),
             }

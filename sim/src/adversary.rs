@@ -1,7 +1,6 @@
-//! Somebody who lies: reboots and FREE_ALLs that never happened, unlocks and cancels of other
-//! people's locks, reclaims of what it never had, answers to callbacks that it never got. It speaks
-//! from its own address, or from one that it shares with a victim; it cannot speak from a victim's
-//! own address (that takes a reserved port there, R6.3).
+//! The adversary: forges reboot notices, FREE_ALLs, unlocks, cancels, reclaims and callback answers.
+//! It sends from its own address or from one that it shares with a victim; over TCP it cannot use the
+//! victim's own address (that takes a reserved port there, B7.7), over UDP it can spoof a notice.
 
 use std::rc::Rc;
 
@@ -11,20 +10,20 @@ use keeper::request::{GrantAnswer, Mode};
 
 use crate::cells::{FILES, draw_range};
 use crate::connections::Purpose;
-use crate::engine::Answered;
+use crate::engine::AttemptKey;
 use crate::packet::{Call, Request};
 use crate::queue::SECOND;
-use crate::scenario::Kind;
+use crate::scenario::HostKind;
 use crate::world::{Event, Phase, World};
 
 impl World {
-    pub fn lie(&mut self) {
+    pub(crate) fn adversary_acts(&mut self) {
         if self.phase != Phase::Faults {
             return;
         }
         let pause = self.random.between(3 * SECOND, 30 * SECOND);
-        self.later(pause, Event::Lie);
-        let Some(liar) = self.hosts.iter().position(|host| host.kind == Kind::Adversary) else {
+        self.later(pause, Event::AdversaryActs);
+        let Some(liar) = self.hosts.iter().position(|host| host.kind == HostKind::Adversary) else {
             return;
         };
         if !self.hosts[liar].up {
@@ -32,7 +31,7 @@ impl World {
         }
         self.faults += 1;
         match self.random.below(10) {
-            9 => self.strange_notice(liar),
+            9 => self.notice_from_unknown_address(liar),
             7 => self.forge_death(liar),
             8 => self.spoof_notice(liar),
             0 | 1 => self.forge_notice(liar),
@@ -43,7 +42,7 @@ impl World {
         }
     }
 
-    /// A victim, and an address to speak from: our own, or that of a neighbour of the victim.
+    /// A victim, and a source address: the adversary's own or one that the victim shares.
     fn victim(&mut self, liar: usize) -> (usize, std::net::IpAddr) {
         let victim = self.random.index(self.hosts.len());
         let shared = self
@@ -72,8 +71,8 @@ impl World {
             2 => self.hosts[victim].state.wrapping_sub(2),
             _ => self.hosts[victim].state.wrapping_add(2),
         };
-        self.tally.reach("spoofed notice");
-        self.tell(|w| {
+        self.coverage.reach("forged notice");
+        self.trace(|w| {
             format!("mallory forges a notice: {name} is in state {state} (from {from})")
                 .replace("mallory", &w.hosts[liar].short_name())
         });
@@ -82,8 +81,8 @@ impl World {
         self.send_to_server(&request);
     }
 
-    /// A user of the victim's machine connects from an unreserved port and resets that connection
-    /// just after a notice that was sent in the victim's name.
+    /// A user on the victim's machine connects from an unreserved port and resets that connection
+    /// just after a forged notice in the victim's name.
     fn forge_death(&mut self, liar: usize) {
         let victim = self.random.index(self.hosts.len());
         if !self.reachable(victim) || !self.server.open {
@@ -97,7 +96,7 @@ impl World {
     }
 
     /// A notice from an address that no export admits.
-    fn strange_notice(&mut self, liar: usize) {
+    fn notice_from_unknown_address(&mut self, liar: usize) {
         let victim = self.random.index(self.hosts.len());
         let (name, state) =
             (self.hosts[victim].name.clone(), self.hosts[victim].state.wrapping_add(2));
@@ -107,7 +106,7 @@ impl World {
         self.send_to_server(&request);
     }
 
-    /// A datagram in the name of the victim, with its address as source.
+    /// A notice in the name of the victim, with its address spoofed as source.
     fn spoof_notice(&mut self, liar: usize) {
         let victim = self.random.index(self.hosts.len());
         self.spoof_notice_of(liar, victim);
@@ -116,8 +115,8 @@ impl World {
     fn spoof_notice_of(&mut self, liar: usize, victim: usize) {
         let it = &self.hosts[victim];
         let (from, name, state) = (it.address, it.name.clone(), it.state.wrapping_add(2));
-        self.tally.reach("notice with a spoofed source");
-        self.tell(|_| format!("a notice of {name} in state {state} is sent in its name"));
+        self.coverage.reach("notice with a spoofed source");
+        self.trace(|_| format!("a notice of {name} in state {state} is spoofed"));
         let request =
             self.loose_request(liar, from, name.clone(), Call::Notify { name, state }, false);
         self.send_to_server(&request);
@@ -126,13 +125,13 @@ impl World {
     fn forge_free_all(&mut self, liar: usize) {
         let (victim, from) = self.victim(liar);
         let name = self.hosts[victim].name.clone();
-        self.tally.reach("spoofed FREE_ALL");
-        self.tell(|_| format!("mallory forges FREE_ALL of {name} (from {from})"));
+        self.coverage.reach("forged FREE_ALL");
+        self.trace(|_| format!("mallory forges FREE_ALL of {name} (from {from})"));
         let request = self.loose_request(liar, from, name.clone(), Call::FreeAll { name }, false);
         self.send_to_server(&request);
     }
 
-    /// Unlocks and cancels with everything of the victim but its address.
+    /// Unlocks and cancels with the victim's owner and name, but not its address.
     fn forge_for_another(&mut self, liar: usize) {
         let victim = self.random.index(self.hosts[liar].first_process);
         let (file, range) = (self.random.index(FILES), draw_range(&mut self.random));
@@ -150,12 +149,12 @@ impl World {
         let request = self.loose_request(liar, from, name, call, false);
         let it = &self.processes[victim];
         let request = Request {
-            lane: self.hosts[it.host].lanes[it.lane],
+            namespace: self.hosts[it.host].namespaces[it.namespace],
             number: it.number,
             tag: it.tag.clone(),
             ..(*request).clone()
         };
-        self.tally.reach("forged unlock or cancel");
+        self.coverage.reach("forged unlock or cancel");
         self.send_to_server(&Rc::new(request));
     }
 
@@ -167,7 +166,7 @@ impl World {
         let request = self.request_of(forger, call, 0);
         let mut request = (*request).clone();
         request.truth.honest = false;
-        self.tally.reach("forged reclaim");
+        self.coverage.reach("forged reclaim");
         self.send_to_server(&Rc::new(request));
     }
 
@@ -181,8 +180,8 @@ impl World {
         let grant = *self.random.pick(&open);
         let answer =
             if self.random.percent(50) { GrantAnswer::Denied } else { GrantAnswer::Accepted };
-        let what = Answered::Grant(grant, 1 + self.random.below(2) as u32);
+        let what = AttemptKey::Grant(grant, 1 + self.random.below(2) as u32);
         let life = self.server.life;
-        self.later(5, Event::Answered { life, host: liar, what, answer });
+        self.later(5, Event::AttemptAnswered { life, host: liar, what, answer });
     }
 }

@@ -1,10 +1,9 @@
-//! What goes wrong, one thing after the other until the faults stop; and the operator, who is not a
-//! fault but comes as unexpectedly.
+//! Fault injection, and operator actions.
 
 use keeper::bytes::Name;
 use keeper::identity::{ClientId, LockId};
 use keeper::request::{OperatorAction, OperatorRequest};
-use server::engine::request::Request as Asked;
+use server::engine::request::Request as EngineRequest;
 
 use crate::connections::Purpose;
 use crate::engine::Input;
@@ -13,7 +12,7 @@ use crate::server::CommitFault;
 use crate::world::{Event, Phase, World};
 
 impl World {
-    pub fn cause_a_fault(&mut self) {
+    pub(crate) fn inject_fault(&mut self) {
         if self.phase != Phase::Faults {
             return;
         }
@@ -21,7 +20,7 @@ impl World {
         match self.random.below(100) {
             0..=15 => self.crash_host(host),
             16..=36 => self.cut_link(host),
-            37 => self.cut_everybody(),
+            37 => self.cut_all_links(),
             38..=39 => {
                 self.crash_host(host);
                 self.crash_server(false);
@@ -50,7 +49,7 @@ impl World {
         }
         let mean = self.scenario.fault_every;
         let pause = self.random.between(mean / 4, mean * 2);
-        self.later(pause, Event::Fault);
+        self.later(pause, Event::InjectFault);
     }
 
     fn cut_link(&mut self, host: usize) {
@@ -62,7 +61,7 @@ impl World {
         link.cut_to_server = which != 0;
         link.cut_to_host = which != 1;
         self.fault("link cut");
-        self.tell(|w| {
+        self.trace(|w| {
             format!(
                 "{} is cut off ({})",
                 w.hosts[host].name,
@@ -70,55 +69,55 @@ impl World {
             )
         });
         let pause: Ms = self.random.between(SECOND, 100 * SECOND);
-        self.later(pause, Event::Mend { host });
+        self.later(pause, Event::RepairLink { host });
     }
 
-    /// The server restarts, and nobody can reach it for longer than the window.
-    fn cut_everybody(&mut self) {
+    /// The server restarts, and is unreachable for longer than the recovery window.
+    fn cut_all_links(&mut self) {
         self.fault("outage longer than the window");
-        self.tell(|_| "nobody can reach the server".to_owned());
+        self.trace(|_| "the server is unreachable".to_owned());
         let window = self.scenario.config.window.as_millis() as Ms;
         for host in 0..self.hosts.len() {
             self.links[host].cut_to_server = true;
             self.links[host].cut_to_host = true;
             let pause = window + self.random.between(20 * SECOND, 2 * window);
-            self.later(pause, Event::Mend { host });
+            self.later(pause, Event::RepairLink { host });
         }
         let power = self.random.percent(50);
         self.crash_server(power);
     }
 
-    pub fn mend_link(&mut self, host: usize) {
+    pub(crate) fn repair_link(&mut self, host: usize) {
         self.links[host].cut_to_host = false;
         self.links[host].cut_to_server = false;
         self.hosts[host].healthy_since = self.now;
-        self.tell(|w| format!("{} is connected again", w.hosts[host].name));
+        self.trace(|w| format!("{} is connected again", w.hosts[host].name));
     }
 
-    /// A file operation: a sign of life that is no lock request.
+    /// A file operation: a sign of life without a lock request.
     fn heard(&mut self, host: usize) {
         let life = self.hosts[host].life;
         self.mount(host, life);
     }
 
-    pub fn mount(&mut self, host: usize, life: u32) {
+    pub(crate) fn mount(&mut self, host: usize, life: u32) {
         if self.hosts[host].life == life && self.reachable(host) && self.server.open {
             self.connected(host, life, Purpose::File);
         }
     }
 
-    /// The server is back: clients with something to read or write connect anew.
-    pub fn clients_reconnect(&mut self) {
+    /// After a restart of the server: some clients reconnect for file access.
+    pub(crate) fn clients_reconnect(&mut self) {
         for host in 0..self.hosts.len() {
             if self.random.percent(60) {
                 let pause = self.random.between(5, 40 * SECOND);
                 let life = self.hosts[host].life;
-                self.later(pause, Event::Mount { host, life });
+                self.later(pause, Event::FileAccess { host, life });
             }
         }
     }
 
-    /// An operator does something to somebody.
+    /// A random operator action.
     fn operate(&mut self) {
         if !self.server.open {
             return;
@@ -151,13 +150,13 @@ impl World {
         self.operator(action);
     }
 
-    pub fn operator(&mut self, action: OperatorAction) {
+    pub(crate) fn operator(&mut self, action: OperatorAction) {
         if let Some(engine) = &mut self.server.engine {
             let id = engine.new_id();
-            self.tally.reach("operator action");
+            self.coverage.reach("operator action");
             let by = Name::from("operator");
             let request = OperatorRequest { id, by, action };
-            self.input(Input::Request(Asked::Operator(request), None));
+            self.input(Input::Request(EngineRequest::Operator(request), None));
         }
     }
 }

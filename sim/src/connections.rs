@@ -1,6 +1,6 @@
-//! TCP connections as the server's kernel sees them, and what the kernels at the other end do with
-//! the segments on them: acknowledge, reset, or nothing. What follows from that is the server's own
-//! code (`server::liveness`).
+//! TCP connections as the server's kernel sees them: a peer's kernel acknowledges a segment, resets
+//! the connection, or does not answer. The conclusions are drawn by production code
+//! (`server::liveness`).
 
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,105 +8,105 @@ use std::time::{Duration, Instant};
 
 use keeper::identity::{ClientId, HostKey, Incarnation};
 use keeper::request::{ProbeAnswer, Question};
-use server::liveness::inquiry::{Evidence, LINES_MAX, SAME_KERNEL_MAX, SameKernel};
-use server::liveness::line::{Line, Opener, Socket};
-use server::liveness::pulse::{CALM, Pulse, Rhythm, State, URGENT};
-use server::liveness::registry::{Registry, Suspect};
+use server::liveness::connection::{Opener, TrackedConnection};
+use server::liveness::inquiry::{CONNECTIONS_MAX, Evidence, KernelInquiry, SAME_KERNEL_MAX};
+use server::liveness::registry::{Registry, UnpromptedReset};
 use server::liveness::round::{OnEnded, Round};
+use server::liveness::socket::{KeepAlive, NORMAL, Socket, SocketStatus, TcpState, URGENT};
 use server::peer::permission;
 
 use crate::engine::Input;
 use crate::queue::{MINUTE, Ms, SECOND};
 use crate::world::{Event, World};
 
-/// A fixed moment: only what lies between two moments counts.
+/// An arbitrary origin: only differences matter.
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-pub fn instant(at: Ms) -> Instant {
+pub(crate) fn instant(at: Ms) -> Instant {
     *BEGINNING + Duration::from_millis(at)
 }
 
-/// Clients close what is idle for so long.
+/// After this idle time clients close a connection.
 const IDLE_MAX: Ms = 5 * MINUTE;
-/// How often the server looks at its connections, and at who holds locks.
-const LOOK_EVERY: Ms = 20 * SECOND;
+/// How often the server checks its connections and the list of lock holders.
+const SWEEP_EVERY: Ms = 20 * SECOND;
 const REACHABLE_MAX: Ms = 5 * SECOND;
 const STATE_MAX: Ms = 5 * SECOND;
 
-/// What a connection is there for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// Lock requests, over one of the host's lanes.
+pub(crate) enum Purpose {
+    /// Lock requests of one of the host's namespaces.
     Lock(usize),
     File,
-    /// Ours, to its lock manager.
+    /// Opened by the server, to the host's lock manager.
     Witness,
-    /// A program of a user, from an unreserved port.
+    /// Opened by a user's program, from an unreserved port.
     User,
 }
 
-/// One connection, with the kernel that truly is at its other end.
-pub struct Connection {
+/// A connection, with the boot of the kernel that is really at its other end.
+pub(crate) struct Connection {
     pub host: usize,
     pub life: u32,
     pub purpose: Purpose,
-    seen: Mutex<Seen>,
+    socket: Mutex<SocketState>,
 }
 
 #[derive(Clone, Copy)]
-struct Seen {
+struct SocketState {
     life: Ms,
     last_used: Ms,
     urgent: bool,
     urgent_since: Option<Ms>,
     unanswered: u32,
-    /// It is closed; true if by a reset.
+    /// Closed; `true` if by a reset.
     closed: Option<bool>,
     end_taken: bool,
 }
 
-/// What happens to a segment of ours on a connection.
+/// What happens to a segment that the server sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reaction {
     Acknowledged,
     Reset,
-    Nothing,
+    Inconclusive,
 }
 
 impl Connection {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn socket(&self) -> MutexGuard<'_, SocketState> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets time pass on the connection.
+    /// Advances the state of the connection to `now`.
     fn react(&self, reaction: Reaction, now: Ms) {
-        let mut seen = self.seen();
-        if seen.closed.is_some() {
+        let mut socket = self.socket();
+        if socket.closed.is_some() {
             return;
         }
-        if seen.urgent {
-            seen.urgent_since.get_or_insert(now);
+        if socket.urgent {
+            socket.urgent_since.get_or_insert(now);
         } else {
-            seen.urgent_since = None;
+            socket.urgent_since = None;
         }
-        let (idle, every) = (CALM.idle.as_millis() as Ms, CALM.every.as_millis() as Ms);
-        let silent = now - seen.life;
+        let (idle, every) = (NORMAL.idle.as_millis() as Ms, NORMAL.interval.as_millis() as Ms);
+        let silent = now - socket.life;
         match reaction {
             Reaction::Acknowledged => {
-                let heard = if seen.urgent { now } else { seen.life + silent / idle * idle };
-                seen.life = heard;
-                seen.unanswered = 0;
+                let heard = if socket.urgent { now } else { socket.life + silent / idle * idle };
+                socket.life = heard;
+                socket.unanswered = 0;
             }
-            Reaction::Reset if seen.urgent || silent >= idle => seen.closed = Some(true),
+            Reaction::Reset if socket.urgent || silent >= idle => socket.closed = Some(true),
             Reaction::Reset => {}
-            Reaction::Nothing => {
-                let asked = match seen.urgent_since {
-                    Some(since) => 1 + (now - since) / (URGENT.every.as_millis() as Ms),
+            Reaction::Inconclusive => {
+                let asked = match socket.urgent_since {
+                    Some(since) => 1 + (now - since) / (URGENT.interval.as_millis() as Ms),
                     None => silent.saturating_sub(idle) / every,
                 };
-                seen.unanswered = asked as u32;
-                if !seen.urgent && seen.unanswered >= CALM.count {
-                    seen.closed = Some(false);
+                socket.unanswered = asked as u32;
+                if !socket.urgent && socket.unanswered >= NORMAL.count {
+                    socket.closed = Some(false);
                 }
             }
         }
@@ -114,100 +114,100 @@ impl Connection {
 }
 
 impl Socket for Connection {
-    fn pulse(&self) -> Option<Pulse> {
-        let seen = self.seen();
-        let state = if seen.closed.is_some() { State::Closed } else { State::Established };
-        Some(Pulse { state, life: instant(seen.life), unanswered: seen.unanswered })
+    fn status(&self) -> Option<SocketStatus> {
+        let socket = self.socket();
+        let state = if socket.closed.is_some() { TcpState::Closed } else { TcpState::Established };
+        Some(SocketStatus { state, last_ack: instant(socket.life), unanswered: socket.unanswered })
     }
 
-    fn set_rhythm(&self, rhythm: Rhythm) {
-        self.seen().urgent = rhythm == URGENT;
+    fn set_keep_alive(&self, keep_alive: KeepAlive) {
+        self.socket().urgent = keep_alive == URGENT;
     }
 
     fn take_end(&self) -> Option<bool> {
-        let mut seen = self.seen();
-        let closed = seen.closed.filter(|_| !seen.end_taken)?;
-        seen.end_taken = true;
+        let mut socket = self.socket();
+        let closed = socket.closed.filter(|_| !socket.end_taken)?;
+        socket.end_taken = true;
         Some(closed)
     }
 }
 
-/// A connection that the server has open.
-pub struct Tracked {
+/// An open connection of the server, and its entry in the registry.
+pub(crate) struct OpenConnection {
     pub connection: Arc<Connection>,
-    pub line: Arc<Line>,
+    pub tracked: Arc<TrackedConnection>,
     pub opened: Ms,
 }
 
-/// As long as this exists, a witness is kept up.
-pub struct Witness(#[allow(dead_code, reason = "it counts those who hold it")] Arc<()>);
+/// While this exists, a witness connection is maintained.
+pub(crate) struct Witness(#[allow(dead_code, reason = "its reference count matters")] Arc<()>);
 
-/// All that the server knows of connections; it ends with the process.
+/// The connections of the server process.
 #[derive(Default)]
-pub struct Connections {
+pub(crate) struct Connections {
     pub registry: Registry<Witness>,
-    open: Vec<Tracked>,
+    open: Vec<OpenConnection>,
     inquiries: Vec<(u64, Inquiry)>,
     next: u64,
 }
 
 struct Inquiry {
-    question: Asking,
-    purpose: Asked,
+    kind: InquiryKind,
+    purpose: InquiryPurpose,
     until: Ms,
 }
 
-/// What the server's own code does with the lines of a host.
-enum Asking {
-    SameKernel(SameKernel),
-    /// The lines of a host; beside them its lock manager is called.
+/// The production inquiry, over the connections of a host.
+enum InquiryKind {
+    SameKernel(KernelInquiry),
+    /// In parallel with a call to the host's lock manager.
     Reachable(Round, usize),
 }
 
-impl Asking {
+impl InquiryKind {
     fn look(&mut self, ended: OnEnded<'_>) {
         match self {
-            Self::SameKernel(inquiry) => inquiry.look(ended),
-            Self::Reachable(round, _) => round.look(ended),
+            Self::SameKernel(inquiry) => inquiry.poll(ended),
+            Self::Reachable(round, _) => round.poll(ended),
         }
     }
 }
 
-enum Asked {
+enum InquiryPurpose {
     Probe(ClientId, Question),
-    Reset(Suspect),
+    Reset(UnpromptedReset),
 }
 
 impl Connections {
-    /// Since when there is one over which a kernel sends the requests of this lane.
-    pub fn carries(&self, host: usize, life: u32, lane: usize) -> Option<Ms> {
+    /// When the connection over which a kernel sends the requests of a namespace was opened.
+    pub(crate) fn carries(&self, host: usize, life: u32, namespace: usize) -> Option<Ms> {
         let mut open = self.open.iter();
-        let found = open.find(|Tracked { connection: it, .. }| {
-            let same = it.host == host && it.life == life && it.purpose == Purpose::Lock(lane);
-            same && it.seen().closed.is_none()
+        let found = open.find(|OpenConnection { connection: it, .. }| {
+            let same = it.host == host && it.life == life && it.purpose == Purpose::Lock(namespace);
+            same && it.socket().closed.is_none()
         });
         found.map(|tracked| tracked.opened)
     }
 }
 
 impl World {
-    /// What the kernel at the other end does with a segment.
+    /// What the peer's kernel does with a segment.
     fn reaction(&self, connection: &Connection) -> Reaction {
         let host = &self.hosts[connection.host];
         if !self.reachable(connection.host) {
-            return Reaction::Nothing;
+            return Reaction::Inconclusive;
         }
         if host.life == connection.life {
             Reaction::Acknowledged
         } else if host.drops_unknown {
-            Reaction::Nothing
+            Reaction::Inconclusive
         } else {
             Reaction::Reset
         }
     }
 
-    /// The connection of a host for this purpose, and since when it is open; opened if it must be.
-    pub fn connected(&mut self, host: usize, life: u32, purpose: Purpose) -> Option<Ms> {
+    /// When the host's connection for this purpose was opened; opens it if there is none.
+    pub(crate) fn connected(&mut self, host: usize, life: u32, purpose: Purpose) -> Option<Ms> {
         let now = self.now;
         let engine = self.server.engine.as_mut()?;
         let open = &mut engine.connections.open;
@@ -216,10 +216,10 @@ impl World {
             it.host == host && it.life == life && it.purpose == purpose
         });
         if let Some(known) = known {
-            let mut seen = known.connection.seen();
-            if seen.closed.is_none() {
-                seen.life = now;
-                seen.last_used = now;
+            let mut socket = known.connection.socket();
+            if socket.closed.is_none() {
+                socket.life = now;
+                socket.last_used = now;
                 return Some(known.opened);
             }
         }
@@ -227,11 +227,11 @@ impl World {
         Some(now)
     }
 
-    pub fn open_connection(&mut self, host: usize, life: u32, purpose: Purpose) {
+    pub(crate) fn open_connection(&mut self, host: usize, life: u32, purpose: Purpose) {
         let now = self.now;
         let (address, name) = (self.hosts[host].address, self.hosts[host].name.clone());
         let Some(engine) = &mut self.server.engine else { return };
-        let seen = Seen {
+        let socket = SocketState {
             life: now,
             last_used: now,
             urgent: false,
@@ -240,57 +240,63 @@ impl World {
             closed: None,
             end_taken: false,
         };
-        let connection = Arc::new(Connection { host, life, purpose, seen: Mutex::new(seen) });
+        let connection = Arc::new(Connection { host, life, purpose, socket: Mutex::new(socket) });
         let opener = match purpose {
             Purpose::User => Opener::User,
             _ => Opener::Kernel,
         };
         let socket: Arc<dyn Socket> = connection.clone();
-        let line = Arc::new(Line::new(address, opener, Arc::downgrade(&socket), instant(now)));
-        line.named(name.bytes());
-        engine.connections.registry.insert(line.clone());
-        engine.connections.open.push(Tracked { connection, line, opened: now });
+        let tracked = Arc::new(TrackedConnection::new(
+            address,
+            opener,
+            Arc::downgrade(&socket),
+            instant(now),
+        ));
+        tracked.add_name(name.bytes());
+        engine.connections.registry.insert(tracked.clone());
+        engine.connections.open.push(OpenConnection { connection, tracked, opened: now });
         if purpose != Purpose::Witness {
             self.input(Input::Heard { address, local: false });
         }
     }
 
-    /// A connection is over, as whoever reads it notices.
-    fn connection_ended(&mut self, line: &Arc<Line>, by_reset: bool) {
+    /// The server notices the end of a connection.
+    fn connection_ended(&mut self, tracked: &Arc<TrackedConnection>, by_reset: bool) {
         let now = self.now;
-        let Some(end) = line.set_ended(by_reset, instant(now)) else { return };
+        let Some(end) = tracked.set_ended(by_reset, instant(now)) else { return };
         let Some(engine) = &mut self.server.engine else { return };
         let connections = &mut engine.connections;
-        let suspects = connections.registry.end(line, end);
-        connections.open.retain(|tracked| !Arc::ptr_eq(&tracked.line, line));
-        for suspect in suspects {
-            if suspect.alone {
-                self.report_reset(suspect);
+        let resets = connections.registry.end(tracked, end);
+        connections.open.retain(|open| !Arc::ptr_eq(&open.tracked, tracked));
+        for reset in resets {
+            if reset.no_other_connection {
+                self.report_reset(reset);
             } else {
-                let (host, end) = (suspect.host.clone(), suspect.end);
-                self.begin_inquiry(&host, end.at, Some(end.life), Asked::Reset(suspect));
+                let (host, end) = (reset.host.clone(), reset.end);
+                self.begin_inquiry(&host, end.at, Some(end.last_ack), InquiryPurpose::Reset(reset));
             }
         }
     }
 
-    fn report_reset(&mut self, suspect: Suspect) {
+    fn report_reset(&mut self, reset: UnpromptedReset) {
         let Some(engine) = &self.server.engine else { return };
         let started = instant(engine.started);
-        let life = suspect.end.life.saturating_duration_since(started);
-        self.tally.reach("reset seen");
-        self.input(Input::Reset { host: suspect.host, life });
+        let life = reset.end.last_ack.saturating_duration_since(started);
+        self.coverage.reach("reset seen");
+        self.input(Input::Reset { host: reset.host, life });
     }
 
-    /// The user of a machine closes a connection of its own by a reset.
-    pub fn reset_user_connections(&mut self, host: usize) {
+    /// A user on a host resets its own connections.
+    pub(crate) fn reset_user_connections(&mut self, host: usize) {
         let Some(engine) = &self.server.engine else { return };
         let users = engine.connections.open.iter().filter(|tracked| {
             tracked.connection.host == host && tracked.connection.purpose == Purpose::User
         });
-        let lines: Vec<Arc<Line>> = users.map(|tracked| tracked.line.clone()).collect();
-        for line in lines {
-            self.tally.reach("user resets its own connection");
-            self.connection_ended(&line, true);
+        let tracked: Vec<Arc<TrackedConnection>> =
+            users.map(|tracked| tracked.tracked.clone()).collect();
+        for tracked in tracked {
+            self.coverage.reach("user resets its own connection");
+            self.connection_ended(&tracked, true);
         }
     }
 
@@ -298,58 +304,64 @@ impl World {
         let now = self.now;
         let Some(engine) = &self.server.engine else { return };
         let wanted = engine.connections.open.iter();
-        for tracked in wanted.filter(|t| address.is_none_or(|address| t.line.address == address)) {
+        for tracked in wanted.filter(|t| address.is_none_or(|address| t.tracked.address == address))
+        {
             let reaction = self.reaction(&tracked.connection);
             tracked.connection.react(reaction, now);
         }
     }
 
-    /// The server looks at its connections: some have ended by themselves, some are idle.
-    pub fn look_at_connections(&mut self) {
+    /// The server checks its connections: some have ended, and clients close idle ones.
+    pub(crate) fn sweep_connections(&mut self) {
         let (now, life) = (self.now, self.server.life);
-        self.later(LOOK_EVERY, Event::Connections { life });
+        self.later(SWEEP_EVERY, Event::ConnectionSweep { life });
         self.refresh(None);
         let Some(engine) = &self.server.engine else { return };
         let mut ended = Vec::new();
-        for Tracked { connection, line, .. } in &engine.connections.open {
-            let idle = now - connection.seen().last_used > IDLE_MAX;
+        for OpenConnection { connection, tracked, .. } in &engine.connections.open {
+            let idle = now - connection.socket().last_used > IDLE_MAX;
             let host = &self.hosts[connection.host];
             let alive = host.life == connection.life && self.reachable(connection.host);
             if let Some(by_reset) = connection.take_end() {
-                ended.push((line.clone(), by_reset));
+                ended.push((tracked.clone(), by_reset));
             } else if idle && alive && connection.purpose != Purpose::Witness {
-                ended.push((line.clone(), false));
+                ended.push((tracked.clone(), false));
             }
         }
-        for (line, by_reset) in ended {
-            self.connection_ended(&line, by_reset);
+        for (tracked, by_reset) in ended {
+            self.connection_ended(&tracked, by_reset);
         }
         self.watch_holders();
     }
 
-    /// Witnesses are kept in step with who holds locks, recovered ones too.
+    /// Adjusts the witnesses to the hosts that hold locks, restored ones included.
     fn watch_holders(&mut self) {
         let now = self.now;
         let Some(engine) = &mut self.server.engine else { return };
-        let holders = server::locks::holders(&engine.decider.keeper);
-        let mut known: Vec<HostKey> = engine.connections.registry.holders().collect();
-        // One seed is one run, whatever order a table is walked in.
+        let holders = server::holders::lock_holders(&engine.decider.keeper);
+        let mut known: Vec<HostKey> = engine.connections.registry.watched().collect();
+        // Sorted, because the order of the table is not deterministic.
         known.sort();
         for host in known {
             if !holders.iter().any(|(holder, _)| *holder == host) {
-                engine.connections.registry.release(&host, instant(now));
+                engine.connections.registry.unwatch(&host, instant(now));
             }
         }
-        for (host, lane) in holders {
-            self.watch_host(&host, lane);
+        for (host, namespace) in holders {
+            self.watch_host(&host, namespace);
         }
     }
 
-    /// The host holds or awaits something: a witness is kept up.
-    pub fn watch_host(&mut self, host: &HostKey, lane: keeper::identity::Lane) {
+    /// The host holds or awaits a lock: maintains a witness.
+    pub(crate) fn watch_host(
+        &mut self,
+        host: &HostKey,
+        namespace: keeper::identity::OwnerNamespace,
+    ) {
         let now = self.now;
-        // Which addresses are the server's own does not matter here: no host has one of them.
-        let may_call = permission::refusal(host.address(), lane.ours(), &|_| false).is_none();
+        // No simulated host has an address of the server.
+        let may_call =
+            permission::refusal(host.address(), namespace.server_address(), &|_| false).is_none();
         let Some(engine) = &mut self.server.engine else { return };
         let mut begun = None;
         let witness = || {
@@ -357,15 +369,15 @@ impl World {
             begun = may_call.then(|| Arc::downgrade(&alive));
             begun.is_some().then_some(Witness(alive))
         };
-        engine.connections.registry.hold(host, lane, 1000, instant(now), witness);
+        engine.connections.registry.watch(host, namespace, 1000, instant(now), witness);
         if let Some(alive) = begun {
             let life = self.server.life;
             let pause = self.random.between(20, 2 * SECOND);
-            self.later(pause, Event::Witness { life, host: host.clone(), alive });
+            self.later(pause, Event::MaintainWitness { life, host: host.clone(), alive });
         }
     }
 
-    pub fn keep_witness(&mut self, host: HostKey, alive: Weak<()>) {
+    pub(crate) fn keep_witness(&mut self, host: HostKey, alive: Weak<()>) {
         let life = self.server.life;
         let named = |it: &crate::host::Host| it.is(host.address(), host.name());
         let Some(index) = self.hosts.iter().position(named) else { return };
@@ -374,28 +386,28 @@ impl World {
             let it = &tracked.connection;
             it.host == index && it.purpose == Purpose::Witness
         });
-        let line = witnesses.next().map(|tracked| tracked.line.clone());
+        let tracked = witnesses.next().map(|tracked| tracked.tracked.clone());
         if alive.strong_count() == 0 {
-            if let Some(line) = line {
-                self.connection_ended(&line, false);
+            if let Some(tracked) = tracked {
+                self.connection_ended(&tracked, false);
             }
             return;
         }
-        if line.is_none() && self.can_be_called(index) {
+        if tracked.is_none() && self.can_be_called(index) {
             let kernel = self.hosts[index].life;
             self.open_connection(index, kernel, Purpose::Witness);
-            self.tally.reach("witness stands");
+            self.coverage.reach("witness stands");
         }
         let pause = self.random.between(5 * SECOND, MINUTE);
-        self.later(pause, Event::Witness { life, host, alive });
+        self.later(pause, Event::MaintainWitness { life, host, alive });
     }
 
-    /// Whether our own calls reach a host and are answered.
-    pub fn can_be_called(&self, host: usize) -> bool {
+    /// Whether a call of the server reaches the host and is answered.
+    pub(crate) fn can_be_called(&self, host: usize) -> bool {
         self.reachable(host) && !self.hosts[host].firewalled
     }
 
-    pub fn begin_probe(&mut self, client: ClientId, question: Question) {
+    pub(crate) fn begin_probe(&mut self, client: ClientId, question: Question) {
         let Some(host) = self.host_of(client) else {
             return self.input(Input::Probed(client, question, ProbeAnswer::Silent));
         };
@@ -409,22 +421,27 @@ impl World {
                 let Some(engine) = &self.server.engine else { return };
                 let Some(view) = engine.decider.keeper.client(client) else { return };
                 let key = view.client.key();
-                let taken = engine.connections.registry.taken(&key, about);
-                self.begin_inquiry(&key, instant(self.now), taken, Asked::Probe(client, question));
+                let taken = engine.connections.registry.last_lock(&key, about);
+                self.begin_inquiry(
+                    &key,
+                    instant(self.now),
+                    taken,
+                    InquiryPurpose::Probe(client, question),
+                );
             }
             Question::Reachable => {
                 let Some(engine) = &self.server.engine else { return };
                 let Some(view) = engine.decider.keeper.client(client) else { return };
                 let asked = instant(self.now);
                 let registry = &engine.connections.registry;
-                let lines = registry.lines_of(&view.client.key(), asked, LINES_MAX);
-                let asking = Asking::Reachable(Round::new(lines, asked, false), host);
-                self.ask_lines(asking, Asked::Probe(client, question), REACHABLE_MAX);
+                let tracked = registry.connections_of(&view.client.key(), asked, CONNECTIONS_MAX);
+                let kind = InquiryKind::Reachable(Round::new(tracked, asked, false), host);
+                self.start_inquiry(kind, InquiryPurpose::Probe(client, question), REACHABLE_MAX);
             }
             Question::State => {
                 let answers = self.can_be_called(host);
                 let pause = if answers { self.random.between(1, 600) } else { STATE_MAX };
-                self.later(pause, Event::Probed { life, client, question });
+                self.later(pause, Event::StateProbeEnds { life, client, question });
             }
         }
     }
@@ -434,29 +451,29 @@ impl World {
         host: &HostKey,
         asked: Instant,
         taken: Option<Instant>,
-        purpose: Asked,
+        purpose: InquiryPurpose,
     ) {
         let now = self.now;
         let Some(engine) = &mut self.server.engine else { return };
         let connections = &mut engine.connections;
         let evidence = Evidence::gather(&connections.registry, host, asked, taken, instant(now));
-        let asking = Asking::SameKernel(SameKernel::begin(evidence));
-        self.ask_lines(asking, purpose, SAME_KERNEL_MAX.as_millis() as Ms);
+        let kind = InquiryKind::SameKernel(KernelInquiry::begin(evidence));
+        self.start_inquiry(kind, purpose, SAME_KERNEL_MAX.as_millis() as Ms);
     }
 
-    fn ask_lines(&mut self, question: Asking, purpose: Asked, max: Ms) {
+    fn start_inquiry(&mut self, kind: InquiryKind, purpose: InquiryPurpose, max: Ms) {
         let (now, life) = (self.now, self.server.life);
         let Some(engine) = &mut self.server.engine else { return };
         let connections = &mut engine.connections;
         connections.next += 1;
         let id = connections.next;
-        connections.inquiries.push((id, Inquiry { question, purpose, until: now + max }));
+        connections.inquiries.push((id, Inquiry { kind, purpose, until: now + max }));
         let pause = self.random.between(25, 400);
-        self.later(pause, Event::Look { life, id });
+        self.later(pause, Event::InquiryRound { life, id });
     }
 
-    /// Looks at the lines of a host that is asked about; answers when there is nothing more to hear.
-    pub fn look(&mut self, id: u64) {
+    /// One round of an inquiry; reports the answer when it is decided or its time is over.
+    pub(crate) fn inquiry_round(&mut self, id: u64) {
         let (now, life) = (self.now, self.server.life);
         self.refresh(None);
         let callable: Vec<bool> = (0..self.hosts.len()).map(|h| self.can_be_called(h)).collect();
@@ -465,43 +482,43 @@ impl World {
         let Some(at) = inquiries.iter().position(|(known, _)| *known == id) else { return };
         let mut ended = Vec::new();
         let inquiry = &mut inquiries[at].1;
-        // What ends is noted at once, as its own line does, and taken out of the registry below.
-        inquiry.question.look(&mut |line, by_reset| {
-            if let Some(end) = line.set_ended(by_reset, instant(now)) {
-                ended.push((line.clone(), end));
+        // Ends are recorded at once, as in production, and removed from the registry below.
+        inquiry.kind.look(&mut |tracked, by_reset| {
+            if let Some(end) = tracked.set_ended(by_reset, instant(now)) {
+                ended.push((tracked.clone(), end));
             }
         });
         let late = now >= inquiry.until;
-        let answer = match &inquiry.question {
-            Asking::SameKernel(it) => (it.is_over() || late).then(|| it.answer()),
-            Asking::Reachable(round, _) if round.hears_life() => Some(ProbeAnswer::Alive),
-            Asking::Reachable(_, host) if callable[*host] => Some(ProbeAnswer::Alive),
-            Asking::Reachable(..) => late.then_some(ProbeAnswer::Silent),
+        let answer = match &inquiry.kind {
+            InquiryKind::SameKernel(it) => (it.is_complete() || late).then(|| it.answer()),
+            InquiryKind::Reachable(round, _) if round.is_acknowledged() => Some(ProbeAnswer::Alive),
+            InquiryKind::Reachable(_, host) if callable[*host] => Some(ProbeAnswer::Alive),
+            InquiryKind::Reachable(..) => late.then_some(ProbeAnswer::Silent),
         };
         let done = answer.map(|answer| (answer, inquiries.swap_remove(at).1));
-        for (line, end) in ended {
+        for (tracked, end) in ended {
             if let Some(engine) = &mut self.server.engine {
-                engine.connections.registry.end(&line, end);
-                engine.connections.open.retain(|tracked| !Arc::ptr_eq(&tracked.line, &line));
+                engine.connections.registry.end(&tracked, end);
+                engine.connections.open.retain(|open| !Arc::ptr_eq(&open.tracked, &tracked));
             }
         }
-        let Some((answer, Inquiry { question, purpose, .. })) = done else {
+        let Some((answer, Inquiry { kind, purpose, .. })) = done else {
             let pause = self.random.between(200, 1500);
-            return self.later(pause, Event::Look { life, id });
+            return self.later(pause, Event::InquiryRound { life, id });
         };
-        drop(question);
+        drop(kind);
         match purpose {
-            Asked::Probe(client, question) => self.probed(client, question, answer),
-            Asked::Reset(suspect) => {
+            InquiryPurpose::Probe(client, question) => self.probed(client, question, answer),
+            InquiryPurpose::Reset(reset) => {
                 if answer != ProbeAnswer::Alive {
-                    self.report_reset(suspect);
+                    self.report_reset(reset);
                 }
             }
         }
     }
 
-    /// A status monitor has answered, or not.
-    pub fn probe_ends(&mut self, client: ClientId, question: Question) {
+    /// A status monitor has answered, or the probe timed out.
+    pub(crate) fn probe_ends(&mut self, client: ClientId, question: Question) {
         let host = self.host_of(client).filter(|host| self.can_be_called(*host));
         let answer = match host {
             Some(host) => ProbeAnswer::InState(self.state_answered(host)),
@@ -513,7 +530,7 @@ impl World {
     fn probed(&mut self, client: ClientId, question: Question, mut answer: ProbeAnswer) {
         let up = self.host_of(client).is_some_and(|host| self.hosts[host].up);
         if answer == ProbeAnswer::Silent && up {
-            self.tally.reach("silent but alive");
+            self.coverage.reach("silent but alive");
         }
         let harmless = matches!(answer, ProbeAnswer::Silent | ProbeAnswer::Gone);
         if harmless && self.random.per_mille(self.chaos_per_mille(30)) {
@@ -523,7 +540,7 @@ impl World {
         self.input(Input::Probed(client, question, answer));
     }
 
-    /// What its status monitor says.
+    /// The state that the host's status monitor reports.
     fn state_answered(&self, host: usize) -> Incarnation {
         let host = &self.hosts[host];
         let behind = if host.answers_old_state { 2 } else { 0 };

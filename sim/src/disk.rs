@@ -1,25 +1,25 @@
-//! The store of the simulated server, behind the same trait as the real ones. It knows what is in
-//! the page cache and what is on the platter, fails when it is told to, and says after a power loss
-//! that its locks are only a roster, until the grace that follows has ended durably.
+//! The simulated store, behind the production [`Store`] trait. It distinguishes written (page cache)
+//! from synced data, injects faults, and after a power loss reports its locks as a roster until the
+//! following grace period has ended durably.
 
 use keeper::change::{Change, Exactness, Snapshot};
 use store::store::{cleared, may_clear};
-use store::{Committed, Durability, Store, StoreError, Token};
+use store::{CommitOutcome, Durability, Store, StoreError, Token};
 
 use crate::random::Random;
 
-/// What the next commit meets.
+/// The fault of the next commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     NotWritten,
-    /// The outcome is lost; `written` is the truth.
+    /// The outcome is lost; `written` says what really happened.
     Unknown {
         written: bool,
     },
 }
 
 #[derive(Debug)]
-pub struct Disk {
+pub(crate) struct Disk {
     durability: Durability,
     /// Survives a kill.
     written: Snapshot,
@@ -34,7 +34,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    pub fn new(durability: Durability) -> Self {
+    pub(crate) fn new(durability: Durability) -> Self {
         Self {
             durability,
             written: Snapshot::default(),
@@ -47,17 +47,17 @@ impl Disk {
         }
     }
 
-    /// What a commit that is `Done` has made durable.
-    pub fn written(&self) -> &Snapshot {
+    /// The state that committed batches have produced.
+    pub(crate) fn written(&self) -> &Snapshot {
         &self.written
     }
 
-    pub fn written_token(&self) -> Token {
+    pub(crate) fn written_token(&self) -> Token {
         self.written_token
     }
 
     /// The background sync.
-    pub fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         for (changes, token) in self.unsynced.drain(..) {
             for change in changes {
                 self.synced.apply(change);
@@ -66,9 +66,8 @@ impl Disk {
         }
     }
 
-    /// The power goes, or a background sync failed: of what was only written, the log keeps what it
-    /// happened to have reached the platter with, in order. Returns how many batches are lost.
-    pub fn lose_power(&mut self, random: &mut Random) -> usize {
+    /// Power loss: a random prefix of the unsynced batches survives. Returns how many are lost.
+    pub(crate) fn lose_power(&mut self, random: &mut Random) -> usize {
         let kept = random.index(self.unsynced.len() + 1);
         let lost = self.unsynced.split_off(kept).len();
         self.sync();
@@ -82,8 +81,8 @@ impl Disk {
 
     fn write(&mut self, changes: &[Change], token: Token) {
         for change in changes {
-            // Inexact is sticky: it ends with the grace of a start from a roster, or with a start
-            // that had nobody to wait for.
+            // Inexact is sticky: it ends with the grace period of a start from a roster, or with a
+            // start that needs none.
             if matches!(change, Change::GraceEnded | Change::Started { grace: false, .. }) {
                 self.inexact = false;
             }
@@ -103,20 +102,20 @@ impl Store for Disk {
         Ok(Snapshot { exactness, ..self.written.clone() })
     }
 
-    fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+    fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
         match self.next_fault.take() {
             None => {
                 self.write(changes, token);
-                Committed::Done
+                CommitOutcome::Done
             }
             Some(Fault::NotWritten) => {
-                Committed::NotWritten(StoreError::Unwritable("simulated".to_owned()))
+                CommitOutcome::NotWritten(StoreError::Unwritable("simulated".to_owned()))
             }
             Some(Fault::Unknown { written }) => {
                 if written {
                     self.write(changes, token);
                 }
-                Committed::Unknown(StoreError::Unwritable("simulated".to_owned()))
+                CommitOutcome::Unknown(StoreError::Unwritable("simulated".to_owned()))
             }
         }
     }

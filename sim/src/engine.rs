@@ -1,6 +1,5 @@
-//! The server process around the keeper. The order of things is the server's own (its inbox, its
-//! decider and its duplicate request cache); in the place of its threads there are the events of
-//! this world.
+//! The server process: the production inbox, decider, request order and duplicate request cache,
+//! driven by events of the world instead of threads.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -11,10 +10,10 @@ use std::time::Duration;
 use keeper::Keeper;
 use keeper::identity::{self, GrantId, NoticeId, RequestId};
 use keeper::time::Time;
-use server::engine::batch::{Batch, Committing, Decider, DurableBatch};
+use server::engine::batch::{Batch, Decider, DurableBatch, PendingCommit};
 use server::engine::inbox::{self, Inbox};
 use server::engine::request;
-use server::rpc::duplicates::{Bounds, DuplicateCache, Key, Origin};
+use server::rpc::duplicate_cache::{CacheBounds, CallKey, DuplicateCache, Origin};
 use server::rpc::order::{Order, OrderKey};
 use server::transport::Transport;
 use store::Token;
@@ -23,74 +22,73 @@ use crate::connections::Connections;
 use crate::packet::{Answer, Request};
 use crate::queue::Ms;
 
-/// More than this and packets are dropped, as a full socket buffer drops them (I10).
+/// Beyond this, packets are dropped, as by a full socket buffer (I10).
 const REQUESTS_MAX: usize = 256;
-pub const REPLY_BYTES: usize = 40;
+pub(crate) const REPLY_BYTES: usize = 40;
 
-/// The request that a reply answers; none for an operator, whose answer is not followed.
-pub type Sink = Option<Rc<Request>>;
+/// The request that a reply answers; `None` for an operator, whose answer is ignored.
+pub(crate) type Sink = Option<Rc<Request>>;
 
-pub type Input = inbox::Input<Sink>;
+pub(crate) type Input = inbox::Input<Sink>;
 
-/// A request, and since when the connection that it came by is open.
-pub type Received = (Rc<Request>, Option<Duration>);
+/// A request, and how long after the start of the server its connection was opened.
+pub(crate) type ReceivedRequest = (Rc<Request>, Option<Duration>);
 
-/// An attempt to call a peer has exactly one result.
+/// One attempt to call a peer, which has exactly one result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Answered {
+pub(crate) enum AttemptKey {
     Grant(GrantId, u32),
     Notice(NoticeId, u32),
 }
 
-/// What is true about a message.
+/// The ground truth about a message of the keeper.
 #[derive(Clone, Copy, Debug)]
-pub struct Background {
+pub(crate) struct MessageTruth {
     /// The number of the decision.
     pub decided: u64,
-    /// For a grant: the wait that it ends, and the life of the host that waits.
+    /// For a grant: the wait that it ends, and the boot of the waiting host.
     pub block: u64,
     pub life: u32,
 }
 
-/// Batches that are committed as one, and what is true about each of their messages.
+/// Batches committed as one, with the ground truth about each message.
 #[derive(Debug, Default)]
-pub struct Decided {
+pub(crate) struct DecidedBatch {
     pub batch: Batch,
-    pub background: Vec<Background>,
+    pub truths: Vec<MessageTruth>,
 }
 
-impl Decided {
-    /// Adds what came out of the decider once more: several decisions, each of them judged, and one
-    /// commit.
-    pub fn join(&mut self, batch: Batch, background: Vec<Background>) {
+impl DecidedBatch {
+    /// Adds a further batch, so that several separately judged decisions share one commit.
+    pub(crate) fn join(&mut self, batch: Batch, truths: Vec<MessageTruth>) {
         self.batch.append(batch);
-        self.background.extend(background);
+        self.truths.extend(truths);
     }
 }
 
 /// A batch between its decision and its replies.
 #[derive(Debug)]
-pub enum Stage {
-    Committing(Committing),
-    /// The store has it; the thread that sends has not come to it.
+pub(crate) enum CommitStage {
+    PendingCommit(PendingCommit),
+    /// The store has it; replies are not sent yet.
     Durable(DurableBatch),
 }
 
-impl Stage {
-    pub fn batch(&self) -> &Batch {
+impl CommitStage {
+    pub(crate) fn batch(&self) -> &Batch {
         match self {
-            Self::Committing(committing) => committing.batch(),
+            Self::PendingCommit(committing) => committing.batch(),
             Self::Durable(durable) => durable.batch(),
         }
     }
 }
 
-/// What makes two packets one request (R3.8).
-pub fn key(request: &Request) -> Key {
+/// The key by which the duplicate request cache recognises a request (B1.14).
+pub(crate) fn key(request: &Request) -> CallKey {
     let call = (&request.call, request.number, &request.tag);
-    Key {
+    CallKey {
         from: request.from,
-        transport: match request.lane.transport() {
+        transport: match request.namespace.transport() {
             identity::Transport::Tcp => Transport::Tcp,
             identity::Transport::Udp => Transport::Udp,
         },
@@ -102,36 +100,36 @@ pub fn key(request: &Request) -> Key {
     }
 }
 
-pub fn hash(what: &impl std::hash::Hash) -> u64 {
+pub(crate) fn hash(what: &impl std::hash::Hash) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(what)
 }
 
-pub struct Engine {
+pub(crate) struct Engine {
     pub decider: Decider<Sink>,
     pub inbox: Inbox<Sink>,
-    /// Answers, with the number of the decision.
+    /// Replies, with the number of the decision.
     pub duplicates: DuplicateCache<Rc<Request>, (Answer, u64)>,
-    pub order: Order<OrderKey, Received>,
-    /// Requests that are with a worker.
+    pub order: Order<OrderKey, ReceivedRequest>,
+    /// Requests on a worker.
     pub working: Vec<Rc<Request>>,
     pub started: Ms,
-    pub stage: Option<(Stage, Vec<Background>)>,
+    pub stage: Option<(CommitStage, Vec<MessageTruth>)>,
     /// Requests that the decider has not answered yet.
     pub unanswered: usize,
-    /// What was sent and not answered yet, and who may answer.
-    pub attempts: BTreeMap<Answered, IpAddr>,
+    /// Unanswered attempts, and the address that may answer.
+    pub attempts: BTreeMap<AttemptKey, IpAddr>,
     pub connections: Connections,
-    /// Since when the lease on the store has not been fresh: nothing is decided.
+    /// Since when the lease on the store has not been renewed; nothing is decided meanwhile.
     pub unfresh_since: Option<Ms>,
     /// When requests entered the inbox.
     pub entered: BTreeMap<RequestId, Ms>,
     next_request: u64,
-    pub gathering: bool,
+    pub batch_due: bool,
     pub timer: Option<Ms>,
 }
 
 impl Engine {
-    pub fn new(keeper: Keeper, started: Ms, last: Token, duplicates: Bounds) -> Self {
+    pub(crate) fn new(keeper: Keeper, started: Ms, last: Token, duplicates: CacheBounds) -> Self {
         Self {
             decider: Decider::new(keeper, last),
             inbox: Inbox::new(REQUESTS_MAX),
@@ -146,57 +144,57 @@ impl Engine {
             unfresh_since: None,
             entered: BTreeMap::new(),
             next_request: 0,
-            gathering: false,
+            batch_due: false,
             timer: None,
         }
     }
 
-    /// Nothing enters the keeper: a batch is not durable yet, or the lease is not fresh.
-    pub fn is_stalled(&self) -> bool {
+    /// Nothing enters the keeper: a batch is being committed, or the lease is not fresh.
+    pub(crate) fn is_stalled(&self) -> bool {
         self.stage.is_some() || self.unfresh_since.is_some()
     }
 
-    pub fn mono(&self, now: Ms) -> Duration {
+    pub(crate) fn mono(&self, now: Ms) -> Duration {
         Duration::from_millis(now - self.started)
     }
 
-    pub fn time(&self, now: Ms, wall_ms: u64) -> Time {
+    pub(crate) fn time(&self, now: Ms, wall_ms: u64) -> Time {
         Time { mono: self.mono(now), wall_ms }
     }
 
-    pub fn new_id(&mut self) -> RequestId {
+    pub(crate) fn new_id(&mut self) -> RequestId {
         self.next_request += 1;
         RequestId(self.next_request)
     }
 
-    /// False if there is no room and the input is gone.
-    pub fn push(&mut self, input: Input, now: Ms) -> bool {
+    /// `false` if the inbox is full and the input was dropped.
+    pub(crate) fn push(&mut self, input: Input, now: Ms) -> bool {
         let now = self.mono(now);
         self.inbox.push(input, now)
     }
 
-    pub fn handle(&mut self, input: Input, now: Time) {
+    pub(crate) fn handle(&mut self, input: Input, now: Time) {
         self.unanswered += usize::from(matches!(input, Input::Request(..)));
         self.decider.handle(input, now);
     }
 
-    pub fn take_sink(&mut self, id: RequestId) -> Option<Sink> {
-        let owed = self.decider.take_owed(id)?;
+    pub(crate) fn take_sink(&mut self, id: RequestId) -> Option<Sink> {
+        let pending = self.decider.take_pending_reply(id)?;
         self.unanswered -= 1;
-        Some(owed.sink)
+        Some(pending.sink)
     }
 
-    /// By what requests keep their order (R3.8).
-    pub fn order_key(request: &request::Request) -> Option<OrderKey> {
+    /// Requests with the same key keep their order (B2.10).
+    pub(crate) fn order_key(request: &request::Request) -> Option<OrderKey> {
         request.subject().map(|subject| OrderKey(hash(&subject)))
     }
 
-    /// Whose share of the duplicate request cache a packet counts against.
-    pub fn origin(&self, request: &Request) -> Origin {
-        match request.lane.transport() {
+    /// The origin whose share of the duplicate request cache a packet uses.
+    pub(crate) fn origin(&self, request: &Request) -> Origin {
+        match request.namespace.transport() {
             identity::Transport::Tcp => {
                 let truth = request.truth;
-                Origin::Connection(hash(&(truth.host, truth.life, request.lane)))
+                Origin::Connection(hash(&(truth.host, truth.life, request.namespace)))
             }
             identity::Transport::Udp => Origin::Address(request.from),
         }

@@ -1,5 +1,6 @@
-//! A machine that locks: its kernel, its processes and what they believe. What it does is in
-//! `host/lockd.rs` (the lock client) and `host/statd.rs` (notices, boots, reclaims).
+//! A client machine: its kernel, its processes and the locks that they believe they hold. Behaviour
+//! is in `host/lockd.rs` (lock client), `host/statd.rs` (boots, notices, reclaims) and
+//! `host/sharer.rs` (SHARE).
 
 mod lockd;
 mod sharer;
@@ -9,91 +10,91 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use keeper::bytes::{Name, OwnerTag};
-use keeper::identity::Lane;
+use keeper::identity::OwnerNamespace;
 use keeper::range::Range;
 use keeper::request::{Access, GrantAnswer, Mode};
 
 use crate::cells::{self, CELLS, FILES, Strength};
-use crate::engine::Answered;
+use crate::engine::AttemptKey;
 use crate::packet::Request;
 use crate::queue::Ms;
-use crate::scenario::{FORGED_NUMBER, Kind};
+use crate::scenario::{FORGED_NUMBER, HostKind};
 
-pub struct Host {
-    pub kind: Kind,
+pub(crate) struct Host {
+    pub kind: HostKind,
     pub name: Name,
     pub address: IpAddr,
-    /// Where its reboot notices come from; another address on a dual-stack host.
+    /// The source of its reboot notices; on a dual-stack host not `address`.
     pub notice_address: IpAddr,
-    pub lanes: Vec<Lane>,
+    pub namespaces: Vec<OwnerNamespace>,
     pub first_process: usize,
     pub last_process: usize,
-    /// Its status monitor answers notices but matches none of them (DNS that disagrees).
+    /// Its status monitor answers notices but matches none of them (inconsistent DNS).
     pub deaf: bool,
-    /// A firewall lets none of our calls through: no notice, no callback, no witness.
+    /// A firewall stops all calls of the server: no notice, no callback, no witness.
     pub firewalled: bool,
-    /// A firewall drops segments of connections that it does not know, instead of a reset.
+    /// A firewall drops segments of unknown connections, so that there is no reset.
     pub drops_unknown: bool,
-    /// The same machine under another address: as that it boots the next time.
+    /// The same machine under another address, as which it boots the next time.
     pub successor: Option<usize>,
-    /// It waits for GRANTED and hardly ever asks again.
+    /// Relies on GRANTED and hardly ever polls.
     pub waits_only: bool,
-    /// Its status monitor starts before its notifier, and answers the state before (SM_STAT).
+    /// Its status monitor starts before its notifier and reports the previous state (SM_STAT).
     pub answers_old_state: bool,
-    /// False if it only ever sends NM_LOCK.
+    /// `false` if it sends only NM_LOCK.
     pub monitored: bool,
 
     pub up: bool,
-    /// Counts boots: the truth that the server has to guess.
+    /// Counts boots: the ground truth that the server must infer.
     pub life: u32,
-    /// Its NSM state.
+    /// The NSM state.
     pub state: u32,
     pub xid: u32,
     /// The server state last seen in a notice; 0 after a boot.
     pub server_state: u32,
-    /// Counts accepted notices (`h_state`): a grant from before one is asked for again.
+    /// Counts accepted notices (`h_state` in Linux): a lock granted before one is requested again.
     pub generation: u32,
     pub reclaim: Option<Reclaim>,
     pub announcement: Option<Announcement>,
-    /// Its notice of this boot went unanswered for a quarter of an hour.
+    /// The notice of this boot was unanswered for 15 minutes.
     pub gave_up_announcing: bool,
-    /// Callbacks answered lately: a repeated packet gets the same answer. (A client without this
-    /// memory denies the copy of what it has just accepted; over UDP no server can tell.)
-    pub granted: Vec<(Answered, GrantAnswer)>,
+    /// Recently answered callbacks: a duplicate packet gets the same answer. (A client without such
+    /// a cache denies the copy of a callback that it has accepted, which no server can detect.)
+    pub granted: Vec<(AttemptKey, GrantAnswer)>,
     pub never_back: bool,
-    /// When it last came up, or its link or its ears were last mended.
+    /// When it last booted, or its link was last repaired.
     pub healthy_since: Ms,
 }
 
-/// The reclaimer thread: one lock after the other.
-pub struct Reclaim {
-    pub left: Vec<Held>,
-    pub current: Option<(Held, Rc<Request>)>,
+/// The reclaimer thread: reclaims one lock after the other.
+pub(crate) struct Reclaim {
+    pub left: Vec<ReclaimItem>,
+    pub current: Option<(ReclaimItem, Rc<Request>)>,
     pub generation: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub(crate) struct ReclaimItem {
     pub process: usize,
     pub file: usize,
     pub range: Range,
     pub mode: Mode,
-    /// A share instead of a lock.
+    /// Access and deny mode, if it is a share instead of a lock.
     pub share: Option<(Access, Access)>,
 }
 
-/// A share that a process relies on: what it does, and what it denies to others.
+/// A share that a process believes it holds.
 #[derive(Clone, Copy, Debug)]
-pub struct Sharing {
+pub(crate) struct BelievedShare {
     pub access: Access,
     pub deny: Access,
     pub tainted: bool,
     pub given_up: bool,
 }
 
-/// `sm-notify` at work.
+/// A running `sm-notify`.
 #[derive(Clone, Copy, Debug)]
-pub struct Announcement {
+pub(crate) struct Announcement {
     pub id: u64,
     pub state: u32,
     pub honest: bool,
@@ -102,13 +103,18 @@ pub struct Announcement {
 }
 
 impl Host {
-    pub fn new(kind: Kind, name: &str, address: IpAddr, lanes: Vec<Lane>) -> Self {
+    pub(crate) fn new(
+        kind: HostKind,
+        name: &str,
+        address: IpAddr,
+        namespaces: Vec<OwnerNamespace>,
+    ) -> Self {
         Self {
             kind,
             name: Name::from(name),
             address,
             notice_address: address,
-            lanes,
+            namespaces,
             first_process: 0,
             last_process: 0,
             deaf: false,
@@ -133,59 +139,60 @@ impl Host {
         }
     }
 
-    pub fn is(&self, address: IpAddr, name: &Name) -> bool {
+    pub(crate) fn is(&self, address: IpAddr, name: &Name) -> bool {
         self.address == address && self.name == *name
     }
 
-    pub fn short_name(&self) -> String {
+    pub(crate) fn short_name(&self) -> String {
         let name = self.name.to_string();
         name.split('.').next().unwrap_or_default().to_owned()
     }
 
-    pub fn processes(&self) -> std::ops::Range<usize> {
+    pub(crate) fn processes(&self) -> std::ops::Range<usize> {
         self.first_process..self.last_process
     }
 }
 
-/// A process on a host, and what it relies on.
-pub struct Process {
+/// A process on a host, and the locks that it believes it holds.
+pub(crate) struct Process {
     pub host: usize,
-    pub lane: usize,
+    pub namespace: usize,
     pub number: u32,
     pub tag: OwnerTag,
     pub belief: [[Strength; CELLS]; FILES],
-    /// The server took it away by a rule that allows that (I6), and nobody told the process.
+    /// Released by a rule (I6) without the process being told: belief without a lock is no
+    /// violation here.
     pub tainted: [[bool; CELLS]; FILES],
-    /// A reclaim failed; the kernel has no record of it any more, the program still relies on it.
+    /// A reclaim failed: the kernel has dropped the lock, the program still relies on it.
     pub given_up: [[bool; CELLS]; FILES],
-    pub shares: [Option<Sharing>; FILES],
-    pub doing: Doing,
+    pub shares: [Option<BelievedShare>; FILES],
+    pub doing: Activity,
     pub call: Option<Rc<Request>>,
-    /// The answer to that call is in the kernel, and waits for the reclaimer to be done.
+    /// The reply to that call has arrived and waits for the reclaimer to finish.
     pub answered: bool,
-    /// Counts what it does, so that a timer of something past does nothing.
+    /// Counts activities, so that a timer of an earlier one is ignored.
     pub turn: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Want {
+pub(crate) struct WantedLock {
     pub file: usize,
     pub range: Range,
     pub mode: Mode,
     pub wait: bool,
     pub block: u64,
-    /// The host's generation when this was last asked for.
+    /// The host's generation at the last request.
     pub generation: u32,
     pub blocked: bool,
-    /// A callback granted it; the number of the decision.
+    /// The decision by which a callback granted it.
     pub granted: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Doing {
+pub(crate) enum Activity {
     Idle,
-    Locking(Want),
-    Cancelling(Want),
+    Locking(WantedLock),
+    Cancelling(WantedLock),
     Testing,
     Unlocking,
     Sharing { file: usize, access: Access, deny: Access, generation: u32 },
@@ -194,37 +201,37 @@ pub enum Doing {
 }
 
 impl Process {
-    pub fn new(host: usize, lane: usize, number: u32, tag: OwnerTag) -> Self {
+    pub(crate) fn new(host: usize, namespace: usize, number: u32, tag: OwnerTag) -> Self {
         Self {
             host,
-            lane,
+            namespace,
             number,
             tag,
             belief: [[0; CELLS]; FILES],
             tainted: [[false; CELLS]; FILES],
             given_up: [[false; CELLS]; FILES],
             shares: [None; FILES],
-            doing: Doing::Idle,
+            doing: Activity::Idle,
             call: None,
             answered: false,
             turn: 0,
         }
     }
 
-    /// All it knew, it knew in memory.
-    pub fn die(&mut self) {
+    /// Loses all state.
+    pub(crate) fn die(&mut self) {
         let turn = self.turn + 1;
-        let fresh = Self::new(self.host, self.lane, self.number, self.tag.clone());
-        let doing = if self.number == FORGED_NUMBER { Doing::Finished } else { Doing::Idle };
+        let fresh = Self::new(self.host, self.namespace, self.number, self.tag.clone());
+        let doing = if self.number == FORGED_NUMBER { Activity::Finished } else { Activity::Idle };
         *self = Self { turn, doing, ..fresh };
     }
 
-    /// What it relies on in a cell. Who asks for less has given up the rest already: the server may
-    /// act on that before the answer is back.
-    pub fn relies_on(&self, file: usize, cell: usize) -> Strength {
+    /// The lock strength that it relies on in a cell. While a downgrade is under way only the weaker
+    /// one, because the server may have applied it before the reply arrives.
+    pub(crate) fn relies_on(&self, file: usize, cell: usize) -> Strength {
         let belief = self.belief[file][cell];
         match self.doing {
-            Doing::Locking(want) | Doing::Cancelling(want)
+            Activity::Locking(want) | Activity::Cancelling(want)
                 if want.file == file && cells::cells(want.range).contains(&cell) =>
             {
                 belief.min(cells::strength(want.mode))
@@ -233,11 +240,11 @@ impl Process {
         }
     }
 
-    pub fn believes_anything(&self, file: usize) -> bool {
+    pub(crate) fn believes_anything(&self, file: usize) -> bool {
         self.belief[file].iter().any(|strength| *strength > 0)
     }
 
-    pub fn forget(&mut self, file: usize, range: Range) {
+    pub(crate) fn forget(&mut self, file: usize, range: Range) {
         for cell in cells::cells(range) {
             self.belief[file][cell] = 0;
             self.tainted[file][cell] = false;

@@ -1,12 +1,27 @@
-//! After every input: everything that changed in the keeper's table must be somebody's doing that a
-//! rule allows (I6), and everything that was answered must be so.
+//! The judges. After every decision of the keeper each change in its table must have a cause that
+//! a rule allows (I6), and each reply must be correct as far as an observer can tell.
+//!
+//! They share no code with the keeper: they see requests, replies, events and the keeper's getters,
+//! keep a model of their own (`model.rs`), and know the ground truth that the server must guess.
+//!
+//! | file | judges |
+//! |---|---|
+//! | `input.rs` | nothing: an input of the keeper as the judges record it |
+//! | `cause.rs` | why a byte changed hands (I6, I7, I9); entry point `judge` |
+//! | `releases.rs` | which releases reports, probes and notices allow |
+//! | `recovery.rs` | the recovery window and its deadline |
+//! | `replies.rs` | replies to LOCK, TEST, CANCEL, reclaims and notices (I5, I8, I10) |
+//! | `shares.rs` | the same for shares |
+//! | `table.rs` | the keeper's table byte by byte; conflicts and beliefs (I1), bounds (I10) |
+//! | `durable.rs` | durable before told (I2), the epoch first (I3), restores (I4) |
+//! | `liveness.rs` | waiters and their order; what must be true at the end |
 
 mod cause;
-mod claims;
 mod durable;
+pub(crate) mod input;
 mod liveness;
-pub mod note;
 mod recovery;
+mod releases;
 mod replies;
 mod shares;
 mod table;

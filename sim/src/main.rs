@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: runs seeds, tells the story of one that fails, counts what was reached.
+//! `cargo xtask sim`: runs seeds, prints the trace of one that fails and what was reached.
 
 use std::process::ExitCode;
 
@@ -8,15 +8,15 @@ use lockkeeper_sim::runner::{run_caught, run_many};
 const USAGE: &str = "\
 usage: lockkeeper-sim [--seeds N] [--from S] [--violations N]
                                run N seeds (1000), beginning with S (0); stop after N violations (20)
-       lockkeeper-sim --seed S run one seed and tell its story";
+       lockkeeper-sim --seed S run one seed and print its trace";
 
-/// How much of a failing story is worth reading at once.
-const STORY_LINES: usize = 60;
+/// The end of a failing trace that is printed.
+const TRACE_LINES: usize = 60;
 
 struct Arguments {
     seeds: u64,
     from: u64,
-    /// After so many violations there is enough to read.
+    /// Stop after this many.
     violations: usize,
     seed: Option<u64>,
 }
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match arguments.seed {
-        Some(seed) => tell(seed, usize::MAX),
+        Some(seed) => print_trace(seed, usize::MAX),
         None => run_seeds(&arguments),
     }
 }
@@ -56,17 +56,17 @@ fn run_seeds(arguments: &Arguments) -> ExitCode {
     let seeds = arguments.from..arguments.from + arguments.seeds;
     let report = run_many(seeds, threads(), arguments.violations, Options::default());
     if let Some((seed, _)) = report.violations.first() {
-        tell(*seed, STORY_LINES);
+        print_trace(*seed, TRACE_LINES);
         println!("\nto see all of it: cargo xtask sim --seed {seed}\n");
         for (seed, violation) in &report.violations {
             println!("seed {seed}: {violation}");
         }
     }
     println!();
-    for (what, count) in report.tally.rows() {
+    for (what, count) in report.coverage.rows() {
         println!("{count:>10}  {what}");
     }
-    let missed = if arguments.seeds >= 1000 { report.tally.never_reached() } else { Vec::new() };
+    let missed = if arguments.seeds >= 1000 { report.coverage.never_reached() } else { Vec::new() };
     for what in &missed {
         println!("never reached: {what}");
     }
@@ -84,13 +84,13 @@ fn run_seeds(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn tell(seed: u64, lines: usize) -> ExitCode {
-    let outcome = run_caught(seed, Options { story: true, ..Options::default() });
-    let skipped = outcome.story.len().saturating_sub(lines);
+fn print_trace(seed: u64, lines: usize) -> ExitCode {
+    let outcome = run_caught(seed, Options { trace: true, ..Options::default() });
+    let skipped = outcome.trace.len().saturating_sub(lines);
     if skipped > 0 {
         println!("seed {seed}: ... {skipped} lines before this");
     }
-    for line in &outcome.story[skipped..] {
+    for line in &outcome.trace[skipped..] {
         println!("{line}");
     }
     let violations = u64::from(outcome.violation.is_some());

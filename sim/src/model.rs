@@ -1,6 +1,5 @@
-//! What a patient observer with a pencil knows: who holds which byte, told byte by byte, who waits,
-//! what was asked, what the probes said. It learns from requests, replies and events; it shares no
-//! code with the keeper and decides nothing.
+//! The judges' model of the lock table: who holds which byte, who waits, what was requested, what
+//! probes returned. Built from requests, replies and events; shares no code with the keeper.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,20 +16,20 @@ use crate::cells::{CELLS, FILES, Strength};
 use crate::packet::Request;
 use crate::queue::Ms;
 
-/// One byte of one file in the hands of one owner.
+/// What one owner holds of one byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cell {
+pub(crate) struct CellState {
     pub strength: Strength,
     pub incarnation: u32,
-    /// The life of the host that took it: the truth.
+    /// The boot of the host that took it (ground truth).
     pub life: u32,
-    /// Recovered, and not asked for since.
+    /// Restored from the store and not reclaimed since.
     pub unconfirmed: bool,
 }
 
-/// A whole file in the hands of one owner.
+/// A share of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
+pub(crate) struct ModelShare {
     pub access: Access,
     pub deny: Access,
     pub incarnation: u32,
@@ -38,10 +37,11 @@ pub struct Shared {
     pub unconfirmed: bool,
 }
 
-pub type Picture = Vec<[[Cell; CELLS]; FILES]>;
+/// Lock state by process, file and cell.
+pub(crate) type LockGrid = Vec<[[CellState; CELLS]; FILES]>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub(crate) struct ModelWaiter {
     pub process: usize,
     pub file: usize,
     pub range: Range,
@@ -49,133 +49,134 @@ pub struct Waiting {
     pub passed_over: bool,
 }
 
-impl Waiting {
-    pub fn key(&self) -> Wait {
+impl ModelWaiter {
+    pub(crate) fn key(&self) -> WaitKey {
         (self.process, self.file, self.range, self.mode)
     }
 }
 
-/// A wait as its host began it.
+/// The wait as the host that began it knows it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Block {
+pub(crate) struct WaitRecord {
     pub id: u64,
     pub life: u32,
     pub state: u32,
-    /// The state in the last request for it, answered or not.
+    /// The NSM state in the last request for it, answered or not.
     pub newest: u32,
-    /// When it was last asked for.
+    /// When it was last requested.
     pub polled: Ms,
 }
 
-/// One entry among the waiters.
-pub type Wait = (usize, usize, Range, Mode);
+/// Process, file, range and mode: identifies a waiter.
+pub(crate) type WaitKey = (usize, usize, Range, Mode);
 
 #[derive(Clone, Debug)]
-pub struct OpenGrant {
+pub(crate) struct OpenGrant {
     pub process: usize,
     pub file: usize,
     pub range: Range,
     pub mode: Mode,
-    /// What the owner had there before.
-    pub before: [Cell; CELLS],
+    /// What the owner held before the grant.
+    pub before: [CellState; CELLS],
     /// An attempt went unanswered: the client may have accepted it.
     pub unclear: bool,
 }
 
 impl OpenGrant {
     /// The wait that it ends.
-    pub fn key(&self) -> Wait {
+    pub(crate) fn key(&self) -> WaitKey {
         (self.process, self.file, self.range, self.mode)
     }
 }
 
-/// A claim about a host as it came in, for what is judged later.
+/// A received SM_NOTIFY or FREE_ALL about a host.
 #[derive(Clone, Debug)]
-pub struct Claim {
+pub(crate) struct HostReport {
     pub source: IpAddr,
     pub name: Name,
     /// `None` for FREE_ALL.
     pub state: Option<u32>,
-    /// The host that truly says so, if somebody does.
+    /// The host that honestly sent it; `None` if forged.
     pub speaker: Option<usize>,
-    /// When it came, moved by the time in which the store stalled.
+    /// When it was received, plus the time in which the store stalled.
     pub at: Ms,
 }
 
-pub struct Model {
-    /// As it is once everything so far is committed.
-    pub table: Picture,
-    /// As it is on the disk.
-    pub durable: Picture,
-    /// The decision that last took a byte from its owner against its will.
+pub(crate) struct Model {
+    /// The table when all decisions so far are committed.
+    pub table: LockGrid,
+    /// The table on disk.
+    pub durable: LockGrid,
+    /// The decision that last released a byte without its owner's UNLOCK.
     pub released_at: Vec<[[u64; CELLS]; FILES]>,
     /// Shares, by process and file.
-    pub shares: BTreeMap<(usize, usize), Shared>,
-    /// The decision that last took a share from its owner against its will.
+    pub shares: BTreeMap<(usize, usize), ModelShare>,
+    /// The decision that last released a share without its owner's UNSHARE.
     pub unshared_at: Vec<[u64; FILES]>,
     /// The decision that last did something for an owner on a file.
-    pub touched: Vec<[u64; FILES]>,
-    pub waiters: Vec<Waiting>,
-    /// As they were before the step that is judged.
-    pub waited: Vec<Waiting>,
+    pub touched_at: Vec<[u64; FILES]>,
+    pub waiters: Vec<ModelWaiter>,
+    /// The waiters before the current step.
+    pub waiters_before: Vec<ModelWaiter>,
     /// Since when a waiter could be granted.
-    pub grantable: BTreeMap<Wait, Ms>,
-    blocks: BTreeMap<Wait, Block>,
-    /// Waits that began in the step that is judged.
-    pub just_blocked: BTreeSet<Wait>,
+    pub grantable: BTreeMap<WaitKey, Ms>,
+    blocks: BTreeMap<WaitKey, WaitRecord>,
+    /// Waits that began in the current step.
+    pub blocked_in_step: BTreeSet<WaitKey>,
     pub grants: BTreeMap<GrantId, OpenGrant>,
-    /// With the decision before which it came.
-    pub asked: BTreeMap<RequestId, (Rc<Request>, u64)>,
-    /// Counts decisions.
+    /// Unanswered requests, with the number of decisions made before.
+    pub pending_requests: BTreeMap<RequestId, (Rc<Request>, u64)>,
+    /// The number of decisions.
     pub serial: u64,
     pub epoch: Epoch,
-    /// The last one that was committed, and so may have been told.
+    /// The last epoch that was committed, and so may be known to clients.
     pub epoch_told: Epoch,
     pub exact: bool,
-    /// Between a start from a roster and the end of its grace nothing says who holds what.
+    /// Between a start from a roster and the end of its grace, when the table is unknown.
     pub recovering: bool,
     pub grace_over: bool,
-    /// As it was before the step that is judged.
+    /// `grace_over` before the current step.
     pub grace_was_over: bool,
     pub started: Ms,
-    /// When the recovery window of this epoch began, moved by the time in which the store stalled.
+    /// When the recovery window of this epoch began, plus the time in which the store stalled.
     pub window: Option<Ms>,
-    /// When each host last reclaimed something in this epoch.
+    /// When each host last reclaimed something in this epoch, plus the time in which the store
+    /// stalled.
     pub reclaims: BTreeMap<usize, Ms>,
-    /// When the batch that is being committed was decided.
+    /// When the batch being committed was decided.
     pub commit_began: Ms,
-    /// Of this epoch.
+    /// The last answer to each probe in this epoch.
     pub probes: BTreeMap<(ClientId, Question), ProbeAnswer>,
-    /// States that the status monitors of hosts have answered.
-    pub vouched: BTreeSet<(ClientId, u32)>,
-    /// What was last said of any kernel of a host.
+    /// States that status monitors have reported.
+    pub reported_states: BTreeSet<(ClientId, u32)>,
+    /// The last answer about any kernel of a host.
     pub kernels: BTreeMap<ClientId, ProbeAnswer>,
     pub resets: BTreeSet<ClientId>,
     pub failed_notices: BTreeSet<ClientId>,
     pub notices: BTreeMap<NoticeId, ClientId>,
-    /// Notices of our own restart, and who has answered one.
-    pub owed: BTreeMap<NoticeId, ClientId>,
-    pub told: BTreeSet<ClientId>,
-    pub claims: Vec<Claim>,
-    /// The last reboot that was accepted of each host, by its state; and those on the disk.
+    /// Notices of this restart, and the clients that have answered one.
+    pub restart_notices: BTreeMap<NoticeId, ClientId>,
+    pub notified: BTreeSet<ClientId>,
+    pub host_reports: Vec<HostReport>,
+    /// The state of the last accepted reboot of each host; and the same on disk.
     pub accepted: BTreeMap<usize, u32>,
     pub accepted_durably: BTreeMap<usize, u32>,
-    /// The last batch that was seen on the disk.
+    /// The token of the last batch found on disk.
     pub token: Token,
-    /// The row of each host.
+    /// The client record of each host.
     pub rows: BTreeMap<usize, ClientId>,
-    /// The state each host was last known to be in.
+    /// The recorded NSM state of each host.
     pub states: BTreeMap<usize, u32>,
-    /// When a state of a host was last accepted to be gone.
+    /// When a reboot out of a state was last accepted.
     pub gone_states: BTreeMap<(usize, u32), Ms>,
-    /// Waits that a client gave up without a word: the protocol has no way to know.
+    /// Processes and files with a request that was given up without telling the server.
     pub abandoned: BTreeSet<(usize, usize)>,
     pub calm_restart: bool,
-    /// Locks, shares and waiters before the step that is judged.
+    /// Locks, shares and waiters before the current step.
     pub entries: usize,
-    /// Every id of a lock, share or client that was ever written, and every callback's.
+    /// Every id of a lock or client ever written.
     pub ids: BTreeSet<u64>,
-    /// Those of them that are in use.
+    /// The same, without those of released locks.
     pub lock_ids: BTreeSet<u64>,
     pub grant_ids: BTreeSet<GrantId>,
     pub owners: BTreeMap<Owner, Option<usize>>,
@@ -183,21 +184,21 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new(processes: usize) -> Self {
+    pub(crate) fn new(processes: usize) -> Self {
         Self {
-            table: blank(processes),
-            durable: blank(processes),
+            table: empty_grid(processes),
+            durable: empty_grid(processes),
             released_at: vec![[[0; CELLS]; FILES]; processes],
             shares: BTreeMap::new(),
             unshared_at: vec![[0; FILES]; processes],
-            touched: vec![[0; FILES]; processes],
+            touched_at: vec![[0; FILES]; processes],
             waiters: Vec::new(),
-            waited: Vec::new(),
+            waiters_before: Vec::new(),
             grantable: BTreeMap::new(),
             blocks: BTreeMap::new(),
-            just_blocked: BTreeSet::new(),
+            blocked_in_step: BTreeSet::new(),
             grants: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            pending_requests: BTreeMap::new(),
             serial: 0,
             epoch: Epoch(0),
             epoch_told: Epoch(0),
@@ -210,14 +211,14 @@ impl Model {
             reclaims: BTreeMap::new(),
             commit_began: 0,
             probes: BTreeMap::new(),
-            vouched: BTreeSet::new(),
+            reported_states: BTreeSet::new(),
             kernels: BTreeMap::new(),
             resets: BTreeSet::new(),
             failed_notices: BTreeSet::new(),
             notices: BTreeMap::new(),
-            owed: BTreeMap::new(),
-            told: BTreeSet::new(),
-            claims: Vec::new(),
+            restart_notices: BTreeMap::new(),
+            notified: BTreeSet::new(),
+            host_reports: Vec::new(),
             accepted: BTreeMap::new(),
             accepted_durably: BTreeMap::new(),
             token: Token(0),
@@ -235,46 +236,46 @@ impl Model {
         }
     }
 
-    /// What was in the server's memory is gone; what is on the disk is not.
-    pub fn server_died(&mut self) {
+    /// Forgets what the server had in memory only.
+    pub(crate) fn server_died(&mut self) {
         self.table = self.durable.clone();
         self.accepted = self.accepted_durably.clone();
         self.waiters.clear();
         self.grantable.clear();
         self.blocks.clear();
         self.grants.clear();
-        self.asked.clear();
+        self.pending_requests.clear();
         self.probes.clear();
         self.kernels.clear();
-        self.vouched.clear();
+        self.reported_states.clear();
         self.resets.clear();
         self.failed_notices.clear();
         self.notices.clear();
-        self.owed.clear();
-        self.told.clear();
-        self.claims.clear();
+        self.restart_notices.clear();
+        self.notified.clear();
+        self.host_reports.clear();
         self.reclaims.clear();
         self.window = None;
         self.gone_states.clear();
         self.states.clear();
     }
 
-    pub fn note_block(&mut self, wait: Wait, block: Block) {
+    pub(crate) fn note_block(&mut self, wait: WaitKey, block: WaitRecord) {
         self.blocks.insert(wait, block);
     }
 
-    /// Which wait a grant ends, and in which life of its host that wait began.
-    pub fn block_of(&self, grant: &Grant) -> (u64, u32) {
+    /// The wait that a grant ends, and the boot of the host that began it.
+    pub(crate) fn block_of(&self, grant: &Grant) -> (u64, u32) {
         let Some(open) = self.grants.get(&grant.id) else { return (0, 0) };
         let block = self.block(open.key());
         (block.id, block.life)
     }
 
-    pub fn block(&self, wait: Wait) -> Block {
+    pub(crate) fn block(&self, wait: WaitKey) -> WaitRecord {
         self.blocks.get(&wait).copied().unwrap_or_default()
     }
 }
 
-pub fn blank(processes: usize) -> Picture {
-    vec![[[Cell::default(); CELLS]; FILES]; processes]
+pub(crate) fn empty_grid(processes: usize) -> LockGrid {
+    vec![[[CellState::default(); CELLS]; FILES]; processes]
 }

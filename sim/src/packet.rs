@@ -1,10 +1,10 @@
-//! What travels, and beside it what is true: the server sees the first half of a `Request` only.
+//! Packets. The server sees all of a [`Request`] except its [`GroundTruth`].
 
 use std::net::IpAddr;
 use std::rc::Rc;
 
 use keeper::bytes::{Name, OwnerTag};
-use keeper::identity::{Lane, NoticeId};
+use keeper::identity::{NoticeId, OwnerNamespace};
 use keeper::range::Range;
 use keeper::request::{Access, Form, Mode};
 use keeper::step::{Grant, Reply};
@@ -12,7 +12,7 @@ use keeper::step::{Grant, Reply};
 use crate::host::Host;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Call {
+pub(crate) enum Call {
     Lock { file: usize, range: Range, mode: Mode, wait: bool, reclaim: bool, state: u32 },
     Test { file: usize, range: Range, mode: Mode },
     Unlock { file: usize, range: Range },
@@ -26,51 +26,51 @@ pub enum Call {
 }
 
 #[derive(Clone, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     pub call: Call,
     pub xid: u32,
     pub from: IpAddr,
     pub name: Name,
-    pub lane: Lane,
+    pub namespace: OwnerNamespace,
     pub number: u32,
     pub tag: OwnerTag,
     pub form: Form,
     pub monitored: bool,
     pub stateless: bool,
-    pub truth: Truth,
+    pub truth: GroundTruth,
 }
 
 impl Request {
-    /// Whether its source is an address of this host.
-    pub fn comes_from(&self, host: &Host) -> bool {
+    /// Whether the source is an address of this host.
+    pub(crate) fn comes_from(&self, host: &Host) -> bool {
         self.from == host.address || self.from == host.notice_address
     }
 }
 
-/// Who really sent it, and why.
+/// Who really sent a request, and for what.
 #[derive(Clone, Copy, Debug)]
-pub struct Truth {
+pub(crate) struct GroundTruth {
     pub host: usize,
     pub life: u32,
-    /// The process that waits for the answer.
+    /// The process that awaits the reply.
     pub process: Option<usize>,
-    /// Which wait of that process this LOCK belongs to: a real client cannot tell a grant of an
-    /// earlier wait from one of this, so the world keeps those ghosts out by this number.
+    /// The wait that this LOCK belongs to. A real client cannot tell a late grant of an earlier
+    /// wait from one of this; the world excludes those by this number.
     pub block: u64,
-    /// False for what an adversary, or a status monitor restarted in a container, makes up.
+    /// `false` if forged by an adversary, or sent by a status monitor restarted in a container.
     pub honest: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub(crate) enum Answer {
     Keeper(Reply),
-    /// The store is stalled (R5.4).
+    /// The store is stalled (B5.4).
     NoLocks,
 }
 
 #[derive(Clone, Debug)]
-pub enum ToHost {
-    /// `decided` numbers the keeper's decision: a repeat from the replay cache is old news.
+pub(crate) enum ToHost {
+    /// `decided` is the number of the decision: a reply from the duplicate request cache is old.
     Answer {
         request: Rc<Request>,
         answer: Answer,

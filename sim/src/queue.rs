@@ -1,14 +1,14 @@
-//! Virtual time: what happens next, and in which order when two things happen at once.
+//! The event queue: ordered by virtual time, then by insertion.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 /// Virtual milliseconds since the world began.
-pub type Ms = u64;
+pub(crate) type Ms = u64;
 
-pub const SECOND: Ms = 1000;
-pub const MINUTE: Ms = 60 * SECOND;
-pub const HOUR: Ms = 60 * MINUTE;
+pub(crate) const SECOND: Ms = 1000;
+pub(crate) const MINUTE: Ms = 60 * SECOND;
+pub(crate) const HOUR: Ms = 60 * MINUTE;
 
 struct Entry<E> {
     at: Ms,
@@ -17,7 +17,7 @@ struct Entry<E> {
 }
 
 impl<E> Ord for Entry<E> {
-    /// Reversed, because a heap gives its greatest first.
+    /// Reversed, because `BinaryHeap` pops the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.turn).cmp(&(self.at, self.turn))
     }
@@ -37,22 +37,22 @@ impl<E> PartialEq for Entry<E> {
 
 impl<E> Eq for Entry<E> {}
 
-pub struct Queue<E> {
+pub(crate) struct Queue<E> {
     heap: BinaryHeap<Entry<E>>,
     turn: u64,
 }
 
 impl<E> Queue<E> {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { heap: BinaryHeap::new(), turn: 0 }
     }
 
-    pub fn push(&mut self, at: Ms, event: E) {
+    pub(crate) fn push(&mut self, at: Ms, event: E) {
         self.turn += 1;
         self.heap.push(Entry { at, turn: self.turn, event });
     }
 
-    pub fn pop(&mut self) -> Option<(Ms, E)> {
+    pub(crate) fn pop(&mut self) -> Option<(Ms, E)> {
         self.heap.pop().map(|entry| (entry.at, entry.event))
     }
 }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn things_happen_in_order_of_time_and_then_of_arrival() {
+    fn events_are_ordered_by_time_and_then_by_insertion() {
         let mut queue = Queue::new();
         queue.push(5, 'c');
         queue.push(1, 'a');

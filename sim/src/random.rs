@@ -1,13 +1,13 @@
-//! The only source of chance: xoshiro256**, seeded by splitmix64. Written here so that a seed means
-//! the same run on every machine and for ever.
+//! The only random source: xoshiro256**, seeded by splitmix64. Implemented here so that a seed means
+//! the same run with every toolchain and dependency version.
 
 #[derive(Clone, Debug)]
-pub struct Random {
+pub(crate) struct Random {
     state: [u64; 4],
 }
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut x = seed;
         let state = std::array::from_fn(|_| {
             x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -19,7 +19,7 @@ impl Random {
         Self { state }
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         let result = self.state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
         let t = self.state[1] << 17;
         self.state[2] ^= self.state[0];
@@ -31,29 +31,29 @@ impl Random {
         result
     }
 
-    /// Less than `bound`; 0 if there is nothing less.
-    pub fn below(&mut self, bound: u64) -> u64 {
+    /// Uniform below `bound`; 0 if `bound` is 0.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64 }
     }
 
-    /// Both ends included.
-    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+    /// Uniform; both ends included.
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    pub fn index(&mut self, length: usize) -> usize {
+    pub(crate) fn index(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
-    pub fn percent(&mut self, chance: u64) -> bool {
+    pub(crate) fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }
 
-    pub fn per_mille(&mut self, chance: u64) -> bool {
+    pub(crate) fn per_mille(&mut self, chance: u64) -> bool {
         self.below(1000) < chance
     }
 
-    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.index(from.len())]
     }
 }

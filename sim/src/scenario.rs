@@ -1,23 +1,22 @@
-//! What a seed decides before anything happens: who lives in this world, how the server is
-//! configured, and how bad the weather is.
+//! What a seed decides before the first event: hosts, configuration of the server, fault rates.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use keeper::bytes::{Name, OwnerTag};
 use keeper::config::{Config, GraceMode, Limits, Unreachable, Verify};
-use keeper::identity::{Lane, Transport};
+use keeper::identity::{OwnerNamespace, Transport};
 use keeper::request::Form;
-use server::rpc::duplicates::Bounds;
+use server::rpc::duplicate_cache::CacheBounds;
 use store::Durability;
 
-use crate::host::{Doing, Host, Process};
+use crate::host::{Activity, Host, Process};
 use crate::queue::{MINUTE, Ms, SECOND};
 use crate::random::Random;
 
-/// What kind of client a host is; see protocol.md for where each habit was read or measured.
+/// The kind of client that a host is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum HostKind {
     Linux,
     /// Asynchronous forms over UDP; all processes share one owner tag.
     MacOs,
@@ -25,21 +24,21 @@ pub enum Kind {
     Netboot,
     /// Reserves whole files by SHARE and locks nothing.
     Windows,
-    /// Tells lies between its honest requests.
+    /// Sends forged requests between honest ones.
     Adversary,
-    /// Locks nothing; registers with SM_MON to hear of others.
+    /// Locks nothing; monitors other hosts by SM_MON.
     Watcher,
 }
 
-pub struct Scenario {
+pub(crate) struct Scenario {
     pub config: Config,
     pub durability: Durability,
-    pub duplicates: Bounds,
-    /// How many requests in a hundred must wait for a worker.
-    pub looks: u64,
-    /// Take a step after each input and check each answer on its own, or after a whole batch.
+    pub duplicates: CacheBounds,
+    /// Per cent of requests that wait for a worker (permission check).
+    pub worker_percent: u64,
+    /// Judge after each input, or after a whole batch.
     pub one_by_one: bool,
-    /// Chances in a thousand for each packet while the faults last.
+    /// Per mille of packets, during the faults.
     pub lose: u64,
     pub repeat: u64,
     pub delay: u64,
@@ -47,18 +46,18 @@ pub struct Scenario {
     pub fault_every: Ms,
     /// When the faults stop.
     pub calm_from: Ms,
-    /// Some worlds have a host that never comes back.
+    /// One host never comes back after a crash.
     pub dead_for_good: bool,
 }
 
-pub const FORGED_NUMBER: u32 = 99;
+pub(crate) const FORGED_NUMBER: u32 = 99;
 
-pub fn server_addresses() -> [IpAddr; 2] {
+pub(crate) fn server_addresses() -> [IpAddr; 2] {
     [IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2])]
 }
 
 impl Scenario {
-    pub fn draw(random: &mut Random) -> Self {
+    pub(crate) fn draw(random: &mut Random) -> Self {
         let limits = if random.percent(20) {
             Limits {
                 clients: 5,
@@ -97,12 +96,12 @@ impl Scenario {
         Self {
             config,
             durability: if random.percent(60) { Durability::Process } else { Durability::Power },
-            duplicates: Bounds {
+            duplicates: CacheBounds {
                 per_origin: if random.percent(30) { 40 } else { 4096 },
                 entries: if random.percent(20) { 60 } else { 10_000 },
                 bytes: 1 << 20,
             },
-            looks: if random.percent(50) { random.between(1, 30) } else { 0 },
+            worker_percent: if random.percent(50) { random.between(1, 30) } else { 0 },
             one_by_one: random.percent(80),
             lose: if bad { random.between(5, 60) } else { 0 },
             repeat: if bad { random.between(5, 60) } else { 10 },
@@ -113,49 +112,49 @@ impl Scenario {
         }
     }
 
-    /// Two hosts always, then some of the odd ones.
-    pub fn draw_hosts(random: &mut Random) -> (Vec<Host>, Vec<Process>) {
-        let tcp = |ours: IpAddr| Lane::new(ours, Transport::Tcp, 4);
-        let udp = |ours: IpAddr| Lane::new(ours, Transport::Udp, 4);
+    /// Two ordinary hosts, then a random choice of special ones.
+    pub(crate) fn draw_hosts(random: &mut Random) -> (Vec<Host>, Vec<Process>) {
+        let tcp = |ours: IpAddr| OwnerNamespace::new(ours, Transport::Tcp, 4);
+        let udp = |ours: IpAddr| OwnerNamespace::new(ours, Transport::Udp, 4);
         let [first, second] = server_addresses();
         let v4 = |last: u8| IpAddr::from([198, 51, 100, last]);
         let v6: IpAddr = IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 5]);
         let mut all = vec![
-            Host::new(Kind::Linux, "alice.example.com", v4(1), vec![tcp(first), tcp(second)]),
-            Host::new(Kind::Linux, "bob", v4(2), vec![tcp(first)]),
+            Host::new(HostKind::Linux, "alice.example.com", v4(1), vec![tcp(first), tcp(second)]),
+            Host::new(HostKind::Linux, "bob", v4(2), vec![tcp(first)]),
         ];
         if random.percent(60) {
-            // Two behind one address, and one name is the beginning of the other.
-            all.push(Host::new(Kind::Linux, "client1", v4(3), vec![tcp(first)]));
-            all.push(Host::new(Kind::Linux, "client10.example.com", v4(3), vec![tcp(second)]));
+            // Two hosts behind one address; one name is a prefix of the other.
+            all.push(Host::new(HostKind::Linux, "client1", v4(3), vec![tcp(first)]));
+            all.push(Host::new(HostKind::Linux, "client10.example.com", v4(3), vec![tcp(second)]));
         }
         if random.percent(40) {
-            let mut dual = Host::new(Kind::Linux, "erin.example.com", v4(5), vec![tcp(first)]);
+            let mut dual = Host::new(HostKind::Linux, "erin.example.com", v4(5), vec![tcp(first)]);
             dual.notice_address = v6;
             all.push(dual);
         }
         if random.percent(50) {
-            all.push(Host::new(Kind::MacOs, "frank.local", v4(6), vec![udp(first)]));
+            all.push(Host::new(HostKind::MacOs, "frank.local", v4(6), vec![udp(first)]));
         }
         if random.percent(35) {
-            all.push(Host::new(Kind::Netboot, "node7", v4(7), vec![tcp(second)]));
+            all.push(Host::new(HostKind::Netboot, "node7", v4(7), vec![tcp(second)]));
         }
         if random.percent(40) {
-            all.push(Host::new(Kind::Windows, "heidi", v4(8), vec![tcp(first)]));
-            all.push(Host::new(Kind::Windows, "ivan.example.com", v4(9), vec![tcp(second)]));
+            all.push(Host::new(HostKind::Windows, "heidi", v4(8), vec![tcp(first)]));
+            all.push(Host::new(HostKind::Windows, "ivan.example.com", v4(9), vec![tcp(second)]));
         }
         if random.percent(30) {
-            // Another machine that is called like one of the others.
-            all.push(Host::new(Kind::Linux, "bob", v4(12), vec![tcp(second)]));
+            // A second machine with the name of another.
+            all.push(Host::new(HostKind::Linux, "bob", v4(12), vec![tcp(second)]));
         }
         if random.percent(25) {
-            let mut later = Host::new(Kind::Linux, "bob", v4(22), vec![tcp(first)]);
+            let mut later = Host::new(HostKind::Linux, "bob", v4(22), vec![tcp(first)]);
             later.up = false;
             all[1].successor = Some(all.len());
             all.push(later);
         }
-        all.push(Host::new(Kind::Watcher, "watcher", v4(90), vec![udp(first)]));
-        all.push(Host::new(Kind::Adversary, "mallory", v4(66), vec![tcp(first)]));
+        all.push(Host::new(HostKind::Watcher, "watcher", v4(90), vec![udp(first)]));
+        all.push(Host::new(HostKind::Adversary, "mallory", v4(66), vec![tcp(first)]));
         let mut processes = Vec::new();
         for (index, host) in all.iter_mut().enumerate() {
             host.xid = random.next() as u32;
@@ -163,29 +162,37 @@ impl Scenario {
             if random.percent(5) {
                 host.state = u32::MAX - 2 * random.below(2) as u32;
             }
-            host.deaf = host.kind == Kind::Linux && random.percent(10);
+            host.deaf = host.kind == HostKind::Linux && random.percent(10);
             host.answers_old_state = random.percent(20);
-            host.firewalled = host.kind == Kind::Linux && random.percent(6);
+            host.firewalled = host.kind == HostKind::Linux && random.percent(6);
             host.drops_unknown = random.percent(15);
-            host.waits_only =
-                host.kind == Kind::Linux && random.percent(10) && !host.firewalled && !host.deaf;
+            host.waits_only = host.kind == HostKind::Linux
+                && random.percent(10)
+                && !host.firewalled
+                && !host.deaf;
             host.monitored = !random.percent(5);
             host.first_process = processes.len();
-            let each = if host.kind == Kind::Watcher { 0 } else { random.between(2, 3) as usize };
-            for lane in 0..host.lanes.len() {
+            let each =
+                if host.kind == HostKind::Watcher { 0 } else { random.between(2, 3) as usize };
+            for namespace in 0..host.namespaces.len() {
                 for number in 0..each {
                     let tag = match host.kind {
-                        Kind::MacOs => "macos lockd".to_owned(),
+                        HostKind::MacOs => "macos lockd".to_owned(),
                         _ => format!("{number}@{}", host.short_name()),
                     };
-                    processes.push(Process::new(index, lane, number as u32, OwnerTag::from(&*tag)));
+                    processes.push(Process::new(
+                        index,
+                        namespace,
+                        number as u32,
+                        OwnerTag::from(&*tag),
+                    ));
                 }
             }
-            if host.kind == Kind::Adversary {
-                // The identity under which it claims what it never had.
+            if host.kind == HostKind::Adversary {
+                // The identity for forged reclaims.
                 let tag = OwnerTag::from("forged");
                 let mut forger = Process::new(index, 0, FORGED_NUMBER, tag);
-                forger.doing = Doing::Finished;
+                forger.doing = Activity::Finished;
                 processes.push(forger);
             }
             host.last_process = processes.len();
@@ -194,18 +201,18 @@ impl Scenario {
     }
 }
 
-impl Kind {
-    pub fn form(self) -> Form {
-        if self == Kind::MacOs { Form::Message } else { Form::Call }
+impl HostKind {
+    pub(crate) fn form(self) -> Form {
+        if self == HostKind::MacOs { Form::Message } else { Form::Call }
     }
 
-    /// How long until an unanswered request is sent again.
-    pub fn patience(self) -> Ms {
-        if self == Kind::MacOs { 5 * SECOND } else { 10 * SECOND }
+    /// The retransmission timeout.
+    pub(crate) fn retransmit_after(self) -> Ms {
+        if self == HostKind::MacOs { 5 * SECOND } else { 10 * SECOND }
     }
 
-    /// How often a blocked lock is asked for again.
-    pub fn poll_every(self) -> Ms {
-        if self == Kind::MacOs { 20 * SECOND } else { 30 * SECOND }
+    /// The interval at which a blocked lock is requested again.
+    pub(crate) fn poll_every(self) -> Ms {
+        if self == HostKind::MacOs { 20 * SECOND } else { 30 * SECOND }
     }
 }

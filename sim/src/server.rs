@@ -1,6 +1,6 @@
-//! The simulated server process: start, stop and death, its clock, and the round of gathering inputs,
-//! deciding and committing. Packets in are in `server/reception.rs`, commits in `server/commit.rs`,
-//! messages out in `server/outgoing.rs`.
+//! The simulated server process: start, stop and crash, its timers, and the loop of taking the inbox,
+//! deciding and committing. Incoming packets are in `server/reception.rs`, commits in
+//! `server/commit.rs`, outgoing messages in `server/outgoing.rs`.
 
 mod commit;
 mod outgoing;
@@ -13,16 +13,16 @@ use keeper::time::Time;
 use server::engine::batch::Batch;
 use store::{Store, Token};
 
-pub use self::commit::CommitFault;
+pub(crate) use self::commit::CommitFault;
 
-use crate::engine::{Background, Decided, Engine, Input};
-use crate::judge::note::Note;
+use crate::engine::{DecidedBatch, Engine, Input, MessageTruth};
+use crate::judge::input::ObservedInput;
 use crate::network::DELAY_MAX;
 use crate::queue::{Ms, SECOND};
 use crate::world::{Event, Phase, World};
 
 impl World {
-    pub fn start_server(&mut self, life: u32) {
+    pub(crate) fn start_server(&mut self, life: u32) {
         if life != self.server.life || self.server.engine.is_some() {
             return;
         }
@@ -39,7 +39,7 @@ impl World {
         let mut engine = Engine::new(keeper, self.now, token, self.scenario.duplicates);
         let batch = engine.decider.take_batch();
         let step = step_of(&batch);
-        self.tell(|_| {
+        self.trace(|_| {
             format!(
                 "server starts, epoch {}, {:?}, {} hosts, {} locks",
                 epoch.0,
@@ -49,35 +49,35 @@ impl World {
             )
         });
         self.judge_start(&engine.decider.keeper, &saved, epoch, &step);
-        let mut decided = Decided::default();
-        let background = self.background(&step);
-        decided.join(batch, background);
+        let mut decided = DecidedBatch::default();
+        let truths = self.ground_truths(&step);
+        decided.join(batch, truths);
         self.server.engine = Some(engine);
         self.begin_commit(decided);
     }
 
-    pub fn crash_server(&mut self, power: bool) {
+    pub(crate) fn crash_server(&mut self, power: bool) {
         let Some(engine) = self.server.engine.take() else { return };
         self.fault(if power { "power loss" } else { "server kill" });
         if let Some(grace) = engine.decider.keeper.grace() {
-            self.tally.reach("double restart in grace");
+            self.coverage.reach("double restart in grace");
             if grace.exactness == keeper::change::Exactness::Roster {
-                self.tally.reach("kill inside a roster grace");
+                self.coverage.reach("kill inside a roster grace");
             }
         }
         let written = self.disk.written_token();
         if engine.stage.as_ref().is_some_and(|(stage, _)| stage.batch().token() == written) {
-            self.tally.reach("crash between write and reply");
+            self.coverage.reach("crash between write and reply");
         }
         let lost = if power { self.disk.lose_power(&mut self.random) } else { 0 };
-        self.tell(|_| match power {
-            true => format!("the server loses its power, and {lost} batches"),
+        self.trace(|_| match power {
+            true => format!("the server loses power, and {lost} batches"),
             false => "the server is killed".to_owned(),
         });
         self.server_is_down();
     }
 
-    pub fn server_is_down(&mut self) {
+    pub(crate) fn server_is_down(&mut self) {
         self.server.engine = None;
         self.server.open = false;
         self.server.life += 1;
@@ -86,7 +86,7 @@ impl World {
         let life = self.server.life;
         let outage = DELAY_MAX + self.random.between(500, 15 * SECOND);
         self.later(outage, Event::StartServer { life });
-        // Accidents come in pairs.
+        // Sometimes it crashes again soon after the start.
         if self.random.percent(25) {
             let pause = outage + self.random.between(1, 30 * SECOND);
             let power = self.random.percent(20);
@@ -94,13 +94,13 @@ impl World {
         }
     }
 
-    pub fn stop_server(&mut self) {
-        self.tell(|_| "the server is asked to stop".to_owned());
+    pub(crate) fn stop_server(&mut self) {
+        self.trace(|_| "the server is asked to stop".to_owned());
         self.input(Input::Stop);
     }
 
-    /// One more restart while nothing else goes wrong: everybody must get everything back.
-    pub fn restart_once(&mut self) {
+    /// One more restart, in the calm phase: every healthy client must get all its locks back.
+    pub(crate) fn restart_once(&mut self) {
         if self.server.engine.is_none() {
             return;
         }
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    pub fn input(&mut self, input: Input) {
+    pub(crate) fn input(&mut self, input: Input) {
         let now = self.now;
         if let Some(engine) = &mut self.server.engine {
             engine.push(input, now);
@@ -120,26 +120,26 @@ impl World {
         }
     }
 
-    pub fn wake_engine(&mut self) {
+    pub(crate) fn wake_engine(&mut self) {
         let life = self.server.life;
         if let Some(engine) = &mut self.server.engine
-            && !engine.gathering
+            && !engine.batch_due
             && engine.stage.is_none()
             && engine.unfresh_since.is_none()
             && !engine.inbox.is_empty()
         {
-            engine.gathering = true;
+            engine.batch_due = true;
             let pause = self.random.below(3);
-            self.later(pause, Event::Gather { life });
+            self.later(pause, Event::RunBatch { life });
         }
     }
 
-    /// Hands in what has gathered, takes the step, commits it.
-    pub fn gather(&mut self) {
+    /// Decides the inputs in the inbox, has each decision judged, and begins the commit.
+    pub(crate) fn run_batch(&mut self) {
         let wall_ms = self.wall_ms();
         let now = self.now;
         let Some(mut engine) = self.server.engine.take() else { return };
-        engine.gathering = false;
+        engine.batch_due = false;
         if engine.stage.is_some() || engine.unfresh_since.is_some() {
             self.server.engine = Some(engine);
             return;
@@ -147,52 +147,54 @@ impl World {
         let time = engine.time(now, wall_ms);
         let mut inputs = engine.inbox.take().into_iter().peekable();
         let together = if self.scenario.one_by_one { 1 } else { usize::MAX };
-        let mut decided = Decided::default();
+        let mut decided = DecidedBatch::default();
         let mut stops = false;
         while inputs.peek().is_some() {
             let mut notes = Vec::new();
             for input in inputs.by_ref().take(together) {
                 if stops {
-                    self.violate("R4.6", || "something is done after the clean stop".to_owned());
+                    self.violate("B4.17", || {
+                        "an input was handled after the clean stop".to_owned()
+                    });
                 }
                 stops |= matches!(input, Input::Stop);
-                if let Some(note) = Note::of(&input, &engine.decider.keeper) {
-                    self.tell_input(&note);
+                if let Some(note) = ObservedInput::of(&input, &engine.decider.keeper) {
+                    self.trace_input(&note);
                     notes.push(note);
                 }
                 engine.handle(input, time);
             }
-            if notes.iter().any(|note| matches!(note, Note::Timeout)) {
+            if notes.iter().any(|note| matches!(note, ObservedInput::Timeout)) {
                 self.judge_timer(&engine.decider.keeper, time);
             }
             let batch = engine.decider.take_batch();
             let step = step_of(&batch);
             self.judge(&engine.decider.keeper, &notes, &step, time);
-            let background = self.background(&step);
-            decided.join(batch, background);
+            let truths = self.ground_truths(&step);
+            decided.join(batch, truths);
         }
         self.server.engine = Some(engine);
         self.begin_commit(decided);
     }
 
-    fn background(&self, step: &Step) -> Vec<Background> {
+    fn ground_truths(&self, step: &Step) -> Vec<MessageTruth> {
         let decided = self.model.serial;
         let of = |message: &Message| {
             let (block, life) = match message {
                 Message::Grant(grant) => self.model.block_of(grant),
                 _ => (0, 0),
             };
-            Background { decided, block, life }
+            MessageTruth { decided, block, life }
         };
         step.messages.iter().map(of).collect()
     }
 
-    pub fn set_timer(&mut self) {
+    pub(crate) fn set_timer(&mut self) {
         let life = self.server.life;
         let now = self.now;
         let Some(engine) = &mut self.server.engine else { return };
         let Some(at) = engine.decider.keeper.poll_timeout() else { return };
-        // A timer that wants the fraction of a millisecond gets the whole.
+        // Rounded up to whole milliseconds.
         let at = engine.started + at.as_nanos().div_ceil(1_000_000) as Ms;
         let at = at.max(now);
         if engine.timer.is_none_or(|timer| at < timer || timer < now) {
@@ -201,7 +203,7 @@ impl World {
         }
     }
 
-    pub fn keeper_timer(&mut self) {
+    pub(crate) fn keeper_timer(&mut self) {
         let now = self.now;
         let Some(engine) = &mut self.server.engine else { return };
         if engine.timer.is_some_and(|timer| timer <= now) {
@@ -217,7 +219,7 @@ impl World {
     }
 }
 
-/// What a batch says, as one step of the keeper.
+/// The content of a batch as a step of the keeper.
 fn step_of(batch: &Batch) -> Step {
     Step {
         changes: batch.changes().to_vec(),

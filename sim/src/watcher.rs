@@ -1,20 +1,21 @@
-//! A registrant of SM_MON: comes, watches some names, goes.
+//! A host that registers with SM_MON for random names, and unregisters.
 
 use keeper::bytes::Name;
 
 use crate::packet::Call;
 use crate::queue::SECOND;
-use crate::scenario::Kind;
+use crate::scenario::HostKind;
 use crate::world::{Event, Phase, World};
 
 impl World {
-    pub fn watch(&mut self) {
+    pub(crate) fn watcher_acts(&mut self) {
         if self.phase >= Phase::WindingDown {
             return;
         }
         let pause = self.random.between(10 * SECOND, 60 * SECOND);
-        self.later(pause, Event::Watch);
-        let Some(watcher) = self.hosts.iter().position(|host| host.kind == Kind::Watcher) else {
+        self.later(pause, Event::WatcherActs);
+        let Some(watcher) = self.hosts.iter().position(|host| host.kind == HostKind::Watcher)
+        else {
             return;
         };
         if !self.hosts[watcher].up {

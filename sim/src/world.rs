@@ -1,5 +1,5 @@
-//! The world: everything that lives in it, and what happens next. One seed is one run; a run is one
-//! thread, and nothing in it asks the machine for time or chance.
+//! The world: its state, its events and the main loop. A run is one thread, and nothing in it reads
+//! the time or a random source of the machine.
 
 use std::rc::Rc;
 use std::sync::Weak;
@@ -8,9 +8,9 @@ use keeper::bytes::Handle;
 use keeper::identity::{ClientId, GrantId, HostKey};
 use keeper::request::{GrantAnswer, Question};
 
-use crate::ask;
+use crate::coverage::Coverage;
 use crate::disk::Disk;
-use crate::engine::{Answered, Engine, Received};
+use crate::engine::{AttemptKey, Engine, ReceivedRequest};
 use crate::host::{Host, Process};
 use crate::model::Model;
 use crate::network::{Direction, Link};
@@ -18,10 +18,12 @@ use crate::packet::{Request, ToHost};
 use crate::queue::{HOUR, MINUTE, Ms, Queue, SECOND};
 use crate::random::Random;
 use crate::scenario::Scenario;
-use crate::story::{Story, Violation};
-use crate::tally::Tally;
+use crate::trace::{Trace, Violation};
+use crate::translate;
 
-pub enum Event {
+/// What can happen next. An event of a process or host that has died meanwhile (`life`, `turn`) is
+/// ignored.
+pub(crate) enum Event {
     ToServer {
         request: Rc<Request>,
     },
@@ -30,44 +32,47 @@ pub enum Event {
         life: u32,
         message: ToHost,
     },
-    /// A small answer comes back to one of the server's attempts.
-    Answered {
+    /// A peer's answer to a callback or notice reaches the server.
+    AttemptAnswered {
         life: u32,
         host: usize,
-        what: Answered,
+        what: AttemptKey,
         answer: GrantAnswer,
     },
     AttemptTimedOut {
         life: u32,
-        what: Answered,
+        what: AttemptKey,
     },
-    Probed {
+    /// A status monitor has answered a probe, or the probe timed out.
+    StateProbeEnds {
         life: u32,
         client: ClientId,
         question: Question,
     },
-    /// The server looks at all its connections, or at those of a host that it asks about.
-    Connections {
+    /// The server checks all its connections.
+    ConnectionSweep {
         life: u32,
     },
-    Look {
+    /// The server checks the connections of a host that an inquiry is about.
+    InquiryRound {
         life: u32,
         id: u64,
     },
-    Witness {
+    /// The server checks its own connection to a lock holder.
+    MaintainWitness {
         life: u32,
         host: HostKey,
         alive: Weak<()>,
     },
-    /// A host reads and writes files.
-    Mount {
+    /// A host reads or writes a file.
+    FileAccess {
         host: usize,
         life: u32,
     },
     UserReset {
         host: usize,
     },
-    LeaseFresh {
+    LeaseRenewed {
         life: u32,
     },
 
@@ -78,27 +83,29 @@ pub enum Event {
         life: u32,
         power: bool,
     },
-    Gather {
+    /// The decider takes the inbox.
+    RunBatch {
         life: u32,
     },
-    Expire {
+    /// Requests that waited too long for a stalled store are refused or dropped.
+    ExpireStalled {
         life: u32,
     },
-    /// A worker has found out whether a caller may lock a file.
-    Looked {
+    /// A worker has checked whether a caller may lock a file.
+    PermissionChecked {
         life: u32,
-        received: Received,
+        received: ReceivedRequest,
     },
     KeeperTimer {
         life: u32,
     },
-    Write {
+    CommitAttempt {
         life: u32,
     },
-    Written {
+    CommitReturned {
         life: u32,
     },
-    Sync,
+    BackgroundSync,
 
     Think {
         process: usize,
@@ -112,10 +119,12 @@ pub enum Event {
         process: usize,
         turn: u64,
     },
-    Impatience {
+    /// A signal arrives while a LOCK is unanswered.
+    InterruptCall {
         request: Rc<Request>,
     },
-    Ghost {
+    /// A delayed packet of a dead kernel arrives.
+    StaleRequest {
         request: Rc<Request>,
     },
     Retransmit {
@@ -125,53 +134,54 @@ pub enum Event {
         host: usize,
         life: u32,
     },
+    /// A round of `sm-notify`.
     Announce {
         host: usize,
         life: u32,
         id: u64,
     },
 
-    Fault,
-    Mend {
+    InjectFault,
+    RepairLink {
         host: usize,
     },
-    Lie,
-    Watch,
-    Calm,
+    AdversaryActs,
+    WatcherActs,
+    StopFaults,
     RestartOnce,
     WindDown,
     CleanUp,
-    Verdict,
-    Idle,
+    FinalCheck,
+    IdleCheck,
 }
 
-/// What the seed does not decide.
+/// Options that the seed does not decide.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    pub story: bool,
-    /// Wall-clock jumps are on unless a twin run wants to know what they change (I13).
+    pub trace: bool,
+    /// No wall-clock jumps: for the twin run that checks I13.
     pub steady_wall: bool,
 }
 
 pub struct Outcome {
     pub events: u64,
     pub faults: u64,
-    pub tally: Tally,
+    pub coverage: Coverage,
     pub violation: Option<Violation>,
-    pub story: Vec<String>,
+    pub trace: Vec<String>,
 }
 
-pub struct Server {
+pub(crate) struct Server {
     pub life: u32,
     pub engine: Option<Engine>,
-    /// Sockets are open: the start is committed (I3).
+    /// Sockets are open, since the start was committed (I3).
     pub open: bool,
 }
 
-pub struct World {
+pub(crate) struct World {
     pub now: Ms,
     pub random: Random,
-    /// The wall clock has its own source of chance, so that a twin without jumps is the same run.
+    /// A random source of its own, so that a twin run without jumps draws the same numbers.
     wall: Random,
     wall_ms: u64,
     queue: Queue<Event>,
@@ -184,8 +194,8 @@ pub struct World {
     pub commit_fault: Option<crate::server::CommitFault>,
     pub server: Server,
     pub model: Model,
-    pub story: Story,
-    pub tally: Tally,
+    pub trace: Trace,
+    pub coverage: Coverage,
     pub faults: u64,
     pub violation: Option<Violation>,
     pub blocks: u64,
@@ -194,14 +204,14 @@ pub struct World {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub(crate) enum Phase {
     Faults,
     Calm,
     WindingDown,
     Over,
 }
 
-/// No seed needs more; one that does turns in circles.
+/// More than any seed needs: beyond it the run makes no progress.
 const EVENTS_MAX: u64 = 300_000;
 
 pub fn run(seed: u64, options: Options) -> Outcome {
@@ -210,21 +220,21 @@ pub fn run(seed: u64, options: Options) -> Outcome {
     while world.violation.is_none() && world.phase < Phase::Over {
         let Some((at, event)) = world.queue.pop() else { break };
         world.now = at;
-        world.happen(event);
+        world.handle(event);
         events += 1;
         if events > EVENTS_MAX {
-            world.violate("liveness", || "the world turns in circles".to_owned());
+            world.violate("liveness", || "the run makes no progress".to_owned());
         }
     }
     if let Some(violation) = world.violation.clone() {
-        world.tell(|_| format!("VIOLATION of {violation}"));
+        world.trace(|_| format!("VIOLATION of {violation}"));
     }
     Outcome {
         events,
         faults: world.faults,
-        tally: world.tally,
+        coverage: world.coverage,
         violation: world.violation,
-        story: world.story.lines.unwrap_or_default(),
+        trace: world.trace.lines.unwrap_or_default(),
     }
 }
 
@@ -250,8 +260,8 @@ impl World {
             commit_fault: None,
             server: Server { life: 0, engine: None, open: false },
             model: Model::new(processes.len()),
-            story: Story::new(options.story),
-            tally: Tally::default(),
+            trace: Trace::new(options.trace),
+            coverage: Coverage::default(),
             faults: 0,
             violation: None,
             blocks: 0,
@@ -262,17 +272,17 @@ impl World {
             scenario,
             random,
         };
-        world.tell(|w| w.describe());
+        world.trace(|w| w.describe());
         world.later(0, Event::StartServer { life: 0 });
         for process in 0..world.processes.len() {
             let pause = world.random.between(10, 5 * SECOND);
             world.later(pause, Event::Think { process, turn: 0 });
         }
-        world.later(5 * SECOND, Event::Fault);
-        world.later(7 * SECOND, Event::Lie);
-        world.later(3 * SECOND, Event::Watch);
-        world.later(2 * SECOND, Event::Sync);
-        world.later(world.scenario.calm_from, Event::Calm);
+        world.later(5 * SECOND, Event::InjectFault);
+        world.later(7 * SECOND, Event::AdversaryActs);
+        world.later(3 * SECOND, Event::WatcherActs);
+        world.later(2 * SECOND, Event::BackgroundSync);
+        world.later(world.scenario.calm_from, Event::StopFaults);
         world
     }
 
@@ -288,51 +298,55 @@ impl World {
         )
     }
 
-    pub fn later(&mut self, pause: Ms, event: Event) {
+    pub(crate) fn later(&mut self, pause: Ms, event: Event) {
         self.queue.push(self.now + pause, event);
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::ToServer { request } => self.arrive(request),
             Event::ToHost { host, life, message } => self.deliver(host, life, message),
-            Event::Answered { life, host, what, answer } => self.answered(life, host, what, answer),
+            Event::AttemptAnswered { life, host, what, answer } => {
+                self.answered(life, host, what, answer)
+            }
             Event::AttemptTimedOut { life, what } => self.attempt_timed_out(life, what),
-            Event::Probed { life, client, question } => {
+            Event::StateProbeEnds { life, client, question } => {
                 self.if_alive(life, |w| w.probe_ends(client, question));
             }
-            Event::Connections { life } => self.if_alive(life, Self::look_at_connections),
-            Event::Look { life, id } => self.if_alive(life, |w| w.look(id)),
-            Event::Witness { life, host, alive } => {
+            Event::ConnectionSweep { life } => self.if_alive(life, Self::sweep_connections),
+            Event::InquiryRound { life, id } => self.if_alive(life, |w| w.inquiry_round(id)),
+            Event::MaintainWitness { life, host, alive } => {
                 self.if_alive(life, |w| w.keep_witness(host, alive));
             }
-            Event::Mount { host, life } => self.mount(host, life),
+            Event::FileAccess { host, life } => self.mount(host, life),
             Event::UserReset { host } => self.reset_user_connections(host),
-            Event::LeaseFresh { life } => self.if_alive(life, Self::renew_lease),
+            Event::LeaseRenewed { life } => self.if_alive(life, Self::renew_lease),
             Event::StartServer { life } => self.start_server(life),
             Event::CrashServer { life, power } => {
                 if life == self.server.life && self.phase == Phase::Faults {
                     self.crash_server(power);
                 }
             }
-            Event::Gather { life } => self.if_alive(life, Self::gather),
-            Event::Expire { life } => self.if_alive(life, Self::expire),
-            Event::Looked { life, received } => self.if_alive(life, |w| w.looked(received)),
+            Event::RunBatch { life } => self.if_alive(life, Self::run_batch),
+            Event::ExpireStalled { life } => self.if_alive(life, Self::expire_stalled),
+            Event::PermissionChecked { life, received } => {
+                self.if_alive(life, |w| w.permission_checked(received))
+            }
             Event::KeeperTimer { life } => self.if_alive(life, Self::keeper_timer),
-            Event::Write { life } => self.if_alive(life, Self::write),
-            Event::Written { life } => self.if_alive(life, Self::written),
-            Event::Sync => {
+            Event::CommitAttempt { life } => self.if_alive(life, Self::attempt_and_report),
+            Event::CommitReturned { life } => self.if_alive(life, Self::commit_returned),
+            Event::BackgroundSync => {
                 self.disk.sync();
                 if self.phase < Phase::WindingDown {
                     let pause = self.random.between(500, 6 * SECOND);
-                    self.later(pause, Event::Sync);
+                    self.later(pause, Event::BackgroundSync);
                 }
             }
             Event::Think { process, turn } => self.if_turn(process, turn, Self::think),
             Event::Poll { process, turn } => self.if_turn(process, turn, Self::poll),
             Event::Signal { process, turn } => self.if_turn(process, turn, Self::signal),
-            Event::Impatience { request } => self.impatient(&request),
-            Event::Ghost { request } => self.haunt(&request),
+            Event::InterruptCall { request } => self.interrupt_call(&request),
+            Event::StaleRequest { request } => self.deliver_stale_request(&request),
             Event::Retransmit { request } => self.retransmit(request),
             Event::Boot { host, life } => {
                 if self.hosts[host].life == life {
@@ -344,16 +358,16 @@ impl World {
                     self.announce_round(host, id);
                 }
             }
-            Event::Fault => self.cause_a_fault(),
-            Event::Mend { host } => self.mend_link(host),
-            Event::Lie => self.lie(),
-            Event::Watch => self.watch(),
-            Event::Calm => self.calm_down(),
+            Event::InjectFault => self.inject_fault(),
+            Event::RepairLink { host } => self.repair_link(host),
+            Event::AdversaryActs => self.adversary_acts(),
+            Event::WatcherActs => self.watcher_acts(),
+            Event::StopFaults => self.calm_down(),
             Event::RestartOnce => self.restart_once(),
             Event::WindDown => self.wind_down(),
             Event::CleanUp => self.clean_up(),
-            Event::Verdict => self.verdict(),
-            Event::Idle => self.idle_verdict(),
+            Event::FinalCheck => self.final_check(),
+            Event::IdleCheck => self.idle_check(),
         }
     }
 
@@ -370,37 +384,37 @@ impl World {
         }
     }
 
-    pub fn winding_down(&self) -> bool {
+    pub(crate) fn winding_down(&self) -> bool {
         self.phase >= Phase::WindingDown
     }
 
-    /// Chances that exist only while the faults last.
-    pub fn chaos_per_mille(&self, chance: u64) -> u64 {
+    /// `chance` while faults are injected, else 0.
+    pub(crate) fn chaos_per_mille(&self, chance: u64) -> u64 {
         if self.phase == Phase::Faults { chance } else { 0 }
     }
 
-    pub fn fault(&mut self, what: &'static str) {
+    pub(crate) fn fault(&mut self, what: &'static str) {
         self.faults += 1;
-        self.tally.reach(what);
+        self.coverage.reach(what);
     }
 
-    pub fn tell(&mut self, text: impl FnOnce(&Self) -> String) {
-        if self.story.is_told() {
+    pub(crate) fn trace(&mut self, text: impl FnOnce(&Self) -> String) {
+        if self.trace.is_on() {
             let text = text(self);
-            self.story.line(self.now, &text);
+            self.trace.line(self.now, &text);
         }
     }
 
-    pub fn violate(&mut self, rule: &'static str, what: impl FnOnce() -> String) {
+    pub(crate) fn violate(&mut self, rule: &'static str, what: impl FnOnce() -> String) {
         if self.violation.is_none() {
             self.violation = Some(Violation { rule, what: what(), at: self.now });
         }
     }
 
-    /// What people's clocks show; it jumps, and nothing may depend on it (I13).
-    pub fn wall_ms(&mut self) -> u64 {
+    /// The wall clock. It jumps, and no decision may depend on it (I13).
+    pub(crate) fn wall_ms(&mut self) -> u64 {
         if !self.options.steady_wall && self.wall.per_mille(5) {
-            self.tally.reach("wall clock jump");
+            self.coverage.reach("wall clock jump");
             let jump = self.wall.below(48 * HOUR);
             let ahead = self.wall.percent(50);
             self.wall_ms =
@@ -409,22 +423,23 @@ impl World {
         self.wall_ms + self.now
     }
 
-    pub fn who(&self, process: usize) -> String {
+    pub(crate) fn who(&self, process: usize) -> String {
         let it = &self.processes[process];
         let host = &self.hosts[it.host];
-        let lane = if host.lanes.len() > 1 { format!("{}.", it.lane) } else { String::new() };
-        format!("{}/{lane}{}", host.short_name(), it.number)
+        let namespace =
+            if host.namespaces.len() > 1 { format!("{}.", it.namespace) } else { String::new() };
+        format!("{}/{namespace}{}", host.short_name(), it.number)
     }
 
-    pub fn file_of(&self, handle: &Handle) -> Option<usize> {
-        (0..crate::cells::FILES).find(|file| ask::handle(*file) == *handle)
+    pub(crate) fn file_of(&self, handle: &Handle) -> Option<usize> {
+        (0..crate::cells::FILES).find(|file| translate::handle(*file) == *handle)
     }
 
-    pub fn reachable(&self, host: usize) -> bool {
+    pub(crate) fn reachable(&self, host: usize) -> bool {
         self.hosts[host].up && self.links[host].carries_both_ways()
     }
 
-    pub fn send_to_server(&mut self, request: &Rc<Request>) {
+    pub(crate) fn send_to_server(&mut self, request: &Rc<Request>) {
         let link = &self.links[request.truth.host];
         let sent = link.send(Direction::ToServer, &mut self.random);
         self.faults += sent.faults;
@@ -433,7 +448,7 @@ impl World {
         }
     }
 
-    pub fn send_to_host(&mut self, host: usize, life: u32, message: ToHost) {
+    pub(crate) fn send_to_host(&mut self, host: usize, life: u32, message: ToHost) {
         let sent = self.links[host].send(Direction::ToHost, &mut self.random);
         self.faults += sent.faults;
         for pause in sent.copies.into_iter().flatten() {
@@ -441,33 +456,33 @@ impl World {
         }
     }
 
-    pub fn send_grant_answer(
+    pub(crate) fn send_grant_answer(
         &mut self,
         host: usize,
         grant: GrantId,
         attempt: u32,
         answer: GrantAnswer,
     ) {
-        self.send_answer(host, Answered::Grant(grant, attempt), answer);
+        self.send_answer(host, AttemptKey::Grant(grant, attempt), answer);
     }
 
-    pub fn send_small_answer(&mut self, host: usize, what: Answered) {
+    pub(crate) fn send_small_answer(&mut self, host: usize, what: AttemptKey) {
         self.send_answer(host, what, GrantAnswer::Accepted);
     }
 
-    fn send_answer(&mut self, host: usize, what: Answered, answer: GrantAnswer) {
+    fn send_answer(&mut self, host: usize, what: AttemptKey, answer: GrantAnswer) {
         let sent = self.links[host].send(Direction::ToServer, &mut self.random);
         self.faults += sent.faults;
         let life = self.server.life;
         for pause in sent.copies.into_iter().flatten() {
-            self.later(pause, Event::Answered { life, host, what, answer });
+            self.later(pause, Event::AttemptAnswered { life, host, what, answer });
         }
     }
 
-    /// The faults stop; the hosts go on.
+    /// Ends the faults; the hosts continue.
     fn calm_down(&mut self) {
         self.phase = Phase::Calm;
-        self.tell(|_| "the faults stop".to_owned());
+        self.trace(|_| "the faults stop".to_owned());
         for host in 0..self.hosts.len() {
             self.links[host].heal();
             self.hosts[host].healthy_since = self.now;
@@ -481,10 +496,10 @@ impl World {
 
     fn wind_down(&mut self) {
         self.phase = Phase::WindingDown;
-        self.tell(|_| "everybody gives back what it holds".to_owned());
+        self.trace(|_| "every process gives back what it holds".to_owned());
         for minutes in [6, 10, 14] {
             self.later(minutes * MINUTE, Event::CleanUp);
         }
-        self.later(20 * MINUTE, Event::Verdict);
+        self.later(20 * MINUTE, Event::FinalCheck);
     }
 }

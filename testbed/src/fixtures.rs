@@ -1,5 +1,5 @@
-//! Stores that released versions wrote, kept in `crates/store/tests/fixtures/VERSION/NAME`; the
-//! README there says what is in each.
+//! Stores written by released versions, in `crates/store/tests/fixtures/VERSION/NAME`; see the README
+//! there.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/store/tests/fixtures");
-/// Directories of an embedded fixture that are a server's own.
+/// The directories of an embedded fixture.
 const DIRECTORIES: [&str; 2] = ["state", "run"];
 /// The lengths of files whose trailing zeros are not kept.
 const LENGTHS: &str = "lengths.txt";
-/// So many zeros are room for batches, not the end of one.
-const ROOM: usize = 4096;
-/// What a running server locks; empty, and made anew by the next.
+/// At least this many trailing zeros are preallocated space, not part of a record.
+const PREALLOCATED_MIN: usize = 4096;
+/// The lock file of a running server: empty, and created by the next.
 const LOCK: &str = "lock";
 
 /// One store of one version.
@@ -38,17 +38,17 @@ impl Fixture {
         Ok(all)
     }
 
-    /// Those in directories.
+    /// Fixtures of the embedded store.
     pub fn embedded() -> Result<Vec<Self>> {
         Ok(Self::all()?.into_iter().filter(|one| one.path.join("state").exists()).collect())
     }
 
-    /// Those in a dump of PostgreSQL.
+    /// Fixtures of the PostgreSQL store.
     pub fn postgres() -> Result<Vec<Self>> {
         Ok(Self::all()?.into_iter().filter(|one| one.path.join("dump.sql").exists()).collect())
     }
 
-    /// A file of it that is text.
+    /// One of its text files.
     pub fn text(&self, name: &str) -> Result<String> {
         let path = self.path.join(name);
         fs::read_to_string(&path).with_context(|| path.display().to_string())
@@ -74,7 +74,7 @@ impl Fixture {
             for file in files(&to.join(directory))? {
                 let bytes = fs::read(&file)?;
                 let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-                if bytes.len() - written >= ROOM {
+                if bytes.len() - written >= PREALLOCATED_MIN {
                     let name = file.strip_prefix(to)?.display();
                     lengths += &format!("{name} {}\n", bytes.len());
                     fs::write(&file, &bytes[..written])?;
@@ -86,7 +86,7 @@ impl Fixture {
     }
 }
 
-/// Git keeps no modes; a server refuses secrets that others can read.
+/// Sets the modes that Git does not keep: a server refuses secrets that others can read.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     fs::set_permissions(to, fs::Permissions::from_mode(0o700))?;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// One at a time: tests of one program run side by side.
+/// Serializes installations: the tests of one program run in parallel.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
 /// Installs what is missing; needs root only then.
@@ -46,8 +46,8 @@ fn apt_get(arguments: &[&str], packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// While it lives, installing a package starts no daemon: rpcbind and its like would take the
-/// ports that are to be tested.
+/// While it lives, installing a package starts no daemon: rpcbind and others would take the ports
+/// under test.
 struct NoDaemons {
     ours: bool,
 }

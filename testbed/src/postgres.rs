@@ -1,8 +1,7 @@
-//! Debian's PostgreSQL in a directory of its own, for as long as a test wants it.
+//! Debian's PostgreSQL in a temporary directory.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,43 +11,43 @@ use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::packages;
+use crate::process::tail;
+use crate::server::free_port;
 
-/// Where Debian puts what is not for everybody's path, one directory for each version.
+/// Programs that are not in `PATH`, in one directory for each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
 const USER: &str = "postgres";
 
-/// How a server is started.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Where its data goes; a temporary directory if nothing is said.
+    /// The data directory; temporary by default.
     pub data: Option<PathBuf>,
-    /// Where its log of changes goes; with the data if nothing is said.
+    /// The directory of the write-ahead log; in the data directory by default.
     pub wal: Option<PathBuf>,
-    /// Also on a free port of loopback.
+    /// Listen on a free port of loopback, too.
     pub tcp: bool,
-    /// Syncs to the disk, as a real one does.
+    /// Sync to disk, as in production.
     pub fsync: bool,
-    /// Lines for its configuration.
+    /// More lines for `postgresql.conf`.
     pub config: Vec<String>,
 }
 
-/// How a server is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Transactions are broken off, and what is committed is put in order.
+    /// Aborts transactions and shuts down cleanly.
     Fast,
-    /// As if the power had gone: the next start recovers from the log.
+    /// Aborts without a checkpoint: the next start recovers from the log.
     Immediate,
 }
 
-/// A server, and with it everything that it wrote, gone when dropped.
+/// A server; stopped and deleted when dropped.
 pub struct Server {
     tools: PathBuf,
-    /// Sockets and log; removed with it.
+    /// Sockets and log.
     home: TempDir,
     data: PathBuf,
     port: Option<u16>,
-    /// Kept for the next one.
+    /// Keeps the template for the next server.
     _template: Option<Arc<TempDir>>,
 }
 
@@ -96,7 +95,7 @@ impl Server {
         Ok(server)
     }
 
-    /// After a [`Server::stop`], or after it died by itself.
+    /// After a [`Server::stop`], or after it ended by itself.
     pub fn start_again(&self) -> Result<()> {
         run(self.control().args(["--wait", "--timeout=60", "start"]))
             .with_context(|| format!("pg_ctl start: {}", self.log()))
@@ -110,7 +109,7 @@ impl Server {
         run(self.control().args(["--wait", "--timeout=60", mode, "stop"])).context("pg_ctl stop")
     }
 
-    /// As the administrator, over the unix socket.
+    /// The administrator's URL, over the unix socket.
     pub fn url(&self) -> String {
         self.url_for(USER)
     }
@@ -120,7 +119,7 @@ impl Server {
         format!("host={} port={port} user={role} dbname=postgres", self.home.path().display())
     }
 
-    /// Over TCP, if it was started so.
+    /// The URL over TCP, if [`Options::tcp`] is set.
     pub fn tcp_url(&self) -> Option<String> {
         self.port.map(|port| format!("postgres://{USER}@127.0.0.1:{port}/postgres"))
     }
@@ -129,7 +128,7 @@ impl Server {
         self.port
     }
 
-    /// What statements give back: rows as lines, columns apart by `|`.
+    /// The result of statements: rows as lines, columns separated by `|`.
     pub fn psql(&self, sql: &str) -> Result<String> {
         let mut child = as_owner(&self.tools.join("psql"))
             .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"])
@@ -139,12 +138,12 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()?;
         if let Some(mut input) = child.stdin.take() {
-            // If it ends early it says why.
+            // If psql ends early, its standard error says why.
             let _ = writeln!(input, "{sql};");
         }
         let output = child.wait_with_output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "psql: {sql}: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "psql: {sql}: {errors}");
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 
@@ -165,12 +164,9 @@ impl Server {
         Ok(lines.join("\n").trim().to_owned() + "\n")
     }
 
-    /// The end of what it has logged.
+    /// The end of its log.
     pub fn log(&self) -> String {
-        let text = fs::read(self.home.path().join("log")).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let lines: Vec<&str> = text.lines().rev().take(15).collect();
-        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+        tail(&self.home.path().join("log"), 15)
     }
 
     fn control(&self) -> Command {
@@ -183,13 +179,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Also where nobody knows whether it runs: a server must not outlive its directory.
+        // Whether or not it runs: a server must not outlive its directory.
         let _ = run(self.control().args(["--wait", "--timeout=20", "--mode=immediate", "stop"]));
     }
 }
 
-/// A data directory that others are copied from, because making one takes seconds. Gone with the last
-/// server that came of it.
+/// A data directory to copy, because initdb takes seconds. Deleted with the last server that uses it.
 fn template(tools: &Path) -> Result<Arc<TempDir>> {
     static TEMPLATE: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
     let mut template = TEMPLATE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -214,7 +209,7 @@ fn initialise(tools: &Path, data: &Path, wal: Option<&Path>) -> Result<()> {
     run(&mut initdb).context("initdb")
 }
 
-/// Makes a directory the server's own.
+/// Makes the server's user the owner of a directory.
 pub fn give(directory: &Path) -> Result<()> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
     if is_root()? {
@@ -260,12 +255,8 @@ fn number(arguments: &[&str]) -> Result<u32> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().parse()?)
 }
 
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
 fn run(command: &mut Command) -> Result<()> {
-    // Into nowhere, not into pipes: what the server inherits stays open as long as it runs.
+    // Not into pipes: the server inherits them, and they would stay open.
     let status =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
     ensure!(status.success(), "{command:?} ended with {status}");

@@ -1,4 +1,6 @@
-//! `cargo xtask`: how the project is tested and measured.
+//! `cargo xtask`: tests, checks, benchmarks and packages.
+
+#![warn(unreachable_pub)]
 
 mod mutants;
 mod package;
@@ -15,12 +17,12 @@ usage: cargo xtask COMMAND
   test [RING...]            everything CI runs, or only these rings: lints unit cost sim mutants fuzz e2e
   e2e [--short] [STEP...]   the drill with real Linux kernels in virtual machines
   fuzz [--seconds N]        every fuzz target for N seconds (8)
-  sim [--seeds N] [--seed S]  the keeper in a simulated world; one seed is told as a story
-  mutants [NAME...]         every deliberate mistake of sim/mutants must be convicted by its judge
-  mutants --refresh         lists those whose text is no longer in the tree
+  sim [--seeds N] [--seed S]  the simulator; --seed prints the trace of one run
+  mutants [NAME...]         every mutant of sim/mutants must be caught by the story, judge or test it names
+  mutants --refresh         lists those that no longer apply to the tree
   mutants --random N [PACKAGE [FILE...]]  N mutants by cargo-mutants, of the keeper or another crate
-  package [--check]         the Debian package, with man pages and completions; --check installs it in a root of its own
-  bench [--check] [...]     speed beside NFS-Ganesha's; --check asserts the bars";
+  package [--check]         the Debian package, with man pages and completions; --check installs it into a temporary root
+  bench [--check] [...]     throughput beside NFS-Ganesha's; --check asserts the targets";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,13 +1,13 @@
-//! `cargo xtask mutants`: deliberate mistakes that a story, a judge of the simulator or a
-//! unit test must convict.
+//! `cargo xtask mutants`: deliberate mistakes that a story, a judge of the simulator or a unit test
+//! must catch.
 //!
-//! The semantic ones are files in `sim/mutants` ([`mutant`]). Each is applied to a copy of the tree
-//! ([`tree`]), built incrementally in one target directory, and shown to its judge alone: a mutant
-//! that only another test notices counts as missed. Random ones are made by cargo-mutants
-//! ([`random`]).
+//! Semantic mutants are files in `sim/mutants` ([`mutant`]). Each is applied to a copy of the tree
+//! ([`tree`]), built incrementally in one target directory, and run against the story, judge or test
+//! that it names: one that only another test catches counts as missed. Random mutants come from
+//! cargo-mutants ([`random`]).
 
 mod mutant;
-pub mod random;
+pub(crate) mod random;
 mod tree;
 
 use std::time::Instant;
@@ -19,11 +19,11 @@ use mutant::{Judge, Mutant};
 use tree::Tree;
 
 const DIR: &str = "sim/mutants";
-/// CI judges so many in each run, others with each commit.
+/// The number checked in each run of CI; which ones depends on the commit.
 const SAMPLE: usize = 8;
 
-/// Judges the mutants named, or all.
-pub fn check(names: &[&str]) -> Result<()> {
+/// Checks the named mutants, or all.
+pub(crate) fn check(names: &[&str]) -> Result<()> {
     let mut mutants = applicable()?;
     if let Some(unknown) = names.iter().find(|name| !mutants.iter().any(|m| m.name == **name)) {
         bail!("{DIR}/{unknown}.toml does not exist");
@@ -32,8 +32,8 @@ pub fn check(names: &[&str]) -> Result<()> {
     judge_all(&mutants)
 }
 
-/// Judges a few mutants, chosen by the commit and spread over all of them.
-pub fn check_sample() -> Result<()> {
+/// Checks a sample, chosen by the commit and spread over all mutants.
+pub(crate) fn check_sample() -> Result<()> {
     let mutants = applicable()?;
     let chosen = sample(mutants.len(), commit_number());
     let mutants: Vec<Mutant> = mutants
@@ -45,13 +45,13 @@ pub fn check_sample() -> Result<()> {
 }
 
 /// Lists the mutants that no longer apply to the tree.
-pub fn refresh() -> Result<()> {
+pub(crate) fn refresh() -> Result<()> {
     let count = applicable()?.len();
     println!("{count} mutants apply");
     Ok(())
 }
 
-/// All mutants, or an error that lists those whose text is no longer in its function.
+/// All mutants; an error lists those whose text is no longer in the named function.
 fn applicable() -> Result<Vec<Mutant>> {
     let mutants = Mutant::all(DIR)?;
     ensure!(!mutants.is_empty(), "{DIR} is empty");
@@ -66,13 +66,13 @@ fn applicable() -> Result<Vec<Mutant>> {
     Ok(mutants)
 }
 
-/// A number that differs from commit to commit, so that samples move over all mutants with time.
+/// A number that differs between commits, so that the samples cover all mutants over time.
 fn commit_number() -> usize {
     let commit = output("git", &["rev-parse", "--short=8", "HEAD"]);
     u64::from_str_radix(commit.trim(), 16).unwrap_or(0) as usize
 }
 
-/// The places of `SAMPLE` mutants of `count`.
+/// The indices of `SAMPLE` out of `count` mutants.
 fn sample(count: usize, number: usize) -> Vec<usize> {
     let size = SAMPLE.min(count);
     (0..size).map(|at| (number + at * count / size) % count).collect()
@@ -81,18 +81,18 @@ fn sample(count: usize, number: usize) -> Vec<usize> {
 fn judge_all(mutants: &[Mutant]) -> Result<()> {
     let tree = Tree::copy()?;
     let mut missed = Vec::new();
-    println!("{:<28} {:<76} {:>4}  what goes wrong", "mutant", "convicted by", "s");
+    println!("{:<28} {:<76} {:>4}  mistake", "mutant", "caught by", "s");
     for mutant in mutants {
         let start = Instant::now();
-        let convicted = judge(&tree, mutant).with_context(|| mutant.name.clone())?;
+        let caught_by = judge(&tree, mutant).with_context(|| mutant.name.clone())?;
         println!(
             "{:<28} {:<76} {:>4.0}  {}",
             mutant.name,
-            convicted.as_deref().unwrap_or("MISSED"),
+            caught_by.as_deref().unwrap_or("MISSED"),
             start.elapsed().as_secs_f64(),
             mutant.what
         );
-        if convicted.is_none() {
+        if caught_by.is_none() {
             missed.push(mutant.name.as_str());
         }
     }
@@ -101,7 +101,7 @@ fn judge_all(mutants: &[Mutant]) -> Result<()> {
     Ok(())
 }
 
-/// What convicts a mutant, or `None`. For a file that names no judge, lists those it could name.
+/// What catches a mutant, or `None`. For a file that names nothing, lists the candidates.
 fn judge(tree: &Tree, mutant: &Mutant) -> Result<Option<String>> {
     let trial = tree.apply(mutant)?;
     match mutant.judge()? {

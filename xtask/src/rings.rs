@@ -1,5 +1,5 @@
-//! The rings of `cargo xtask test`, from the quickest judge to the strictest. A ring that cannot
-//! run has failed: nothing is skipped in silence.
+//! The rings of `cargo xtask test`, from the quickest to the most thorough. A ring that cannot run
+//! has failed: nothing is skipped silently.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -9,11 +9,11 @@ use anyhow::{Context as _, Result, ensure};
 use crate::mutants;
 use crate::shell::{enter_root, output, run, run_tests, run_with};
 
-pub const FUZZ_SECONDS: u32 = 8;
+pub(crate) const FUZZ_SECONDS: u32 = 8;
 /// The full form is 20,000.
 const SIM_SEEDS: &str = "1500";
 const FUZZ_DIR: &str = "fuzz";
-/// What CI should take from nothing on two cores, and what it must not exceed.
+/// The expected and the maximum duration of CI, from a clean tree on two cores.
 const MINUTES_WARN: f64 = 40.0;
 const MINUTES_MAX: f64 = 75.0;
 
@@ -29,12 +29,10 @@ const RINGS: [Ring; 7] = [
     ("e2e", || e2e(&["--short"])),
 ];
 
-/// Runs the rings named, or all, and goes on after one that fails.
+/// Runs the named rings, or all; continues after a failure.
 fn run_rings(wanted: &[&str]) -> Result<Vec<(&'static str, Result<()>, f64)>> {
     if let Some(unknown) = wanted.iter().find(|name| !RINGS.iter().any(|ring| ring.0 == **name)) {
-        anyhow::bail!(
-            "no ring is called {unknown}; there are lints unit cost sim mutants fuzz e2e"
-        );
+        anyhow::bail!("unknown ring {unknown}; there are lints unit cost sim mutants fuzz e2e");
     }
     enter_root()?;
     let chosen = RINGS.iter().filter(|ring| wanted.is_empty() || wanted.contains(&ring.0));
@@ -50,7 +48,7 @@ fn run_rings(wanted: &[&str]) -> Result<Vec<(&'static str, Result<()>, f64)>> {
         .collect())
 }
 
-pub fn test(wanted: &[&str]) -> ExitCode {
+pub(crate) fn test(wanted: &[&str]) -> ExitCode {
     let results = match run_rings(wanted) {
         Ok(results) => results,
         Err(error) => {
@@ -84,8 +82,8 @@ pub fn test(wanted: &[&str]) -> ExitCode {
     if failed == 0 && !too_slow { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What a change is judged by before anything else: no root, no packages, a minute when warm.
-pub fn quick() -> Result<()> {
+/// The first check of a change: needs no root and no packages, and takes a minute when warm.
+pub(crate) fn quick() -> Result<()> {
     enter_root()?;
     let steps: [Ring; 5] = [
         ("fmt", || run("cargo", &["fmt", "--all", "--check"])),
@@ -94,7 +92,7 @@ pub fn quick() -> Result<()> {
         ("stories and unit tests", || {
             let packages = QUICK_PACKAGES.iter().flat_map(|name| ["--package", name]);
             let tests = ["test", "--profile", "quick", "--lib", "--test", "stories"];
-            // These talk to rpcbind and statd of Debian, which root installs.
+            // These need Debian's rpcbind and statd, which only root can install.
             let skipped = ["callbacks::tests", "liveness::tests", "peer::tests"];
             let skipped = skipped.into_iter().flat_map(|name| ["--skip", name]);
             run_tests(
@@ -116,7 +114,7 @@ pub fn quick() -> Result<()> {
     Ok(())
 }
 
-/// Their library tests need nothing of the machine and end in seconds.
+/// Crates whose library tests need no setup and take seconds.
 const QUICK_PACKAGES: &[&str] =
     &["lockkeeper-wire", "lockkeeper-keeper", "lockkeeper-store", "lockkeeper-server", "xtask"];
 
@@ -127,7 +125,9 @@ fn clippy() -> Result<()> {
 fn lints() -> Result<()> {
     run("cargo", &["fmt", "--all", "--check"])?;
     clippy()?;
-    // There, nothing of an operating system is to be had: no clock, no sockets, no randomness.
+    let docs = ["doc", "--workspace", "--no-deps", "--document-private-items"];
+    run_with("cargo", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
+    // A target without clock, sockets and randomness: proves that the keeper uses none.
     run("rustup", &["target", "add", WASM])?;
     run("cargo", &["build", "--package", "lockkeeper-keeper", "--target", WASM])
 }
@@ -139,7 +139,7 @@ fn unit() -> Result<()> {
     run_tests(&["test", "--workspace", "--no-fail-fast"])
 }
 
-/// What judges us in the tests of the crates.
+/// Programs that the tests of the crates use.
 const UNIT_PACKAGES: &[&str] = &[
     "chromium",
     "chromium-driver",
@@ -164,8 +164,8 @@ const UNIT_PACKAGES: &[&str] = &[
     "util-linux",
 ];
 
-/// The targets need a nightly feature of the compiler, which this variable allows on any.
-pub fn fuzz(seconds: u32) -> Result<()> {
+/// Fuzz targets need a nightly compiler feature; `RUSTC_BOOTSTRAP` enables it on stable.
+pub(crate) fn fuzz(seconds: u32) -> Result<()> {
     if !output("cargo", &["fuzz", "--version"]).contains("cargo-fuzz") {
         run("cargo", &["install", "cargo-fuzz", "--locked"])?;
     }
@@ -182,28 +182,28 @@ pub fn fuzz(seconds: u32) -> Result<()> {
     Ok(())
 }
 
-/// Instructions, not seconds: they do not depend on the machine, so CI can judge them.
+/// Counts instructions, which, unlike time, do not depend on the machine.
 fn cost() -> Result<()> {
     testbed::packages::install(&["valgrind"])?;
     let bench = ["bench", "--profile", "release", "--package", "lockkeeper-keeper"];
     run("cargo", &[&bench[..], &["--", "--instructions", "--check"]].concat())
 }
 
-/// The keeper through crashes, losses and lies: one seed is one run.
-pub fn sim(arguments: &[&str]) -> Result<()> {
+/// The simulator.
+pub(crate) fn sim(arguments: &[&str]) -> Result<()> {
     let simulator = ["run", "--release", "--package", "lockkeeper-sim", "--"];
     run("cargo", &[&simulator[..], arguments].concat())
 }
 
-pub fn e2e(arguments: &[&str]) -> Result<()> {
-    run("cargo", &["build", "--release", "--package", "lockkeeper"])?;
+pub(crate) fn e2e(arguments: &[&str]) -> Result<()> {
+    run("cargo", &["build", "--release", "--package", "lockkeeper-cli"])?;
     let drill = ["run", "--release", "--package", "lockkeeper-e2e"];
     let server = ["--", "--server", "target/release/lockkeeper"];
     run("cargo", &[&drill[..], &server, arguments].concat())
 }
 
-pub fn bench(arguments: &[&str]) -> Result<()> {
-    run("cargo", &["build", "--profile", "dist", "--package", "lockkeeper"])?;
+pub(crate) fn bench(arguments: &[&str]) -> Result<()> {
+    run("cargo", &["build", "--profile", "dist", "--package", "lockkeeper-cli"])?;
     let compare = ["run", "--profile", "dist", "--package", "lockkeeper-bench", "--", "compare"];
     let server = "target/dist/lockkeeper";
     let ours = ["--async-metadata", "--power", "--postgres", "--lockkeeper", server];

@@ -1,21 +1,25 @@
-//! Running programs.
+//! Running external programs.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// The commands know files by their paths in the tree.
-pub fn enter_root() -> Result<()> {
+/// Changes to the root of the workspace, to which all paths are relative.
+pub(crate) fn enter_root() -> Result<()> {
     Ok(std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?)
 }
 
-/// Runs a program to its end, with its output where ours goes.
-pub fn run(program: &str, arguments: &[&str]) -> Result<()> {
+/// Runs a program to completion, with inherited output.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<()> {
     run_with(program, arguments, &[])
 }
 
-pub fn run_with(program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+pub(crate) fn run_with(
+    program: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<()> {
     println!("$ {program} {}", arguments.join(" "));
     let status = Command::new(program)
         .args(arguments)
@@ -26,9 +30,9 @@ pub fn run_with(program: &str, arguments: &[&str], environment: &[(&str, &str)])
     Ok(())
 }
 
-/// Runs tests by cargo to their end, with their output where ours goes. The error has what failed,
-/// as whoever reads only the end of a long log needs it.
-pub fn run_tests(arguments: &[&str]) -> Result<()> {
+/// Runs tests by cargo and passes their output on. The error repeats the failures, so that they are at
+/// the end of a long log.
+pub(crate) fn run_tests(arguments: &[&str]) -> Result<()> {
     println!("$ cargo {}", arguments.join(" "));
     let mut child = Command::new("cargo")
         .args(arguments)
@@ -54,16 +58,16 @@ pub fn run_tests(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What the test programs print between `failures:` and their result.
+/// The output of test programs between `failures:` and their result.
 #[derive(Default)]
 struct Failures {
     inside: bool,
-    /// Of the program that is being read.
+    /// Lines kept of the current program.
     kept: usize,
     lines: Vec<String>,
 }
 
-/// Lines that are kept of one program: of a long log, the end is what people see.
+/// Lines kept per program.
 const KEPT_MAX: usize = 60;
 
 impl Failures {
@@ -80,8 +84,8 @@ impl Failures {
     }
 }
 
-/// What a program prints; empty if it cannot be run.
-pub fn output(program: &str, arguments: &[&str]) -> String {
+/// The standard output of a program; empty if it cannot be run.
+pub(crate) fn output(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-// One file's bar: which bytes are locked by whom, and who waits for what.
+// The bar of one file: locked byte ranges by client, and waiters with arrows to what blocks them.
 //
-// The axis keeps the order of bytes, not their distances: every stretch between two borders gets a
-// width that grows with the logarithm of its length. So [0, 99], 2^40 and "to the end" are readable
-// in one picture; the ticks say the numbers.
+// The axis preserves the order of bytes, not distances: each interval between two boundaries gets a
+// width logarithmic in its length, so that [0, 99], 2^40 and "to the end" fit in one picture. Ticks
+// give the numbers.
 
 import { hueOf, paint } from "./colours.js";
 import { MODES, el, offset, sentence, svg } from "./words.js";
@@ -12,13 +12,13 @@ export const WAIT_PX = 33;
 const AXIS_PX = 18;
 const HELD_LANES_MAX = 4;
 const WAIT_LANES_MAX = 4;
-/** Beyond this many, spans are painted, not built of elements; the rows below them list them. */
+/** With more spans, a canvas is drawn instead of elements; the expanded row lists the locks. */
 const SPANS_MAX = 60;
 const TICK_PX = 78;
 const END_PX = 44;
 const LETTER_PX = 6.4;
 
-/** Where everything is, as fractions of the width. Kept on the file until that changes. */
+/** Positions as fractions of the width, cached on the file until it changes. */
 export function layoutOf(file) {
   if (file.layout) return file.layout;
   const held = [...file.held].sort((a, b) => a.start - b.start || b.end - a.end);
@@ -37,15 +37,15 @@ export function layoutOf(file) {
   return file.layout;
 }
 
-/** How high the drawing is. */
+/** Height of the drawing in pixels. */
 export function barHeight(file) {
-  // The usual file has one lock: its height is known without laying it out.
+  // Most files have one lock; their height needs no layout.
   if (file.held.length <= 1 && file.waiters.length === 0) return LANE_PX + AXIS_PX;
   const layout = layoutOf(file);
   return layout.waitLanes * WAIT_PX + layout.heldLanes * LANE_PX + AXIS_PX;
 }
 
-/** What is not drawn because there is no room. */
+/** Numbers of locks and waiters not drawn for lack of space. */
 export function hiddenIn(file) {
   const layout = layoutOf(file);
   return {
@@ -54,7 +54,7 @@ export function hiddenIn(file) {
   };
 }
 
-/** The drawing, `width` pixels wide. `dim(lock)` fades what the filter does not mean. */
+/** Draws the bar `width` pixels wide; locks for which `dim(lock)` holds are faded. */
 export function drawBar(file, width, dim, now) {
   const layout = layoutOf(file);
   const bar = el("div", "bar");
@@ -74,7 +74,7 @@ export function drawBar(file, width, dim, now) {
     });
   }
   layout.waiters.slice(0, WAIT_LANES_MAX).forEach((lock, index) => {
-    // The first in the queue is next to what it waits for.
+    // The first waiter is next to the lock that blocks it.
     const top = heldTop - (index + 1) * WAIT_PX;
     spots.set(lock.id, top);
     bar.append(span(lock, layout.scale, top, width, dim, now));
@@ -85,7 +85,7 @@ export function drawBar(file, width, dim, now) {
   return bar;
 }
 
-/** A single span on the axis of its file, for the rows that list locks. */
+/** A single span on the axis of its file, for rows of single locks. */
 export function drawOne(lock) {
   const { scale } = layoutOf(lock.file);
   const bar = el("div", "bar one");
@@ -98,12 +98,12 @@ export function drawOne(lock) {
   return bar;
 }
 
-/** Paints the dense bars of a row that is in the document now. */
+/** Draws the canvases of a row once it is in the document. */
 export function placed(row) {
   for (const canvas of row.querySelectorAll("canvas")) canvas.paint?.();
 }
 
-/** A file with many locks must not press those that matter into a pixel: they get this share. */
+/** Share of the width for ranges with waiters, in files with many locks. */
 const FOCUS_SHARE = 0.4;
 
 function scaleOf(locks, focus) {
@@ -124,7 +124,7 @@ function scaleOf(locks, focus) {
   const places = [0];
   for (const weight of weights) places.push(places.at(-1) + weight);
   const sum = places.at(-1);
-  // The end of the file is nowhere in particular: a stretch of its own.
+  // Open-ended locks get an interval of their own.
   const whole = sum + (open ? Math.max(1, sum * 0.25) : Math.max(0.15, sum * 0.04));
   const byPoint = new Map(points.map((point, index) => [point, places[index] / whole]));
   return {
@@ -135,7 +135,7 @@ function scaleOf(locks, focus) {
   };
 }
 
-/** How wide each stretch between two borders is, and which of them nobody locks. */
+/** Weight of each interval between two boundaries, and the indices of unlocked ones. */
 function weigh(points, covered) {
   const weights = [];
   const gaps = [];
@@ -172,7 +172,7 @@ function magnify(points, weights, focus) {
   });
 }
 
-/** What overlaps, readers and shares, goes on lanes of their own. */
+/** Overlapping locks (readers, shares) are placed on separate lanes. */
 function lanesOf(held) {
   const ends = [];
   const of = held.map((lock) => {
@@ -213,7 +213,7 @@ function span(lock, scale, top, width, dim, now) {
   return paint(element, lock.client.id);
 }
 
-/** Thousands of spans as pixels: a column shows the last of those that share it. */
+/** Draws thousands of spans on a canvas; of spans sharing a column, the last is shown. */
 function dense(layout, width, top, dim) {
   const canvas = el("canvas", "dense");
   const height = layout.heldLanes * LANE_PX - 3;
@@ -235,7 +235,7 @@ function dense(layout, width, top, dim) {
       context.fillStyle = `oklch(${light} 0.11 ${hueOf(lock.client.id)})`;
       const lane = Math.min(layout.lanes.of[index], layout.heldLanes - 1);
       const y = (layout.heldLanes - 1 - lane) * laneHeight;
-      // Whole pixels: halves of neighbours would mix to grey.
+      // Whole pixels, as blended neighbours would turn grey.
       const x = Math.floor(from * canvas.width);
       const right = Math.max(x + 1, Math.floor(to * canvas.width) - (to - from > 0.004 ? 1 : 0));
       context.fillRect(x, y, right - x, laneHeight - ratio);
@@ -309,7 +309,7 @@ function axis(scale, width) {
     const x = scale.at(point) * width;
     const words = offset(point);
     const wide = words.length * LETTER_PX + 12;
-    // A number that has no room to its right may stand to the left of its tick.
+    // A label without space on the right is placed left of its tick.
     const isLast = x + wide > until;
     if (isLast ? x - wide < free || x > until : x < free) continue;
     free = isLast ? x : x + wide;

@@ -1,4 +1,4 @@
-// The clients: who is alive, who has been told of our restart, who has its locks back.
+// The client list: liveness, notices of the server's restart, unreclaimed locks.
 
 import { paint } from "./colours.js";
 import { Filter } from "./filter.js";
@@ -7,7 +7,7 @@ import { age, count, el, plural } from "./words.js";
 
 const ROW_PX = 44;
 
-/** From the worst. */
+/** Worst first. */
 const STATES = ["fenced", "reboot-pending", "crashed", "suspect", "recovering", "active", "idle"];
 
 const text = (client) => client.name.toLowerCase();
@@ -34,7 +34,7 @@ function noticeRank(client) {
   return client.notice.answered ? 1 : 1 + client.notice.attempts;
 }
 
-/** How the notice of our restart fares, in words. */
+/** Progress of the notice of the server's restart. */
 export function noticeWords(client) {
   const { notice } = client;
   if (!notice) return "";
@@ -101,8 +101,8 @@ export class Clients {
       : `${count(shown.length)} of ${plural(all.length, "client")}`;
     this.empty.hidden = shown.length > 0;
     if (!this.empty.hidden) {
-      const none = sweep.isComplete ? "No client has taken a lock yet." : "Reading the clients …";
-      this.empty.textContent = sweep.problem || (this.filter.isEmpty ? none : "Nothing matches the filter.");
+      const none = sweep.isComplete ? "No clients." : "Loading clients …";
+      this.empty.textContent = sweep.problem || (this.filter.isEmpty ? none : "No matches.");
     }
   }
 
@@ -149,7 +149,7 @@ export function stateBadge(state) {
   return el("span", `badge ${state}`, state === "reboot-pending" ? "reboot pending" : state);
 }
 
-/** A dot for each notice that was sent, hollow while unanswered. */
+/** One dot per notice sent, hollow while unanswered. */
 function noticeMark(client) {
   const mark = el("span", "notice-mark");
   if (!client.notice) {

@@ -1,7 +1,7 @@
-// Which client has which colour: twelve hues, then the same hues with textures.
+// Colours of clients: twelve hues, then the same hues with textures.
 //
-// A client keeps its colour as long as the tab lives, over reloads and restarts of the server; two
-// clients have the same one only when there are more than there are colours.
+// A client keeps its colour for the life of the tab, across reloads and server restarts. Two clients
+// share a colour only when all are taken.
 
 const HUES = 12;
 const TEXTURES = 4;
@@ -11,7 +11,7 @@ const DIGITS = "0123456789abcdefghjkmnpqrstvwxyz";
 const slots = new Map(restored());
 const taken = new Set(slots.values());
 
-/** Where a client stands among the colours; those who come first get the clearest. */
+/** The colour slot of a client; plain hues are assigned first. */
 function slotOf(clientId) {
   const known = slots.get(clientId);
   if (known !== undefined) return known;
@@ -28,10 +28,10 @@ function slotOf(clientId) {
   }
 }
 
-/** Neighbours in number are far apart in hue. */
+/** Consecutive slots get distant hues. */
 export const hueOf = (clientId) => (((slotOf(clientId) % HUES) * 5) % HUES) * 30 + 12;
 
-/** Gives an element the colour of a client; the hue is made a colour by the style sheet. */
+/** Sets the client's hue on an element; the style sheet derives the colours. */
 export function paint(element, clientId) {
   element.style.setProperty("--hue", String(hueOf(clientId)));
   const texture = Math.floor(slotOf(clientId) / HUES);
@@ -61,6 +61,6 @@ function keep() {
   try {
     sessionStorage.setItem(KEPT, JSON.stringify([...slots]));
   } catch {
-    // Without storage, a reload may give other colours.
+    // Without storage, a reload may assign other colours.
   }
 }

@@ -1,20 +1,19 @@
-// The panel that answers for one lock or one client: who, since when, is it alive, and which
-// command frees it safely.
+// The details panel of one lock or client: holder, age, liveness, and the commands to free it.
 
 import { noticeWords, seenWords, stateBadge } from "./clients.js";
 import { paint } from "./colours.js";
 import { MODES, age, command, count, dayAndClock, el, range } from "./words.js";
 
-/** A client that was heard of this recently is taken to be alive. */
+/** A client seen within this time is presumed alive. */
 const ALIVE_MS = 90_000;
 const LISTED_MAX = 50;
 
 const STATES = {
   held: "held",
-  unconfirmed: "unconfirmed: recovered after our restart, not yet taken back",
-  releasable: "releasable: not taken back in time; goes if somebody wants it and its client is silent",
-  suspect: "suspect: its client seems to have rebooted since",
-  remembered: "remembered: of an incomplete store; denies nobody",
+  unconfirmed: "unconfirmed: recovered after a restart, not yet reclaimed",
+  releasable: "releasable: not reclaimed in time; released if requested while its client does not answer",
+  suspect: "suspect: its client may have rebooted since",
+  remembered: "remembered: from an inexact store; conflicts with nothing",
   waiting: "waiting",
 };
 
@@ -91,7 +90,7 @@ export class Details {
     const item = now ?? last;
     if (!item) return;
     const parts = kind === "lock" ? this.#lockParts(item, !now) : this.#clientParts(item, !now);
-    // What did not change is not built again: a selection or the focus inside it would be lost.
+    // Do not rebuild unchanged content, which would lose the selection and the focus.
     const fresh = el("div");
     fresh.append(...parts);
     const drawn = fresh.textContent.replace(/\d+[smhd]\d*[smhd]?( ago)?/g, "");
@@ -113,7 +112,7 @@ export class Details {
   #lockParts(lock, isGone) {
     const wait = lock.kind === "waiter";
     const parts = [];
-    if (isGone) parts.push(el("p", "gone", wait ? "It no longer waits." : "It is no longer held."));
+    if (isGone) parts.push(el("p", "gone", wait ? "No longer waiting." : "No longer held."));
     const lead = el("p", "lead");
     const who = paint(el("span", "chip", lock.client.name), lock.client.id);
     const since = el("b", "", age((Date.now() - lock.sinceMs) / 1000));
@@ -140,7 +139,7 @@ export class Details {
     return list;
   }
 
-  /** Commands that free a held lock, with what they do not do. */
+  /** Commands that free a held lock, with their consequences. */
   #free(lock, isAsked = true) {
     const client = this.store.client(lock.client.id);
     const parts = [];
@@ -151,7 +150,7 @@ export class Details {
       for (const waiter of waiting.slice(0, LISTED_MAX)) list.append(this.#link(waiter));
       parts.push(list);
     }
-    parts.push(el("h3", "", isAsked ? "Free it" : `Free ${lock.id}`));
+    parts.push(el("h3", "", isAsked ? "Release" : `Release ${lock.id}`));
     parts.push(command(`lockkeeper release ${lock.id}`));
     const alive = isAlive(client);
     parts.push(
@@ -159,8 +158,8 @@ export class Details {
         "p",
         alive ? "hint warn" : "hint",
         alive
-          ? `${lock.client.name} is alive and will not be told: it may keep writing. To stop it as well:`
-          : `Takes this one lock away. To take all that ${lock.client.name} has and refuse its writes:`,
+          ? `${lock.client.name} is alive and will not be notified; it may keep writing. To stop it as well:`
+          : `Releases this lock only. To release all locks of ${lock.client.name} and refuse its writes:`,
       ),
     );
     parts.push(command(`lockkeeper ${client?.fenced ? "unfence" : "fence"} ${lock.client.id}`));
@@ -171,10 +170,10 @@ export class Details {
     const blocker = this.store.files.locks.get(lock.blockedBy);
     const parts = [];
     if (lock.passedOver) {
-      parts.push(el("p", "hint warn", "It does not answer and is passed over; it keeps its place."));
+      parts.push(el("p", "hint warn", "It does not answer and is passed over; it keeps its place in the queue."));
     }
     if (!blocker) {
-      parts.push(el("p", "hint", "It is in the queue behind others that wait."));
+      parts.push(el("p", "hint", "Queued behind other waiters."));
       return parts;
     }
     const list = el("ul", "links");
@@ -198,28 +197,28 @@ export class Details {
     const client = this.store.client(clientId);
     const line = el("p", "alive");
     if (!client) {
-      line.append(el("span", "dot unknown"), "Nothing is known of its client.");
+      line.append(el("span", "dot unknown"), "Unknown client.");
       return line;
     }
     const dot = client.fenced ? "fenced" : isAlive(client) ? "yes" : client.crashed ? "no" : "unknown";
-    const seen = client.seenMs === null ? "not heard of since the server started" : `seen ${seenWords(client)}`;
-    const words = { fenced: "Fenced", yes: "Alive", no: "Silent", unknown: "Not sure" }[dot];
+    const seen = client.seenMs === null ? "not seen since the server started" : `seen ${seenWords(client)}`;
+    const words = { fenced: "Fenced", yes: "Alive", no: "Silent", unknown: "Unknown" }[dot];
     line.append(el("span", `dot ${dot}`), el("b", "", `${words},`), seen, this.#ask(clientId));
     return line;
   }
 
-  /** Asks the client's lock manager itself. */
+  /** A button that probes the client's lock manager. */
   #ask(clientId) {
-    const button = el("button", "ask", "Ask it now");
+    const button = el("button", "ask", "Probe now");
     button.type = "button";
     if (this.answer?.id === clientId) button.textContent = this.answer.words;
     button.addEventListener("click", async () => {
       button.disabled = true;
-      button.textContent = "Asking …";
+      button.textContent = "Probing …";
       let words;
       try {
         const client = await this.store.link.get(`/v1/clients/${encodeURIComponent(clientId)}?probe=true`);
-        words = client.answers ? "It answers" : "It does not answer";
+        words = client.answers ? "Answers" : "Does not answer";
       } catch (error) {
         words = error.message;
       }
@@ -232,34 +231,34 @@ export class Details {
 
   #clientParts(client, isGone) {
     const parts = [];
-    if (isGone) parts.push(el("p", "gone", "It is no longer registered."));
+    if (isGone) parts.push(el("p", "gone", "No longer registered."));
     const lead = el("p", "lead");
     lead.append(paint(el("span", "chip", client.name), client.id), " ", stateBadge(client.state));
     parts.push(lead, this.#alive(client.id));
     const pending = client.pending_reboot;
     if (pending) {
-      parts.push(el("h3", "", "A reboot that is not proven"));
+      parts.push(el("h3", "", "Unproven reboot"));
       parts.push(el("p", "hint warn", `${pending.why} (from ${pending.source}, state ${pending.nsm_state})`));
       parts.push(command(`lockkeeper confirm-reboot ${client.id}`));
     }
     if (client.notice && !client.notice.answered) {
-      parts.push(el("h3", "", "Notice of our restart"), el("p", "hint", noticeWords(client)));
+      parts.push(el("h3", "", "Notice of the restart"), el("p", "hint", noticeWords(client)));
       parts.push(command(`lockkeeper notify ${client.id}`), command(`lockkeeper doctor --client ${client.id}`));
     }
-    parts.push(el("h3", "", client.fenced ? "Let it in again" : "Take all its locks, refuse its writes"));
+    parts.push(el("h3", "", client.fenced ? "Allow locks and writes again" : "Release all locks and refuse writes"));
     parts.push(command(`lockkeeper ${client.fenced ? "unfence" : "fence"} ${client.id}`));
-    parts.push(el("h3", "", "See its locks"), command(`lockkeeper locks --client ${client.id}`));
+    parts.push(el("h3", "", "List its locks"), command(`lockkeeper locks --client ${client.id}`));
     const list = el("dl", "facts");
     fact(list, "Address", client.address);
     fact(list, "Id", client.id);
-    fact(list, "NSM state", client.nsm_state ? String(client.nsm_state) : "never said");
+    fact(list, "NSM state", client.nsm_state ? String(client.nsm_state) : "unknown");
     fact(list, "Locks", `${count(client.locks)} and ${count(client.shares)} shares`);
     fact(list, "Unconfirmed", count(client.unconfirmed));
     fact(list, "Waiting", count(client.waiting));
     fact(list, "Registered", dayAndClock(Date.parse(client.registered_at)));
-    fact(list, "Notice", noticeWords(client) || "none owed");
-    if (client.watches) fact(list, "Watches", client.watches);
-    if (client.our_addresses?.length) fact(list, "Mounted by", client.our_addresses.join(", "));
+    fact(list, "Notice", noticeWords(client) || "none");
+    if (client.watches) fact(list, "Monitors", client.watches);
+    if (client.our_addresses?.length) fact(list, "Server addresses used", client.our_addresses.join(", "));
     parts.push(list);
     return parts;
   }

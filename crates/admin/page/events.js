@@ -1,4 +1,4 @@
-// The plain list of what happened, newest first.
+// The event list, newest first.
 
 import { paint } from "./colours.js";
 import { Filter } from "./filter.js";

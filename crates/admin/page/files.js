@@ -1,5 +1,4 @@
-// Locks in memory, by file. The files are kept in the order of their names, and what an operator
-// should look at (somebody waits, something is not taken back) is kept apart, to be shown first.
+// Locks by file. Files are sorted by name; those with waiters or unconfirmed locks are listed first.
 
 import { hueOf } from "./colours.js";
 
@@ -37,7 +36,7 @@ export class Files {
     }
   }
 
-  /** Everything of one file, read at once: what is not among it is gone. */
+  /** Replaces all locks of one file. */
   takeWhole(file, items, generation) {
     this.take(items, generation);
     const seen = new Set(items.map((item) => item.id));
@@ -57,7 +56,7 @@ export class Files {
     }
   }
 
-  /** Those that match: where somebody waits first, then where something is not as it should be. */
+  /** Matching files: those with waiters first, then those with locks that are not plainly held. */
   list(filter) {
     this.#settle();
     const waiting = [];
@@ -79,7 +78,7 @@ export class Files {
       this.hasGone = false;
     }
     if (this.fresh.length === 0) return;
-    // A merge: sorting a hundred thousand names at every page would be felt.
+    // Merged, as sorting 100,000 names for every page would be slow.
     this.fresh.sort((a, b) => (a.shown < b.shown ? -1 : 1));
     const merged = [];
     let at = 0;
@@ -102,7 +101,7 @@ export class Files {
     let file = this.byKey.get(said.key);
     if (file && file.shown === said.shown) return file;
     if (file) {
-      // It is known by another name now: its place in the order is another, too.
+      // Renamed: its position changes too.
       file.isGone = true;
       this.hasGone = true;
       const { held, waiters } = file;
@@ -142,12 +141,12 @@ export class Files {
     };
   }
 
-  /** One object per client: a hundred thousand locks have few. */
+  /** One shared object per client. */
   #clientOf(said) {
     const known = this.clients.get(said.id);
     if (known && known.name === said.name && known.address === said.address) return known;
     if (this.clients.size > 20_000) this.clients.clear();
-    // The first time that a client is seen decides its colour.
+    // Assigns the colour in order of appearance.
     hueOf(said.id);
     this.clients.set(said.id, said);
     return said;

@@ -1,5 +1,4 @@
-// The filter box: words that must all match. `client:`, `path:` and `state:` say where; a word
-// alone may match anywhere.
+// The filter box: all words must match. `client:`, `path:` and `state:` restrict a word to a field.
 
 const STATES = ["held", "unconfirmed", "releasable", "suspect", "remembered", "waiting"];
 
@@ -48,7 +47,7 @@ export class Filter {
     );
   }
 
-  /** What the server can sift for us, when there are more locks than a page can hold. */
+  /** The part of the filter that the server can apply, used when the list is truncated. */
   query() {
     const parameters = new URLSearchParams();
     for (const { field, said } of this.words) {

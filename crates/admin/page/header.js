@@ -1,4 +1,4 @@
-// The head of the page: which server, how it is, what should worry somebody and what to do.
+// The page header: server, state, counts, health findings and the grace period.
 
 import { paint } from "./colours.js";
 import { announce, age, clock, command, count, el, plural } from "./words.js";
@@ -24,7 +24,7 @@ export class Header {
     );
     this.health = "";
     this.said = "";
-    /** The most that was ever missing in this grace: what the bar of progress counts from. */
+    /** Maximum of unreclaimed locks in this grace period; the progress bar starts from it. */
     this.most = 0;
     store.on("status", () => this.draw());
     store.on("link", () => this.drawLink());
@@ -37,7 +37,7 @@ export class Header {
     const { part } = this;
     part.node.textContent = status.node;
     this.#state(this.store.link.isUp ? status.state : "lost");
-    // What the state says already need not be said again.
+    // Do not repeat the state word.
     part.summary.hidden = status.summary.toLowerCase().startsWith(status.state) && status.summary.length < 30;
     part.summary.textContent = status.summary;
     this.#counts(counts);
@@ -63,12 +63,12 @@ export class Header {
     lost.hidden = link.isUp;
     document.body.classList.toggle("is-lost", !link.isUp);
     if (link.isUp) {
-      announce("The server can be reached again.");
+      announce("The server is reachable again.");
       return this.draw();
     }
     this.#state("lost");
     this.#tick();
-    const words = `Server not reachable since ${clock(link.lastContact)}. What is shown is from then; trying again.`;
+    const words = `Server not reachable since ${clock(link.lastContact)}. Showing the last known state; retrying.`;
     lost.textContent = words;
     announce(words, true);
   }
@@ -77,7 +77,7 @@ export class Header {
     const left = this.store.graceLeft();
     const grace = this.store.status?.grace;
     const isKnown = grace?.active && this.store.link.isUp;
-    const words = grace?.began ? `${Math.ceil(left)} s left` : "until a first client calls";
+    const words = grace?.began ? `${Math.ceil(left)} s left` : "waiting for the first client call";
     this.part.left.textContent = isKnown ? words : "";
   }
 
@@ -87,7 +87,7 @@ export class Header {
       ["unconfirmed", counts.unconfirmed, "warn"],
       ["waiting", counts.waiting, "wait"],
       ["clients", counts.clients, ""],
-      ["notices owed", counts.notices_owed, "warn"],
+      ["notices pending", counts.notices_owed, "warn"],
       ["fenced", counts.fenced, "bad"],
       ["crashed", counts.crashed, "bad"],
       ["suspect", counts.suspect, "warn"],
@@ -138,7 +138,7 @@ export class Header {
     if (health.length > 0) announce(`${health[0].severity}: ${health[0].status}`);
   }
 
-  /** What came back before this page was opened. */
+  /** Locks reclaimed before this page was opened. */
   #takenBack() {
     const epoch = String(this.store.status.epoch);
     return this.store.events
@@ -146,7 +146,7 @@ export class Header {
       .reduce((sum, event) => sum + (event.locks ?? 0), 0);
   }
 
-  /** Who is still expected to take its locks back. */
+  /** The grace box: progress, and clients that have not reclaimed. */
   #grace(grace) {
     const { grace: box } = this.part;
     box.hidden = !grace?.active;
@@ -159,13 +159,13 @@ export class Header {
     const line = el("div", "grace-line");
     const words = el("p");
     words.append(
-      el("b", "", grace.missing === 0 ? "Everything is taken back" : `${plural(grace.missing, "lock")} not taken back yet`),
-      grace.exact ? "; grace ends early when all are." : "; the whole window is waited for.",
+      el("b", "", grace.missing === 0 ? "All locks reclaimed" : `${plural(grace.missing, "lock")} not reclaimed yet`),
+      grace.exact ? "; grace ends when all are." : "; grace lasts the whole window.",
     );
-    if (grace.parked) words.append(` ${plural(grace.parked, "new request")} held back until then.`);
+    if (grace.parked) words.append(` ${plural(grace.parked, "new request")} waiting.`);
     const progress = el("div", "progress");
     progress.setAttribute("role", "progressbar");
-    progress.setAttribute("aria-label", "Locks taken back");
+    progress.setAttribute("aria-label", "Locks reclaimed");
     progress.setAttribute("aria-valuemin", "0");
     progress.setAttribute("aria-valuemax", "100");
     progress.setAttribute("aria-valuenow", String(Math.round(done * 100)));
@@ -177,11 +177,11 @@ export class Header {
     for (const each of grace.expected.slice(0, EXPECTED_MAX)) {
       const item = el("li");
       const told = each.answered
-        ? "was told"
-        : each.notices ? `${plural(each.notices, "notice")}, no answer` : "not told yet";
+        ? "notified"
+        : each.notices ? `${plural(each.notices, "notice")}, no answer` : "not notified yet";
       item.append(
         paint(el("span", "chip", each.client.name), each.client.id),
-        el("span", "", `${plural(each.unconfirmed, "lock")} missing`),
+        el("span", "", `${plural(each.unconfirmed, "lock")} not reclaimed`),
         el("span", each.answered ? "" : "warn", told),
       );
       list.append(item);
@@ -193,8 +193,8 @@ export class Header {
 }
 
 /**
- * The commands in an action, each to be copied alone, and the words between them. A name that a
- * peer chose may be in it: what a shell could take for more than words is shown, not offered.
+ * The commands in an action, each with a copy button, and the words between them. Names chosen by
+ * peers may be in it: a command with shell metacharacters gets no button.
  */
 function actions(action) {
   const parts = [];

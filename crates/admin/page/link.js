@@ -1,10 +1,9 @@
-// The connection to the server: requests with a time-out, the stream of events, and whether it
-// can be reached at all.
+// The connection to the server: requests with a timeout, the event stream, and reachability.
 
 const ANSWER_MS_MAX = 10_000;
 const RETRY_MS = 2_000;
 
-/** The server answered, and refused. */
+/** The server answered with an error. */
 export class Refused extends Error {
   constructor(status, problem) {
     super(problem?.detail ?? `the server answered ${status}`);
@@ -18,7 +17,7 @@ export class Link {
   constructor(heard) {
     this.heard = heard;
     this.isUp = true;
-    /** When anything was last heard from the server. */
+    /** Time of the last response or event. */
     this.lastContact = Date.now();
     this.stream = null;
     this.isStreaming = false;
@@ -32,7 +31,7 @@ export class Link {
       try {
         take(parse(message.data));
       } catch (error) {
-        console.warn("an event that cannot be read:", error.message);
+        console.warn("malformed event:", error.message);
       }
     };
     stream.addEventListener("news", data(this.heard.news));
@@ -46,19 +45,19 @@ export class Link {
       this.#contact();
     });
     stream.addEventListener("error", () => {
-      // Until now it was there: this is the moment at which it went.
+      // The stream was up until now.
       if (this.isStreaming && this.isUp) this.lastContact = Date.now();
       this.isStreaming = false;
-      // A broken stream alone may be a proxy's doing: ask before saying that the server is gone.
+      // A proxy may have closed the stream: send a request before declaring the server unreachable.
       this.heard.doubt();
-      // It reconnects by itself, unless it was refused.
+      // EventSource reconnects by itself, unless it was refused.
       if (stream.readyState === EventSource.CLOSED) {
         setTimeout(() => stream === this.stream && this.open(), RETRY_MS);
       }
     });
   }
 
-  /** The answer to a GET, or an error that says why not. */
+  /** Sends a GET; throws on failure or an error response. */
   async get(path) {
     let answer;
     let text;
@@ -75,7 +74,7 @@ export class Link {
       try {
         problem = JSON.parse(text);
       } catch {
-        // Something between us and the server answered; the status says enough.
+        // Not from the server but an intermediary; the status suffices.
       }
       throw new Refused(answer.status, problem);
     }
@@ -98,8 +97,8 @@ export class Link {
 }
 
 /**
- * Offsets go up to 2^63, beyond what a number of this language can tell apart: long ones stay
- * text. A quote inside a JSON string is escaped, so this can only match real keys.
+ * Offsets up to 2^63 exceed the precision of numbers: long ones are kept as text. Quotes inside
+ * JSON strings are escaped, so this matches keys only.
  */
 function parse(text) {
   return JSON.parse(text.replace(/"(start|end)":(\d{16,})/g, '"$1":"$2"'));

@@ -1,8 +1,7 @@
-// A list of which only the visible rows exist in the document.
+// A virtualised list: only visible rows are in the document.
 //
-// Rows have their own heights, one roving tab stop, and are kept by key: a row whose version did
-// not change is only moved. The row that has the focus stays in the document when it is scrolled
-// away, so that the keyboard never loses its place.
+// Rows have individual heights and a roving tab stop, and are reused by key: a row whose version did
+// not change is only moved. The focused row stays in the document when scrolled out of view.
 
 const OVERSCAN_PX = 240;
 /** Below this width, rows are laid out for a small screen (`.narrow` in the style sheets). */
@@ -20,7 +19,7 @@ export class List {
     this.tops = new Float64Array(1);
     this.rows = new Map();
     this.active = null;
-    /** Kept: to ask the document for its size between two changes makes it lay out everything. */
+    /** Cached: reading the size between changes would force a layout. */
     this.width = 0;
     this.height = 0;
     this.top = 0;
@@ -49,7 +48,7 @@ export class List {
     this.draw();
   }
 
-  /** Heights may be others now. */
+  /** Recomputes heights after a resize. */
   relayout() {
     this.#size();
     if (this.height > 0) this.set(this.items);
@@ -85,7 +84,7 @@ export class List {
     }
   }
 
-  /** The last row that begins at or above this height. */
+  /** The last row that starts at or above this offset. */
   indexAt(top) {
     let low = 0;
     let high = this.items.length - 1;
@@ -97,7 +96,7 @@ export class List {
     return Math.max(0, low);
   }
 
-  /** The items that can be seen now. */
+  /** The visible items. */
   visible() {
     const from = this.indexAt(this.scroller.scrollTop);
     const until = this.indexAt(this.scroller.scrollTop + this.height);
@@ -156,7 +155,7 @@ export class List {
     counted?.setAttribute("aria-rowcount", String(this.items.length + (this.of.heads ?? 0)));
   }
 
-  /** What is at the top now, so that news above it does not move it. */
+  /** The item at the top, kept in place when rows above it change. */
   #anchor() {
     if (this.items.length === 0 || this.scroller.scrollTop === 0) return null;
     const index = this.indexAt(this.scroller.scrollTop);

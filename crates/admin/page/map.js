@@ -1,4 +1,4 @@
-// The lock map: a row per file with its bar; a row opens to list its locks one by one.
+// The lock map: a row per file with its bar; expanding a row lists its locks.
 
 import { barHeight, drawBar, drawOne, hiddenIn, layoutOf, placed } from "./bar.js";
 import { paint } from "./colours.js";
@@ -22,7 +22,7 @@ export class LockMap {
     this.opened = new Set();
     this.timer = null;
     this.costMs = 0;
-    /** With one export, paths below it say enough. */
+    /** With a single export, relative paths suffice. */
     this.hasExports = false;
     this.scroller = document.getElementById("map");
     this.note = document.getElementById("map-note");
@@ -50,7 +50,7 @@ export class LockMap {
     this.refresh();
   }
 
-  /** With many files this costs some time: the more, the less often. */
+  /** Schedules a refresh, less often the longer it takes. */
   soon() {
     if (this.timer) return;
     this.timer = setTimeout(() => {
@@ -101,16 +101,16 @@ export class LockMap {
     const words = [`${plural(shown, "file")}`];
     if (!this.filter.isEmpty) words[0] += ` match${shown === 1 ? "es" : ""}`;
     if (!sweep.isComplete && sweep.total > 1000) {
-      words.push(`reading ${count(known)} of ${count(sweep.total)} locks`);
+      words.push(`loaded ${count(known)} of ${count(sweep.total)} locks`);
     } else if (sweep.isTruncated && sweep.total > known) {
-      words.push(`the first ${count(known)} of ${count(sweep.total)} locks; narrow it: client:, path:, state:`);
+      words.push(`first ${count(known)} of ${count(sweep.total)} locks; filter by client:, path: or state:`);
     }
     this.note.textContent = words.join(" · ");
     this.empty.hidden = shown > 0;
     if (shown > 0) return;
     if (sweep.problem) this.empty.textContent = sweep.problem;
-    else if (!this.filter.isEmpty) this.empty.textContent = "Nothing matches the filter.";
-    else this.empty.textContent = sweep.isComplete ? "Nobody holds a lock." : "Reading the locks …";
+    else if (!this.filter.isEmpty) this.empty.textContent = "No matches.";
+    else this.empty.textContent = sweep.isComplete ? "No locks." : "Loading locks …";
   }
 
   #version(item) {
@@ -177,7 +177,7 @@ export class LockMap {
     text.setAttribute("role", "gridcell");
     const who = paint(el("span", "chip", lock.client.name), lock.client.id);
     const wait = lock.kind === "waiter";
-    const state = wait ? (lock.blockedBy ? `waits for ${lock.blockedBy}` : "in the queue") : lock.state;
+    const state = wait ? (lock.blockedBy ? `waits for ${lock.blockedBy}` : "queued") : lock.state;
     text.append(
       el("code", "lock-id", lock.id),
       who,
@@ -215,7 +215,7 @@ export class LockMap {
     this.refresh();
   }
 
-  /** Right and left walk over the spans of a row; Enter opens. */
+  /** Left and right move over the spans of a row; Enter opens one. */
   #key(event, item, row) {
     const { target, key } = event;
     if (key === "Enter" || key === " ") {

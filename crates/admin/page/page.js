@@ -1,4 +1,4 @@
-// Puts the page together: the tabs, the filter box, and the views on one store.
+// Assembles the page: tabs, filter box, and the views of one store.
 
 import { Clients } from "./clients.js";
 import { Details } from "./details.js";

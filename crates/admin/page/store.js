@@ -1,5 +1,5 @@
-// What the page knows: status, locks by file, clients, events. Views read it and are told by topic
-// (`status`, `locks`, `clients`, `events`, `link`) when it changed.
+// The page's data: status, locks by file, clients, events. Views subscribe to topics (`status`, `locks`,
+// `clients`, `events`, `link`) and read it on change.
 
 import { Files } from "./files.js";
 import { Link, Refused } from "./link.js";
@@ -10,7 +10,7 @@ const OUTAGES_MAX = 100;
 const TELL_MS = 80;
 const ASK_AGAIN_MS = 500;
 const HEARTBEAT_MS = 5_000;
-/** With more locks than this, a sweep takes long: what is on the screen is read apart. */
+/** With more locks than this, files on screen are read separately, as a sweep takes long. */
 const MANY = 5_000;
 const LOOK_MS = 1_000;
 const LOOK_MAX = 8;
@@ -24,7 +24,7 @@ export class Store {
     this.clients = new Map();
     this.events = [];
     this.eventIds = new Set();
-    /** When the server could not be reached: `{from, to}` in milliseconds. */
+    /** Times when the server was unreachable: `{from, to}` in milliseconds. */
     this.outages = [];
     this.listeners = new Map();
     this.pending = new Set();
@@ -70,7 +70,7 @@ export class Store {
     this.clientsSweep.want();
   }
 
-  /** Asks soon, at most twice a second however often it is called. */
+  /** Requests the status, at most twice a second. */
   askStatus() {
     if (this.askTimer !== null) return;
     const wait = Math.max(0, this.askedAt + ASK_AGAIN_MS - Date.now());
@@ -90,7 +90,7 @@ export class Store {
     }, wait);
   }
 
-  /** Seconds of grace that are left, as of now. */
+  /** Remaining seconds of grace. */
   graceLeft() {
     const grace = this.status?.grace;
     if (!grace?.active) return 0;
@@ -106,7 +106,7 @@ export class Store {
     const grace = this.status?.grace?.active;
     const quiet = Date.now() - this.askedAt;
     if (quiet >= (grace || !this.link.isUp ? 1_000 : HEARTBEAT_MS)) this.askStatus();
-    // Notices have no tally of their own.
+    // Notices are not in the streamed counts.
     if (grace && this.link.isUp) this.clientsSweep.want();
   }
 
@@ -133,13 +133,13 @@ export class Store {
     if (this.locksSweep.total > MANY) this.#look();
   }
 
-  /** Reads the locks of the files that are on the screen, ahead of the sweep. */
+  /** Reads the locks of the files on screen, ahead of the sweep. */
   async #look() {
     if (this.isLooking || Date.now() - this.lookedAt < LOOK_MS) return;
     this.isLooking = true;
     try {
       for (const file of this.visibleFiles().slice(0, LOOK_MAX)) {
-        // A name that was escaped is not a path that could be asked for.
+        // An escaped name is not a valid path.
         if (file.path === null || file.path.includes("\\")) continue;
         const query = new URLSearchParams({ path: `${file.export}/${file.path}`, limit: "1000" });
         const page = await this.link.get(`/v1/locks?${query}`);
@@ -149,7 +149,7 @@ export class Store {
         this.#tell("locks");
       }
     } catch {
-      // The sweep says what is wrong, if something is.
+      // The sweep reports errors.
     } finally {
       this.isLooking = false;
       this.lookedAt = Date.now();
@@ -184,7 +184,7 @@ export class Store {
     }
   }
 
-  /** Tells the views together, a little later: a burst of news is one change of the page. */
+  /** Notifies views after a short delay, so that a burst of events causes one update. */
   #tell(topic) {
     if (this.pending.size === 0) {
       setTimeout(() => {

@@ -1,12 +1,12 @@
-// Events told as stories: each start of the server, what it recovered, whom it told, who took
-// everything back, and how grace ended. No drawing here.
+// Groups events into recoveries, one per server start: outage, notices, reclaims, end of grace. No
+// drawing here.
 
-/** Without a grace to wait for, a story is over this soon. */
+/** Length of a recovery without a grace period. */
 const SHORT_MS = 8_000;
-/** An outage may take up at most this share of the picture, however long it was. */
+/** Maximum share of the timeline for an outage. */
 const OUTAGE_SHARE = 0.22;
 
-/** The starts that are known, newest first; `lostSince` if the server does not answer now. */
+/** Known recoveries, newest first; `lostSince` if the server is unreachable now. */
 export function storiesOf(events, outages, clients, lostSince, now) {
   const byEpoch = new Map();
   for (const event of events) {
@@ -23,12 +23,12 @@ export function storiesOf(events, outages, clients, lostSince, now) {
   return stories.reverse();
 }
 
-/** A story whose end is not known: since when the server does not answer, and whose locks wait. */
+/** An outage in progress: its start, and the clients that held locks. */
 function lost(since, clients, now) {
   const to = Math.max(now, since + 2_000);
   const story = {
     epoch: "now",
-    start: { text: "The server does not answer: it crashed, or the network did." },
+    start: { text: "The server does not answer: it crashed, or the network is down." },
     startMs: to,
     zeroMs: since,
     from: since - (to - since) * 0.4,
@@ -64,7 +64,7 @@ function tell(epoch, events, before, outages, clients, isLast, now) {
   if (isRunning) to = Math.max(now, startMs + 2_000);
   else if (graceEnd) to = graceEnd.ms + Math.max(1_000, (graceEnd.ms - startMs) * 0.18);
   else to = startMs + SHORT_MS;
-  // The outage as this page saw it ends about when the server had started.
+  // The outage as seen by this page ends about when the server started.
   const outage = outages.find((each) => each.from <= startMs && each.to >= startMs - 1_000);
   const stopped = before.find((event) => event.kind === "stopped");
   const downMs = outage?.from ?? stopped?.ms ?? null;
@@ -74,12 +74,12 @@ function tell(epoch, events, before, outages, clients, isLast, now) {
     epoch,
     start,
     startMs,
-    /** What times are counted from. */
+    /** Origin of relative times. */
     zeroMs: startMs,
     from,
     to,
     isRunning,
-    /** Since when it did not answer, if that is known; `downFrom` is where it is drawn. */
+    /** Start of the outage, if known; `downFrom` is where it is drawn. */
     downMs,
     downFrom: downMs === null ? null : Math.max(downMs, startMs - shown * 0.72),
     isClean: stopped !== undefined,
@@ -93,10 +93,10 @@ function tell(epoch, events, before, outages, clients, isLast, now) {
   return story;
 }
 
-/** What happens on every day, and tells nothing about a recovery. */
+/** Routine events, unrelated to recovery. */
 const ROUTINE = new Set(["registered", "unregistered", "deadlock", "refused", "passed-over"]);
 
-/** What becomes of a client's locks: kept for it, back, freed, or in doubt. */
+/** Events that change the state of a client's locks. */
 const TURNS = {
   reclaimed: "back",
   crashed: "silent",
@@ -120,7 +120,7 @@ function lanesOf(story, clients) {
     if (client.unconfirmed > 0) laneOf(client).missing = client.unconfirmed;
   }
   for (const lane of lanes.values()) finish(lane, story);
-  // Those who had nothing at stake come last; while it goes on, those who are missing come first.
+  // Clients without locks last; during a recovery, those that have not reclaimed first.
   const order = (lane) => {
     if (lane.bands.length === 0) return Number.MAX_VALUE;
     return lane.backMs ?? (story.isRunning ? 0 : Number.MAX_SAFE_INTEGER);
@@ -134,7 +134,7 @@ function finish(lane, story) {
   const turns = lane.marks.filter((event) => TURNS[event.kind]);
   const first = turns.find((event) => event.kind === "reclaimed");
   lane.backMs = first?.ms ?? null;
-  // Nothing of it was at stake: its line stays thin.
+  // It held nothing: no band.
   if (turns.length === 0 && lane.missing === 0) return;
   let from = story.startMs;
   let look = "kept";
@@ -146,33 +146,33 @@ function finish(lane, story) {
   lane.bands.push({ from, to: story.to, look });
 }
 
-/** How a client stands at a moment, in words. */
+/** A client's state at a moment, in words. */
 export function laneWords(lane, ms) {
   if (ms < lane.story.startMs) return { look: "", words: "" };
   if (lane.story.epoch === "now") {
     const { locks, shares } = lane.client;
-    return { look: "", words: `${locks + shares} held when it went` };
+    return { look: "", words: `${locks + shares} held at the crash` };
   }
   const past = lane.marks.filter((event) => event.ms <= ms);
   const turn = past.findLast((event) => TURNS[event.kind]);
   const seconds = (to) => `${((to - lane.story.startMs) / 1000).toFixed(1)} s`;
   if (turn?.kind === "reclaimed") {
     const what = turn.locks ? `${turn.locks} ${turn.locks === 1 ? "lock" : "locks"}` : "all";
-    return { look: "back", words: `${what} back after ${seconds(turn.ms)}` };
+    return { look: "back", words: `${what} reclaimed after ${seconds(turn.ms)}` };
   }
   if (turn) return { look: TURNS[turn.kind], words: turn.kind };
   const sent = past.filter((event) => event.kind === "notice-sent").length;
   const answered = past.some((event) => event.kind === "notice-answered");
   const failed = past.filter((event) => event.kind === "notice-failed").length;
   if (lane.bands.length === 0) {
-    return { look: "", words: answered ? "told; held nothing" : failed ? "no answer; held nothing" : "" };
+    return { look: "", words: answered ? "notified; held nothing" : failed ? "no answer; held nothing" : "" };
   }
-  if (answered) return { look: "kept", words: "told, has not taken all back" };
+  if (answered) return { look: "kept", words: "notified, not all reclaimed" };
   if (failed) return { look: "silent", words: failed === 1 ? "a notice failed" : `${failed} notices failed` };
-  return { look: "kept", words: sent ? "notice sent" : "not told yet" };
+  return { look: "kept", words: sent ? "notice sent" : "not notified yet" };
 }
 
-/** How many clients had something to take back, and how many have it by then. */
+/** Number of clients with locks to reclaim, and how many have done so by then. */
 export function progress(story, ms) {
   const concerned = story.lanes.filter((lane) => lane.bands.length > 0);
   const back = concerned.filter((lane) => lane.backMs !== null && lane.backMs <= ms);

@@ -1,8 +1,7 @@
-// Reads a long list of the server page by page, again and again while it changes.
+// Reads a long list page by page, repeatedly while it changes.
 //
-// A short list is read at once, at most twice a second. A long one is read with pauses, so that
-// neither the server nor this page spends more than a fraction of its time on it. Entries that a
-// whole sweep did not see are gone.
+// A short list is read at most twice a second. A long one is read with pauses, to limit the load on
+// server and browser. Entries not seen in a complete sweep are removed.
 
 import { Refused } from "./link.js";
 
@@ -11,7 +10,7 @@ const KEPT_MAX = 100_000;
 const AGAIN_MS = 500;
 const SHORT = 5_000;
 const PAUSE_MS = 30;
-/** After a long sweep, rest this many times as long as it took. */
+/** Pause after a long sweep, relative to its duration. */
 const REST = 2;
 
 export class Sweep {
@@ -22,7 +21,7 @@ export class Sweep {
     this.generation = 0;
     this.total = 0;
     this.read = 0;
-    /** Parameters that let the server sift. */
+    /** Filter applied by the server. */
     this.query = new URLSearchParams();
     this.isTruncated = false;
     this.isComplete = false;
@@ -39,7 +38,7 @@ export class Sweep {
     setTimeout(() => this.#run(), Math.max(0, this.notBefore - Date.now()));
   }
 
-  /** Lets the server sift from now on. */
+  /** Sets the filter applied by the server. */
   sift(query) {
     if (String(query) === String(this.query)) return;
     this.query = query;
@@ -55,7 +54,7 @@ export class Sweep {
       this.problem = "";
     } catch (error) {
       this.problem = error instanceof Refused ? error.message : "";
-      // A server that refuses, such as a standby, has no list to show.
+      // A server that refuses, such as a standby, has no list.
       if (error instanceof Refused) {
         this.generation += 1;
         this.total = 0;

@@ -1,5 +1,5 @@
-// The recovery timeline: the server's lane on top, one lane per client below, and a head that can
-// be moved or played from the crash to the end of grace.
+// The recovery timeline: a lane for the server, one per client, and a playhead from the crash to the
+// end of grace.
 
 import { paint } from "./colours.js";
 import { List } from "./list.js";
@@ -32,11 +32,11 @@ export class Timeline {
     this.store = store;
     this.story = null;
     this.chosen = null;
-    /** Where the head is, of `STEPS`; the end follows the present. */
+    /** Position of the playhead out of `STEPS`; at the end it follows the present. */
     this.head = STEPS;
     this.playing = null;
     this.built = "";
-    /** Of the part of a lane that has the time on it. */
+    /** Width of the time axis. */
     this.width = 600;
     const part = (id) => document.getElementById(id);
     this.box = part("timeline");
@@ -161,7 +161,7 @@ export class Timeline {
     element.className = `lane-words ${look}`;
   }
 
-  /** What had just happened at the head, in one sentence. */
+  /** The last event before the playhead. */
   #narrate(ms) {
     const { story } = this;
     const last = story.events.findLast((event) => event.ms <= ms && event.level !== "debug");
@@ -170,13 +170,13 @@ export class Timeline {
     if (last) {
       words = last.text;
     } else if (story.downMs !== null && ms >= story.downFrom) {
-      words = story.isClean ? "The server was stopped." : "The server does not answer: it crashed, or the network did.";
+      words = story.isClean ? "The server was stopped." : "The server does not answer: it crashed, or the network is down.";
     } else {
-      words = "The server works.";
+      words = "The server is serving.";
     }
     const parts = [el("span", "told-last", words)];
     if (all > 0 && ms >= story.startMs && story.epoch !== "now") {
-      const done = `${back} of ${plural(all, "client")} ${back === 1 ? "has" : "have"} everything back`;
+      const done = `${back} of ${plural(all, "client")} ${back === 1 ? "has" : "have"} reclaimed everything`;
       parts.push(el("span", back === all ? "told-all back" : "told-all", done));
     }
     this.told.replaceChildren(...parts);
@@ -196,7 +196,7 @@ export class Timeline {
       band(story.from, story.downFrom, "serving", "");
       const seconds = (story.startMs - story.downMs) / 1000;
       const gone = seconds < 10 ? `${seconds.toFixed(1)} s` : age(seconds);
-      band(story.downFrom, story.startMs, "down", story.isClean ? `stopped ${gone}` : `gone ${gone}`);
+      band(story.downFrom, story.startMs, "down", story.isClean ? `stopped ${gone}` : `down ${gone}`);
     }
     const graceFrom = story.graceFrom ?? story.startMs;
     const graceTo = story.graceTo ?? graceFrom;
@@ -235,7 +235,7 @@ export class Timeline {
     words.setAttribute("role", "gridcell");
     this.#words(words, lane, this.#headMs);
     row.append(name, track, words);
-    row.setAttribute("aria-label", `${lane.client.name}: ${words.textContent || "nothing to take back"}`);
+    row.setAttribute("aria-label", `${lane.client.name}: ${words.textContent || "nothing to reclaim"}`);
     return row;
   }
 
@@ -245,7 +245,7 @@ export class Timeline {
     const shown = known.length > MARKS_MAX ? [...known.slice(0, 4), ...known.slice(4 - MARKS_MAX)] : known;
     let least = 0;
     return shown.map((event) => {
-      // Marks that would hide each other stand side by side.
+      // Overlapping marks are placed side by side.
       const x = Math.min(width - MARK_PX, Math.max(this.#at(event.ms) * width, least));
       least = x + MARK_PX;
       const mark = svg("svg", { class: `mark ${SYMBOLS[event.kind]}`, viewBox: "0 0 16 16" });

@@ -1,5 +1,5 @@
-// How the page says things: elements, ages, times, byte offsets, and commands to copy.
-// Text from peers reaches the document only through `textContent`, here and everywhere.
+// Formatting: elements, ages, times, byte offsets, and commands to copy.
+// Text from peers reaches the document only through `textContent`, here and elsewhere.
 
 /** An element with a class and a text. */
 export function el(tag, className = "", text = undefined) {
@@ -15,7 +15,7 @@ export function svg(tag, attributes = {}) {
   return element;
 }
 
-// Made once: to make one for each number would cost more than all the rest of a row.
+// Created once, as it is expensive.
 const numberFormat = new Intl.NumberFormat("en-US");
 
 export const count = (number) => numberFormat.format(number);
@@ -23,7 +23,7 @@ export const count = (number) => numberFormat.format(number);
 export const plural = (number, one, many = `${one}s`) =>
   `${count(number)} ${number === 1 ? one : many}`;
 
-/** `41s`, `3m12s`, `2h05m`, `3d04h`: as the command line says it. */
+/** `41s`, `3m12s`, `2h05m`, `3d04h`. */
 export function age(seconds) {
   const whole = Math.max(0, Math.floor(seconds));
   const two = (number) => String(number).padStart(2, "0");
@@ -36,13 +36,13 @@ export function age(seconds) {
 const clockFormat = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const dayFormat = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 
-/** A time of day, in the reader's zone. */
+/** A time of day in the local time zone. */
 export const clock = (ms) => (Number.isFinite(ms) ? clockFormat.format(ms) : "?");
 export const dayAndClock = (ms) => (Number.isFinite(ms) ? dayFormat.format(ms) : "?");
 
 const UNITS = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
 
-/** A byte offset, short: exact where that is short, else rounded and marked so. */
+/** A short byte offset: exact if short enough, else rounded and marked with ≈. */
 export function offset(byte) {
   if (byte < 100_000) return String(byte);
   for (const [unit, size] of UNITS) {
@@ -58,7 +58,7 @@ export function offset(byte) {
 
 const exact = (text) => numberFormat.format(text.length < 16 ? Number(text) : BigInt(text));
 
-/** The bytes of a lock, every digit of them. */
+/** The byte range of a lock, exact. */
 export function range(lock) {
   const start = exact(lock.startText);
   return lock.endText === null ? `${start} to the end` : `${start} – ${exact(lock.endText)}`;
@@ -66,13 +66,13 @@ export function range(lock) {
 
 export const MODES = { read: "READ", write: "WRITE", "read-write": "READ+WRITE", none: "NONE" };
 
-/** One sentence that says all of a lock; for titles and screen readers. */
+/** A lock in one sentence, for titles and screen readers. */
 export function sentence(lock, now) {
   const held = age((now - lock.sinceMs) / 1000);
   const what = lock.kind === "share" ? `a ${MODES[lock.mode]} share` : MODES[lock.mode];
   const bytes = lock.kind === "share" ? "" : ` on bytes ${range(lock)}`;
   if (lock.kind === "waiter") {
-    const behind = lock.blockedBy ? `, blocked by ${lock.blockedBy}` : ", in the queue";
+    const behind = lock.blockedBy ? `, blocked by ${lock.blockedBy}` : ", queued";
     return `${lock.id}: ${lock.client.name} waits for ${what}${bytes}${behind}, for ${held}`;
   }
   const state = lock.state === "held" ? "holds" : `holds (${lock.state})`;
@@ -88,7 +88,7 @@ async function copy(text) {
   }
 }
 
-/** A command in a box with a button that copies it. */
+/** A command with a copy button. */
 export function command(text) {
   const box = el("div", "command");
   const code = el("code", "", text);
@@ -101,7 +101,7 @@ export function command(text) {
       button.textContent = "Copied";
       announce(`Copied: ${text}`);
     } else {
-      // Without permission to write the clipboard, the text is at least selected.
+      // Without clipboard permission, select the text.
       getSelection().selectAllChildren(code);
       button.textContent = "Selected";
     }
@@ -111,7 +111,7 @@ export function command(text) {
   return box;
 }
 
-/** Tells screen readers; `urgent` interrupts. */
+/** Announces a text to screen readers; `urgent` interrupts. */
 export function announce(text, urgent = false) {
   const region = document.getElementById(urgent ? "say-now" : "say");
   if (region && region.textContent !== text) region.textContent = text;

@@ -1,33 +1,32 @@
-//! What the API says, as types: the server writes them, the command line reads them, and the
-//! OpenAPI document is made from them.
+//! The types of the API: written by the server, read by the command line, and the source of the OpenAPI
+//! document.
 //!
-//! Ids are short words: `k7f2` is an entry (a lock, a share or a waiter; they are numbered
-//! together), `c3` a client. Names and paths are bytes that peers chose: what is not printable is
-//! escaped as `\x1b`. Times are RFC 3339 in UTC; ages are seconds, so that no two clocks have to
-//! agree.
+//! Ids are short words: `k7f2` is a lock, a share or a waiter (numbered together), `c3` a client. Names
+//! and paths are chosen by peers; unprintable bytes are escaped as `\x1b`. Times are RFC 3339 in UTC;
+//! ages are in seconds, so that clocks need not agree.
 
 use keeper::identity::ClientId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// What `GET /v1/status` answers.
+/// Reply to `GET /v1/status`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     pub version: String,
-    /// The host name of the server, or its name among the servers of one store.
+    /// The server's host name, or its node name among the servers sharing a store.
     pub node: String,
     pub state: ServerState,
-    /// One sentence: what is going on.
+    /// The state in one sentence.
     pub summary: String,
     pub started_at: String,
     pub uptime_seconds: f64,
-    /// Counts the starts; absent while standing by.
+    /// Increases with every start; absent while standing by.
     pub epoch: Option<u64>,
     pub nsm_state: Option<u32>,
     pub store: StoreStatus,
     pub grace: Option<GraceStatus>,
     pub counts: Counts,
-    /// What should worry somebody, worst first; empty if nothing should.
+    /// Problems, worst first; empty if there are none.
     pub health: Vec<Finding>,
 }
 
@@ -35,18 +34,18 @@ pub struct Status {
 #[serde(rename_all = "kebab-case")]
 pub enum ServerState {
     Serving,
-    /// Serving, and clients are taking their locks back.
+    /// Serving while clients reclaim their locks.
     Grace,
-    /// The store does not work: locks wait.
+    /// The store is failing: locks wait.
     Stalled,
-    /// Another server of the same store serves.
+    /// Another server of the same store is serving.
     Standby,
     /// Not serving yet.
     Starting,
 }
 
 impl ServerState {
-    /// Whether clients are served, well or badly.
+    /// Whether clients are served, even if locks wait.
     pub fn serves(self) -> bool {
         !matches!(self, Self::Standby | Self::Starting)
     }
@@ -56,45 +55,45 @@ impl ServerState {
 pub struct StoreStatus {
     /// `embedded`, `memory` or `postgres`.
     pub kind: String,
-    /// As the operator is shown it, without a password.
+    /// URL without password.
     pub shown: String,
     /// `process`, `power` or `none`.
     pub durability: String,
-    /// Whether the recovered lock set was complete; if not, clients must reclaim.
+    /// Whether the recovered lock table was complete; if not, clients must reclaim.
     pub exact: bool,
-    /// Seconds in which 99 of 100 commits were done; absent before the first.
+    /// 99th percentile of commit times; absent before the first commit.
     pub commit_p99_seconds: Option<f64>,
-    /// Since when it has not worked.
+    /// How long commits have been failing.
     pub stalled_seconds: Option<f64>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Counts {
-    /// Hosts and registrants.
+    /// Hosts and NSM registrants.
     pub clients: u64,
-    /// Held locks, unconfirmed ones too.
+    /// Held locks, including unconfirmed ones.
     pub locks: u64,
     pub shares: u64,
     pub waiting: u64,
-    /// Locks and shares recovered, not yet reclaimed.
+    /// Locks and shares recovered and not yet reclaimed.
     pub unconfirmed: u64,
-    /// Clients by what should worry somebody.
+    /// Clients in the state `fenced`; likewise the next three.
     pub fenced: u64,
     pub crashed: u64,
     pub suspect: u64,
     pub reboot_pending: u64,
-    /// Notices of our restart that are not answered yet.
+    /// Notices of the server's restart not yet answered.
     pub notices_owed: u64,
 }
 
-/// As in `zpool status`: what is wrong, what to do, where to read on.
+/// A problem: status, action and documentation, as in `zpool status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
     /// `LK103`: an anchor in docs/messages.md.
     pub code: String,
     pub severity: Severity,
     pub status: String,
-    /// The command to run next.
+    /// The command that helps.
     pub action: String,
     pub see: String,
 }
@@ -107,37 +106,37 @@ pub enum Severity {
     Error,
 }
 
-/// What `GET /v1/grace` answers, also when there is none.
+/// Reply to `GET /v1/grace`, whether or not there is a grace period.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct GraceStatus {
     pub active: bool,
-    /// It ends early when all have reclaimed; with an inexact store it lasts the whole window.
+    /// With an exact store, grace ends early when all have reclaimed; otherwise it lasts the window.
     pub exact: bool,
-    /// The whole window as long as `began` is false.
+    /// The full window while `began` is false.
     pub remaining_seconds: f64,
-    /// The window runs from the first call of a client that is not this machine.
+    /// Whether the window has begun: it runs from the first call of a client on another machine.
     pub began: bool,
-    /// Monitored locks and shares that are still missing.
+    /// Locks and shares of monitored clients not yet reclaimed.
     pub missing: u64,
-    /// Requests that wait for its end.
+    /// Requests waiting for its end.
     pub parked: u64,
-    /// Hosts that have not reclaimed all they held, at most 100 of them; of an incomplete store, all
-    /// who may have held something.
-    pub expected: Vec<Expected>,
-    /// How many such hosts there are.
+    /// Hosts that have not reclaimed everything, at most 100; with an inexact store, all that may have
+    /// held locks.
+    pub expected: Vec<ExpectedClient>,
+    /// Number of such hosts.
     pub expected_total: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Expected {
+pub struct ExpectedClient {
     pub client: ClientName,
     pub unconfirmed: u64,
-    /// How many notices it has been sent, and whether it answered one.
+    /// Notices sent to it; `answered` if it answered one.
     pub notices: u32,
     pub answered: bool,
 }
 
-/// Enough to name a client.
+/// Identifies a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClientName {
     /// `c3`.
@@ -147,8 +146,8 @@ pub struct ClientName {
 }
 
 impl ClientName {
-    /// What to call it in a command that people paste into a shell: a peer chose the name, so only
-    /// a plain word will do; else the id.
+    /// How to name it in a command pasted into a shell: the name if it is a plain word, else the id, as
+    /// the name is chosen by the peer.
     pub fn word(&self) -> &str {
         word(&self.id, &self.name)
     }
@@ -165,7 +164,7 @@ fn word<'a>(id: &'a str, name: &'a str) -> &'a str {
     let plain = |letter: u8| letter.is_ascii_alphanumeric() || b"._-".contains(&letter);
     let is_word =
         name.bytes().all(plain) && name.starts_with(|first: char| first.is_alphanumeric());
-    // One that calls itself as another's id is would have the other fenced.
+    // A name that looks like an id would address another client.
     if is_word && name.parse::<ClientId>().is_err() { name } else { id }
 }
 
@@ -176,12 +175,12 @@ pub struct Client {
     pub address: String,
     pub kind: ClientKind,
     pub state: ClientState,
-    /// When it was last heard of since the server started.
+    /// Seconds since its last message; absent if there was none since the server started.
     pub last_seen_seconds: Option<f64>,
-    /// Only when asked for with `probe=true`: whether its lock manager answers now.
+    /// Whether its lock manager answers now; only with `probe=true`.
     pub answers: Option<bool>,
     pub registered_at: String,
-    /// Its own NSM state; 0 if it never said.
+    /// Its NSM state; 0 if unknown.
     pub nsm_state: u32,
     pub locks: u64,
     pub shares: u64,
@@ -191,40 +190,40 @@ pub struct Client {
     pub fenced: bool,
     pub crashed: bool,
     pub suspect: bool,
-    /// Those of our addresses that it used.
+    /// Addresses of the server that it used.
     pub our_addresses: Vec<String>,
-    /// A reboot notice that was not believed.
+    /// A reboot notice that was not accepted.
     pub pending_reboot: Option<PendingReboot>,
-    /// The notice of our restart that it is being sent.
+    /// The pending notice of the server's restart.
     pub notice: Option<Notice>,
-    /// Whom a registrant watches.
+    /// The host that a registrant monitors.
     pub watches: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientKind {
-    /// It takes locks.
+    /// Takes locks.
     Host,
-    /// It asked by SM_MON to be told of reboots.
+    /// Asked by SM_MON to be notified of reboots.
     Registrant,
 }
 
-/// The first that applies, from the worst.
+/// The worst state that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientState {
-    /// Shut out by an operator.
+    /// Locks and writes are refused, by an operator's order.
     Fenced,
-    /// It is said to have rebooted, and that could not be proven.
+    /// It reported a reboot that could not be proven.
     RebootPending,
-    /// Not heard of in the whole recovery window.
+    /// Silent during the whole recovery window.
     Crashed,
-    /// Signs of a reboot without proof.
+    /// It may have rebooted, but there is no proof.
     Suspect,
-    /// It has not reclaimed everything it held.
+    /// It has not reclaimed everything yet.
     Recovering,
-    /// It holds or awaits something.
+    /// It holds or waits for locks.
     Active,
     Idle,
 }
@@ -234,7 +233,7 @@ pub struct PendingReboot {
     pub source: String,
     pub name: String,
     pub nsm_state: u32,
-    /// Why it was not believed.
+    /// Why it was not accepted.
     pub why: String,
     pub repeats: u32,
     pub since: String,
@@ -248,7 +247,7 @@ pub struct Notice {
     pub next_in_seconds: Option<f64>,
 }
 
-/// A held lock, a share reservation, or somebody who waits for a lock.
+/// A held lock, a share reservation, or a waiter.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Lock {
     /// `k7f2`.
@@ -256,22 +255,22 @@ pub struct Lock {
     pub kind: LockKind,
     pub state: LockState,
     pub client: ClientName,
-    /// The client's number for who on it holds the lock: Linux counts them, others use process ids.
+    /// The client's id of the lock owner: a counter on Linux, a process id on others.
     pub owner: u32,
-    /// What the client adds to tell its owners apart.
+    /// The client's additional owner identification.
     pub owner_tag: String,
     pub mode: LockMode,
     pub start: u64,
-    /// The last byte; absent if it reaches to the end of the file, however that grows.
+    /// The last byte; absent if the lock extends to the end of the file.
     pub end: Option<u64>,
     pub since: String,
     pub age_seconds: f64,
     pub file: File,
-    /// What a waiter waits for, if a held lock is in its way.
+    /// The held lock that blocks a waiter.
     pub blocked_by: Option<String>,
-    /// A waiter that does not answer is passed over; it keeps its place.
+    /// Whether a waiter that does not answer is passed over; it keeps its place in the queue.
     pub passed_over: bool,
-    /// What a share denies to others: `none`, `read`, `write` or `read-write`.
+    /// What a share denies others: `none`, `read`, `write` or `read-write`.
     pub denies: Option<String>,
 }
 
@@ -287,13 +286,14 @@ pub enum LockKind {
 #[serde(rename_all = "kebab-case")]
 pub enum LockState {
     Held,
-    /// Recovered, not yet reclaimed.
+    /// Recovered and not yet reclaimed.
     Unconfirmed,
-    /// Not reclaimed in the window: goes if somebody wants it and its host does not answer.
+    /// Not reclaimed in the window: released if another client requests it and its host does not
+    /// answer.
     Releasable,
-    /// Taken before its host seems to have rebooted.
+    /// Taken before a suspected reboot of its host.
     Suspect,
-    /// Of an incomplete store: shown, denies nobody.
+    /// From an inexact store: listed, but conflicts with nothing.
     Remembered,
     Waiting,
 }
@@ -303,32 +303,32 @@ pub enum LockState {
 pub enum LockMode {
     Read,
     Write,
-    /// Only shares.
+    /// Shares only.
     ReadWrite,
-    /// Only shares.
+    /// Shares only.
     None,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 pub struct File {
-    /// The export it was reached by, if it is served now.
+    /// The export containing it, if served now.
     pub export: Option<String>,
-    /// Below the export; absent if it was never seen by name.
+    /// Path relative to the export; absent if unknown.
     pub path: Option<String>,
-    /// What to print: the path, or `inode N in EXPORT`.
+    /// For display: the path, or `inode N in EXPORT`.
     pub shown: String,
     /// The same for every lock on one file.
     pub key: String,
 }
 
-/// One page of a list. The next one is asked for with `after=` and the value of `next`.
+/// One page of a list. Request the next one with `after=` and the value of `next`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
     pub items: Vec<T>,
-    /// Absent on the last page. With a filter a page may be short, even empty, and have a next one:
-    /// only so many are looked at for one question.
+    /// Absent on the last page. With a filter, a page may be short or empty and still have a next one,
+    /// as a request examines a limited number of entries.
     pub next: Option<String>,
-    /// How many there are without a filter.
+    /// Number of entries without a filter.
     pub total: u64,
 }
 
@@ -338,13 +338,13 @@ pub struct Page<T> {
 pub struct LockQuery {
     /// A client's id, name or address.
     pub client: Option<String>,
-    /// A file or directory: below an export, or absolute on the server.
+    /// A file or directory, relative to an export or absolute on the server.
     pub path: Option<String>,
     pub state: Option<LockState>,
-    /// At most 1,000; 100 if not given.
+    /// At most 1,000; default 100.
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[param(pattern = "^(k[1-9a-hjkmnp-tv-z][0-9a-hjkmnp-tv-z]{0,11}|n[0-9]{1,9})$")]
     pub after: Option<String>,
 }
@@ -354,10 +354,10 @@ pub struct LockQuery {
 #[serde(deny_unknown_fields)]
 pub struct ClientQuery {
     pub state: Option<ClientState>,
-    /// At most 1,000; 100 if not given.
+    /// At most 1,000; default 100.
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[param(pattern = "^c[1-9a-hjkmnp-tv-z][0-9a-hjkmnp-tv-z]{0,11}$")]
     pub after: Option<String>,
 }
@@ -366,8 +366,7 @@ pub struct ClientQuery {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct EventQuery {
-    /// How many of the kept events to send first; all that came after `Last-Event-ID` if that is
-    /// given.
+    /// Number of past events to send first; with `Last-Event-ID`, all events after it are sent.
     #[param(maximum = 10000)]
     pub last: Option<u32>,
 }
@@ -376,7 +375,7 @@ pub struct EventQuery {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeQuery {
-    /// Ask the client's lock manager whether it answers; takes up to 5 s.
+    /// Check whether the client's lock manager answers; takes up to 5 s.
     #[serde(default)]
     pub probe: bool,
 }
@@ -385,39 +384,39 @@ pub struct ProbeQuery {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct DryRunQuery {
-    /// Say what would happen, and change nothing.
+    /// Report what would happen without doing it.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What `DELETE /v1/locks/{id}` answers.
+/// Reply to `DELETE /v1/locks/{id}`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Released {
+pub struct ReleaseResult {
     pub dry_run: bool,
-    /// As it was.
+    /// The lock before its release.
     pub lock: Lock,
-    /// What the holder's client is, as far as is known.
+    /// The holder's client.
     pub client: Client,
-    /// Who has it now, or would have.
+    /// Locks granted to waiters as a result.
     pub granted: Vec<Lock>,
-    /// If the holder may still believe in its lock.
+    /// Present if the holder may be alive and still rely on the lock.
     pub warning: Option<String>,
 }
 
-/// What an action on a client answers.
+/// Reply to an action on a client.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct ClientDone {
+pub struct ClientActionResult {
     pub dry_run: bool,
-    /// As it is now; as it was if it is gone.
+    /// The client after the action, or before it if it was removed.
     pub client: Client,
-    /// Locks and shares that went, or would go.
+    /// Number of locks and shares released.
     pub released: u64,
 }
 
-/// What an action on the server answers.
+/// Reply to an action on the server.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Done {
-    /// One sentence: what was done.
+pub struct ActionResult {
+    /// What was done, in one sentence.
     pub done: String,
 }
 
@@ -432,21 +431,21 @@ pub struct Export {
     pub reserved_ports: bool,
 }
 
-/// Something that happened, as `GET /v1/events` streams it (`event: news`).
+/// An event, streamed by `GET /v1/events` as `event: news`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Epoch and number in it: `3617842-17`.
+    /// Epoch and sequence number: `3617842-17`.
     pub id: String,
     pub at: String,
     pub level: Level,
-    /// `grace-started`, `rebooted`, `released`, ...: docs/operate.md lists them.
+    /// `grace-started`, `rebooted`, `released`, ...; listed in docs/operate.md.
     pub kind: String,
-    /// The sentence that is in the log.
+    /// The text of the log line.
     pub text: String,
     pub client: Option<ClientName>,
-    /// Who did it, if an operator did.
+    /// The operator who caused it.
     pub by: Option<String>,
-    /// How many locks it concerns, where it concerns any.
+    /// Number of locks concerned.
     pub locks: Option<u64>,
 }
 
@@ -458,10 +457,10 @@ pub enum Level {
     Warn,
 }
 
-/// Streamed at most four times a second while locks come and go (`event: locks`; it has no id and
-/// is not kept).
+/// Streamed as `event: locks` at most four times a second while counts change; has no id and is not
+/// replayed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Tally {
+pub struct LockCounts {
     pub locks: u64,
     pub shares: u64,
     pub waiting: u64,

@@ -1,5 +1,5 @@
-//! Who asks, and what that one may do. Over the unix socket the kernel says who it is; over TCP
-//! only the token from the state directory says anything.
+//! Authentication and authorisation. On the unix socket the kernel identifies the caller; over TCP only
+//! the token from the state directory authorises changes.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,26 +14,26 @@ use axum::response::{IntoResponse, Response};
 use keeper::bytes::Name;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use vfs::Patience;
-use vfs::groups::{Found, GroupCache};
+use vfs::BlockingMode;
+use vfs::groups::{GroupCache, GroupLookup};
 
-use crate::Shared;
+use crate::AdminState;
 use crate::api::Problem;
-use crate::places::Who;
+use crate::quota::CallerClass;
 
-/// Members may do what root may.
+/// Members have the rights of root.
 const GROUP: &str = "lockkeeper";
-/// Who joins or leaves the group need not wait for long.
+/// Bounds how long a change of group membership goes unnoticed.
 const GROUPS_FRESH: Duration = Duration::from_secs(2);
-/// What the name service may take.
+/// Limit for a name service lookup.
 const LOOK_UP_TIME_MAX: Duration = Duration::from_secs(5);
-/// Users who are looked up at once, each by a thread that cannot be stopped.
+/// Concurrent lookups; each occupies a thread that cannot be cancelled.
 const LOOK_UPS_MAX: usize = 8;
 
-/// By which way a request came.
+/// The peer of a connection.
 #[derive(Debug, Clone, Copy)]
-pub enum Way {
-    /// The user at the other end of the socket, and its group.
+pub(crate) enum Peer {
+    /// Credentials of the process that connected.
     Socket {
         uid: u32,
         gid: u32,
@@ -43,76 +43,80 @@ pub enum Way {
     },
 }
 
-/// A caller that may change something, by the name that goes on record.
+/// A caller authorised to make changes, by the name recorded in events.
 #[derive(Debug, Clone)]
-pub struct Operator(pub Name);
+pub(crate) struct Operator(pub Name);
 
-impl Way {
-    pub fn who(self) -> Who {
+impl Peer {
+    pub(crate) fn class(self) -> CallerClass {
         match self {
-            Self::Socket { uid, .. } if is_trusted(uid) => Who::Trusted,
-            Self::Socket { uid, .. } => Who::User(uid),
-            Self::Tcp { .. } => Who::Network,
+            Self::Socket { uid, .. } if is_trusted(uid) => CallerClass::Trusted,
+            Self::Socket { uid, .. } => CallerClass::User(uid),
+            Self::Tcp { .. } => CallerClass::Network,
         }
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Who {
+impl<S: Send + Sync> FromRequestParts<S> for CallerClass {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        way(parts).map(Way::who)
+        peer(parts).map(Peer::class)
     }
 }
 
-/// Only who wants to change something is looked up: who just looks never waits for a name service.
-impl FromRequestParts<Arc<Shared>> for Operator {
+/// Only requests that make changes look up the user; reads never wait for a name service.
+impl FromRequestParts<Arc<AdminState>> for Operator {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
-        match way(parts)? {
-            Way::Socket { uid, gid } => shared.register.find_out(uid, gid).await.map(Self),
-            Way::Tcp { from } if has_token(shared, &parts.headers) => {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        admin: &Arc<AdminState>,
+    ) -> Result<Self, Problem> {
+        match peer(parts)? {
+            Peer::Socket { uid, gid } => admin.users.operator_name(uid, gid).await.map(Self),
+            Peer::Tcp { from } if has_token(admin, &parts.headers) => {
                 Ok(Self(Name::from(format!("token from {}", from.ip()).as_str())))
             }
-            Way::Tcp { .. } => {
-                Err(forbidden("over TCP, reading is all that is permitted without a token")
-                    .hint("use the unix socket, or send the token: Authorization: Bearer TOKEN"))
-            }
+            Peer::Tcp { .. } => Err(forbidden("changes over TCP require the token")
+                .hint("use the unix socket, or send the token: Authorization: Bearer TOKEN")),
         }
     }
 }
 
-fn way(parts: &Parts) -> Result<Way, Problem> {
-    parts.extensions.get().copied().ok_or_else(|| forbidden("nobody knows who asks"))
+fn peer(parts: &Parts) -> Result<Peer, Problem> {
+    parts.extensions.get().copied().ok_or_else(|| forbidden("unknown caller"))
 }
 
-/// Lets a request in that may at least read.
-pub async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match request.extensions().get::<Way>() {
-        Some(Way::Socket { .. }) => {}
-        Some(Way::Tcp { .. }) => {
-            let token = has_token(&shared, request.headers());
-            if let Some(problem) = refuse_reading(&shared, &request, token) {
+/// Middleware: rejects requests that may not even read.
+pub(crate) async fn admit(
+    State(admin): State<Arc<AdminState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match request.extensions().get::<Peer>() {
+        Some(Peer::Socket { .. }) => {}
+        Some(Peer::Tcp { .. }) => {
+            let token = has_token(&admin, request.headers());
+            if let Some(problem) = refuse_reading(&admin, &request, token) {
                 return problem.into_response();
             }
         }
-        None => return forbidden("nobody knows who asks").into_response(),
+        None => return forbidden("unknown caller").into_response(),
     }
     next.run(request).await
 }
 
-/// A page of another site could have the browser of somebody on this host ask us, under a name that
-/// leads here: such a request does not carry the address it was meant for. From other hosts even
-/// reading takes the token.
-fn refuse_reading(shared: &Shared, request: &Request, token: bool) -> Option<Problem> {
+/// Protects against DNS rebinding: a page of another site can make a local browser send requests here,
+/// but their Host header names that site. On a non-loopback address even reads require the token.
+fn refuse_reading(admin: &AdminState, request: &Request, token: bool) -> Option<Problem> {
     if token {
         return None;
     }
-    let local = shared.tcp.is_none_or(|address| address.ip().is_loopback());
+    let local = admin.tcp.is_none_or(|address| address.ip().is_loopback());
     if !local {
         return Some(
-            forbidden("this address is not loopback: everything needs the token")
+            forbidden("on a non-loopback address all requests require the token")
                 .hint("send the token: Authorization: Bearer TOKEN"),
         );
     }
@@ -122,7 +126,7 @@ fn refuse_reading(shared: &Shared, request: &Request, token: bool) -> Option<Pro
         true => None,
         false => Some(
             forbidden("the Host header names another host")
-                .hint("ask http://127.0.0.1 or http://localhost"),
+                .hint("use http://127.0.0.1 or http://localhost"),
         ),
     }
 }
@@ -137,39 +141,39 @@ fn is_ours(host: &str) -> bool {
         || name.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
-fn has_token(shared: &Shared, headers: &HeaderMap) -> bool {
-    let Some(token) = &shared.token else { return false };
+fn has_token(admin: &AdminState, headers: &HeaderMap) -> bool {
+    let Some(token) = &admin.token else { return false };
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let given = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
     is_equal(token.as_bytes(), given.trim().as_bytes())
 }
 
-/// Takes as long for a wrong token as for the right one.
+/// Constant-time comparison.
 fn is_equal(token: &[u8], given: &[u8]) -> bool {
     token.len() == given.len()
         && token.iter().zip(given).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
-/// What this host knows about its users.
-pub struct Register {
+/// Lookups of the host's users and groups.
+pub(crate) struct UserDirectory {
     groups: Arc<GroupCache>,
     look_ups: Arc<Semaphore>,
 }
 
-impl Default for Register {
+impl Default for UserDirectory {
     fn default() -> Self {
         Self {
-            groups: Arc::new(GroupCache::fresh_for(GROUPS_FRESH)),
+            groups: Arc::new(GroupCache::with_age_max(GROUPS_FRESH)),
             look_ups: Arc::new(Semaphore::new(LOOK_UPS_MAX)),
         }
     }
 }
 
-impl Register {
-    /// The name of a user who may change something.
-    async fn find_out(&self, uid: u32, gid: u32) -> Result<Name, Problem> {
+impl UserDirectory {
+    /// The recorded name of a user, who must be authorised to make changes.
+    async fn operator_name(&self, uid: u32, gid: u32) -> Result<Name, Problem> {
         if is_trusted(uid) {
-            // It waits for no other user.
+            // Not subject to the limit on lookups.
             let name = tokio::task::spawn_blocking(move || shown(uid));
             let name = timeout(LOOK_UP_TIME_MAX, name).await.ok().and_then(Result::ok);
             return Ok(Name::from(name.unwrap_or_else(|| format!("uid {uid}")).as_str()));
@@ -178,30 +182,30 @@ impl Register {
         self.look_up(LOOK_UP_TIME_MAX, move || of_user(&groups, uid, gid)).await
     }
 
-    /// Name services can be slow; the threads that carry files and locks do not wait for them.
+    /// Runs a lookup on a blocking thread: a slow name service must not delay other requests.
     async fn look_up(
         &self,
-        patience: Duration,
+        limit: Duration,
         look: impl FnOnce() -> Result<Name, Problem> + Send + 'static,
     ) -> Result<Name, Problem> {
         let found = async {
-            let place = self.look_ups.clone().acquire_owned().await.ok()?;
+            let permit = self.look_ups.clone().acquire_owned().await.ok()?;
             let looked = tokio::task::spawn_blocking(move || {
                 let found = look();
-                drop(place);
+                drop(permit);
                 found
             });
             looked.await.ok()
         };
-        timeout(patience, found).await.ok().flatten().unwrap_or_else(|| {
-            let detail = "the host's name service does not say in time which groups you are in";
+        timeout(limit, found).await.ok().flatten().unwrap_or_else(|| {
+            let detail = "timed out looking up your groups in the host's name service";
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail)
                 .hint("try again, or use sudo"))
         })
     }
 }
 
-/// Root, and the server itself.
+/// Root and the server's own user.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
@@ -218,8 +222,8 @@ fn of_user(groups: &GroupCache, uid: u32, gid: u32) -> Result<Name, Problem> {
     if is_member(groups, uid, gid) {
         return Ok(Name::from(name.as_str()));
     }
-    let hint = "use sudo, or let root add you: usermod -aG lockkeeper USER, and log in again";
-    Err(forbidden(&format!("{name} may look, but not change anything")).hint(hint))
+    let hint = "use sudo, or join the group: usermod -aG lockkeeper USER, and log in again";
+    Err(forbidden(&format!("{name} has read-only access")).hint(hint))
 }
 
 fn is_member(groups: &GroupCache, uid: u32, gid: u32) -> bool {
@@ -227,9 +231,9 @@ fn is_member(groups: &GroupCache, uid: u32, gid: u32) -> bool {
     if gid == group {
         return true;
     }
-    match groups.groups_of(uid, Patience::Wait) {
-        Found::Groups(groups) => groups.contains(&group),
-        Found::Unknown | Found::Later => false,
+    match groups.groups_of(uid, BlockingMode::MayBlock) {
+        GroupLookup::Groups(groups) => groups.contains(&group),
+        GroupLookup::Unknown | GroupLookup::WouldBlock => false,
     }
 }
 
@@ -284,17 +288,17 @@ mod tests {
         assert!(!is_equal(b"abc", b""));
     }
 
-    /// On the only thread there is.
+    /// Runs on a single thread.
     #[tokio::test]
     async fn a_slow_name_service_stops_nobody_else() {
         use std::time::Instant;
-        let register = Register::default();
+        let users = UserDirectory::default();
         let start = Instant::now();
         let slow = || {
             std::thread::sleep(Duration::from_secs(5));
             Ok(Name::from("late"))
         };
-        let looked = register.look_up(Duration::from_millis(100), slow);
+        let looked = users.look_up(Duration::from_millis(100), slow);
         let other = async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             start.elapsed()
@@ -308,14 +312,14 @@ mod tests {
 
     #[tokio::test]
     async fn look_ups_are_bounded_and_root_waits_for_none() {
-        let register = Register::default();
-        let all = register.look_ups.clone().acquire_many_owned(LOOK_UPS_MAX as u32).await.unwrap();
-        let patience = Duration::from_millis(20);
+        let users = UserDirectory::default();
+        let all = users.look_ups.clone().acquire_many_owned(LOOK_UPS_MAX as u32).await.unwrap();
+        let limit = Duration::from_millis(20);
         let look = || Ok(Name::from("bob"));
-        assert_eq!(register.look_up(patience, look).await.unwrap_err().status, 503);
-        assert_eq!(register.find_out(0, 0).await.unwrap(), Name::from("root (uid 0)"));
+        assert_eq!(users.look_up(limit, look).await.unwrap_err().status, 503);
+        assert_eq!(users.operator_name(0, 0).await.unwrap(), Name::from("root (uid 0)"));
         drop(all);
-        let patience = Duration::from_secs(10);
-        assert_eq!(register.look_up(patience, look).await.unwrap(), Name::from("bob"));
+        let limit = Duration::from_secs(10);
+        assert_eq!(users.look_up(limit, look).await.unwrap(), Name::from("bob"));
     }
 }

@@ -1,4 +1,4 @@
-//! Clients: who they are, whether they live, and what an operator does to one.
+//! Handlers of `/v1/clients` and `/v1/notices`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,43 +6,43 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use keeper::Keeper;
-use keeper::change::Client as Known;
-use keeper::event::Doubt;
+use keeper::change::Client as ClientRecord;
+use keeper::event::Rejection;
 use keeper::identity::ClientId;
 use keeper::request::OperatorAction;
 use keeper::step::OperatorError;
 use keeper::view::ClientView;
-use server::{Control, NotDone};
+use server::{Control, ControlError};
 
 use crate::api::{
-    Client, ClientDone, ClientKind, ClientName, ClientQuery, ClientState, DryRunQuery, Notice,
-    Page, PendingReboot, ProbeQuery, Problem,
+    Client, ClientActionResult, ClientKind, ClientName, ClientQuery, ClientState, DryRunQuery,
+    Notice, Page, PendingReboot, ProbeQuery, Problem,
 };
-use crate::ask::{Path, Query};
 use crate::caller::Operator;
+use crate::extract::{Path, Query};
 use crate::json::Json;
 use crate::listing::LOOK_MAX;
 use crate::locks::limit_of;
 use crate::problem::Problems;
 use crate::row::client_name;
-use crate::{Shared, shown};
+use crate::{AdminState, display};
 
-/// Who was heard within this time is taken to live.
+/// A client seen within this many seconds is presumed alive.
 const LIVELY: f64 = 60.0;
 
-/// Every client that the server knows
+/// List clients
 #[utoipa::path(get, path = "/v1/clients", tag = "clients", params(ClientQuery),
     responses((status = 200, body = Page<Client>), Problems))]
-pub async fn list(
-    State(shared): State<Arc<Shared>>,
+pub(crate) async fn list(
+    State(admin): State<Arc<AdminState>>,
     Query(query): Query<ClientQuery>,
 ) -> Result<Json<Page<Client>>, Problem> {
-    let control = shared.control()?;
+    let control = admin.control()?;
     let limit = limit_of(query.limit)?;
     let after = match query.after.as_deref() {
         None => ClientId(0),
         Some(text) => text.parse::<ClientId>().ok().ok_or_else(|| {
-            Problem::bad_request("`after` is the `next` of the page before, as in c3")
+            Problem::bad_request("`after` must be the `next` of the previous page, such as c3")
         })?,
     };
     let now = control.engine().clock().elapsed();
@@ -51,99 +51,101 @@ pub async fn list(
         let wanted =
             found.filter(|view| query.state.is_none_or(|state| state_of(keeper, view) == state));
         let mut items: Vec<Client> =
-            wanted.take(limit + 1).map(|view| tell(keeper, &view, now)).collect();
+            wanted.take(limit + 1).map(|view| to_api(keeper, &view, now)).collect();
         let more = items.len() > limit;
         items.truncate(limit);
         let next = items.last().filter(|_| more).map(|client| client.id.clone());
         Page { items, next, total: keeper.counts().clients as u64 }
     };
-    Ok(Json(control.look(look).await?))
+    Ok(Json(control.read(look).await?))
 }
 
-/// One client, by its id, name or address
+/// Show one client
 #[utoipa::path(get, path = "/v1/clients/{id}", tag = "clients",
-    params(("id" = String, Path, description = "`c3`, a name or an address that only one has"), ProbeQuery),
+    params(("id" = String, Path, description = "`c3`, or a unique name or address"), ProbeQuery),
     responses((status = 200, body = Client), Problems))]
-pub async fn one(
-    State(shared): State<Arc<Shared>>,
+pub(crate) async fn one(
+    State(admin): State<Arc<AdminState>>,
     Path(id): Path<String>,
     Query(query): Query<ProbeQuery>,
 ) -> Result<Json<Client>, Problem> {
-    let control = shared.control()?;
+    let control = admin.control()?;
     let id = resolve(&control, &id).await?;
     one_of(&control, id, query.probe).await.map(Json)
 }
 
-/// Drops all that a client has, and refuses its locks and writes
+/// Release all locks of a client and refuse its locks and writes
 #[utoipa::path(put, path = "/v1/clients/{id}/fence", tag = "clients",
-    params(("id" = String, Path, description = "`c3`, a name or an address that only one has"), DryRunQuery),
-    responses((status = 200, body = ClientDone), Problems))]
-pub async fn fence(
-    State(shared): State<Arc<Shared>>,
+    params(("id" = String, Path, description = "`c3`, or a unique name or address"), DryRunQuery),
+    responses((status = 200, body = ClientActionResult), Problems))]
+pub(crate) async fn fence(
+    State(admin): State<Arc<AdminState>>,
     operator: Operator,
     Path(id): Path<String>,
     Query(query): Query<DryRunQuery>,
-) -> Result<Json<ClientDone>, Problem> {
-    act(&shared, &operator, &id, OperatorAction::Fence, query.dry_run).await
+) -> Result<Json<ClientActionResult>, Problem> {
+    act(&admin, &operator, &id, OperatorAction::Fence, query.dry_run).await
 }
 
-/// Lets a client in again
+/// Allow a fenced client to lock and write again
 #[utoipa::path(delete, path = "/v1/clients/{id}/fence", tag = "clients",
-    params(("id" = String, Path, description = "`c3`, a name or an address that only one has"), DryRunQuery),
-    responses((status = 200, body = ClientDone), Problems))]
-pub async fn unfence(
-    State(shared): State<Arc<Shared>>,
+    params(("id" = String, Path, description = "`c3`, or a unique name or address"), DryRunQuery),
+    responses((status = 200, body = ClientActionResult), Problems))]
+pub(crate) async fn unfence(
+    State(admin): State<Arc<AdminState>>,
     operator: Operator,
     Path(id): Path<String>,
     Query(query): Query<DryRunQuery>,
-) -> Result<Json<ClientDone>, Problem> {
-    act(&shared, &operator, &id, OperatorAction::Unfence, query.dry_run).await
+) -> Result<Json<ClientActionResult>, Problem> {
+    act(&admin, &operator, &id, OperatorAction::Unfence, query.dry_run).await
 }
 
-/// Sends the notice of our last restart again
+/// Resend the notice of the server's last restart
 #[utoipa::path(post, path = "/v1/clients/{id}/notify", tag = "clients",
-    params(("id" = String, Path, description = "`c3`, a name or an address that only one has"), DryRunQuery),
-    responses((status = 200, body = ClientDone), Problems))]
-pub async fn notify(
-    State(shared): State<Arc<Shared>>,
+    params(("id" = String, Path, description = "`c3`, or a unique name or address"), DryRunQuery),
+    responses((status = 200, body = ClientActionResult), Problems))]
+pub(crate) async fn notify(
+    State(admin): State<Arc<AdminState>>,
     operator: Operator,
     Path(id): Path<String>,
     Query(query): Query<DryRunQuery>,
-) -> Result<Json<ClientDone>, Problem> {
-    act(&shared, &operator, &id, OperatorAction::Renotify, query.dry_run).await
+) -> Result<Json<ClientActionResult>, Problem> {
+    act(&admin, &operator, &id, OperatorAction::Renotify, query.dry_run).await
 }
 
-/// Accepts that a client rebooted: what it held before goes
+/// Accept that a client rebooted, and release the locks it held before
 #[utoipa::path(post, path = "/v1/clients/{id}/confirm-reboot", tag = "clients",
-    params(("id" = String, Path, description = "`c3`, a name or an address that only one has"), DryRunQuery),
-    responses((status = 200, body = ClientDone), Problems))]
-pub async fn confirm_reboot(
-    State(shared): State<Arc<Shared>>,
+    params(("id" = String, Path, description = "`c3`, or a unique name or address"), DryRunQuery),
+    responses((status = 200, body = ClientActionResult), Problems))]
+pub(crate) async fn confirm_reboot(
+    State(admin): State<Arc<AdminState>>,
     operator: Operator,
     Path(id): Path<String>,
     Query(query): Query<DryRunQuery>,
-) -> Result<Json<ClientDone>, Problem> {
-    act(&shared, &operator, &id, OperatorAction::ConfirmReboot, query.dry_run).await
+) -> Result<Json<ClientActionResult>, Problem> {
+    act(&admin, &operator, &id, OperatorAction::ConfirmReboot, query.dry_run).await
 }
 
-/// Takes a client that has nothing off the list
+/// Remove a client that holds nothing
 #[utoipa::path(delete, path = "/v1/clients/{id}", tag = "clients",
-    params(("id" = String, Path, description = "`c3`, a name or an address that only one has"), DryRunQuery),
-    responses((status = 200, body = ClientDone), Problems))]
-pub async fn forget(
-    State(shared): State<Arc<Shared>>,
+    params(("id" = String, Path, description = "`c3`, or a unique name or address"), DryRunQuery),
+    responses((status = 200, body = ClientActionResult), Problems))]
+pub(crate) async fn forget(
+    State(admin): State<Arc<AdminState>>,
     operator: Operator,
     Path(id): Path<String>,
     Query(query): Query<DryRunQuery>,
-) -> Result<Json<ClientDone>, Problem> {
-    act(&shared, &operator, &id, OperatorAction::Forget, query.dry_run).await
+) -> Result<Json<ClientActionResult>, Problem> {
+    act(&admin, &operator, &id, OperatorAction::Forget, query.dry_run).await
 }
 
-/// Whom we owe a notice of our restart
+/// List pending notices of the server's restart
 #[utoipa::path(get, path = "/v1/notices", tag = "clients",
     responses((status = 200, body = Vec<Notice>), Problems))]
-pub async fn notices(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Notice>>, Problem> {
-    let control = shared.control()?;
+pub(crate) async fn notices(
+    State(admin): State<Arc<AdminState>>,
+) -> Result<Json<Vec<Notice>>, Problem> {
+    let control = admin.control()?;
     let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| {
         let owed = keeper.notices().take(NOTICES_MAX);
@@ -158,19 +160,19 @@ pub async fn notices(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Notic
         })
         .collect()
     };
-    Ok(Json(control.look(look).await?))
+    Ok(Json(control.read(look).await?))
 }
 
 const NOTICES_MAX: usize = 10_000;
 
 async fn act(
-    shared: &Shared,
+    admin: &AdminState,
     operator: &Operator,
     id: &str,
     action: impl FnOnce(ClientId) -> OperatorAction,
     dry_run: bool,
-) -> Result<Json<ClientDone>, Problem> {
-    let control = shared.control()?;
+) -> Result<Json<ClientActionResult>, Problem> {
+    let control = admin.control()?;
     let id = resolve(&control, id).await?;
     let before = one_of(&control, id, false).await?;
     let action = action(id);
@@ -180,7 +182,7 @@ async fn act(
                 || before.fenced
                 || before.notice.is_some())
         {
-            return Err(server::NotDone::Refused(OperatorError::Busy).into());
+            return Err(server::ControlError::Refused(OperatorError::Busy).into());
         }
         let released = match action {
             OperatorAction::Fence(_) | OperatorAction::ConfirmReboot(_) => {
@@ -188,60 +190,64 @@ async fn act(
             }
             _ => 0,
         };
-        return Ok(Json(ClientDone { dry_run, client: before, released }));
+        return Ok(Json(ClientActionResult { dry_run, client: before, released }));
     }
     let done = control.operate(&operator.0, action).await?;
     let client = one_of(&control, id, false).await.unwrap_or(before);
-    Ok(Json(ClientDone { dry_run, client, released: done.released }))
+    Ok(Json(ClientActionResult { dry_run, client, released: done.released }))
 }
 
-/// Why a client may still believe in what is taken from it.
-pub fn may_go_on(client: &Client) -> Option<String> {
+/// A warning if the client is probably alive and may keep relying on a released lock.
+pub(crate) fn may_go_on(client: &Client) -> Option<String> {
     let seen = client.last_seen_seconds.filter(|seconds| *seconds < LIVELY);
     let sign = match (client.answers, seen) {
         (Some(true), _) => "answers now".to_string(),
-        (_, Some(seconds)) => format!("was seen {seconds:.0} s ago"),
+        (_, Some(seconds)) => format!("was last seen {seconds:.0} s ago"),
         _ => return None,
     };
-    Some(format!("{} {sign} and will not be told; it may keep writing", client.name))
+    Some(format!("{} {sign} and will not be notified; it may keep writing", client.name))
 }
 
-pub async fn one_of(control: &Control, id: ClientId, probe: bool) -> Result<Client, Problem> {
+pub(crate) async fn one_of(
+    control: &Control,
+    id: ClientId,
+    probe: bool,
+) -> Result<Client, Problem> {
     let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| {
         let view = keeper.client(id)?;
         let host = view.client.registrant.is_none().then(|| view.client.key());
-        Some((tell(keeper, &view, now), host))
+        Some((to_api(keeper, &view, now), host))
     };
-    let found = control.look(look).await?;
+    let found = control.read(look).await?;
     let (mut client, host) = found.ok_or_else(|| Problem::no_such_client(&id.to_string()))?;
     if let Some(host) = host.filter(|_| probe) {
-        client.answers = Some(control.answers(host).await);
+        client.answers = Some(control.is_reachable(host).await);
     }
     Ok(client)
 }
 
-/// The one client that is meant.
-pub async fn resolve(control: &Control, text: &str) -> Result<ClientId, Problem> {
+/// The client matching an id, name or address; an error unless exactly one does.
+pub(crate) async fn resolve(control: &Control, text: &str) -> Result<ClientId, Problem> {
     let found = matching(control, text).await?;
     match &found[..] {
         [one] => Ok(one.0),
         [] => Err(Problem::no_such_client(text)),
-        several => {
-            let names = several
+        group => {
+            let names = group
                 .iter()
                 .take(5)
                 .map(|(_, name)| format!("{} ({} {})", name.id, name.name, name.address));
             let names = names.collect::<Vec<_>>().join(", ");
-            let detail = format!("{} clients are called so: {names}", several.len());
+            let detail = format!("{} clients match: {names}", group.len());
             Err(Problem::new(StatusCode::CONFLICT, "ambiguous-client", detail)
-                .hint("name it by its id, as in c3"))
+                .hint("use the id, such as c3"))
         }
     }
 }
 
-/// All that are called so.
-pub async fn resolve_all(control: &Control, text: &str) -> Result<Vec<ClientId>, Problem> {
+/// All clients matching an id, name or address.
+pub(crate) async fn resolve_all(control: &Control, text: &str) -> Result<Vec<ClientId>, Problem> {
     let found = matching(control, text).await?;
     match found.is_empty() {
         true => Err(Problem::no_such_client(text)),
@@ -252,33 +258,33 @@ pub async fn resolve_all(control: &Control, text: &str) -> Result<Vec<ClientId>,
 async fn matching(control: &Control, text: &str) -> Result<Vec<(ClientId, ClientName)>, Problem> {
     if let Ok(id) = text.parse::<ClientId>() {
         let look = move |keeper: &Keeper| keeper.client(id).map(|view| client_name(view.client));
-        if let Some(name) = control.look(look).await? {
+        if let Some(name) = control.read(look).await? {
             return Ok(vec![(id, name)]);
         }
     }
     let (sought, address) = (text.to_owned(), text.parse().ok());
-    let see = move |all: &mut Vec<Arc<Known>>, _: &Keeper, view: &ClientView<'_>| {
+    let see = move |all: &mut Vec<Arc<ClientRecord>>, _: &Keeper, view: &ClientView<'_>| {
         let name = view.client.name.bytes();
         if Some(view.client.address) == address
             || name == sought.as_bytes()
-            || shown::bytes(name) == sought
+            || display::bytes(name) == sought
         {
             all.push(view.client.clone());
         }
     };
     let all = see_all(control, Vec::new(), see).await?;
-    // A machine that also watches others is meant as the one that holds locks.
+    // A host takes precedence over its registrations.
     let hosts = all.iter().any(|client| client.registrant.is_none());
     let meant = all.iter().filter(|client| !hosts || client.registrant.is_none());
     Ok(meant.map(|client| (client.id, client_name(client))).collect())
 }
 
-/// Looks at all clients, at some of them at a time: others wait meanwhile.
-pub async fn see_all<T: Send + 'static>(
+/// Visits all clients in batches of [`LOOK_MAX`], as the engine waits during each.
+pub(crate) async fn see_all<T: Send + 'static>(
     control: &Control,
     mut seen: T,
     see: impl Fn(&mut T, &Keeper, &ClientView<'_>) + Clone + Send + 'static,
-) -> Result<T, NotDone> {
+) -> Result<T, ControlError> {
     let mut after = ClientId(0);
     loop {
         let see = see.clone();
@@ -291,7 +297,7 @@ pub async fn see_all<T: Send + 'static>(
             (seen, last)
         };
         let last;
-        (seen, last) = control.look(look).await?;
+        (seen, last) = control.read(look).await?;
         match last {
             Some(last) => after = last,
             None => return Ok(seen),
@@ -299,7 +305,7 @@ pub async fn see_all<T: Send + 'static>(
     }
 }
 
-pub fn state_of(keeper: &Keeper, view: &ClientView<'_>) -> ClientState {
+pub(crate) fn state_of(keeper: &Keeper, view: &ClientView<'_>) -> ClientState {
     let has_something = view.locks + view.shares + view.waiting > 0;
     match view {
         _ if view.client.fenced => ClientState::Fenced,
@@ -312,7 +318,7 @@ pub fn state_of(keeper: &Keeper, view: &ClientView<'_>) -> ClientState {
     }
 }
 
-fn tell(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
+fn to_api(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
     let client = view.client;
     let name = client_name(client);
     Client {
@@ -326,7 +332,7 @@ fn tell(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
         state: state_of(keeper, view),
         last_seen_seconds: view.last_seen.map(|seen| now.saturating_sub(seen).as_secs_f64()),
         answers: None,
-        registered_at: shown::time(client.registered_at_ms),
+        registered_at: display::time(client.registered_at_ms),
         nsm_state: client.incarnation.0,
         locks: view.locks as u64,
         shares: view.shares as u64,
@@ -339,23 +345,23 @@ fn tell(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
         our_addresses: client.used.iter().map(ToString::to_string).collect(),
         pending_reboot: view.pending.map(|pending| PendingReboot {
             source: pending.source.to_string(),
-            name: shown::bytes(pending.name.bytes()),
+            name: display::bytes(pending.name.bytes()),
             nsm_state: pending.incarnation.0,
             why: match pending.why {
-                Doubt::Alive => "its old kernel still answers",
-                Doubt::Unproven => "the notice came from elsewhere or is old",
-                Doubt::Unreclaimed => {
-                    "it may still reclaim what it held before our restart; believed after 15 s \
-                     without a reclaim if its status monitor confirms it, else after the window"
+                Rejection::Alive => "its previous kernel still answers",
+                Rejection::Unproven => "the notice came from another address or is outdated",
+                Rejection::Unreclaimed => {
+                    "it may still reclaim what it held before the server's restart; accepted after \
+                     15 s without a reclaim if its status monitor confirms it, else after the window"
                 }
-                Doubt::Unverified => {
-                    "its status monitor does not confirm it (verify = \"ask\"); asked again at \
+                Rejection::Unverified => {
+                    "its status monitor does not confirm it (verify = \"ask\"); checked again at \
                      each repeat"
                 }
             }
             .into(),
             repeats: pending.repeats,
-            since: shown::time(pending.first_at_ms),
+            since: display::time(pending.first_at_ms),
         }),
         notice: keeper.notice_to(client.id).map(|notice| Notice {
             client: name,
@@ -363,6 +369,6 @@ fn tell(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
             answered: notice.answered,
             next_in_seconds: notice.next.map(|at| at.saturating_sub(now).as_secs_f64()),
         }),
-        watches: client.registrant.as_ref().map(|r| shown::bytes(r.watched.bytes())),
+        watches: client.registrant.as_ref().map(|r| display::bytes(r.watched.bytes())),
     }
 }

@@ -1,4 +1,4 @@
-//! The grace period: whom it waits for, and its end.
+//! Handlers of `/v1/grace`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use keeper::change::Exactness;
 use keeper::identity::ClientId;
 use keeper::request::OperatorAction;
 
-use crate::Shared;
-use crate::api::{Done, Expected, GraceStatus, Problem};
+use crate::AdminState;
+use crate::api::{ActionResult, ExpectedClient, GraceStatus, Problem};
 use crate::caller::Operator;
 use crate::json::Json;
 use crate::problem::Problems;
@@ -18,29 +18,31 @@ use crate::row::client_name;
 
 const EXPECTED_MAX: usize = 100;
 
-/// Whom the grace period waits for
+/// Show the grace period and the clients it waits for
 #[utoipa::path(get, path = "/v1/grace", tag = "grace",
     responses((status = 200, body = GraceStatus), Problems))]
-pub async fn show(State(shared): State<Arc<Shared>>) -> Result<Json<GraceStatus>, Problem> {
-    let control = shared.control()?;
+pub(crate) async fn show(
+    State(admin): State<Arc<AdminState>>,
+) -> Result<Json<GraceStatus>, Problem> {
+    let control = admin.control()?;
     let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| look(keeper, now);
-    Ok(Json(control.look(look).await?))
+    Ok(Json(control.read(look).await?))
 }
 
-/// Ends the grace period: who has not reclaimed its locks by now may lose them
+/// End the grace period; clients that have not reclaimed their locks may lose them
 #[utoipa::path(post, path = "/v1/grace/end", tag = "grace",
-    responses((status = 200, body = Done), Problems))]
-pub async fn end(
-    State(shared): State<Arc<Shared>>,
+    responses((status = 200, body = ActionResult), Problems))]
+pub(crate) async fn end(
+    State(admin): State<Arc<AdminState>>,
     operator: Operator,
-) -> Result<Json<Done>, Problem> {
-    shared.control()?.operate(&operator.0, OperatorAction::EndGrace).await?;
-    Ok(Json(Done { done: "grace is over".into() }))
+) -> Result<Json<ActionResult>, Problem> {
+    admin.control()?.operate(&operator.0, OperatorAction::EndGrace).await?;
+    Ok(Json(ActionResult { done: "ended the grace period".into() }))
 }
 
-pub fn look(keeper: &Keeper, now: Duration) -> GraceStatus {
-    // An incomplete store does not know what they held, only who they were.
+pub(crate) fn look(keeper: &Keeper, now: Duration) -> GraceStatus {
+    // An inexact store knows the clients but not all their locks.
     let exact = keeper.exactness() == Exactness::Exact;
     let epoch = keeper.epoch();
     let all = keeper.clients(ClientId(0)).filter(|view| match exact {
@@ -56,7 +58,7 @@ pub fn look(keeper: &Keeper, now: Duration) -> GraceStatus {
         expected_total += 1;
         if expected.len() < EXPECTED_MAX {
             let notice = keeper.notice_to(view.client.id);
-            expected.push(Expected {
+            expected.push(ExpectedClient {
                 client: client_name(view.client),
                 unconfirmed: view.unconfirmed as u64,
                 notices: notice.map_or(0, |notice| notice.attempts),

@@ -1,59 +1,59 @@
-//! What should worry somebody, with the command that helps. The numbers are anchors in
-//! docs/messages.md and never change their meaning.
+//! Health findings (LK1xx), each with the command that helps. Codes are anchors in docs/messages.md and
+//! never change their meaning.
 
 use keeper::Keeper;
-use keeper::event::Doubt;
+use keeper::event::Rejection;
 use keeper::view::ClientView;
 
 use crate::api::{ClientName, ClientState, Finding, GraceStatus, Severity, StoreStatus};
+use crate::display;
 use crate::row::client_name;
-use crate::shown;
 
-/// The first client of each kind, and how many there are.
+/// Clients with problems, by kind.
 #[derive(Clone, Default)]
-pub struct Worries {
-    fenced: Several,
-    pending: Several,
-    /// Of these, time will tell.
-    undecided: Several,
-    crashed: Several,
-    suspect: Several,
-    unanswered: Several,
+pub(crate) struct ClientProblems {
+    fenced: ClientGroup,
+    pending: ClientGroup,
+    /// Pending reboots that are decided automatically.
+    undecided: ClientGroup,
+    crashed: ClientGroup,
+    suspect: ClientGroup,
+    unanswered: ClientGroup,
 }
 
 #[derive(Clone, Default)]
-struct Several {
+struct ClientGroup {
     first: Option<ClientName>,
     count: u64,
 }
 
-impl Several {
+impl ClientGroup {
     fn add(&mut self, name: impl FnOnce() -> ClientName) {
         self.first.get_or_insert_with(name);
         self.count += 1;
     }
 
-    /// "bob has", "bob and 3 others have"; and what to call the first in a command.
+    /// "bob has" or "bob and 3 others have", and the first client's name for a command.
     fn who(&self, has: &str, have: &str) -> Option<(String, &str)> {
         let first = self.first.as_ref()?;
         let (name, word) = (&first.name, first.word());
         Some(match self.count {
             1 => (format!("{name} {has}"), word),
             count => {
-                let others = shown::count(count - 1, "other", "others");
+                let others = display::count(count - 1, "other", "others");
                 (format!("{name} and {others} {have}"), word)
             }
         })
     }
 }
 
-impl Worries {
-    pub fn add(&mut self, state: ClientState, view: &ClientView<'_>) {
+impl ClientProblems {
+    pub(crate) fn add(&mut self, state: ClientState, view: &ClientView<'_>) {
         let name = || client_name(view.client);
         match state {
             ClientState::Fenced => self.fenced.add(name),
             ClientState::RebootPending => match view.pending.map(|pending| pending.why) {
-                Some(Doubt::Unreclaimed) => self.undecided.add(name),
+                Some(Rejection::Unreclaimed) => self.undecided.add(name),
                 _ => self.pending.add(name),
             },
             ClientState::Crashed if view.unconfirmed > 0 => self.crashed.add(name),
@@ -62,8 +62,8 @@ impl Worries {
         }
     }
 
-    /// Those who do not answer our notices; while grace lasts, it tells of them.
-    pub fn add_unanswered(&mut self, keeper: &Keeper) {
+    /// Adds clients that do not answer notices. During grace, the grace findings report them.
+    pub(crate) fn add_unanswered(&mut self, keeper: &Keeper) {
         for notice in keeper.notices().filter(|notice| !notice.answered && notice.attempts > 1) {
             if let Some(view) = keeper.client(notice.client) {
                 self.unanswered.add(|| client_name(view.client));
@@ -73,54 +73,54 @@ impl Worries {
 }
 
 /// Worst first.
-pub fn findings(
+pub(crate) fn findings(
     store: &StoreStatus,
     grace: Option<&GraceStatus>,
-    worries: Option<&Worries>,
+    problems: Option<&ClientProblems>,
     no_rpcbind: Option<&str>,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut tell = |severity, code: &str, status: String, action: String| {
+    let mut report = |severity, code: &str, status: String, action: String| {
         let see = format!("docs/messages.md#{code}");
         found.push(Finding { code: code.into(), severity, status, action, see });
     };
     if let Some(seconds) = store.stalled_seconds {
-        tell(
+        report(
             Severity::Error,
             "LK104",
-            format!("The store has not worked for {seconds:.0} s: locks wait, none is lost."),
-            "df -h, and the log: journalctl -u lockkeeper".into(),
+            format!("The store has been failing for {seconds:.0} s: locks wait, none is lost."),
+            "df -h; journalctl -u lockkeeper".into(),
         );
     }
     if let Some(grace) = grace {
-        tell_grace(grace, &mut tell);
+        report_grace(grace, &mut report);
     }
-    if let Some(worries) = worries {
-        tell_clients(worries, grace.is_some(), &mut tell);
+    if let Some(problems) = problems {
+        report_clients(problems, grace.is_some(), &mut report);
     }
     if !store.exact && grace.is_some() {
-        tell(
+        report(
             Severity::Warning,
             "LK106",
-            "After this start the lock table was incomplete: grace lasts the whole window, and \
-             clients must reclaim their locks in it."
+            "The lock table was incomplete at start: clients must reclaim their locks during the \
+             full grace period."
                 .into(),
             "lockkeeper grace".into(),
         );
     }
     if store.kind == "memory" {
-        tell(
+        report(
             Severity::Warning,
             "LK105",
-            "Locks are kept in memory: they end with the server.".into(),
-            "serve without --store memory:".into(),
+            "The store is in memory: all locks are lost when the server ends.".into(),
+            "remove --store memory:".into(),
         );
     }
     if let Some(reason) = no_rpcbind {
-        tell(
+        report(
             Severity::Warning,
             "LK111",
-            format!("Clients cannot find the ports: no rpcbind ({reason})."),
+            format!("No rpcbind ({reason}): clients cannot find the ports."),
             "lockkeeper doctor".into(),
         );
     }
@@ -128,17 +128,17 @@ pub fn findings(
     found
 }
 
-fn tell_grace(grace: &GraceStatus, tell: &mut impl FnMut(Severity, &str, String, String)) {
-    let waits = shown::count(grace.expected_total, "client has", "clients have");
+fn report_grace(grace: &GraceStatus, report: &mut impl FnMut(Severity, &str, String, String)) {
+    let waits = display::count(grace.expected_total, "client has", "clients have");
     let silent = grace.expected.iter().find(|expected| expected.notices > 1 && !expected.answered);
     match silent {
         Some(silent) => {
             let (name, word) = (&silent.client.name, silent.client.word());
-            tell(
+            report(
                 Severity::Warning,
                 "LK103",
                 format!(
-                    "{waits} not reclaimed everything. {name} has not answered {} notices.",
+                    "{waits} not reclaimed all locks. {name} has not answered {} notices.",
                     silent.notices
                 ),
                 format!(
@@ -146,70 +146,70 @@ fn tell_grace(grace: &GraceStatus, tell: &mut impl FnMut(Severity, &str, String,
                 ),
             );
         }
-        None => tell(
+        None => report(
             Severity::Info,
             "LK101",
-            format!("{waits} not reclaimed everything; new locks wait for that."),
+            format!("{waits} not reclaimed all locks; new locks wait."),
             "wait, or stop waiting: lockkeeper grace end".into(),
         ),
     }
 }
 
-fn tell_clients(
-    worries: &Worries,
+fn report_clients(
+    problems: &ClientProblems,
     in_grace: bool,
-    tell: &mut impl FnMut(Severity, &str, String, String),
+    report: &mut impl FnMut(Severity, &str, String, String),
 ) {
-    if let Some((who, first)) = worries.pending.who("is", "are") {
-        tell(
+    if let Some((who, first)) = problems.pending.who("has", "have") {
+        report(
             Severity::Warning,
             "LK107",
-            format!("{who} said to have rebooted, and that is not proven: the locks stay."),
+            format!("{who} reported a reboot without proof: the locks are kept."),
             format!("if it did reboot: lockkeeper confirm-reboot {first}"),
         );
     }
-    if let Some((who, first)) = worries.undecided.who("is", "are") {
-        tell(
+    if let Some((who, first)) = problems.undecided.who("has", "have") {
+        report(
             Severity::Info,
             "LK107",
             format!(
-                "{who} said to have rebooted after our restart: locks that are not reclaimed soon \
-                 go."
+                "{who} reported a reboot after the server's restart: locks not reclaimed soon are \
+                 released."
             ),
             format!("wait, or if it did reboot: lockkeeper confirm-reboot {first}"),
         );
     }
-    if let Some((who, first)) = worries.suspect.who("shows", "show") {
-        tell(
+    if let Some((who, first)) = problems.suspect.who("may", "may") {
+        report(
             Severity::Warning,
             "LK108",
-            format!("{who} signs of a reboot without proof: the locks stay."),
+            format!("{who} have rebooted, but there is no proof: the locks are kept."),
             format!("if it did reboot: lockkeeper confirm-reboot {first}"),
         );
     }
-    if let Some((who, first)) = worries.crashed.who("was", "were") {
-        tell(
+    if let Some((who, first)) = problems.crashed.who("has", "have") {
+        report(
             Severity::Warning,
             "LK110",
-            format!("{who} not heard of since our restart, and left locks behind."),
+            format!("{who} been silent since the server's restart, with unreclaimed locks."),
             format!("lockkeeper locks --client {first}"),
         );
     }
-    if let Some((who, first)) = worries.unanswered.who("does", "do")
+    if let Some((who, first)) = problems.unanswered.who("does", "do")
         && !in_grace
     {
-        tell(
+        report(
             Severity::Warning,
             "LK102",
-            format!("{who} not answer our notices."),
+            format!("{who} not answer notices."),
             format!("lockkeeper doctor --client {first}"),
         );
     }
-    if let Some((who, first)) = worries.fenced.who("is", "are") {
-        tell(
+    if let Some((who, first)) = problems.fenced.who("is", "are") {
+        report(
             Severity::Info,
             "LK109",
-            format!("{who} fenced: no locks, no writes."),
+            format!("{who} fenced: locks and writes are refused."),
             format!("lockkeeper unfence {first}"),
         );
     }
@@ -233,8 +233,8 @@ mod tests {
         {
             assert_eq!(named(odd).word(), "c7", "{odd}");
         }
-        let several = Several { first: Some(named("a|b")), count: 3 };
-        let (who, word) = several.who("is", "are").unwrap();
+        let group = ClientGroup { first: Some(named("a|b")), count: 3 };
+        let (who, word) = group.who("is", "are").unwrap();
         assert_eq!((who.as_str(), word), ("a|b and 2 others are", "c7"));
     }
 }

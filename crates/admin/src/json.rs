@@ -1,19 +1,19 @@
-//! An answer, as JSON.
+//! JSON responses.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-/// Most answers are a page.
+/// Initial buffer; fits most pages.
 const ROOM: usize = 64 << 10;
 
-/// Written in one piece: axum's own costs twice the instructions for a page of locks.
-pub struct Json<T>(pub T);
+/// Serialised in one piece: axum's `Json` takes twice the instructions for a page of locks.
+pub(crate) struct Json<T>(pub T);
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
         let mut text = Vec::with_capacity(ROOM);
-        // What is told has neither maps with strange keys nor anything else that could fail.
+        // API types have no maps with non-string keys or other fallible parts.
         if serde_json::to_writer(&mut text, &self.0).is_err() {
             return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         }

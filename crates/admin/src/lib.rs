@@ -1,16 +1,28 @@
-//! Seeing and steering a server: a REST API on a unix socket and on loopback TCP, an event stream,
-//! metrics, and the web page that is fed by them.
+//! The admin API of a server: REST on a unix socket and loopback TCP, an event stream, metrics, and the
+//! web page.
 //!
-//! A question goes one way: `listen` (a connection, and who is at its other end) -> `caller` (may it
-//! ask?) -> the file of its noun -> a short look at the keeper -> `row`, `shown` (text). Nothing here
-//! makes the engine wait for more than a bounded number of rows.
+//! A request passes `listen` (connection and peer), `caller` (authorisation), the handler, a short look
+//! at the keeper, and `row` and `display` (text). A look examines a bounded number of entries, as the
+//! engine waits meanwhile. The API runs on a thread of its own.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`api`] | request and reply types, the source of the OpenAPI document |
+//! | `status`, `clients`, `locks`, `grace`, `events`, `metrics`, `page` | handlers |
+//! | `health` | health findings (LK1xx) |
+//! | `listing`, `row`, `files` | paging through locks, and their texts |
+//! | `listen`, `write_timeout`, `quota`, `runtime` | sockets, limits per caller, the thread |
+//! | `caller`, `token` | who may read and who may change |
+//! | `extract`, `json`, `problem`, `display` | request parsing, replies, errors, escaping |
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod api;
-mod ask;
 mod caller;
 mod clients;
+mod display;
 mod events;
+mod extract;
 mod files;
 mod grace;
 mod health;
@@ -20,14 +32,13 @@ mod listing;
 mod locks;
 mod metrics;
 mod page;
-mod places;
 mod problem;
+mod quota;
 mod row;
-mod shown;
+mod runtime;
 mod status;
-mod stream;
-mod thread;
 mod token;
+mod write_timeout;
 
 use std::io;
 use std::net::SocketAddr;
@@ -46,33 +57,33 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
-use crate::api::{Problem, Tally};
-use crate::caller::Register;
+use crate::api::{LockCounts, Problem};
+use crate::caller::UserDirectory;
 use crate::listen::SocketFile;
-use crate::places::Places;
-use crate::thread::Thread;
+use crate::quota::Quota;
+use crate::runtime::AdminRuntime;
 
 pub use listen::ListenError;
 pub use token::TokenError;
 
-/// Readers of events at once.
+/// Concurrent readers of events.
 const READERS_MAX: usize = 64;
 
-/// What it waits for until it is told of something else.
+/// Status before the server starts or stands by.
 pub(crate) const STARTING: &str = "starting";
 
-/// Where the API is served, and what it says about the server.
+/// Addresses of the API, and facts about the server.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub socket: Option<PathBuf>,
-    /// Port 0 is any that is free.
+    /// Port 0 means any free port.
     pub listen: Option<SocketAddr>,
-    /// Who can read this file may change things over TCP; it is made if it is not there.
+    /// File with the token that authorises changes over TCP; created if absent.
     pub token: Option<PathBuf>,
     pub facts: Facts,
 }
 
-/// What does not change while the server runs.
+/// Facts that do not change while the server runs.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     pub version: String,
@@ -89,53 +100,52 @@ pub enum AdminError {
     Listen(#[from] ListenError),
     #[error(transparent)]
     Token(#[from] TokenError),
-    #[error("cannot start the thread of the API: {0}")]
+    #[error("cannot start the admin thread: {0}")]
     Thread(io::Error),
 }
 
-/// Somebody wants the configuration read again; to be answered with what was done, or why not.
+/// A request to reload the configuration; the reply is the message for the caller.
 pub struct Reload(pub oneshot::Sender<Result<String, String>>);
 
-/// The API, which ends when this is dropped. It answers from the start on; what concerns locks only
-/// once there is a server.
+/// The running API; stops when dropped. Requests about locks fail until [`Admin::serve`].
 pub struct Admin {
-    shared: Arc<Shared>,
+    admin: Arc<AdminState>,
     socket: Option<SocketFile>,
-    thread: Thread,
+    runtime: AdminRuntime,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct AdminState {
     facts: Facts,
     token: Option<String>,
     tcp: Option<SocketAddr>,
     started: Instant,
     started_ms: u64,
     control: RwLock<Result<Control, String>>,
-    register: Register,
-    readers: Arc<Places>,
-    tally: watch::Sender<Option<Tally>>,
+    users: UserDirectory,
+    readers: Arc<Quota>,
+    counts: watch::Sender<Option<LockCounts>>,
     reloads: mpsc::Sender<Reload>,
-    /// What was seen last, for the time in which nothing can be seen.
-    last_look: Mutex<Option<status::Look>>,
+    /// The last summary, shown while the engine waits for the store.
+    last_summary: Mutex<Option<status::KeeperSummary>>,
 }
 
 impl Admin {
-    /// Opens the sockets. `reloads` hears who wants the configuration read again.
+    /// Opens the sockets. Reload requests go to `reloads`.
     pub async fn start(
         settings: Settings,
         reloads: mpsc::Sender<Reload>,
     ) -> Result<Self, AdminError> {
-        let thread = Thread::start().map_err(AdminError::Thread)?;
-        let opened = thread.spawn(Self::open(settings, reloads)).await;
-        let (shared, socket) = opened.map_err(|error| AdminError::Thread(error.into()))??;
-        Ok(Self { shared, socket, thread })
+        let runtime = AdminRuntime::start().map_err(AdminError::Thread)?;
+        let opened = runtime.spawn(Self::open(settings, reloads)).await;
+        let (admin, socket) = opened.map_err(|error| AdminError::Thread(error.into()))??;
+        Ok(Self { admin, socket, runtime })
     }
 
     async fn open(
         settings: Settings,
         reloads: mpsc::Sender<Reload>,
-    ) -> Result<(Arc<Shared>, Option<SocketFile>), AdminError> {
-        // Should anything fail from here on, the socket goes again.
+    ) -> Result<(Arc<AdminState>, Option<SocketFile>), AdminError> {
+        // Dropping `SocketFile` on an error removes the socket.
         let (unix, socket) = match &settings.socket {
             Some(path) => listen::unix(path).await.map(|(unix, file)| (Some(unix), Some(file)))?,
             None => (None, None),
@@ -146,58 +156,58 @@ impl Admin {
         };
         let token = settings.token.as_deref().filter(|_| tcp.is_some()).map(token::read_or_make);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let shared = Arc::new(Shared {
+        let admin = Arc::new(AdminState {
             facts: settings.facts,
             token: token.transpose()?,
             tcp: tcp.as_ref().and_then(|listener| listener.local_addr().ok()),
             started: Instant::now(),
             started_ms: now.as_millis() as u64,
             control: RwLock::new(Err(STARTING.into())),
-            register: Register::default(),
-            readers: Places::new(READERS_MAX),
-            tally: watch::channel(None).0,
+            users: UserDirectory::default(),
+            readers: Quota::new(READERS_MAX),
+            counts: watch::channel(None).0,
             reloads,
-            last_look: Mutex::default(),
+            last_summary: Mutex::default(),
         });
-        let router = router(&shared);
+        let router = router(&admin);
         if let Some(listener) = unix {
             tokio::spawn(listen::serve_unix(listener, router.clone()));
         }
         if let Some(listener) = tcp {
             tokio::spawn(listen::serve_tcp(listener, router));
         }
-        Ok((shared, socket))
+        Ok((admin, socket))
     }
 
     pub fn socket(&self) -> Option<&std::path::Path> {
         self.socket.as_ref().map(SocketFile::path)
     }
 
-    /// Where TCP is served.
+    /// The TCP address.
     pub fn tcp(&self) -> Option<SocketAddr> {
-        self.shared.tcp
+        self.admin.tcp
     }
 
-    /// What it waits for before there is a server.
+    /// Sets the status text shown until [`Admin::serve`].
     pub fn waiter(&self) -> impl Fn(&str) + Send + Sync + use<> {
-        let shared = self.shared.clone();
+        let admin = self.admin.clone();
         move |why| {
-            let mut control = shared.control.write().unwrap_or_else(PoisonError::into_inner);
+            let mut control = admin.control.write().unwrap_or_else(PoisonError::into_inner);
             if control.is_err() {
                 *control = Err(why.to_string());
             }
         }
     }
 
-    /// From here on there is one.
+    /// Connects the API to the running server.
     pub fn serve(&mut self, control: Control) {
-        let tally = events::keep_tally(control.clone(), self.shared.tally.clone());
-        self.thread.spawn(tally);
-        *self.shared.control.write().unwrap_or_else(PoisonError::into_inner) = Ok(control);
+        let counts = events::watch_counts(control.clone(), self.admin.counts.clone());
+        self.runtime.spawn(counts);
+        *self.admin.control.write().unwrap_or_else(PoisonError::into_inner) = Ok(control);
     }
 }
 
-impl Shared {
+impl AdminState {
     fn control(&self) -> Result<Control, Problem> {
         let control = self.control.read().unwrap_or_else(PoisonError::into_inner);
         control.as_ref().cloned().map_err(|why| {
@@ -206,8 +216,8 @@ impl Shared {
         })
     }
 
-    fn last_look(&self) -> MutexGuard<'_, Option<status::Look>> {
-        self.last_look.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_summary(&self) -> MutexGuard<'_, Option<status::KeeperSummary>> {
+        self.last_summary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn waits_for(&self) -> String {
@@ -216,11 +226,11 @@ impl Shared {
     }
 
     async fn reload(&self) -> Result<String, String> {
-        let gone = |_| "the server is ending".to_string();
+        let gone = |_| "the server is stopping".to_string();
         let (answer, answered) = oneshot::channel();
         self.reloads
             .try_send(Reload(answer))
-            .map_err(|_| "it is being read already".to_string())?;
+            .map_err(|_| "a reload is already in progress".to_string())?;
         answered.await.map_err(gone)?
     }
 }
@@ -229,9 +239,9 @@ impl Shared {
 #[openapi(
     info(
         title = "Lockkeeper",
-        description = "Who holds which lock, since when, is it alive, and how to free it safely."
+        description = "Administration of a Lockkeeper server: clients, locks, recovery, events."
     ),
-    components(schemas(api::Tally, api::Problem))
+    components(schemas(api::LockCounts, api::Problem))
 )]
 struct Document;
 
@@ -240,7 +250,7 @@ pub fn document() -> OpenApi {
     routes().split_for_parts().1
 }
 
-fn routes() -> OpenApiRouter<Arc<Shared>> {
+fn routes() -> OpenApiRouter<Arc<AdminState>> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(status::status))
         .routes(routes!(status::exports))
@@ -262,7 +272,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(metrics::scrape))
 }
 
-fn router(shared: &Arc<Shared>) -> Router {
+fn router(admin: &Arc<AdminState>) -> Router {
     let (router, document) = routes().split_for_parts();
     router
         .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
@@ -270,20 +280,19 @@ fn router(shared: &Arc<Shared>) -> Router {
         .route("/page/{name}", get(page::file))
         .fallback(nothing_there)
         .method_not_allowed_fallback(not_so)
-        .layer(axum::middleware::from_fn_with_state(shared.clone(), caller::admit))
-        .with_state(shared.clone())
+        .layer(axum::middleware::from_fn_with_state(admin.clone(), caller::admit))
+        .with_state(admin.clone())
 }
 
 async fn nothing_there() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "not-found", "there is no such path")
-        .hint("GET /openapi.json")
+    Problem::new(StatusCode::NOT_FOUND, "not-found", "no such path").hint("GET /openapi.json")
 }
 
 async fn not_so() -> Problem {
     Problem::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "method-not-allowed",
-        "that cannot be done to this path",
+        "method not allowed for this path",
     )
     .hint("GET /openapi.json")
 }

@@ -1,5 +1,5 @@
-//! The sockets of the API: one that only this host can reach, and loopback TCP for browsers and
-//! metrics. Every connection has bounds: how many there are, and how long a question may take.
+//! The sockets of the API: a unix socket, and loopback TCP for browsers and metrics. The number of
+//! connections, the time for a request head and the time without progress are bounded.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -19,54 +19,54 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tracing::debug;
 
-use crate::caller::Way;
-use crate::places::{Place, Places};
-use crate::stream::Stream;
+use crate::caller::Peer;
+use crate::quota::{Quota, QuotaPermit};
+use crate::write_timeout::WriteTimeout;
 
-/// Connections at once, over each way.
+/// Concurrent connections per listener.
 const CONNECTIONS_MAX: usize = 256;
-/// From the first byte of a question to the end of its head.
+/// Limit for receiving a request head.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
-/// For which the other end need not read.
+/// How long a peer may not read.
 const UNREAD_TIME_MAX: Duration = Duration::from_secs(30);
-/// Connections that are told at once that there is no place for them, and how long that may take;
-/// what is more is just closed.
+/// Connections over the limit that get an error reply at a time, and the limit for each; others are
+/// just closed.
 const REFUSALS_MAX: usize = 16;
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(1);
 const FULL: &str = "HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/problem+json\r\nconnection: close\r\n\r\n\
     {\"title\":\"Service Unavailable\",\"status\":503,\"code\":\"too-many\",\
-    \"detail\":\"you have too many connections already\",\"hint\":\"close some of them\"}";
+    \"detail\":\"too many connections\",\"hint\":\"close some connections\"}";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     #[error(
-        "another server answers at {}; stop it, or name another socket in [admin]", path.display()
+        "another server is listening on {}; stop it, or set another socket in [admin]", path.display()
     )]
     InUse { path: PathBuf },
-    #[error("cannot make the socket {}: {error}; name another in [admin]", path.display())]
+    #[error("cannot create the socket {}: {error}; set another in [admin]", path.display())]
     Socket { path: PathBuf, error: io::Error },
-    #[error("cannot listen on {address}: {error}; name another address in [admin], or \"off\"")]
+    #[error("cannot listen on {address}: {error}; set another address or \"off\" in [admin]")]
     Tcp { address: SocketAddr, error: io::Error },
 }
 
-/// The file of our socket, which goes when this is dropped.
+/// The socket's file, removed when dropped.
 #[derive(Debug)]
-pub struct SocketFile {
+pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device and inode, by which it is known to be ours.
+    /// Device and inode, to recognise it.
     identity: Option<(u64, u64)>,
 }
 
 impl SocketFile {
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // It may be another's by now.
+        // Another server may have replaced it.
         if self.identity.is_some() && identity(&self.path) == self.identity {
             let _ = fs::remove_file(&self.path);
         }
@@ -77,31 +77,31 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// A unix socket that everybody on the host may connect to: who it is, the kernel says.
-pub async fn unix(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
+/// A unix socket open to all local users; the kernel identifies them.
+pub(crate) async fn unix(path: &Path) -> Result<(UnixListener, SocketFile), ListenError> {
     let failed = |error| ListenError::Socket { path: path.to_owned(), error };
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(failed)?;
     }
-    make_way(path).await?;
+    remove_stale(path).await?;
     let listener = UnixListener::bind(path).map_err(failed)?;
     let file = SocketFile { path: path.to_owned(), identity: identity(path) };
     fs::set_permissions(path, Permissions::from_mode(0o666)).map_err(failed)?;
     Ok((listener, file))
 }
 
-/// Removes the socket of a server that is gone, and nothing else.
-async fn make_way(path: &Path) -> Result<(), ListenError> {
+/// Removes a socket without listener, and nothing else.
+async fn remove_stale(path: &Path) -> Result<(), ListenError> {
     let failed = |error| ListenError::Socket { path: path.to_owned(), error };
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
-        Ok(_) => return Err(failed(io::Error::other("something else is there, and stays"))),
+        Ok(_) => return Err(failed(io::Error::other("the path exists and is not a socket"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
     }
     match UnixStream::connect(path).await {
         Ok(_) => Err(ListenError::InUse { path: path.to_owned() }),
-        // So many want to talk to it that it cannot take more.
+        // Its backlog is full.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(ListenError::InUse { path: path.to_owned() })
         }
@@ -112,22 +112,22 @@ async fn make_way(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-pub async fn tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
+pub(crate) async fn tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
     TcpListener::bind(address).await.map_err(|error| ListenError::Tcp { address, error })
 }
 
-pub async fn serve_unix(listener: UnixListener, router: Router) {
-    let places = Places::new(CONNECTIONS_MAX);
+pub(crate) async fn serve_unix(listener: UnixListener, router: Router) {
+    let quota = Quota::new(CONNECTIONS_MAX);
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             pause().await;
             continue;
         };
-        let Ok(peer) = stream.peer_cred() else { continue };
-        let way = Way::Socket { uid: peer.uid(), gid: peer.gid() };
-        match places.take(way.who()) {
-            Some(place) => seat(stream, router.clone(), way, place),
+        let Ok(user) = stream.peer_cred() else { continue };
+        let peer = Peer::Socket { uid: user.uid(), gid: user.gid() };
+        match quota.take(peer.class()) {
+            Some(permit) => spawn_connection(stream, router.clone(), peer, permit),
             None => {
                 if let Ok(leave) = refusals.clone().try_acquire_owned() {
                     tokio::spawn(refuse(stream, leave));
@@ -137,7 +137,7 @@ pub async fn serve_unix(listener: UnixListener, router: Router) {
     }
 }
 
-/// After the question has come: an answer before it would be lost.
+/// Replies after the request has arrived: an earlier reply would be lost.
 async fn refuse(stream: UnixStream, leave: OwnedSemaphorePermit) {
     let _ = timeout(REFUSAL_TIME_MAX, stream.readable()).await;
     let _ = stream.try_read(&mut [0; 4096]);
@@ -145,17 +145,17 @@ async fn refuse(stream: UnixStream, leave: OwnedSemaphorePermit) {
     drop(leave);
 }
 
-fn seat(stream: UnixStream, router: Router, way: Way, place: Place) {
+fn spawn_connection(stream: UnixStream, router: Router, peer: Peer, permit: QuotaPermit) {
     tokio::spawn(async move {
-        converse(stream, router, way, UNREAD_TIME_MAX).await;
-        drop(place);
+        serve_connection(stream, router, peer, UNREAD_TIME_MAX).await;
+        drop(permit);
     });
 }
 
-pub async fn serve_tcp(listener: TcpListener, router: Router) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+pub(crate) async fn serve_tcp(listener: TcpListener, router: Router) {
+    let quota = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(permit) = quota.clone().acquire_owned().await else { return };
         let Ok((stream, from)) = listener.accept().await else {
             pause().await;
             continue;
@@ -163,28 +163,28 @@ pub async fn serve_tcp(listener: TcpListener, router: Router) {
         let _ = stream.set_nodelay(true);
         let router = router.clone();
         tokio::spawn(async move {
-            converse(stream, router, Way::Tcp { from }, UNREAD_TIME_MAX).await;
-            drop(place);
+            serve_connection(stream, router, Peer::Tcp { from }, UNREAD_TIME_MAX).await;
+            drop(permit);
         });
     }
 }
 
-/// After a failed accept, for want of descriptors say.
+/// After a failed accept, such as for lack of descriptors.
 async fn pause() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
-async fn converse<S>(stream: S, router: Router, way: Way, patience: Duration)
+async fn serve_connection<S>(stream: S, router: Router, peer: Peer, write_timeout: Duration)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = router.layer(axum::Extension(way));
+    let service = router.layer(axum::Extension(peer));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME_MAX).max_buf_size(64 << 10);
-    let stream = TokioIo::new(Stream::new(stream, patience));
+    let stream = TokioIo::new(WriteTimeout::new(stream, write_timeout));
     let served = http.serve_connection(stream, TowerToHyperService::new(service));
     if let Err(error) = served.await {
-        debug!("a connection to the API ended: {error}");
+        debug!("admin API connection ended: {error}");
     }
 }
 
@@ -200,12 +200,12 @@ mod tests {
     const LARGE: usize = 8 << 20;
     const PATIENCE: Duration = Duration::from_millis(300);
 
-    /// Its other end, which has asked for something large.
+    /// A client that has requested a large reply.
     async fn asked() -> (UnixStream, JoinHandle<()>) {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let router = Router::new().route("/", get(|| async { "x".repeat(LARGE) }));
-        let way = Way::Socket { uid: 65_534, gid: 65_534 };
-        let served = tokio::spawn(converse(theirs, router, way, PATIENCE));
+        let peer = Peer::Socket { uid: 65_534, gid: 65_534 };
+        let served = tokio::spawn(serve_connection(theirs, router, peer, PATIENCE));
         ours.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         (ours, served)
     }

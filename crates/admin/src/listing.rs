@@ -1,30 +1,28 @@
-//! Listing locks, shares and waiters, page by page.
+//! Paging through locks, shares and waiters.
 //!
-//! The engine waits while a page is taken from the keeper, so that takes a bounded number of rows;
-//! what is sought by a filter is sought in several short looks.
+//! The engine waits while the keeper is read, so each look examines a bounded number of entries; a
+//! filtered search takes several looks.
 
 use axum::http::StatusCode;
 use keeper::Keeper;
 use keeper::bytes::FileKey;
-use keeper::change::Lock as Recorded;
+use keeper::change::Lock as LockRecord;
 use keeper::identity::{ClientId, LockId, ShareId};
 use keeper::view::{LockView, ShareView, WaiterView};
-use server::{Control, Found};
+use server::{Control, PathMatch};
 
 use crate::api::{LockQuery, LockState, Problem};
+use crate::display;
 use crate::files::Files;
 use crate::row::Row;
-use crate::shown;
 
-/// Rows that are looked at while the engine waits.
-pub const LOOK_MAX: usize = 2000;
-/// Rows that are looked at for one question; the page then ends early.
+/// Entries examined per look.
+pub(crate) const LOOK_MAX: usize = 2000;
+/// Entries examined per request; beyond it the page ends early.
 const SEEK_MAX: usize = 40_000;
 
-pub type Listed = Result<Listing, Problem>;
-
-/// Rows, where to go on, and how many there are without a filter.
-pub struct Listing {
+/// Rows, the cursor of the next page, and the number of entries without a filter.
+pub(crate) struct Listing {
     pub rows: Vec<Row>,
     pub next: Option<String>,
     pub total: u64,
@@ -36,15 +34,19 @@ fn total(keeper: &Keeper) -> u64 {
     (counts.locks + counts.shares + counts.waiters + remembered) as u64
 }
 
-/// Everything, in the order of ids, which never changes while somebody pages through it.
-pub async fn by_id(control: &Control, query: &LockQuery, limit: usize) -> Listed {
+/// All entries in the order of ids, which is stable while a client pages.
+pub(crate) async fn by_id(
+    control: &Control,
+    query: &LockQuery,
+    limit: usize,
+) -> Result<Listing, Problem> {
     let mut after = start_of(query)?;
     let state = query.state;
     let mut listing = Listing { rows: Vec::new(), next: None, total: 0 };
     for _ in 0..SEEK_MAX / LOOK_MAX {
         let room = limit - listing.rows.len();
         let look = move |keeper: &Keeper| (some_by_id(keeper, after, state, room), total(keeper));
-        let ((found, last), total) = control.look(look).await?;
+        let ((found, last), total) = control.read(look).await?;
         listing.rows.extend(found);
         listing.total = total;
         listing.next = last.map(|last| last.to_string());
@@ -56,15 +58,15 @@ pub async fn by_id(control: &Control, query: &LockQuery, limit: usize) -> Listed
     Ok(listing)
 }
 
-/// Where entries of a state are.
+/// Which tables of the keeper contain entries of a state.
 #[derive(Clone, Copy)]
-struct Tables {
+struct StateTables {
     held: bool,
     waiting: bool,
     remembered: bool,
 }
 
-impl Tables {
+impl StateTables {
     fn of(state: Option<LockState>) -> Self {
         let is = |one| state.is_none_or(|state| state == one);
         let (waiting, remembered) = (is(LockState::Waiting), is(LockState::Remembered));
@@ -72,14 +74,14 @@ impl Tables {
     }
 }
 
-/// Rows after an id, and up to which id was looked; no id at the end.
-pub fn some_by_id(
+/// Rows after an id, and the last id examined; `None` at the end.
+pub(crate) fn some_by_id(
     keeper: &Keeper,
     after: LockId,
     state: Option<LockState>,
     room: usize,
 ) -> (Vec<Row>, Option<LockId>) {
-    let tables = Tables::of(state);
+    let tables = StateTables::of(state);
     let mut locks = tables.held.then(|| keeper.locks(after)).into_iter().flatten().peekable();
     let shares = tables.held.then(|| keeper.shares(ShareId(after.0)));
     let mut shares = shares.into_iter().flatten().peekable();
@@ -115,46 +117,46 @@ pub fn some_by_id(
     (rows, Some(last))
 }
 
-/// What some clients hold and await. There is no order by id in it, so the cursor says how many
-/// entries were passed.
-pub async fn of_clients(
+/// Entries of some clients. They are not ordered by id, so the cursor counts the entries passed.
+pub(crate) async fn of_clients(
     control: &Control,
     clients: Vec<ClientId>,
     query: &LockQuery,
     limit: usize,
-) -> Listed {
+) -> Result<Listing, Problem> {
     let (skip, state) = (skip_of(query)?, query.state);
     let look = move |keeper: &Keeper| {
-        let tables = Tables::of(state);
+        let tables = StateTables::of(state);
         let held = clients.iter().filter(|_| tables.held).flat_map(|client| {
-            let locks = keeper.locks_of(*client).map(Entry::Lock);
-            locks.chain(keeper.shares_of(*client).map(Entry::Share))
+            let locks = keeper.locks_of(*client).map(KeeperEntry::Lock);
+            locks.chain(keeper.shares_of(*client).map(KeeperEntry::Share))
         });
         let waiting = clients.iter().filter(|_| tables.waiting);
-        let waiting = waiting.flat_map(|client| keeper.waiters_of(*client).map(Entry::Waiter));
+        let waiting =
+            waiting.flat_map(|client| keeper.waiters_of(*client).map(KeeperEntry::Waiter));
         let remembered = keeper.remembered(LockId(0)).filter(|_| tables.remembered);
-        let remembered = remembered.map(Entry::Record);
-        let ours = |entry: &Entry<'_>| clients.contains(&entry.host());
+        let remembered = remembered.map(KeeperEntry::Record);
+        let ours = |entry: &KeeperEntry<'_>| clients.contains(&entry.host());
         cut(keeper, held.chain(waiting).chain(remembered), ours, state, skip, limit)
     };
-    Ok(control.look(look).await?)
+    Ok(control.read(look).await?)
 }
 
-/// What there is on a file, or on the files below a directory.
-pub async fn on_path(
+/// Entries on a file, or on all files below a directory.
+pub(crate) async fn on_path(
     control: &Control,
     path: &str,
     clients: Option<Vec<ClientId>>,
     query: &LockQuery,
     limit: usize,
-) -> Listed {
+) -> Result<Listing, Problem> {
     let (finder, sought) = (control.clone(), path.to_owned());
-    let found = tokio::task::spawn_blocking(move || finder.find(sought.as_bytes()));
-    let found: Vec<Found> = found.await.map_err(|_| Problem::ending())?;
+    let found = tokio::task::spawn_blocking(move || finder.resolve_path(sought.as_bytes()));
+    let found: Vec<PathMatch> = found.await.map_err(|_| Problem::ending())?;
     if found.is_empty() {
-        let detail = format!("no export has a file {:?}", shown::bytes(path.as_bytes()));
+        let detail = format!("no file {:?} in any export", display::bytes(path.as_bytes()));
         return Err(Problem::new(StatusCode::NOT_FOUND, "no-such-path", detail)
-            .hint("lockkeeper locks shows paths as they are below each export"));
+            .hint("lockkeeper locks lists paths"));
     }
     if found.iter().any(|found| found.directory) {
         return below(control, found, clients, query, limit).await;
@@ -163,38 +165,39 @@ pub async fn on_path(
     let state = query.state;
     let files: Vec<FileKey> = found.into_iter().map(|found| found.file).collect();
     let look = move |keeper: &Keeper| {
-        let tables = Tables::of(state);
+        let tables = StateTables::of(state);
         let held = files.iter().filter(|_| tables.held).flat_map(|file| {
-            let locks = keeper.locks_on(file).map(Entry::Lock);
-            locks.chain(keeper.shares_on(file).map(Entry::Share))
+            let locks = keeper.locks_on(file).map(KeeperEntry::Lock);
+            locks.chain(keeper.shares_on(file).map(KeeperEntry::Share))
         });
         let waiting = files.iter().filter(|_| tables.waiting);
-        let waiting = waiting.flat_map(|file| keeper.waiters_on(file).map(Entry::Waiter));
+        let waiting = waiting.flat_map(|file| keeper.waiters_on(file).map(KeeperEntry::Waiter));
         let remembered = files.iter().filter(|_| tables.remembered);
-        let remembered = remembered.flat_map(|file| keeper.remembered_on(file).map(Entry::Record));
-        let theirs = |entry: &Entry<'_>| {
+        let remembered =
+            remembered.flat_map(|file| keeper.remembered_on(file).map(KeeperEntry::Record));
+        let theirs = |entry: &KeeperEntry<'_>| {
             clients.as_ref().is_none_or(|clients| clients.contains(&entry.host()))
         };
         cut(keeper, held.chain(waiting).chain(remembered), theirs, state, skip, limit)
     };
-    Ok(control.look(look).await?)
+    Ok(control.read(look).await?)
 }
 
-/// What there is on the files below some directories: sought among all, in several short looks.
+/// Entries on files below some directories: a search through all entries, in several looks.
 async fn below(
     control: &Control,
-    within: Vec<Found>,
+    within: Vec<PathMatch>,
     clients: Option<Vec<ClientId>>,
     query: &LockQuery,
     limit: usize,
-) -> Listed {
+) -> Result<Listing, Problem> {
     let mut after = start_of(query)?;
     let state = query.state;
     let mut listing = Listing { rows: Vec::new(), next: None, total: 0 };
     for _ in 0..SEEK_MAX / LOOK_MAX {
         let look =
             move |keeper: &Keeper| (some_by_id(keeper, after, state, LOOK_MAX), total(keeper));
-        let ((found, last), total) = control.look(look).await?;
+        let ((found, last), total) = control.read(look).await?;
         let found = found.into_iter().filter(|row| {
             clients.as_ref().is_none_or(|clients| clients.contains(&row.owner().host))
         });
@@ -202,13 +205,13 @@ async fn below(
         let files = Files::of(control, &found).await?;
         let is_below = |row: &Row| {
             let place = files.place(&row.file);
-            place.is_some_and(|place| within.iter().any(|found| found.has_below(place)))
+            place.is_some_and(|place| within.iter().any(|found| found.contains(place)))
         };
         listing.rows.extend(found.into_iter().filter(is_below));
         listing.total = total;
         listing.next = last.map(|last| last.to_string());
         if listing.rows.len() > limit {
-            // The page ends in the middle of what was looked at.
+            // The page ends within the entries examined.
             listing.rows.truncate(limit);
             listing.next = listing.rows.last().map(|row| row.id.to_string());
             break;
@@ -238,24 +241,24 @@ fn skip_of(query: &LockQuery) -> Result<usize, Problem> {
     }
 }
 
-/// One that would do for another question, or for none.
+/// A conflict if the cursor belongs to another kind of query, else a bad request.
 fn wrong_cursor(text: &str, other: char) -> Problem {
-    let detail = "`after` is the `next` of the page before, of the same question";
+    let detail = "`after` must be the `next` of the previous page of the same query";
     match text.starts_with(other) {
         true => Problem::new(StatusCode::CONFLICT, "wrong-cursor", detail),
         false => Problem::bad_request(detail),
     }
 }
 
-/// Something that is listed, before anything is made of it.
-enum Entry<'a> {
+/// An entry of the keeper, not yet converted to a row.
+enum KeeperEntry<'a> {
     Lock(LockView<'a>),
     Share(ShareView<'a>),
     Waiter(WaiterView<'a>),
-    Record(&'a Recorded),
+    Record(&'a LockRecord),
 }
 
-impl Entry<'_> {
+impl KeeperEntry<'_> {
     fn host(&self) -> ClientId {
         match self {
             Self::Lock(view) => view.owner.host,
@@ -275,12 +278,11 @@ impl Entry<'_> {
     }
 }
 
-/// One page. Passing an entry costs little; rows are made only of what is wanted, and only so many
-/// are looked at.
+/// Cuts one page out of entries, examining a bounded number. Rows are made only of matching entries.
 fn cut<'a>(
     keeper: &Keeper,
-    entries: impl Iterator<Item = Entry<'a>>,
-    wanted: impl Fn(&Entry<'a>) -> bool,
+    entries: impl Iterator<Item = KeeperEntry<'a>>,
+    wanted: impl Fn(&KeeperEntry<'a>) -> bool,
     state: Option<LockState>,
     skip: usize,
     limit: usize,

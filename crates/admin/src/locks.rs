@@ -1,4 +1,4 @@
-//! Locks, shares and waiters: listing them, finding one, and releasing one.
+//! Handlers of `/v1/locks`.
 
 use std::sync::Arc;
 
@@ -9,27 +9,27 @@ use keeper::identity::{LockId, ShareId};
 use keeper::request::OperatorAction;
 use server::Control;
 
-use crate::api::{DryRunQuery, Lock, LockKind, LockQuery, LockState, Page, Problem, Released};
-use crate::ask::{Path, Query};
+use crate::api::{DryRunQuery, Lock, LockKind, LockQuery, LockState, Page, Problem, ReleaseResult};
 use crate::caller::Operator;
+use crate::extract::{Path, Query};
 use crate::files::Files;
 use crate::json::Json;
 use crate::listing::Listing;
 use crate::problem::Problems;
 use crate::row::Row;
-use crate::{Shared, clients, listing};
+use crate::{AdminState, clients, listing};
 
-pub const LIMIT: u32 = 100;
-pub const LIMIT_MAX: u32 = 1000;
+pub(crate) const LIMIT: u32 = 100;
+pub(crate) const LIMIT_MAX: u32 = 1000;
 
-/// What holds and awaits what
+/// List locks, shares and waiters
 #[utoipa::path(get, path = "/v1/locks", tag = "locks", params(LockQuery),
     responses((status = 200, body = Page<Lock>), Problems))]
-pub async fn list(
-    State(shared): State<Arc<Shared>>,
+pub(crate) async fn list(
+    State(admin): State<Arc<AdminState>>,
     Query(query): Query<LockQuery>,
 ) -> Result<Json<Page<Lock>>, Problem> {
-    let control = shared.control()?;
+    let control = admin.control()?;
     let limit = limit_of(query.limit)?;
     let Listing { rows, next, total } = match (&query.client, &query.path) {
         (None, None) => listing::by_id(&control, &query, limit).await?,
@@ -46,45 +46,45 @@ pub async fn list(
             }
         }
     };
-    let items = tell(&control, &rows).await?;
+    let items = to_api(&control, &rows).await?;
     Ok(Json(Page { items, next, total }))
 }
 
-/// One lock, share or waiter, by its id or the beginning of it
+/// Show one lock, share or waiter
 #[utoipa::path(get, path = "/v1/locks/{id}", tag = "locks",
-    params(("id" = String, Path, description = "`k7f2`, or a beginning that only one has")),
+    params(("id" = String, Path, description = "`k7f2`, or a unique prefix")),
     responses((status = 200, body = Lock), Problems))]
-pub async fn one(
-    State(shared): State<Arc<Shared>>,
+pub(crate) async fn one(
+    State(admin): State<Arc<AdminState>>,
     Path(id): Path<String>,
 ) -> Result<Json<Lock>, Problem> {
-    let control = shared.control()?;
+    let control = admin.control()?;
     let row = find(&control, &id).await?;
-    let mut told = tell(&control, &[row]).await?;
-    told.pop().map(Json).ok_or_else(Problem::ending)
+    let mut items = to_api(&control, &[row]).await?;
+    items.pop().map(Json).ok_or_else(Problem::ending)
 }
 
-/// Releases a lock or a share that its owner does not give back
+/// Release a lock or share
 #[utoipa::path(delete, path = "/v1/locks/{id}", tag = "locks",
-    params(("id" = String, Path, description = "`k7f2`, or a beginning that only one has"), DryRunQuery),
-    responses((status = 200, body = Released), Problems))]
-pub async fn release(
-    State(shared): State<Arc<Shared>>,
+    params(("id" = String, Path, description = "`k7f2`, or a unique prefix"), DryRunQuery),
+    responses((status = 200, body = ReleaseResult), Problems))]
+pub(crate) async fn release(
+    State(admin): State<Arc<AdminState>>,
     operator: Operator,
     Path(id): Path<String>,
     Query(query): Query<DryRunQuery>,
-) -> Result<Json<Released>, Problem> {
-    let control = shared.control()?;
+) -> Result<Json<ReleaseResult>, Problem> {
+    let control = admin.control()?;
     let row = find(&control, &id).await?;
     if row.state == LockState::Remembered {
-        let detail = format!("{} is only remembered: it denies nobody", row.id);
+        let detail = format!("{} is only remembered and conflicts with nothing", row.id);
         return Err(Problem::new(StatusCode::CONFLICT, "busy", detail)
-            .hint("it goes with the end of grace: lockkeeper grace"));
+            .hint("it is dropped when the grace period ends: lockkeeper grace"));
     }
     if row.kind == LockKind::Waiter {
-        let detail = format!("{} waits and holds nothing", row.id);
+        let detail = format!("{} is a waiter and holds nothing", row.id);
         return Err(Problem::new(StatusCode::CONFLICT, "waiting", detail)
-            .hint("release what it waits for: lockkeeper locks --waiting"));
+            .hint("release the lock it waits for: lockkeeper locks --waiting"));
     }
     let client = clients::one_of(&control, row.owner().host, true).await?;
     let waiting = waiting_on(&control, &row).await?;
@@ -96,23 +96,29 @@ pub async fn release(
             granted_of(&control, &row, waiting).await?
         }
     };
-    let mut told = tell(&control, &[vec![lock], granted].concat()).await?.into_iter();
-    let lock = told.next().ok_or_else(Problem::ending)?;
+    let mut items = to_api(&control, &[vec![lock], granted].concat()).await?.into_iter();
+    let lock = items.next().ok_or_else(Problem::ending)?;
     let warning = clients::may_go_on(&client);
-    Ok(Json(Released { dry_run: query.dry_run, lock, client, granted: told.collect(), warning }))
+    Ok(Json(ReleaseResult {
+        dry_run: query.dry_run,
+        lock,
+        client,
+        granted: items.collect(),
+        warning,
+    }))
 }
 
-/// Who waits for what this row covers, first come first.
+/// Waiters for the row's range, in queue order.
 async fn waiting_on(control: &Control, row: &Row) -> Result<Vec<Row>, Problem> {
     let (file, range) = (row.file.clone(), row.range);
     let look = move |keeper: &Keeper| {
         let waiting = keeper.waiters_on(&file).filter(|waiter| waiter.range.overlaps(range));
         waiting.take(listing::LOOK_MAX).map(|waiter| Row::of_waiter(keeper, &waiter)).collect()
     };
-    Ok(control.look(look).await?)
+    Ok(control.read(look).await?)
 }
 
-/// Those who waited, and hold now what they waited for.
+/// Locks that former waiters hold now.
 async fn granted_of(
     control: &Control,
     released: &Row,
@@ -124,11 +130,11 @@ async fn granted_of(
         let held = gone.filter_map(|waiter| keeper.owned_by(waiter.owner(), &file, waiter.range));
         held.map(|held| Row::of_lock(keeper, &held)).collect()
     };
-    Ok(control.look(look).await?)
+    Ok(control.read(look).await?)
 }
 
-/// Those who would get what they wait for, were this released: nothing else is in their way, and
-/// nobody who came before.
+/// Waiters that would be granted if the row were released: blocked by no other lock and no earlier
+/// waiter.
 async fn heirs(control: &Control, released: &Row, waiting: Vec<Row>) -> Result<Vec<Row>, Problem> {
     let besides = released.id;
     let look = move |keeper: &Keeper| {
@@ -141,40 +147,40 @@ async fn heirs(control: &Control, released: &Row, waiting: Vec<Row>) -> Result<V
         }
         heirs
     };
-    Ok(control.look(look).await?)
+    Ok(control.read(look).await?)
 }
 
-pub fn limit_of(limit: Option<u32>) -> Result<usize, Problem> {
+pub(crate) fn limit_of(limit: Option<u32>) -> Result<usize, Problem> {
     let limit = limit.unwrap_or(LIMIT);
     match (1..=LIMIT_MAX).contains(&limit) {
         true => Ok(limit as usize),
-        false => Err(Problem::bad_request(format!("limit is between 1 and {LIMIT_MAX}"))),
+        false => Err(Problem::bad_request(format!("`limit` must be between 1 and {LIMIT_MAX}"))),
     }
 }
 
-/// As the API says it.
-async fn tell(control: &Control, rows: &[Row]) -> Result<Vec<Lock>, Problem> {
+/// The rows as API types.
+async fn to_api(control: &Control, rows: &[Row]) -> Result<Vec<Lock>, Problem> {
     let files = Files::of(control, rows).await?;
     let now_ms = control.engine().clock().now().wall_ms;
-    Ok(rows.iter().map(|row| row.tell(&files, now_ms)).collect())
+    Ok(rows.iter().map(|row| row.to_api(&files, now_ms)).collect())
 }
 
-/// The row of an id, or of the beginning of one.
+/// The row with an id, or with the only id that has this prefix.
 async fn find(control: &Control, id: &str) -> Result<Row, Problem> {
     let sought = id.to_owned();
     let look = move |keeper: &Keeper| match sought.parse::<LockId>().ok() {
         Some(id) => row_of(keeper, id).map_or_else(|| begun_with(keeper, &sought), |row| vec![row]),
         None => begun_with(keeper, &sought),
     };
-    let mut found = control.look(look).await?;
+    let mut found = control.read(look).await?;
     match (found.pop(), found.is_empty()) {
         (Some(row), true) => Ok(row),
         (None, _) => Err(Problem::no_such_lock(id)),
         (Some(row), false) => {
             let some = found.iter().chain([&row]).map(|row| row.id.to_string()).collect::<Vec<_>>();
-            let detail = format!("several ids begin with {id}: {} ...", some.join(", "));
+            let detail = format!("ambiguous id {id}: {} ...", some.join(", "));
             Err(Problem::new(StatusCode::CONFLICT, "ambiguous-lock", detail)
-                .hint("type more of the id: lockkeeper locks"))
+                .hint("use a longer prefix: lockkeeper locks"))
         }
     }
 }
@@ -187,8 +193,8 @@ fn row_of(keeper: &Keeper, id: LockId) -> Option<Row> {
     lock.or_else(share).or_else(waiter).or_else(record)
 }
 
-/// Up to three rows whose ids begin so. A beginning is worth most digits of an id: the numbers that
-/// begin with it lie together, once for each number of digits that follow.
+/// Up to three rows whose ids have this prefix. For each number of digits that follow, the ids with
+/// a prefix form one contiguous range.
 fn begun_with(keeper: &Keeper, text: &str) -> Vec<Row> {
     let Some(LockId(begin)) = text.parse::<LockId>().ok().filter(|id| id.0 > 0) else {
         return Vec::new();

@@ -1,5 +1,6 @@
-//! The meters of the server and what the keeper holds, written for Prometheus. No label comes from
-//! a peer: there are as many series as are named here.
+//! `/metrics`: counters of the server and gauges of the keeper in OpenMetrics format. Every metric is
+//! named here as it appears in the output. No label value comes from a peer, so the number of series
+//! is bounded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,45 +17,52 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use server::meters::{Asked, Count, Histogram, Meters, PROCEDURES, Program, Result as Said};
-use server::{Control, NotDone};
+use server::metrics::{CallOutcome, Count, Histogram, LockOperation, LockResult, Metrics, Program};
+use server::{Control, ControlError};
 
-use crate::api::Problem;
+use crate::api::{ClientState, Problem};
 use crate::problem::Problems;
-use crate::{Shared, clients};
+use crate::{AdminState, clients};
 
-mod names;
 #[cfg(test)]
 mod tests;
 
-use names::{CLIENT_STATES, FATES, NSM, OPERATIONS, PROGRAMS, RESULTS};
+const CLIENT_STATES: [(ClientState, &str); 7] = [
+    (ClientState::Fenced, "fenced"),
+    (ClientState::RebootPending, "reboot_pending"),
+    (ClientState::Crashed, "crashed"),
+    (ClientState::Suspect, "suspect"),
+    (ClientState::Recovering, "recovering"),
+    (ClientState::Active, "active"),
+    (ClientState::Idle, "idle"),
+];
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Metrics for Prometheus, in the OpenMetrics text format
 #[utoipa::path(get, path = "/metrics", tag = "server",
     responses((status = 200, body = String, content_type = "application/openmetrics-text"), Problems))]
-pub async fn scrape(State(shared): State<Arc<Shared>>) -> Result<Response, Problem> {
-    let control = shared.control()?;
-    if control.meters().is_none() {
-        let detail = "metrics are switched off";
+pub(crate) async fn scrape(State(admin): State<Arc<AdminState>>) -> Result<Response, Problem> {
+    let control = admin.control()?;
+    if control.metrics().is_none() {
+        let detail = "metrics are off";
         return Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail)
             .hint("set metrics = true in [admin]"));
     }
     let now = control.engine().clock().elapsed();
-    // While the store fails the engine waits with it, and that is when metrics are wanted most.
+    // While the store fails the keeper cannot be read; the other metrics are needed then.
     let gauges = Gauges::read(&control, now).await.ok();
     let stalled = control.engine().stalled_for().map_or(0.0, |since| since.as_secs_f64());
-    let (store, version) = (shared.facts.store.clone(), shared.facts.version.clone());
+    let (store, version) = (admin.facts.store.clone(), admin.facts.version.clone());
     let mut registry = Registry::default();
-    let seen = Seen { gauges, stalled, store, version };
-    registry.register_collector(Box::new(Scrape { control, seen }));
+    let data = ScrapeData { gauges, stalled, store, version };
+    registry.register_collector(Box::new(Scrape { control, data }));
     let mut text = String::with_capacity(64 << 10);
     encode(&mut text, &registry).map_err(|_| Problem::ending())?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }
 
-/// What is read from the keeper.
+/// Values read from the keeper.
 struct Gauges {
     held: u64,
     unconfirmed: u64,
@@ -66,8 +74,8 @@ struct Gauges {
 }
 
 impl Gauges {
-    async fn read(control: &Control, now: Duration) -> Result<Self, NotDone> {
-        let mut gauges = control.look(move |keeper| Self::look(keeper, now)).await?;
+    async fn read(control: &Control, now: Duration) -> Result<Self, ControlError> {
+        let mut gauges = control.read(move |keeper| Self::look(keeper, now)).await?;
         let see =
             |clients: &mut [u64; CLIENT_STATES.len()], keeper: &Keeper, view: &ClientView<'_>| {
                 let state = clients::state_of(keeper, view);
@@ -79,10 +87,10 @@ impl Gauges {
         Ok(gauges)
     }
 
-    /// All but the clients.
+    /// Everything except the clients.
     fn look(keeper: &Keeper, now: Duration) -> Self {
         let counts = keeper.counts();
-        // Locks alone: shares have a number of their own.
+        // `counts.unconfirmed` includes shares, which have a gauge of their own.
         let missing = match counts.unconfirmed {
             0 => 0,
             _ => keeper.shares(ShareId(0)).filter(|share| !share.confirmed).count(),
@@ -101,9 +109,9 @@ impl Gauges {
         }
     }
 
-    fn write(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn write(&self, out: &mut MetricsWriter<'_>) -> fmt::Result {
         let registered: u64 = self.clients.iter().sum();
-        let help = "Hosts and registrants that are known";
+        let help = "Registered hosts and NSM registrants";
         out.gauge("nsm_clients_registered", help)?.encode_gauge(&registered)?;
         let mut locks = out.gauge("lockkeeper_locks", "Locks, by state")?;
         let states = [
@@ -115,28 +123,28 @@ impl Gauges {
             locks.encode_family(&[("state", state)])?.encode_gauge(&count)?;
         }
         out.gauge("lockkeeper_shares", "Share reservations")?.encode_gauge(&self.shares)?;
-        out.gauge("lockkeeper_waiters", "Requests that wait")?.encode_gauge(&self.waiters)?;
+        out.gauge("lockkeeper_waiters", "Waiting lock requests")?.encode_gauge(&self.waiters)?;
         let mut clients = out.gauge("lockkeeper_clients", "Clients, by state")?;
         for ((_, state), count) in CLIENT_STATES.iter().zip(self.clients) {
             clients.encode_family(&[("state", *state)])?.encode_gauge(&count)?;
         }
-        let help = "Whether a grace period lasts";
+        let help = "Whether a grace period is active";
         let active = u64::from(self.grace.is_some());
         out.gauge("lockkeeper_grace_active", help)?.encode_gauge(&active)?;
         let help = "Until the grace period ends at the latest";
-        let mut remaining = out.measured("lockkeeper_grace_remaining", help, MetricType::Gauge)?;
+        let mut remaining = out.gauge("lockkeeper_grace_remaining_seconds", help)?;
         remaining.encode_gauge(&self.grace.unwrap_or(0.0))
     }
 }
 
 struct Scrape {
     control: Control,
-    seen: Seen,
+    data: ScrapeData,
 }
 
-/// What was seen when the scrape began.
-struct Seen {
-    /// `None` if the keeper could not be looked at: numbers that are not known are left out.
+/// Values read when the scrape began.
+struct ScrapeData {
+    /// `None` if the keeper could not be read: unknown values are left out.
     gauges: Option<Gauges>,
     stalled: f64,
     store: String,
@@ -151,105 +159,114 @@ impl fmt::Debug for Scrape {
 
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Some(meters) = self.control.meters() else { return Ok(()) };
-        self.seen.write(meters, encoder)
+        let Some(metrics) = self.control.metrics() else { return Ok(()) };
+        self.data.write(metrics, encoder)
     }
 }
 
-impl Seen {
-    fn write(&self, meters: &Meters, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut out = Out(encoder);
+impl ScrapeData {
+    fn write(&self, metrics: &Metrics, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = MetricsWriter(encoder);
         if let Some(gauges) = &self.gauges {
             gauges.write(&mut out)?;
         }
-        nsm(meters, &mut out)?;
-        locks(meters, &mut out)?;
-        self.store(meters, &mut out)?;
-        rpc(meters, &mut out)?;
-        let mut info = out.gauge("lockkeeper_build_info", "Which version runs")?;
+        nsm(metrics, &mut out)?;
+        locks(metrics, &mut out)?;
+        self.store(metrics, &mut out)?;
+        rpc(metrics, &mut out)?;
+        let mut info = out.gauge("lockkeeper_build_info", "Version of the server")?;
         info.encode_family(&[("version", self.version.as_str())])?.encode_gauge(&1u64)
     }
 
-    fn store(&self, meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
-        let mut commits = out.seconds("lockkeeper_store_commit", "How long commits took")?;
-        observe_in(&mut commits, &[("store", self.store.as_str())], &meters.commits)?;
-        let help = "Attempts to commit that failed";
-        out.plain_counter("lockkeeper_store_errors", help, &meters.store_errors)?;
-        let help = "Since when the store has not worked";
-        let mut stalled = out.measured("lockkeeper_store_stalled", help, MetricType::Gauge)?;
+    fn store(&self, metrics: &Metrics, out: &mut MetricsWriter<'_>) -> fmt::Result {
+        let mut commits =
+            out.histogram("lockkeeper_store_commit_seconds", "Duration of commits")?;
+        observe_in(&mut commits, &[("store", self.store.as_str())], &metrics.commits)?;
+        let help = "Failed commit attempts";
+        out.plain_counter("lockkeeper_store_errors_total", help, &metrics.store_errors)?;
+        let help = "How long commits have been failing";
+        let mut stalled = out.gauge("lockkeeper_store_stalled_seconds", help)?;
         stalled.encode_gauge(&self.stalled)
     }
 }
 
-/// The names that are agreed upon (R8.2).
-fn nsm(meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
-    let mut requests = out.counter("nsm_requests", "Calls of the status monitor")?;
-    for (number, procedure) in NSM.iter().enumerate() {
-        for (fate, result) in FATES {
-            let count = meters.calls(Program::Nsm, number, fate);
+/// Metrics whose names are prescribed (B8.8).
+fn nsm(metrics: &Metrics, out: &mut MetricsWriter<'_>) -> fmt::Result {
+    let mut requests = out.counter("nsm_requests_total", "Calls to the status monitor")?;
+    for (number, procedure) in Program::Nsm.procedures() {
+        for (outcome, result) in CallOutcome::LABELS {
+            let count = metrics.calls(Program::Nsm, *number, outcome);
             let labels = [("procedure", *procedure), ("result", result)];
             count_in(&mut requests, &labels, count)?;
         }
     }
-    let mut durations = out.seconds("nsm_request_duration", "How long those calls took")?;
-    for (number, procedure) in NSM.iter().enumerate() {
-        if let Some(histogram) = meters.nsm_duration(number) {
+    let mut durations =
+        out.histogram("nsm_request_duration_seconds", "Duration of calls to the status monitor")?;
+    for (number, procedure) in Program::Nsm.procedures() {
+        if let Some(histogram) = metrics.nsm_duration(*number) {
             observe_in(&mut durations, &[("procedure", *procedure)], histogram)?;
         }
     }
-    let mut notices =
-        out.counter("nsm_notifications", "Notices to clients, by what became of them")?;
+    let mut notices = out.counter("nsm_notifications_total", "Notices to clients, by result")?;
     let results = [
-        ("started", &meters.notices_started),
-        ("success", &meters.notices_answered),
-        ("failed", &meters.notices_failed),
+        ("started", &metrics.notices_started),
+        ("success", &metrics.notices_answered),
+        ("failed", &metrics.notices_failed),
     ];
     for (result, count) in results {
         count_in(&mut notices, &[("result", result)], count.get())?;
     }
-    let help = "How long an attempt to notify took";
-    plain(&mut out.seconds("nsm_notification_duration", help)?, &meters.notice_duration)?;
-    let help = "Hosts that rebooted or were not heard of in the recovery window";
-    out.plain_counter("nsm_crashes_detected", help, &meters.crashes)?;
-    let help = "Times that locks of a host were cleaned up";
-    out.plain_counter("nsm_crash_cleanups", help, &meters.clean_ups)?;
-    let help = "Locks and shares that went in those";
-    out.plain_counter("nsm_locks_cleaned_on_crash", help, &meters.locks_cleaned)
+    let help = "Duration of notification attempts";
+    plain(
+        &mut out.histogram("nsm_notification_duration_seconds", help)?,
+        &metrics.notice_duration,
+    )?;
+    let help = "Hosts that rebooted or were silent during the recovery window";
+    out.plain_counter("nsm_crashes_detected_total", help, &metrics.crashes)?;
+    let help = "Cleanups of a host's locks after a reboot or crash";
+    out.plain_counter("nsm_crash_cleanups_total", help, &metrics.clean_ups)?;
+    let help = "Locks and shares released by those cleanups";
+    out.plain_counter("nsm_locks_cleaned_on_crash_total", help, &metrics.locks_cleaned)
 }
 
-fn locks(meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
-    let mut requests = out.counter("lockkeeper_lock_requests", "Lock requests decided")?;
-    for (asked, op) in Asked::ALL.into_iter().zip(OPERATIONS) {
-        for (said, result) in Said::ALL.into_iter().zip(RESULTS) {
-            let count = meters.lock_requests(asked, said);
-            count_in(&mut requests, &[("op", op), ("result", result)], count)?;
+fn locks(metrics: &Metrics, out: &mut MetricsWriter<'_>) -> fmt::Result {
+    let mut requests = out.counter("lockkeeper_lock_requests_total", "Lock requests, by result")?;
+    for (operation, op) in LockOperation::LABELS {
+        for (result, label) in LockResult::LABELS {
+            let count = metrics.lock_requests(operation, result);
+            count_in(&mut requests, &[("op", op), ("result", label)], count)?;
         }
     }
-    let mut reclaims = out.counter("lockkeeper_reclaims", "Reclaims decided")?;
-    for (said, result) in Said::ALL.into_iter().zip(RESULTS) {
-        count_in(&mut reclaims, &[("result", result)], meters.reclaims(said))?;
+    let mut reclaims = out.counter("lockkeeper_reclaims_total", "Reclaims, by result")?;
+    for (result, label) in LockResult::LABELS {
+        count_in(&mut reclaims, &[("result", label)], metrics.reclaims(result))?;
     }
-    let help = "How long those waited who were granted a lock later";
-    plain(&mut out.seconds("lockkeeper_lock_wait", help)?, &meters.lock_wait)?;
+    let help = "Wait time of lock requests that were granted later";
+    plain(&mut out.histogram("lockkeeper_lock_wait_seconds", help)?, &metrics.lock_wait)?;
     let mut callbacks =
-        out.counter("lockkeeper_granted_callbacks", "Attempts to tell a waiter of its lock")?;
-    let results = ["accepted", "denied", "unclear", "unsent"];
-    for (result, count) in results.into_iter().zip(&meters.callbacks) {
+        out.counter("lockkeeper_granted_callbacks_total", "GRANTED callbacks, by result")?;
+    let results = [
+        ("accepted", &metrics.callbacks_accepted),
+        ("denied", &metrics.callbacks_denied),
+        ("unclear", &metrics.callbacks_unclear),
+        ("unsent", &metrics.callbacks_unsent),
+    ];
+    for (result, count) in results {
         count_in(&mut callbacks, &[("result", result)], count.get())?;
     }
     Ok(())
 }
 
-fn rpc(meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
-    let mut requests = out.counter("lockkeeper_rpc_requests", "Calls, by what became of them")?;
-    for (program, (name, procedures)) in Program::ALL.into_iter().zip(PROGRAMS) {
-        // Several numbers are none of the program's: one series for all of them.
-        let of = |number| procedures.get(number).copied().unwrap_or("other");
-        let known = procedures.iter().copied().filter(|procedure| *procedure != "other");
-        for procedure in known.chain(["other"]) {
-            for (fate, status) in FATES {
-                let numbers = (0..PROCEDURES).filter(|number| of(*number) == procedure);
-                let count: u64 = numbers.map(|number| meters.calls(program, number, fate)).sum();
+fn rpc(metrics: &Metrics, out: &mut MetricsWriter<'_>) -> fmt::Result {
+    let mut requests = out.counter("lockkeeper_rpc_requests_total", "RPC calls, by status")?;
+    for (program, name) in Program::LABELS {
+        let procedures = program.procedures().iter().map(|(number, label)| (Some(*number), *label));
+        for (number, procedure) in procedures.chain([(None, "other")]) {
+            for (outcome, status) in CallOutcome::LABELS {
+                let count = match number {
+                    Some(number) => metrics.calls(program, number, outcome),
+                    None => metrics.other_calls(program, outcome),
+                };
                 if count > 0 {
                     let labels = [("program", name), ("procedure", procedure), ("status", status)];
                     count_in(&mut requests, &labels, count)?;
@@ -257,47 +274,42 @@ fn rpc(meters: &Meters, out: &mut Out<'_>) -> fmt::Result {
             }
         }
     }
-    let mut durations = out.seconds("lockkeeper_rpc_duration", "How long calls took")?;
-    for (program, (name, _)) in Program::ALL.into_iter().zip(PROGRAMS) {
-        observe_in(&mut durations, &[("program", name)], meters.duration(program))?;
+    let mut durations =
+        out.histogram("lockkeeper_rpc_duration_seconds", "Duration of RPC calls")?;
+    for (program, name) in Program::LABELS {
+        observe_in(&mut durations, &[("program", name)], metrics.duration(program))?;
     }
     Ok(())
 }
 
-struct Out<'a>(DescriptorEncoder<'a>);
+type Family<'a> = Result<MetricEncoder<'a>, fmt::Error>;
 
-impl Out<'_> {
-    fn counter<'s>(
-        &'s mut self,
-        name: &'s str,
-        help: &str,
-    ) -> Result<MetricEncoder<'s>, fmt::Error> {
-        self.0.encode_descriptor(name, help, None, MetricType::Counter)
+struct MetricsWriter<'a>(DescriptorEncoder<'a>);
+
+impl MetricsWriter<'_> {
+    /// `name` is the full name, whose suffix the encoder appends.
+    fn family<'s>(&'s mut self, name: &'s str, help: &str, kind: MetricType) -> Family<'s> {
+        let (name, unit) = match name.strip_suffix("_seconds") {
+            Some(name) => (name, Some(&Unit::Seconds)),
+            None => (name.strip_suffix("_total").unwrap_or(name), None),
+        };
+        self.0.encode_descriptor(name, help, unit, kind)
+    }
+
+    fn counter<'s>(&'s mut self, name: &'s str, help: &str) -> Family<'s> {
+        self.family(name, help, MetricType::Counter)
     }
 
     fn plain_counter(&mut self, name: &str, help: &str, count: &Count) -> fmt::Result {
         self.counter(name, help)?.encode_counter::<[(&str, &str); 0], u64, u64>(&count.get(), None)
     }
 
-    fn gauge<'s>(&'s mut self, name: &'s str, help: &str) -> Result<MetricEncoder<'s>, fmt::Error> {
-        self.0.encode_descriptor(name, help, None, MetricType::Gauge)
+    fn gauge<'s>(&'s mut self, name: &'s str, help: &str) -> Family<'s> {
+        self.family(name, help, MetricType::Gauge)
     }
 
-    fn seconds<'s>(
-        &'s mut self,
-        name: &'s str,
-        help: &str,
-    ) -> Result<MetricEncoder<'s>, fmt::Error> {
-        self.measured(name, help, MetricType::Histogram)
-    }
-
-    fn measured<'s>(
-        &'s mut self,
-        name: &'s str,
-        help: &str,
-        kind: MetricType,
-    ) -> Result<MetricEncoder<'s>, fmt::Error> {
-        self.0.encode_descriptor(name, help, Some(&Unit::Seconds), kind)
+    fn histogram<'s>(&'s mut self, name: &'s str, help: &str) -> Family<'s> {
+        self.family(name, help, MetricType::Histogram)
     }
 }
 

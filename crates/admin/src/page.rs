@@ -1,4 +1,4 @@
-//! The web page, as it lies in `page/`: nothing is made of it, nothing is loaded from elsewhere.
+//! The web page: the files of `page/`, embedded as they are; nothing is loaded from elsewhere.
 
 use axum::extract::Path;
 use axum::http::{HeaderName, StatusCode, header};
@@ -39,17 +39,17 @@ const FILES: &[File] = &[
     ("words.js", SCRIPT, include_bytes!("../page/words.js")),
 ];
 
-pub async fn index() -> Response {
+pub(crate) async fn index() -> Response {
     serve("index.html")
 }
 
-pub async fn file(Path(name): Path<String>) -> Response {
+pub(crate) async fn file(Path(name): Path<String>) -> Response {
     serve(&name)
 }
 
 fn serve(name: &str) -> Response {
     let Some((_, kind, content)) = FILES.iter().find(|(known, ..)| *known == name) else {
-        let detail = "there is no such file";
+        let detail = "no such file";
         return Problem::new(StatusCode::NOT_FOUND, "not-found", detail).into_response();
     };
     let headers: [(HeaderName, &str); 5] = [
@@ -57,7 +57,7 @@ fn serve(name: &str) -> Response {
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
-        // A new server has a new page.
+        // A new server version has a new page.
         (header::CACHE_CONTROL, "no-cache"),
     ];
     (headers, *content).into_response()

@@ -1,15 +1,15 @@
-//! What went wrong, in the form that programs and people read: `application/problem+json`.
+//! Errors as `application/problem+json` (RFC 9457).
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use keeper::step::OperatorError;
-use server::NotDone;
+use server::ControlError;
 use utoipa::IntoResponses;
 
 use crate::api::Problem;
 use crate::json::Json;
 
-pub const CONTENT_TYPE: &str = "application/problem+json";
+pub(crate) const CONTENT_TYPE: &str = "application/problem+json";
 
 impl Problem {
     pub fn new(status: StatusCode, code: &str, detail: impl Into<String>) -> Self {
@@ -41,37 +41,36 @@ impl Problem {
     }
 
     pub fn ending() -> Self {
-        let detail = "the server is ending";
+        let detail = "the server is stopping";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail).hint("lockkeeper status")
     }
 }
 
-impl From<NotDone> for Problem {
-    fn from(why: NotDone) -> Self {
+impl From<ControlError> for Problem {
+    fn from(why: ControlError) -> Self {
         let conflict = |code, detail| Self::new(StatusCode::CONFLICT, code, detail);
         match why {
-            NotDone::Ending => Self::ending(),
-            NotDone::Stalled => {
+            ControlError::Ending => Self::ending(),
+            ControlError::Stalled => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why.to_string())
                     .hint("lockkeeper status")
             }
-            NotDone::Refused(OperatorError::NoSuchLock) => {
-                let detail = "the lock is gone already";
+            ControlError::Refused(OperatorError::NoSuchLock) => {
+                let detail = "the lock has already been released";
                 Self::new(StatusCode::NOT_FOUND, "no-such-lock", detail).hint("lockkeeper locks")
             }
-            NotDone::Refused(OperatorError::NoSuchClient) => {
-                let detail = "there is no such client, or it is not one that this can be done to";
+            ControlError::Refused(OperatorError::NoSuchClient) => {
+                let detail = "no such client, or the action does not apply to it";
                 Self::new(StatusCode::NOT_FOUND, "no-such-client", detail)
                     .hint("lockkeeper clients")
             }
-            NotDone::Refused(OperatorError::Busy) => conflict(
+            ControlError::Refused(OperatorError::Busy) => conflict(
                 "busy",
-                "the client holds or awaits something, is fenced, or must still be told of our \
-                 restart",
+                "the client holds or waits for locks, is fenced, or has a pending notice",
             )
             .hint("lockkeeper locks --client CLIENT"),
-            NotDone::Refused(OperatorError::NotInGrace) => {
-                conflict("not-in-grace", "there is no grace period now").hint("lockkeeper status")
+            ControlError::Refused(OperatorError::NotInGrace) => {
+                conflict("not-in-grace", "no grace period is active").hint("lockkeeper status")
             }
         }
     }
@@ -87,37 +86,37 @@ impl IntoResponse for Problem {
     }
 }
 
-/// What every path may answer.
+/// Error replies common to all paths.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "only the document is made from it")]
-pub enum Problems {
+#[expect(dead_code, reason = "used only for the OpenAPI document")]
+pub(crate) enum Problems {
     #[response(
         status = 400,
-        description = "The question cannot be understood",
+        description = "Malformed request",
         content_type = "application/problem+json"
     )]
     BadRequest(Problem),
     #[response(
         status = 403,
-        description = "Not permitted to this caller",
+        description = "The caller is not permitted",
         content_type = "application/problem+json"
     )]
     Forbidden(Problem),
     #[response(
         status = 404,
-        description = "There is no such thing",
+        description = "No such object",
         content_type = "application/problem+json"
     )]
     NotFound(Problem),
     #[response(
         status = 409,
-        description = "Not now, or not so",
+        description = "Not possible in the current state",
         content_type = "application/problem+json"
     )]
     Conflict(Problem),
     #[response(
         status = 503,
-        description = "Standing by, ending, or the store does not work",
+        description = "Standing by, stopping, or the store is failing",
         content_type = "application/problem+json"
     )]
     Unavailable(Problem),

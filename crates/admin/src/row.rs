@@ -1,23 +1,23 @@
-//! What is taken from the keeper while the engine waits: counted pointers and numbers. Names, paths
-//! and times become text afterwards, when nobody waits.
+//! Entries copied from the keeper while the engine waits: only reference counts and integers. Names,
+//! paths and times are formatted afterwards.
 
 use std::sync::Arc;
 
 use keeper::Keeper;
 use keeper::bytes::FileKey;
-use keeper::change::{Client, Lock as Recorded};
+use keeper::change::{Client, Lock as LockRecord};
 use keeper::identity::{LockId, Owner};
 use keeper::range::Range;
 use keeper::request::{Access, Mode};
-use keeper::view::{LockState as Found, LockView, ShareView, WaiterView};
+use keeper::view::{LockState as KeeperState, LockView, ShareView, WaiterView};
 
 use crate::api::{ClientName, Lock, LockKind, LockMode, LockState};
+use crate::display;
 use crate::files::Files;
-use crate::shown;
 
 /// A lock, a share or a waiter.
 #[derive(Clone)]
-pub struct Row {
+pub(crate) struct Row {
     pub id: LockId,
     pub kind: LockKind,
     pub state: LockState,
@@ -33,7 +33,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// What all have; the rest is the lot of a held lock on the whole file.
+    /// Common fields; the rest are those of a held lock on the whole file.
     fn of(keeper: &Keeper, id: LockId, file: &FileKey, owner: &Arc<Owner>) -> Self {
         Self {
             id,
@@ -51,7 +51,7 @@ impl Row {
         }
     }
 
-    pub fn of_lock(keeper: &Keeper, view: &LockView<'_>) -> Self {
+    pub(crate) fn of_lock(keeper: &Keeper, view: &LockView<'_>) -> Self {
         Self {
             state: state(view.state),
             mode: mode(view.mode),
@@ -61,7 +61,7 @@ impl Row {
         }
     }
 
-    pub fn of_share(keeper: &Keeper, view: &ShareView<'_>) -> Self {
+    pub(crate) fn of_share(keeper: &Keeper, view: &ShareView<'_>) -> Self {
         Self {
             kind: LockKind::Share,
             state: match view.confirmed {
@@ -81,7 +81,7 @@ impl Row {
         }
     }
 
-    pub fn of_waiter(keeper: &Keeper, view: &WaiterView<'_>) -> Self {
+    pub(crate) fn of_waiter(keeper: &Keeper, view: &WaiterView<'_>) -> Self {
         Self {
             kind: LockKind::Waiter,
             state: LockState::Waiting,
@@ -94,8 +94,8 @@ impl Row {
         }
     }
 
-    /// A record of an incomplete store.
-    pub fn of_record(keeper: &Keeper, record: &Recorded) -> Self {
+    /// A record of an inexact store.
+    pub(crate) fn of_record(keeper: &Keeper, record: &LockRecord) -> Self {
         Self {
             state: LockState::Remembered,
             mode: mode(record.mode),
@@ -105,19 +105,19 @@ impl Row {
         }
     }
 
-    /// Whether one waiter must be served before another.
-    pub fn is_in_the_way_of(&self, other: &Row) -> bool {
+    /// Whether `other` must wait for this earlier waiter.
+    pub(crate) fn is_in_the_way_of(&self, other: &Row) -> bool {
         self.owner != other.owner
             && self.range.overlaps(other.range)
             && (self.mode == LockMode::Write || other.mode == LockMode::Write)
     }
 
-    pub fn owner(&self) -> &Arc<Owner> {
+    pub(crate) fn owner(&self) -> &Arc<Owner> {
         &self.owner
     }
 
-    /// As the API says it.
-    pub fn tell(&self, files: &Files, now_ms: u64) -> Lock {
+    /// The row as an API type.
+    pub(crate) fn to_api(&self, files: &Files, now_ms: u64) -> Lock {
         Lock {
             id: self.id.to_string(),
             kind: self.kind,
@@ -131,13 +131,13 @@ impl Row {
                 },
             },
             owner: self.owner.number,
-            owner_tag: shown::bytes(self.owner.tag.bytes()),
+            owner_tag: display::bytes(self.owner.tag.bytes()),
             mode: self.mode,
             start: self.range.first(),
             end: (self.range.last() != u64::MAX).then(|| self.range.last()),
-            since: shown::time(self.since_ms),
+            since: display::time(self.since_ms),
             age_seconds: now_ms.saturating_sub(self.since_ms) as f64 / 1e3,
-            file: files.tell(&self.file),
+            file: files.to_api(&self.file),
             blocked_by: self.blocked_by.map(|id| id.to_string()),
             passed_over: self.passed_over,
             denies: self.denies.map(|deny| {
@@ -153,10 +153,10 @@ impl Row {
     }
 }
 
-pub fn client_name(client: &Client) -> ClientName {
+pub(crate) fn client_name(client: &Client) -> ClientName {
     ClientName {
         id: client.id.to_string(),
-        name: shown::bytes(client.name.bytes()),
+        name: display::bytes(client.name.bytes()),
         address: client.address.to_string(),
     }
 }
@@ -168,12 +168,12 @@ fn mode(mode: Mode) -> LockMode {
     }
 }
 
-fn state(state: Found) -> LockState {
+fn state(state: KeeperState) -> LockState {
     match state {
-        Found::Held => LockState::Held,
-        Found::Unconfirmed => LockState::Unconfirmed,
-        Found::Releasable => LockState::Releasable,
-        Found::Suspect => LockState::Suspect,
-        Found::Remembered => LockState::Remembered,
+        KeeperState::Held => LockState::Held,
+        KeeperState::Unconfirmed => LockState::Unconfirmed,
+        KeeperState::Releasable => LockState::Releasable,
+        KeeperState::Suspect => LockState::Suspect,
+        KeeperState::Remembered => LockState::Remembered,
     }
 }

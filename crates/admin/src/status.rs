@@ -1,4 +1,4 @@
-//! How the server is, in one look: what it does, what it holds, and what should worry somebody.
+//! Handlers of `/v1/status`, `/v1/exports`, `/v1/reload`, `/health` and `/ready`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,49 +7,52 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use keeper::Keeper;
 use keeper::change::Exactness;
-use server::{Control, NotDone, RpcbindState};
-use vfs::{Access, Squash};
+use server::{Control, ControlError, RpcbindState};
+use vfs::{ExportAccess, Squash};
 
 use crate::api::{
-    ClientState, Counts, Done, Export, GraceStatus, Problem, ServerState, Status, StoreStatus,
+    ActionResult, ClientState, Counts, Export, GraceStatus, Problem, ServerState, Status,
+    StoreStatus,
 };
 use crate::caller::Operator;
-use crate::health::{self, Worries};
+use crate::health::{self, ClientProblems};
 use crate::json::Json;
 use crate::problem::Problems;
-use crate::{Shared, clients, grace, shown};
+use crate::{AdminState, clients, display, grace};
 
-/// How the server is
+/// Show the state of the server and its problems
 #[utoipa::path(get, path = "/v1/status", tag = "server",
     responses((status = 200, body = Status), Problems))]
-pub async fn status(State(shared): State<Arc<Shared>>) -> Result<Json<Status>, Problem> {
-    let control = match shared.control() {
+pub(crate) async fn status(State(admin): State<Arc<AdminState>>) -> Result<Json<Status>, Problem> {
+    let control = match admin.control() {
         Ok(control) => control,
-        Err(_) => return Ok(Json(standing_by(&shared))),
+        Err(_) => return Ok(Json(standing_by(&admin))),
     };
-    // While the store fails, the engine waits with it: then what was seen last is told.
-    let looked = match Look::take(&control).await {
-        Ok(looked) => {
-            *shared.last_look() = Some(looked.clone());
-            Some(looked)
+    // While the store fails, the engine waits: show the last summary.
+    let summary = match KeeperSummary::take(&control).await {
+        Ok(summary) => {
+            *admin.last_summary() = Some(summary.clone());
+            Some(summary)
         }
-        Err(NotDone::Ending) => return Err(Problem::ending()),
-        Err(_) => shared.last_look().clone(),
+        Err(ControlError::Ending) => return Err(Problem::ending()),
+        Err(_) => admin.last_summary().clone(),
     };
     let stalled = control.engine().stalled_for();
-    Ok(Json(serving(&shared, &control, looked, stalled)))
+    Ok(Json(serving(&admin, &control, summary, stalled)))
 }
 
-/// What is exported, and to whom
+/// List exports
 #[utoipa::path(get, path = "/v1/exports", tag = "server",
     responses((status = 200, body = Vec<Export>), Problems))]
-pub async fn exports(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Export>>, Problem> {
-    let exports = shared.control()?.exports();
-    let told = exports.iter().map(|export| Export {
-        path: shown::bytes(&export.path),
+pub(crate) async fn exports(
+    State(admin): State<Arc<AdminState>>,
+) -> Result<Json<Vec<Export>>, Problem> {
+    let exports = admin.control()?.exports();
+    let list = exports.iter().map(|export| Export {
+        path: display::bytes(&export.path),
         access: match export.rules.access {
-            Access::ReadWrite => "rw",
-            Access::ReadOnly => "ro",
+            ExportAccess::ReadWrite => "rw",
+            ExportAccess::ReadOnly => "ro",
         }
         .into(),
         clients: export.rules.clients.iter().map(ToString::to_string).collect(),
@@ -59,67 +62,69 @@ pub async fn exports(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Expor
             Squash::All => "all",
         }
         .into(),
-        reserved_ports: export.rules.reserved_ports,
+        reserved_ports: export.rules.require_reserved_ports,
     });
-    Ok(Json(told.collect()))
+    Ok(Json(list.collect()))
 }
 
-/// Reads the configuration file again: exports change, the rest stays
+/// Reload the exports from the configuration file
 #[utoipa::path(post, path = "/v1/reload", tag = "server",
-    responses((status = 200, body = Done), Problems))]
-pub async fn reload(
-    State(shared): State<Arc<Shared>>,
+    responses((status = 200, body = ActionResult), Problems))]
+pub(crate) async fn reload(
+    State(admin): State<Arc<AdminState>>,
     operator: Operator,
-) -> Result<Json<Done>, Problem> {
-    let control = shared.control()?;
-    let done = shared.reload().await.map_err(|why| {
+) -> Result<Json<ActionResult>, Problem> {
+    let control = admin.control()?;
+    let done = admin.reload().await.map_err(|why| {
         Problem::new(StatusCode::CONFLICT, "not-reloaded", why)
-            .hint("lockkeeper config check; the old exports are served on")
+            .hint("lockkeeper config check; the old exports remain in use")
     })?;
-    control.note(
+    control.log_command(
         "reloaded",
-        format!("{} had the configuration read again", operator.0),
+        format!("{} reloaded the configuration", operator.0),
         &operator.0,
     );
-    Ok(Json(Done { done }))
+    Ok(Json(ActionResult { done }))
 }
 
-/// Whether the process lives
+/// Liveness check
 #[utoipa::path(get, path = "/health", tag = "server",
-    responses((status = 200, body = Done), Problems))]
-pub async fn health() -> Json<Done> {
-    Json(Done { done: "alive".into() })
+    responses((status = 200, body = ActionResult), Problems))]
+pub(crate) async fn health() -> Json<ActionResult> {
+    Json(ActionResult { done: "alive".into() })
 }
 
-/// Whether it serves: 503 while it stands by, or while its store does not work
+/// Readiness check: 503 while standing by or while the store is failing
 #[utoipa::path(get, path = "/ready", tag = "server",
-    responses((status = 200, body = Done), Problems))]
-pub async fn ready(State(shared): State<Arc<Shared>>) -> Result<Json<Done>, Problem> {
-    let control = shared.control()?;
+    responses((status = 200, body = ActionResult), Problems))]
+pub(crate) async fn ready(
+    State(admin): State<Arc<AdminState>>,
+) -> Result<Json<ActionResult>, Problem> {
+    let control = admin.control()?;
     match control.engine().stalled_for() {
-        None => Ok(Json(Done { done: "serving".into() })),
-        Some(_) => Err(NotDone::Stalled.into()),
+        None => Ok(Json(ActionResult { done: "serving".into() })),
+        Some(_) => Err(ControlError::Stalled.into()),
     }
 }
 
-/// What one look at the keeper gives.
+/// The keeper's state at one moment.
 #[derive(Clone)]
-pub struct Look {
+pub(crate) struct KeeperSummary {
     epoch: u64,
     nsm_state: u32,
     exact: bool,
     counts: Counts,
     grace: Option<GraceStatus>,
-    worries: Worries,
+    problems: ClientProblems,
 }
 
-impl Look {
-    async fn take(control: &Control) -> Result<Self, NotDone> {
+impl KeeperSummary {
+    async fn take(control: &Control) -> Result<Self, ControlError> {
         let now = control.engine().clock().elapsed();
-        let look = control.look(move |keeper| Self::at(keeper, now)).await?;
-        clients::see_all(control, look, |look: &mut Self, keeper, view| {
+        let summary = control.read(move |keeper| Self::at(keeper, now)).await?;
+        clients::see_all(control, summary, |summary: &mut Self, keeper, view| {
             let state = clients::state_of(keeper, view);
-            let counts = &mut look.counts;
+            let counts = &mut summary.counts;
             let count = match state {
                 ClientState::Fenced => &mut counts.fenced,
                 ClientState::RebootPending => &mut counts.reboot_pending,
@@ -128,12 +133,12 @@ impl Look {
                 _ => return,
             };
             *count += 1;
-            look.worries.add(state, view);
+            summary.problems.add(state, view);
         })
         .await
     }
 
-    /// All but the clients.
+    /// Everything except the clients.
     fn at(keeper: &Keeper, now: Duration) -> Self {
         let found = keeper.counts();
         let counts = Counts {
@@ -145,44 +150,44 @@ impl Look {
             notices_owed: keeper.notices().filter(|notice| !notice.answered).count() as u64,
             ..Counts::default()
         };
-        let mut worries = Worries::default();
-        worries.add_unanswered(keeper);
+        let mut problems = ClientProblems::default();
+        problems.add_unanswered(keeper);
         Self {
             epoch: keeper.epoch().0,
             nsm_state: keeper.nsm_state(),
             exact: keeper.exactness() == Exactness::Exact,
             counts,
             grace: keeper.grace().map(|_| grace::look(keeper, now)),
-            worries,
+            problems,
         }
     }
 }
 
 fn serving(
-    shared: &Shared,
+    admin: &AdminState,
     control: &Control,
-    look: Option<Look>,
+    keeper: Option<KeeperSummary>,
     stalled: Option<Duration>,
 ) -> Status {
-    let commits = control.meters().and_then(|meters| meters.commits.quantile(0.99));
-    let facts = &shared.facts;
+    let commits = control.metrics().and_then(|metrics| metrics.commits.quantile(0.99));
+    let facts = &admin.facts;
     let store = StoreStatus {
         kind: facts.store.clone(),
         shown: facts.store_shown.clone(),
         durability: facts.durability.clone(),
-        exact: look.as_ref().is_none_or(|look| look.exact),
+        exact: keeper.as_ref().is_none_or(|keeper| keeper.exact),
         commit_p99_seconds: commits.map(|took| took.as_secs_f64()),
         stalled_seconds: stalled.map(|since| since.as_secs_f64()),
     };
-    let grace = look.as_ref().and_then(|look| look.grace.clone());
+    let grace = keeper.as_ref().and_then(|keeper| keeper.grace.clone());
     let state = match (&stalled, &grace) {
         (Some(_), _) => ServerState::Stalled,
         (None, Some(_)) => ServerState::Grace,
         (None, None) => ServerState::Serving,
     };
     let summary = match (&stalled, &grace) {
-        (Some(since), _) => format!("the store has not worked for {} s", since.as_secs()),
-        (None, Some(grace)) if !grace.began => "grace, until a first client calls".into(),
+        (Some(since), _) => format!("the store has been failing for {} s", since.as_secs()),
+        (None, Some(grace)) if !grace.began => "grace, waiting for the first client call".into(),
         (None, Some(grace)) => format!("grace, {} s left", grace.remaining_seconds.ceil()),
         (None, None) => "serving".into(),
     };
@@ -190,36 +195,36 @@ fn serving(
         RpcbindState::Off { reason } if reason != server::SWITCHED_OFF => Some(reason.as_str()),
         _ => None,
     };
-    let worries = look.as_ref().map(|look| &look.worries);
-    let health = health::findings(&store, grace.as_ref(), worries, no_rpcbind);
+    let problems = keeper.as_ref().map(|keeper| &keeper.problems);
+    let health = health::findings(&store, grace.as_ref(), problems, no_rpcbind);
     Status {
         version: facts.version.clone(),
         node: facts.node.clone(),
         state,
         summary,
-        started_at: shown::time(shared.started_ms),
-        uptime_seconds: shared.started.elapsed().as_secs_f64(),
-        epoch: look.as_ref().map(|look| look.epoch),
-        nsm_state: look.as_ref().map(|look| look.nsm_state),
+        started_at: display::time(admin.started_ms),
+        uptime_seconds: admin.started.elapsed().as_secs_f64(),
+        epoch: keeper.as_ref().map(|keeper| keeper.epoch),
+        nsm_state: keeper.as_ref().map(|keeper| keeper.nsm_state),
         store,
         grace,
-        counts: look.map(|look| look.counts).unwrap_or_default(),
+        counts: keeper.map(|keeper| keeper.counts).unwrap_or_default(),
         health,
     }
 }
 
-fn standing_by(shared: &Shared) -> Status {
-    let facts = &shared.facts;
+fn standing_by(admin: &AdminState) -> Status {
+    let facts = &admin.facts;
     Status {
         version: facts.version.clone(),
         node: facts.node.clone(),
-        state: match shared.waits_for().as_str() {
+        state: match admin.waits_for().as_str() {
             crate::STARTING => ServerState::Starting,
             _ => ServerState::Standby,
         },
-        summary: shared.waits_for(),
-        started_at: shown::time(shared.started_ms),
-        uptime_seconds: shared.started.elapsed().as_secs_f64(),
+        summary: admin.waits_for(),
+        started_at: display::time(admin.started_ms),
+        uptime_seconds: admin.started.elapsed().as_secs_f64(),
         epoch: None,
         nsm_state: None,
         store: StoreStatus {

@@ -1,4 +1,4 @@
-//! The secret that lets a caller over TCP change things: who can read the state directory has it.
+//! The token that authorises changes over TCP, a file in the state directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -8,23 +8,23 @@ use std::path::{Path, PathBuf};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tracing::warn;
 
-/// Fewer characters could be guessed.
+/// Shorter tokens could be guessed.
 const LENGTH_MIN: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot keep the token in {}: {error}; see that it can be read and written", path.display())]
+#[error("cannot use the token file {}: {error}; check that it is readable and writable", path.display())]
 pub struct TokenError {
     path: PathBuf,
     error: io::Error,
 }
 
-/// One that cannot be used, as a full disk or a power cut may leave it, is replaced.
-pub fn read_or_make(path: &Path) -> Result<String, TokenError> {
+/// Reads the token. Creates it if absent, and replaces an unusable one, such as after a power failure.
+pub(crate) fn read_or_make(path: &Path) -> Result<String, TokenError> {
     let failed = |error| TokenError { path: path.to_owned(), error };
     match fs::read(path) {
         Ok(bytes) => match usable(&bytes) {
             Some(token) => return Ok(token),
-            None => warn!("{} is no token, or too short: here is a new one", path.display()),
+            None => warn!("{} is not a valid token or too short; replacing it", path.display()),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
@@ -42,7 +42,7 @@ fn usable(bytes: &[u8]) -> Option<String> {
     good.then(|| String::from_utf8_lossy(token).into_owned())
 }
 
-/// Under its name there is all of it or nothing, whatever happens meanwhile.
+/// Writes the file atomically.
 fn write_whole(path: &Path, token: &str) -> io::Result<()> {
     let new = path.with_added_extension("new");
     match fs::remove_file(&new) {

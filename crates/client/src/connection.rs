@@ -1,8 +1,8 @@
 //! One TCP connection shared by many callers.
 //!
-//! A background task owns the [`Pipeline`]; callers leave their xid in a table and wait. The task
-//! ends when the last handle is dropped, or when the connection does: then every call under way
-//! fails with the reason, and so does every later one.
+//! A background task owns the [`Pipeline`]; callers register their xid in a table and wait. The task
+//! ends when the last handle is dropped, or when the connection ends: then every pending call and
+//! every later one fails with the reason.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,21 +12,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
-use wire::rpc::{Credential, Procedure, Reply};
+use wire::rpc::{Credential, Procedure, ProcedureId, Reply};
 use wire::{Decode, Encode, Message, xdr};
 
-use crate::envelope::{self, Envelope, Numbers, Raw, numbers};
+use crate::envelope::{self, Envelope, Raw};
 use crate::{CallError, ConnectError, Options, Pipeline, xid};
 
-/// When this much waits to be written, calls wait in the channel.
+/// With more bytes waiting to be written, calls wait in the channel.
 const QUEUED_BYTES_MAX: usize = 4 << 20;
 
+/// A handle on the connection; clones share it.
 #[derive(Debug, Clone)]
 pub struct Connection {
     calls: mpsc::Sender<Message>,
     table: Arc<Mutex<Table>>,
-    /// One permit per call that may be under way.
-    places: Arc<Semaphore>,
+    /// One permit for each pending call.
+    permits: Arc<Semaphore>,
     envelope: Envelope,
     timeout: Duration,
     local: Option<SocketAddr>,
@@ -47,7 +48,7 @@ impl Connection {
         Ok(Self::over(Pipeline::connect(to, options).await?, to, options))
     }
 
-    /// A connection that is open already, to `to`. Must be called inside a tokio runtime.
+    /// Shares `pipeline`, which is connected to `to`. Must be called inside a tokio runtime.
     pub fn over(pipeline: Pipeline, to: SocketAddr, options: &Options) -> Self {
         let local = pipeline.local_addr().ok();
         let calls_max = options.calls_max.clamp(1, Semaphore::MAX_PERMITS);
@@ -57,7 +58,7 @@ impl Connection {
         Self {
             calls,
             table,
-            places: Arc::new(Semaphore::new(calls_max)),
+            permits: Arc::new(Semaphore::new(calls_max)),
             envelope: Envelope::new(&options.credential),
             timeout: options.timeout,
             local,
@@ -65,12 +66,12 @@ impl Connection {
         }
     }
 
-    /// A handle on the same connection that calls in another name.
+    /// A handle on the same connection with another credential.
     pub fn with_credential(&self, credential: &Credential) -> Self {
         Self { envelope: Envelope::new(credential), ..self.clone() }
     }
 
-    /// A handle on the same connection with another patience.
+    /// A handle on the same connection with another timeout.
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout, ..self.clone() }
     }
@@ -84,33 +85,20 @@ impl Connection {
     }
 
     pub async fn call<P: Procedure>(&self, args: &P::Args) -> Result<P::Reply, CallError> {
-        envelope::decode(self.results(numbers::<P>(), args).await?)
+        envelope::decode(self.results(ProcedureId::of::<P>(), args).await?)
     }
 
-    /// A call with arguments that are bytes already, right or wrong; the results as they came.
-    pub async fn call_raw(
-        &self,
-        program: u32,
-        version: u32,
-        procedure: u32,
-        args: &[u8],
-    ) -> Result<Bytes, CallError> {
-        self.results((program, version, procedure), &Raw(args)).await
+    /// A call with encoded arguments, valid or not; returns the encoded results.
+    pub async fn call_raw(&self, to: ProcedureId, args: &[u8]) -> Result<Bytes, CallError> {
+        self.results(to, &Raw(args)).await
     }
 
-    /// A call whose reply nobody waits for. An error means that it was not handed over.
-    pub async fn tell_raw(
-        &self,
-        program: u32,
-        version: u32,
-        procedure: u32,
-        args: &[u8],
-    ) -> Result<(), CallError> {
+    /// Sends a call and ignores its reply. An error means that it was not queued.
+    pub async fn tell_raw(&self, to: ProcedureId, args: &[u8]) -> Result<(), CallError> {
         if let Some(reason) = &lock(&self.table).ended {
             return Err(reason.clone());
         }
-        let numbers = (program, version, procedure);
-        let record = self.envelope.record(xid::next(), numbers, &Raw(args));
+        let record = self.envelope.record(xid::next(), to, &Raw(args));
         match timeout(self.timeout, self.calls.send(record)).await {
             Ok(sent) => sent.map_err(|_| CallError::Closed),
             Err(_) => Err(CallError::Timeout(self.timeout)),
@@ -122,9 +110,9 @@ impl Connection {
         lock(&self.table).ended.is_some()
     }
 
-    async fn results(&self, numbers: Numbers, args: &impl Encode) -> Result<Bytes, CallError> {
+    async fn results(&self, to: ProcedureId, args: &impl Encode) -> Result<Bytes, CallError> {
         let xid = xid::next();
-        let record = self.envelope.record(xid, numbers, args);
+        let record = self.envelope.record(xid, to, args);
         let reply = timeout(self.timeout, self.exchange(xid, record))
             .await
             .map_err(|_| CallError::Timeout(self.timeout))??;
@@ -132,7 +120,7 @@ impl Connection {
     }
 
     async fn exchange(&self, xid: u32, record: Message) -> Answer {
-        let _place = self.places.acquire().await.map_err(|_| CallError::Closed)?;
+        let _permit = self.permits.acquire().await.map_err(|_| CallError::Closed)?;
         let (answer, answered) = oneshot::channel();
         let _entry = {
             let mut table = lock(&self.table);
@@ -140,28 +128,28 @@ impl Connection {
                 return Err(reason.clone());
             }
             table.waiting.insert(xid, answer);
-            Entry { xid, table: &self.table }
+            RegisteredXid { xid, table: &self.table }
         };
-        // If the task is gone, it has told the table why.
+        // If the task has ended, it has left the reason in the table.
         let _ = self.calls.send(record).await;
         answered.await.unwrap_or(Err(CallError::Closed))
     }
 }
 
-/// Takes the xid out of the table when the caller goes, answered or not.
-struct Entry<'a> {
+/// Removes the xid from the table when the caller is done, answered or not.
+struct RegisteredXid<'a> {
     xid: u32,
     table: &'a Mutex<Table>,
 }
 
-impl Drop for Entry<'_> {
+impl Drop for RegisteredXid<'_> {
     fn drop(&mut self) {
         lock(self.table).waiting.remove(&self.xid);
     }
 }
 
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    // Nothing that holds the lock can leave the table half changed.
+    // No holder of the lock can leave the table half changed.
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -201,7 +189,7 @@ async fn exchange_until_end(
     }
 }
 
-/// Hands a reply to its caller. One that nobody waits for is late or not ours: it is dropped.
+/// Passes a reply to its caller. One without a caller is late or forged: it is dropped.
 fn answer(table: &Mutex<Table>, record: Bytes) {
     let Some(xid) = record.first_chunk::<4>().map(|word| u32::from_be_bytes(*word)) else {
         return;

@@ -1,4 +1,4 @@
-//! Calls over UDP: a call is repeated, under the same xid, until it is answered or given up.
+//! Calls over UDP to one peer, retransmitted with the same xid until the reply or the timeout.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout_at};
-use wire::rpc::{Procedure, Reply};
+use wire::rpc::{Procedure, ProcedureId, Reply};
 use wire::{Decode, Encode};
 
-use crate::envelope::{self, Envelope, Numbers, Raw, numbers};
+use crate::envelope::{self, Envelope, Raw};
 use crate::{CallError, ConnectError, Options, socket, xid};
 
-/// The most that one datagram carries over IPv4.
+/// The maximum payload of a datagram over IPv4.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// A socket with one call under way at a time. Only the peer's own address is heard.
+/// A socket with one pending call at a time. Receives from the peer's address only.
 #[derive(Debug)]
 pub struct Datagram {
     socket: UdpSocket,
@@ -40,23 +40,17 @@ impl Datagram {
     }
 
     pub async fn call<P: Procedure>(&mut self, args: &P::Args) -> Result<P::Reply, CallError> {
-        envelope::decode(self.results(numbers::<P>(), args).await?)
+        envelope::decode(self.results(ProcedureId::of::<P>(), args).await?)
     }
 
-    /// A call with arguments that are bytes already, right or wrong; the results as they came.
-    pub async fn call_raw(
-        &mut self,
-        program: u32,
-        version: u32,
-        procedure: u32,
-        args: &[u8],
-    ) -> Result<Bytes, CallError> {
-        self.results((program, version, procedure), &Raw(args)).await
+    /// A call with encoded arguments, valid or not; returns the encoded results.
+    pub async fn call_raw(&mut self, to: ProcedureId, args: &[u8]) -> Result<Bytes, CallError> {
+        self.results(to, &Raw(args)).await
     }
 
-    async fn results(&mut self, numbers: Numbers, args: &impl Encode) -> Result<Bytes, CallError> {
+    async fn results(&mut self, to: ProcedureId, args: &impl Encode) -> Result<Bytes, CallError> {
         let xid = xid::next();
-        let call = self.envelope.datagram(xid, numbers, args);
+        let call = self.envelope.datagram(xid, to, args);
         let give_up = Instant::now() + self.timeout;
         let mut wait = self.retransmit_after;
         loop {
@@ -72,7 +66,7 @@ impl Datagram {
         }
     }
 
-    /// Waits for the reply with this xid; others are late answers to earlier calls.
+    /// Waits for the reply with this xid; others are late replies to earlier calls.
     async fn reply_to(&self, xid: u32) -> Result<Reply, CallError> {
         let mut buffer = BytesMut::with_capacity(DATAGRAM_BYTES_MAX);
         loop {

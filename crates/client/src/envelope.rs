@@ -1,23 +1,16 @@
-//! What stands before the arguments of a call and before the results of a reply.
+//! The header of a call before its arguments, and of a reply before its results.
 
 use bytes::Bytes;
 use wire::record;
-use wire::rpc::{Accepted, Credential, Procedure, Reply};
+use wire::rpc::{Accepted, Credential, Procedure, ProcedureId, Reply};
 use wire::{Decode, Encode, Message, Writer};
 
 use crate::{CallError, Refusal};
 
-/// Program, version and procedure number.
-pub(crate) type Numbers = (u32, u32, u32);
-
-pub(crate) fn numbers<P: Procedure>() -> Numbers {
-    (P::PROGRAM, P::VERSION, P::NUMBER)
-}
-
-/// Writes calls in the name of one credential, which is encoded once.
+/// Writes calls with one credential, which is encoded once.
 #[derive(Debug, Clone)]
 pub(crate) struct Envelope {
-    /// Credential and verifier as they stand in every call.
+    /// The encoded credential and verifier.
     identity: Bytes,
 }
 
@@ -30,8 +23,8 @@ impl Envelope {
     }
 
     /// Everything before the arguments.
-    pub(crate) fn write(&self, out: &mut Writer, xid: u32, numbers: Numbers) {
-        let (program, version, procedure) = numbers;
+    pub(crate) fn write(&self, out: &mut Writer, xid: u32, to: ProcedureId) {
+        let ProcedureId { program, version, procedure } = to;
         const CALL: u32 = 0;
         const RPC_VERSION: u32 = 2;
         for word in [xid, CALL, RPC_VERSION, program, version, procedure] {
@@ -40,21 +33,21 @@ impl Envelope {
         out.fixed(&self.identity);
     }
 
-    /// A whole call, behind the place of a record mark that is filled in.
-    pub(crate) fn record(&self, xid: u32, numbers: Numbers, args: &impl Encode) -> Message {
+    /// A complete call with its record mark.
+    pub(crate) fn record(&self, xid: u32, to: ProcedureId, args: &impl Encode) -> Message {
         let mut out = Writer::new();
         out.u32(0);
-        self.write(&mut out, xid, numbers);
+        self.write(&mut out, xid, to);
         args.encode(&mut out);
         let (mut head, payload) = out.into_parts();
         fill_mark(&mut head, &payload);
         Message { head: head.freeze(), payload }
     }
 
-    /// A whole call without a record mark.
-    pub(crate) fn datagram(&self, xid: u32, numbers: Numbers, args: &impl Encode) -> Bytes {
+    /// A complete call without a record mark.
+    pub(crate) fn datagram(&self, xid: u32, to: ProcedureId, args: &impl Encode) -> Bytes {
         let mut out = Writer::new();
-        self.write(&mut out, xid, numbers);
+        self.write(&mut out, xid, to);
         args.encode(&mut out);
         out.finish().to_bytes()
     }
@@ -66,7 +59,7 @@ pub(crate) fn fill_mark(head: &mut [u8], payload: &Bytes) {
     head[..4].copy_from_slice(&record::mark(length).to_be_bytes());
 }
 
-/// Arguments that are encoded already, or that are meant to be wrong.
+/// Encoded arguments, possibly invalid on purpose.
 #[derive(Debug)]
 pub(crate) struct Raw<'a>(pub(crate) &'a [u8]);
 
@@ -76,18 +69,18 @@ impl Encode for Raw<'_> {
     }
 }
 
-/// A call that is encoded once and sent many times, each time under a new xid.
+/// A call that is encoded once and sent many times, each time with a new xid.
 #[derive(Debug, Clone)]
-pub struct Prepared {
+pub struct PreparedCall {
     pub(crate) head: Vec<u8>,
     pub(crate) payload: Bytes,
     args_at: usize,
 }
 
-impl Prepared {
+impl PreparedCall {
     pub fn new<P: Procedure>(credential: &Credential, args: &P::Args) -> Self {
         let envelope = Envelope::new(credential);
-        let message = envelope.record(0, numbers::<P>(), args);
+        let message = envelope.record(0, ProcedureId::of::<P>(), args);
         // Mark, six words, then the identity.
         let args_at = 4 + 24 + envelope.identity.len();
         Self { head: message.head.to_vec(), payload: message.payload, args_at }
@@ -122,11 +115,11 @@ mod tests {
     fn a_prepared_call_is_the_call_that_was_prepared() {
         let options = crate::Options::default().user(1000, 100, &[4, 27]);
         let args = GetAttrArgs { object: b"handle"[..].into() };
-        let mut prepared = Prepared::new::<GetAttr>(&options.credential, &args);
+        let mut prepared = PreparedCall::new::<GetAttr>(&options.credential, &args);
         prepared.args_mut()[4] = b'H';
         let call = Call::parse(Bytes::from(prepared.head[4..].to_vec())).unwrap();
         assert_eq!(call.credential, options.credential);
-        assert_eq!((call.program, call.version, call.procedure), numbers::<GetAttr>());
+        assert_eq!(call.to(), ProcedureId::of::<GetAttr>());
         assert_eq!(GetAttrArgs::from_bytes(call.args).unwrap().object, b"Handle"[..].into());
     }
 }

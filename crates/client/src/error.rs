@@ -1,4 +1,4 @@
-//! What can go wrong with a connection and with a call.
+//! Errors of connections and calls.
 
 use std::io;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::time::Duration;
 use wire::rpc::{Accepted, Denial};
 use wire::{record, xdr};
 
-/// Why there is no connection.
+/// Why a connection could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("no answer to connecting within {0:?}")]
+    #[error("no connection within {0:?}")]
     Timeout(Duration),
-    #[error("every port of 512..=1023 is taken")]
+    #[error("all ports from 512 to 1023 are in use")]
     NoReservedPort,
     #[error("cannot bind a local address: {0}")]
     Bind(#[source] io::Error),
@@ -20,21 +20,21 @@ pub enum ConnectError {
     Connect(#[source] io::Error),
 }
 
-/// Why a call has no results. A procedure's own failure is not here: it is in the results.
+/// Why a call has no results. A failure of the procedure itself is part of its results.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError {
-    /// Nobody knows whether the call was carried out.
+    /// The procedure may have run.
     #[error("no reply within {0:?}")]
     Timeout(Duration),
-    /// Nobody knows whether the call was carried out.
+    /// The procedure may have run.
     #[error("the peer closed the connection")]
     Closed,
     /// The server answered that it did not run the procedure.
     #[error("{0}")]
     Refused(Refusal),
-    #[error("the reply cannot be understood: {0}")]
+    #[error("the reply cannot be decoded: {0}")]
     BadReply(xdr::Error),
-    /// The stream cannot be read on, so all its calls end.
+    /// The stream cannot be read any further, so all its calls fail.
     #[error("the connection sent {0}")]
     Stream(record::Error),
     #[error("the connection failed: {0}")]
@@ -59,12 +59,12 @@ impl From<record::Error> for CallError {
     }
 }
 
-/// A reply that says why the procedure did not run.
+/// Why the server did not run the procedure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("the server denied the call: {0:?}")]
     Denied(Denial),
-    /// Any verdict but `Success`.
+    /// Any status but `Success`.
     #[error("the server did not run the call: {0:?}")]
     NotRun(Accepted),
 }

@@ -1,4 +1,4 @@
-//! One who locks: a process of a machine, as a lock manager knows it.
+//! A lock owner: a process of a machine, as a lock manager identifies it.
 
 use std::net::SocketAddr;
 
@@ -10,10 +10,11 @@ use wire::nlm::{
 
 use crate::{CallError, ConnectError, Connection, Options};
 
+/// Calls NLM version 4 as one lock owner.
 #[derive(Debug, Clone)]
 pub struct Locker {
     pub connection: Connection,
-    /// What the machine calls itself.
+    /// The machine's own name.
     pub machine: Bytes,
     /// The machine's number for the process.
     pub svid: i32,
@@ -40,7 +41,7 @@ impl Locker {
         Self { svid, ..self.clone() }
     }
 
-    /// The owner as Linux says it.
+    /// The owner handle, in the format of Linux.
     pub fn owner(&self) -> Vec<u8> {
         let mut owner = format!("{}@", self.svid).into_bytes();
         owner.extend_from_slice(&self.machine);
@@ -57,7 +58,7 @@ impl Locker {
         }
     }
 
-    /// The arguments of an ordinary LOCK, to be changed or sent as they are.
+    /// The arguments of an ordinary LOCK, which the caller may change.
     pub fn lock_args(&self, file: &[u8], range: Range, exclusive: bool) -> LockArgs {
         LockArgs {
             cookie: self.svid.to_be_bytes().to_vec().into(),
@@ -73,7 +74,7 @@ impl Locker {
         Ok(self.connection.call::<v4::Lock>(args).await?.status)
     }
 
-    /// An exclusive lock, without waiting.
+    /// Requests an exclusive lock without blocking.
     pub async fn lock(&self, file: &[u8], range: Range) -> Result<Status, CallError> {
         self.send(&self.lock_args(file, range, true)).await
     }
@@ -82,7 +83,7 @@ impl Locker {
         self.send(&self.lock_args(file, range, false)).await
     }
 
-    /// An exclusive lock, to be told of when it is free.
+    /// Requests an exclusive lock, blocking: the server calls GRANTED when it is free.
     pub async fn wait(&self, file: &[u8], range: Range) -> Result<Status, CallError> {
         self.send(&LockArgs { block: true, ..self.lock_args(file, range, true) }).await
     }
@@ -98,7 +99,7 @@ impl Locker {
         Ok(self.connection.call::<v4::Unlock>(&args).await?.status)
     }
 
-    /// Waits no more for an exclusive lock.
+    /// Cancels a blocking request for an exclusive lock.
     pub async fn cancel(&self, file: &[u8], range: Range) -> Result<Status, CallError> {
         let cookie = self.svid.to_be_bytes().to_vec().into();
         let lock = self.lock_of(file, range);
@@ -106,7 +107,7 @@ impl Locker {
         Ok(self.connection.call::<v4::Cancel>(&args).await?.status)
     }
 
-    /// A share reservation, as Windows takes one with every file that it opens.
+    /// Takes a share reservation, as Windows does for every file that it opens.
     pub async fn share(
         &self,
         file: &[u8],
@@ -125,7 +126,7 @@ impl Locker {
         Ok(self.connection.call::<v4::Share>(&args).await?.status)
     }
 
-    /// Whether an exclusive lock would be free, or who has it.
+    /// Tests for an exclusive lock; returns the holder of a conflicting one.
     pub async fn test(&self, file: &[u8], range: Range) -> Result<TestOutcome, CallError> {
         let cookie = self.svid.to_be_bytes().to_vec().into();
         let args = TestArgs { cookie, exclusive: true, lock: self.lock_of(file, range) };

@@ -1,4 +1,4 @@
-//! From the path of an export to its root handle, RFC 1813 appendix I.
+//! MOUNT: the root handle of an export, RFC 1813 appendix I.
 
 use wire::mount::{Mnt, MountStatus, Path, Umnt};
 use wire::nfs3::Handle;

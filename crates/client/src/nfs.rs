@@ -1,4 +1,4 @@
-//! Files over NFSv3, RFC 1813: one call each, for callers that need the body and not the status.
+//! NFSv3 procedures, RFC 1813, with a status other than OK as an error.
 
 use bytes::Bytes;
 use wire::nfs3::*;
@@ -12,8 +12,8 @@ pub enum NfsError {
     Call(#[from] CallError),
     #[error("nfs: the server answered {0:?}")]
     Status(Status),
-    /// CREATE and MKDIR need not say it, but a caller who asks for the handle needs it.
-    #[error("nfs: the server made the object and did not say its handle")]
+    /// The handle is optional in the replies of CREATE and MKDIR.
+    #[error("nfs: the server created the object but did not return its handle")]
     NoHandle,
 }
 
@@ -22,12 +22,12 @@ pub enum NfsError {
 pub struct Nfs(pub Connection);
 
 impl Nfs {
-    /// Any procedure; a status that is not OK becomes an error.
+    /// Calls any procedure.
     pub async fn call<P, T, F>(&self, args: &P::Args) -> Result<T, NfsError>
     where
         P: Procedure<Reply = Reply<T, F>>,
     {
-        self.0.call::<P>(args).await?.map_err(|Failed(status, _)| NfsError::Status(status))
+        self.0.call::<P>(args).await?.map_err(|ErrorReply(status, _)| NfsError::Status(status))
     }
 
     pub async fn null(&self) -> Result<(), NfsError> {
@@ -38,7 +38,7 @@ impl Nfs {
         self.call::<GetAttr, _, _>(&GetAttrArgs { object: object.clone() }).await
     }
 
-    pub async fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<Found, NfsError> {
+    pub async fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<LookupOk, NfsError> {
         self.call::<Lookup, _, _>(&at(dir, name)).await
     }
 
@@ -51,7 +51,7 @@ impl Nfs {
         Ok(object)
     }
 
-    /// Makes a file, which must not exist.
+    /// Creates a file, which must not exist.
     pub async fn create(
         &self,
         dir: &Handle,
@@ -80,7 +80,7 @@ impl Nfs {
         self.call::<RmDir, _, _>(&at(dir, name)).await.map(drop)
     }
 
-    pub async fn read(&self, file: &Handle, offset: u64, count: u32) -> Result<ReadData, NfsError> {
+    pub async fn read(&self, file: &Handle, offset: u64, count: u32) -> Result<ReadOk, NfsError> {
         self.call::<Read, _, _>(&ReadArgs { file: file.clone(), offset, count }).await
     }
 
@@ -90,13 +90,13 @@ impl Nfs {
         offset: u64,
         data: Bytes,
         stability: Stability,
-    ) -> Result<Written, NfsError> {
+    ) -> Result<WriteOk, NfsError> {
         let count = data.len() as u32;
         let args = WriteArgs { file: file.clone(), offset, count, stability, data };
         self.call::<Write, _, _>(&args).await
     }
 
-    pub async fn commit(&self, file: &Handle) -> Result<Committed, NfsError> {
+    pub async fn commit(&self, file: &Handle) -> Result<CommitOk, NfsError> {
         let args = CommitArgs { file: file.clone(), offset: 0, count: 0 };
         self.call::<Commit, _, _>(&args).await
     }

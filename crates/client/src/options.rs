@@ -1,4 +1,4 @@
-//! What a caller decides about its sockets and calls.
+//! Settings of sockets and calls.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,27 +6,28 @@ use std::time::Duration;
 use wire::record::Limits;
 use wire::rpc::{Credential, Groups, SysCredential};
 
+/// Settings of sockets and calls; the defaults suit a call to a nearby server.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The local address to speak from; the system's choice if `None`.
+    /// The source address; chosen by the system if `None`.
     pub source: Option<IpAddr>,
-    /// Speak from a port of 512..=1023, which servers take as "an administrator's program".
+    /// Use a source port from 512 to 1023, by which servers recognise a privileged program.
     pub reserved_port: bool,
     /// How long connecting may take.
     pub connect_timeout: Duration,
     /// How long a call may take, retransmissions included.
     pub timeout: Duration,
-    /// When a datagram is sent again for the first time; the wait doubles from there.
+    /// The time to the first retransmission of a datagram; it doubles with each.
     pub retransmit_after: Duration,
-    /// The longest reply that is read from a stream.
+    /// The maximum length of a reply on a stream.
     pub record_bytes_max: usize,
-    /// Room that is kept for reading from a stream when nothing is known about what comes.
+    /// The least buffer space for a read from a stream.
     pub read_bytes: usize,
-    /// In how many fragments a reply may come.
+    /// The maximum number of fragments of a reply.
     pub fragments_max: usize,
-    /// How many calls may be under way on a `Connection`; further callers wait.
+    /// The maximum number of pending calls on a `Connection`; further callers wait.
     pub calls_max: usize,
-    /// Who calls.
+    /// The credential of all calls.
     pub credential: Credential,
 }
 
@@ -38,7 +39,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(5),
             timeout: Duration::from_secs(10),
             retransmit_after: Duration::from_millis(500),
-            // The largest READ, and room for everything around it.
+            // The largest READ reply.
             record_bytes_max: (1 << 20) + 4096,
             read_bytes: 64 << 10,
             fragments_max: 64,
@@ -49,7 +50,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Calls in the name of a user, as AUTH_SYS says it.
+    /// Uses an AUTH_SYS credential of this user.
     pub fn user(mut self, uid: u32, gid: u32, groups: &[u32]) -> Self {
         self.credential = Credential::Sys(SysCredential {
             stamp: 0,

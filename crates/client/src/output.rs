@@ -1,19 +1,19 @@
-//! What waits to be written to a stream: many calls go out in one system call, and the payload of
-//! each from where it lies.
+//! The output queue of a stream: many calls are written with one system call, and payloads are not
+//! copied.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// How many pieces one system call takes.
+/// The most buffers of one system call.
 const PIECES_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     /// Heads and payloads in turn, all before `tail`.
     pieces: VecDeque<Bytes>,
-    /// Where heads are written until a payload cuts it off.
+    /// The buffer for heads, up to the next payload.
     tail: BytesMut,
     bytes: usize,
 }
@@ -23,7 +23,7 @@ impl Output {
         self.bytes == 0
     }
 
-    /// How many bytes wait.
+    /// The number of queued bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes
     }
@@ -44,7 +44,7 @@ impl Output {
         self.tail.extend_from_slice(&[0; 3][..padding]);
     }
 
-    /// The front of what waits, as the pieces of one vectored write.
+    /// The front of the queue, for one vectored write.
     pub(crate) fn slices(&self) -> ([IoSlice<'_>; PIECES_MAX], usize) {
         let mut slices = [IoSlice::new(&[]); PIECES_MAX];
         let mut count = 0;
@@ -55,7 +55,7 @@ impl Output {
         (slices, count)
     }
 
-    /// Forgets what was written.
+    /// Removes the bytes that were written.
     pub(crate) fn advance(&mut self, mut written: usize) {
         self.bytes -= written;
         while let Some(piece) = self.pieces.front_mut() {
@@ -67,7 +67,7 @@ impl Output {
             self.pieces.pop_front();
         }
         if written == self.tail.len() {
-            // Keeps the buffer, where `advance` would let go of what is before it.
+            // Keeps the capacity, which `advance` would give up.
             self.tail.clear();
         } else {
             self.tail.advance(written);

@@ -1,8 +1,7 @@
-//! One TCP connection owned by one task, with many calls under way.
+//! One TCP connection owned by one task, with many pending calls.
 //!
-//! `send` only queues; `flush` writes all queued calls at once; one read from the socket may yield
-//! many replies, in whatever order the server finished them. Matching them to calls by xid is the
-//! owner's work.
+//! `send` only queues; `flush` writes all queued calls at once; one read from the socket may return
+//! many replies, in any order. The owner matches them to its calls by xid.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -14,13 +13,14 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use wire::record::{Next, Records};
-use wire::rpc::{Procedure, Reply};
+use wire::rpc::{Procedure, ProcedureId, Reply};
 use wire::{Decode, Encode, Message, Writer};
 
-use crate::envelope::{Envelope, Numbers, Raw, fill_mark, numbers};
+use crate::envelope::{Envelope, Raw, fill_mark};
 use crate::output::Output;
-use crate::{CallError, ConnectError, Options, Prepared, socket, xid};
+use crate::{CallError, ConnectError, Options, PreparedCall, socket, xid};
 
+/// A TCP connection without a task of its own.
 #[derive(Debug)]
 pub struct Pipeline {
     stream: TcpStream,
@@ -29,9 +29,9 @@ pub struct Pipeline {
     received: BytesMut,
     records: Records,
     read_bytes: usize,
-    /// What the record at the front of `received` still lacks.
+    /// The bytes that the record at the front of `received` still lacks.
     missing: usize,
-    /// Past this, `flush` does not read on.
+    /// With more bytes received, `flush` stops reading.
     kept_bytes_max: usize,
 }
 
@@ -53,18 +53,18 @@ impl Pipeline {
         self.stream.local_addr()
     }
 
-    /// Queues a call and says under which xid.
+    /// Queues a call and returns its xid.
     pub fn send<P: Procedure>(&mut self, args: &P::Args) -> u32 {
-        self.queue(numbers::<P>(), args)
+        self.queue(ProcedureId::of::<P>(), args)
     }
 
-    /// Queues a call with arguments that are bytes already.
-    pub fn send_raw(&mut self, program: u32, version: u32, procedure: u32, args: &[u8]) -> u32 {
-        self.queue((program, version, procedure), &Raw(args))
+    /// Queues a call with encoded arguments.
+    pub fn send_raw(&mut self, to: ProcedureId, args: &[u8]) -> u32 {
+        self.queue(to, &Raw(args))
     }
 
-    /// Queues a call that was encoded before.
-    pub fn send_prepared(&mut self, call: &Prepared) -> u32 {
+    /// Queues an encoded call with a new xid.
+    pub fn send_prepared(&mut self, call: &PreparedCall) -> u32 {
         let xid = xid::next();
         self.output.append(|mut tail| {
             let start = tail.len();
@@ -75,7 +75,7 @@ impl Pipeline {
         xid
     }
 
-    /// Queues a whole record, mark included.
+    /// Queues a record with its mark.
     pub(crate) fn send_record(&mut self, record: Message) {
         self.output.append(|mut tail| {
             tail.extend_from_slice(&record.head);
@@ -83,14 +83,14 @@ impl Pipeline {
         });
     }
 
-    fn queue(&mut self, numbers: Numbers, args: &impl Encode) -> u32 {
+    fn queue(&mut self, to: ProcedureId, args: &impl Encode) -> u32 {
         let xid = xid::next();
         let envelope = &self.envelope;
         self.output.append(|tail| {
             let start = tail.len();
             let mut out = Writer::after(tail);
             out.u32(0);
-            envelope.write(&mut out, xid, numbers);
+            envelope.write(&mut out, xid, to);
             args.encode(&mut out);
             let (mut tail, payload) = out.into_parts();
             fill_mark(&mut tail[start..], &payload);
@@ -99,13 +99,13 @@ impl Pipeline {
         xid
     }
 
-    /// How many bytes are queued and not written.
+    /// The number of bytes that are queued and not written.
     pub fn queued_bytes(&self) -> usize {
         self.output.len()
     }
 
-    /// Writes all that is queued. Replies that arrive meanwhile are kept for `recv`, so that a
-    /// server which stops reading until its replies are taken cannot block both sides.
+    /// Writes everything that is queued. Receives replies meanwhile and keeps them for `recv`: a
+    /// server may stop reading until its replies are received.
     pub async fn flush(&mut self) -> Result<(), CallError> {
         poll_fn(|context| {
             loop {
@@ -122,14 +122,14 @@ impl Pipeline {
         .await
     }
 
-    /// The next reply; writes what is queued while it waits. May be cancelled without loss.
+    /// Waits for the next reply, and writes queued calls meanwhile. Cancel safe.
     pub async fn recv(&mut self) -> Result<Reply, CallError> {
         Ok(Reply::from_bytes(self.recv_record().await?)?)
     }
 
-    /// The next reply among what was received already.
+    /// The next reply that was received already.
     ///
-    /// After a record that is no reply (`BadReply`), the next ones can still be read.
+    /// After a record that is not a reply (`BadReply`), the next ones can still be read.
     pub fn try_recv(&mut self) -> Result<Option<Reply>, CallError> {
         Ok(self.try_record()?.map(Reply::from_bytes).transpose()?)
     }
@@ -167,7 +167,7 @@ impl Pipeline {
         })
     }
 
-    /// Writes until all is written or the socket takes no more.
+    /// Writes until the queue is empty or the socket's buffer is full.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
         while !self.output.is_empty() {
             let (slices, count) = self.output.slices();

@@ -1,4 +1,4 @@
-//! Asks rpcbind where a program listens, RFC 1833.
+//! rpcbind: the port of a program, RFC 1833.
 
 use std::net::SocketAddr;
 
@@ -15,18 +15,18 @@ pub enum LookupError {
     Call(#[from] CallError),
     #[error("program {program} version {version} is not registered for {netid}")]
     NotRegistered { program: u32, version: u32, netid: &'static str },
-    #[error("rpcbind answered with an address that is none: {0:?}")]
+    #[error("rpcbind returned an invalid address: {0:?}")]
     BadAddress(Text),
 }
 
-/// How rpcbind is asked; it need not be how the program is called afterwards.
+/// How rpcbind is called; the program itself may use another transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Over {
+pub enum RpcTransport {
     Tcp,
     Udp,
 }
 
-/// A way to rpcbind.
+/// A connection to rpcbind.
 #[derive(Debug)]
 pub enum Rpcbind {
     Tcp(Connection),
@@ -34,15 +34,15 @@ pub enum Rpcbind {
 }
 
 impl Rpcbind {
-    /// `at` is rpcbind's own address, whose port is nearly always [`wire::rpcbind::PORT`].
+    /// `at` is rpcbind's address; its port is nearly always [`wire::rpcbind::PORT`].
     pub async fn connect(
         at: SocketAddr,
-        over: Over,
+        transport: RpcTransport,
         options: &Options,
     ) -> Result<Self, ConnectError> {
-        Ok(match over {
-            Over::Tcp => Self::Tcp(Connection::connect(at, options).await?),
-            Over::Udp => Self::Udp(Datagram::connect(at, options).await?),
+        Ok(match transport {
+            RpcTransport::Tcp => Self::Tcp(Connection::connect(at, options).await?),
+            RpcTransport::Udp => Self::Udp(Datagram::connect(at, options).await?),
         })
     }
 
@@ -104,18 +104,18 @@ impl Rpcbind {
     }
 }
 
-/// Where a program listens on the machine whose rpcbind is `at`.
+/// The address of a program on the machine whose rpcbind is `at`.
 ///
-/// Only the port of the answer is believed: a program is always called at the address that rpcbind
-/// was asked at, so that an answer cannot send the caller to a third machine.
+/// Only the port of the reply is used, with the IP address of `at`: a reply cannot direct the caller
+/// to a third machine.
 pub async fn find(
     at: SocketAddr,
-    over: Over,
+    transport: RpcTransport,
     (program, version): (u32, u32),
     netid: Netid,
     options: &Options,
 ) -> Result<SocketAddr, LookupError> {
-    let mut rpcbind = Rpcbind::connect(at, over, options).await?;
+    let mut rpcbind = Rpcbind::connect(at, transport, options).await?;
     let port = match netid.is_v6() {
         true => rpcbind.get_addr(program, version, netid, at).await?.port(),
         false => rpcbind.get_port(program, version, netid).await?,

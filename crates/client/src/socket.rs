@@ -1,4 +1,4 @@
-//! Sockets that speak from the address and port that the options ask for.
+//! Sockets with the source address and port of the options.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,7 +15,7 @@ pub(crate) async fn connect(to: SocketAddr, options: &Options) -> Result<TcpStre
     let stream = timeout(options.connect_timeout, connect_from_any(to, options))
         .await
         .map_err(|_| ConnectError::Timeout(options.connect_timeout))??;
-    // Calls are written when they are complete; waiting for more would only delay them.
+    // Calls are complete when they are written; Nagle's algorithm would only delay them.
     stream.set_nodelay(true).map_err(ConnectError::Connect)?;
     Ok(stream)
 }
@@ -27,16 +27,16 @@ async fn connect_from_any(to: SocketAddr, options: &Options) -> Result<TcpStream
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         }
         .map_err(ConnectError::Bind)?;
-        // A port whose last connection ended a moment ago may be used for a new one.
+        // Allows a port whose last connection is in TIME_WAIT.
         socket.set_reuseaddr(true).map_err(ConnectError::Bind)?;
         match socket.bind(from) {
             Ok(()) => {}
-            Err(error) if taken(&error, options) => continue,
+            Err(error) if is_taken(&error, options) => continue,
             Err(error) => return Err(ConnectError::Bind(error)),
         }
         match socket.connect(to).await {
             Ok(stream) => return Ok(stream),
-            // This pair of addresses is in use already, which binding alone does not show.
+            // The pair of addresses is in use, which `bind` does not detect.
             Err(error)
                 if options.reserved_port && error.kind() == io::ErrorKind::AddrNotAvailable => {}
             Err(error) => return Err(ConnectError::Connect(error)),
@@ -45,14 +45,14 @@ async fn connect_from_any(to: SocketAddr, options: &Options) -> Result<TcpStream
     Err(ConnectError::NoReservedPort)
 }
 
-/// A socket that hears only `to`: the system drops datagrams from any other address.
+/// A connected socket: the system drops datagrams from any other address.
 pub(crate) async fn datagram(to: SocketAddr, options: &Options) -> Result<UdpSocket, ConnectError> {
     let socket = open_datagram(to, options).await?;
     socket.connect(to).await.map_err(ConnectError::Connect)?;
     Ok(socket)
 }
 
-/// A socket of the family of `to` that hears everybody.
+/// An unconnected socket of the family of `to`.
 pub(crate) async fn open_datagram(
     to: SocketAddr,
     options: &Options,
@@ -60,18 +60,18 @@ pub(crate) async fn open_datagram(
     for from in sources(to, options) {
         match UdpSocket::bind(from).await {
             Ok(socket) => return Ok(socket),
-            Err(error) if taken(&error, options) => continue,
+            Err(error) if is_taken(&error, options) => continue,
             Err(error) => return Err(ConnectError::Bind(error)),
         }
     }
     Err(ConnectError::NoReservedPort)
 }
 
-fn taken(error: &io::Error, options: &Options) -> bool {
+fn is_taken(error: &io::Error, options: &Options) -> bool {
     options.reserved_port && error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// The local addresses to try, in order: all reserved ports beginning somewhere, or port 0.
+/// The source addresses to try, in order: all reserved ports from a random one on, or port 0.
 fn sources(to: SocketAddr, options: &Options) -> impl Iterator<Item = SocketAddr> {
     let ip = options.source.unwrap_or(match to {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),

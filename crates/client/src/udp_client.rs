@@ -1,7 +1,6 @@
 //! Calls over one UDP socket to many peers at once.
 //!
-//! A reply is told by its xid *and* by the address that it comes from, since the socket hears
-//! everybody.
+//! The socket is not connected, so a reply must match a pending call by xid *and* source address.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,15 +13,16 @@ use tokio::net::UdpSocket;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
-use wire::rpc::{Procedure, Reply};
+use wire::rpc::{Procedure, ProcedureId, Reply};
 use wire::{Decode, Encode};
 
-use crate::envelope::{self, Envelope, Numbers, Raw, numbers};
+use crate::envelope::{self, Envelope, Raw};
 use crate::{CallError, ConnectError, Options, socket, xid};
 
-/// Replies to what is asked of many are short; longer ones are cut off and not understood.
+/// Such replies are short; a longer one is truncated, and its decoding fails.
 const REPLY_BYTES_MAX: usize = 8 << 10;
 
+/// A UDP socket with a task that receives replies. Dropping it ends the task.
 #[derive(Debug)]
 pub struct UdpClient {
     socket: Arc<UdpSocket>,
@@ -32,31 +32,31 @@ pub struct UdpClient {
     reader: AbortHandle,
 }
 
-/// Who waits for what.
-type Table = HashMap<u32, Waiting>;
+/// Pending calls by xid.
+type Table = HashMap<u32, PendingCall>;
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingCall {
     from: SocketAddr,
-    answer: oneshot::Sender<Bytes>,
+    reply: oneshot::Sender<Bytes>,
 }
 
-/// The results of a call, and how it was come by.
+/// The results of a call.
 #[derive(Debug, Clone)]
-pub struct Answered {
+pub struct UdpReply {
     pub results: Bytes,
-    /// How often the call was sent. A peer that keeps no replies may have carried out each.
+    /// How often the call was sent. A peer without a duplicate request cache may have run it as often.
     pub sent: u32,
 }
 
 impl UdpClient {
-    /// A socket that speaks from `source`, or from all addresses of the family if it is
-    /// unspecified. `options.source` is not looked at.
+    /// Opens a socket with this source address, or for all addresses of the family if it is
+    /// unspecified. Ignores `options.source`.
     pub async fn open(source: IpAddr, options: &Options) -> Result<Self, ConnectError> {
         let options = Options { source: Some(source), ..options.clone() };
         let socket = Arc::new(socket::open_datagram(SocketAddr::new(source, 0), &options).await?);
         let table = Arc::<Mutex<Table>>::default();
-        let reader = tokio::spawn(hand_out(socket.clone(), table.clone())).abort_handle();
+        let reader = tokio::spawn(receive_replies(socket.clone(), table.clone())).abort_handle();
         let envelope = Envelope::new(&options.credential);
         let retransmit_after = options.retransmit_after.max(Duration::from_millis(1));
         Ok(Self { socket, table, envelope, retransmit_after, reader })
@@ -66,7 +66,7 @@ impl UdpClient {
         self.socket.local_addr()
     }
 
-    /// How many calls are under way.
+    /// The number of pending calls.
     pub fn in_flight(&self) -> usize {
         lock(&self.table).len()
     }
@@ -75,37 +75,37 @@ impl UdpClient {
         &self,
         to: SocketAddr,
         args: &P::Args,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<P::Reply, CallError> {
-        let answered = self.answer(to, numbers::<P>(), args, patience).await?;
+        let answered = self.answer(to, ProcedureId::of::<P>(), args, limit).await?;
         envelope::decode(answered.results)
     }
 
-    /// A call with arguments that are bytes already. [`CallError::Io`] means that it never left.
+    /// A call with encoded arguments. [`CallError::Io`] means that it was never sent.
     pub async fn call_raw(
         &self,
         to: SocketAddr,
-        numbers: (u32, u32, u32),
+        procedure: ProcedureId,
         args: &[u8],
-        patience: Duration,
-    ) -> Result<Answered, CallError> {
-        self.answer(to, numbers, &Raw(args), patience).await
+        limit: Duration,
+    ) -> Result<UdpReply, CallError> {
+        self.answer(to, procedure, &Raw(args), limit).await
     }
 
     async fn answer(
         &self,
         to: SocketAddr,
-        numbers: Numbers,
+        procedure: ProcedureId,
         args: &impl Encode,
-        patience: Duration,
-    ) -> Result<Answered, CallError> {
+        limit: Duration,
+    ) -> Result<UdpReply, CallError> {
         let xid = xid::next();
-        let call = self.envelope.datagram(xid, numbers, args);
-        let (answer, mut answered) = oneshot::channel();
-        lock(&self.table).insert(xid, Waiting { from: to, answer });
-        let _entry = Entry { xid, table: &self.table };
-        let give_up = Instant::now() + patience;
-        let timeout = || CallError::Timeout(patience);
+        let call = self.envelope.datagram(xid, procedure, args);
+        let (reply, mut replied) = oneshot::channel();
+        lock(&self.table).insert(xid, PendingCall { from: to, reply });
+        let _entry = RegisteredXid { xid, table: &self.table };
+        let give_up = Instant::now() + limit;
+        let timeout = || CallError::Timeout(limit);
         let mut wait = self.retransmit_after;
         let mut sent = 0;
         loop {
@@ -120,11 +120,11 @@ impl UdpClient {
                 Err(_) => return Err(timeout()),
             }
             let again = (Instant::now() + wait).min(give_up);
-            match timeout_at(again, &mut answered).await {
+            match timeout_at(again, &mut replied).await {
                 Ok(reply) => {
                     let reply = reply.map_err(|_| CallError::Closed)?;
                     let results = envelope::results(Reply::from_bytes(reply)?)?;
-                    return Ok(Answered { results, sent });
+                    return Ok(UdpReply { results, sent });
                 }
                 Err(_) if Instant::now() >= give_up => return Err(timeout()),
                 Err(_) => wait = wait.saturating_mul(2),
@@ -139,25 +139,25 @@ impl Drop for UdpClient {
     }
 }
 
-/// Takes the xid out of the table when the caller goes, answered or not.
-struct Entry<'a> {
+/// Removes the xid from the table when the caller is done, answered or not.
+struct RegisteredXid<'a> {
     xid: u32,
     table: &'a Mutex<Table>,
 }
 
-impl Drop for Entry<'_> {
+impl Drop for RegisteredXid<'_> {
     fn drop(&mut self) {
         lock(self.table).remove(&self.xid);
     }
 }
 
-/// Hands each reply to its caller; what nobody waits for is late or not ours, and is dropped.
-async fn hand_out(socket: Arc<UdpSocket>, table: Arc<Mutex<Table>>) {
+/// Passes each reply to its caller. One without a caller is late or forged: it is dropped.
+async fn receive_replies(socket: Arc<UdpSocket>, table: Arc<Mutex<Table>>) {
     let mut buffer = BytesMut::new();
     loop {
         buffer.reserve(REPLY_BYTES_MAX);
         let Ok((_, from)) = socket.recv_buf_from(&mut buffer).await else {
-            // Nothing that one datagram did can last; a socket that fails for ever must not spin.
+            // An error of one datagram passes; a permanent one must not spin.
             sleep(Duration::from_millis(20)).await;
             continue;
         };
@@ -166,20 +166,20 @@ async fn hand_out(socket: Arc<UdpSocket>, table: Arc<Mutex<Table>>) {
             continue;
         };
         let mut table = lock(&table);
-        if table.get(&xid).is_some_and(|waiting| same_end(waiting.from, from))
-            && let Some(waiting) = table.remove(&xid)
+        if table.get(&xid).is_some_and(|call| same_endpoint(call.from, from))
+            && let Some(call) = table.remove(&xid)
         {
-            let _ = waiting.answer.send(reply);
+            let _ = call.reply.send(reply);
         }
     }
 }
 
-/// Scope ids and flow labels are no part of who somebody is.
-fn same_end(one: SocketAddr, other: SocketAddr) -> bool {
+/// Ignores scope ids and flow labels.
+fn same_endpoint(one: SocketAddr, other: SocketAddr) -> bool {
     (one.ip(), one.port()) == (other.ip(), other.port())
 }
 
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    // Nothing that holds the lock can leave the table half changed.
+    // No holder of the lock can leave the table half changed.
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }

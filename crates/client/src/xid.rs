@@ -1,10 +1,10 @@
-//! Transaction ids: what tells a reply which call it answers (RFC 5531, section 9).
+//! Transaction ids, by which a reply is matched to its call (RFC 5531, section 9).
 //!
-//! A counter, put through a permutation with a random key. A host that sees the ids of some calls
-//! cannot tell those of others, so it cannot answer in another host's name; and no id comes back
-//! before 2^32 calls, so neither a table of calls under way nor a server's duplicate request cache
-//! takes two calls for one. One counter serves all connections of the process, because such a cache
-//! may know clients by address alone.
+//! A counter under a keyed permutation. A host that sees the ids of some calls cannot predict those
+//! of others, so it cannot forge replies of another host; and no id repeats within 2^32 calls, so
+//! neither a table of pending calls nor a server's duplicate request cache confuses two calls. All
+//! connections of the process share the counter, because such a cache may identify clients by
+//! address only.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
@@ -13,18 +13,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static IDS: LazyLock<Ids> =
     LazyLock::new(|| Ids { counter: AtomicU32::new(0), key: RandomState::new() });
 
-/// An id that no call of this process has had for a long time.
+/// An id that none of the last 2^32 - 1 calls of this process had.
 pub fn next() -> u32 {
     IDS.next()
 }
 
 struct Ids {
     counter: AtomicU32,
-    /// Keys SipHash from the system's randomness.
+    /// SipHash with a key from the system's random source.
     key: RandomState,
 }
 
-/// Four rounds make a Feistel network of pseudorandom functions a pseudorandom permutation (Luby
+/// A Feistel network of four rounds of a pseudorandom function is a pseudorandom permutation (Luby
 /// and Rackoff).
 const ROUNDS: u8 = 4;
 

@@ -1,12 +1,13 @@
 //! An independent implementation of RPC reads what we send and writes what we read.
 
-mod peer;
+mod timeouts;
 
 use bytes::Bytes;
 use lockkeeper_client::{CallError, Connection, Refusal};
 use onc_rpc::auth::AuthFlavor;
 use onc_rpc::{AcceptedReply, AcceptedStatus, MessageType, ReplyBody, RpcMessage};
-use peer::{Peer, patient};
+use testbed::peer::Listener;
+use timeouts::long;
 use tokio::io::AsyncWriteExt;
 use wire::record::mark;
 use wire::rpc::Accepted;
@@ -14,11 +15,11 @@ use wire::rpcbind::{Mapping, v2};
 
 #[tokio::test]
 async fn onc_rpc_understands_our_calls_and_we_its_replies() {
-    let (peer, at) = Peer::new().await;
+    let (peer, at) = Listener::bind().await;
     let server = tokio::spawn(async move {
         let mut caller = peer.accept().await;
         for status in [AcceptedStatus::Success([0, 0, 8, 1]), AcceptedStatus::GarbageArgs] {
-            let record = caller.record().await.unwrap();
+            let record = caller.receive().await.unwrap();
             let whole = [&mark(record.len()).to_be_bytes()[..], &record].concat();
             let message = RpcMessage::try_from(Bytes::from(whole)).unwrap();
             let call = message.call_body().unwrap();
@@ -37,7 +38,7 @@ async fn onc_rpc_understands_our_calls_and_we_its_replies() {
             caller.stream.write_all(&reply.serialise().unwrap()).await.unwrap();
         }
     });
-    let options = patient().user(1000, 100, &[4, 27]);
+    let options = long().user(1000, 100, &[4, 27]);
     let connection = Connection::connect(at, &options).await.unwrap();
     let mapping = Mapping { program: 100_003, version: 3, protocol: 6, port: 0 };
     assert_eq!(connection.call::<v2::GetPort>(&mapping).await.unwrap(), 2049);

@@ -1,5 +1,4 @@
-//! A capture file written by hand: connections and datagrams that never were on a wire, in the
-//! pcap format that every dissector reads.
+//! Synthetic capture files: connections and datagrams in the pcap format.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -13,14 +12,14 @@ pub struct Capture {
     packets: Vec<Vec<u8>>,
 }
 
-/// Who speaks.
+/// The sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Client,
     Server,
 }
 
-/// A TCP connection inside a capture: it knows what each side has sent so far.
+/// A TCP connection in a capture, with the sequence numbers of both sides.
 #[derive(Debug)]
 pub struct Connection {
     /// From the client to the server.
@@ -29,7 +28,7 @@ pub struct Connection {
     server_sequence: u32,
 }
 
-/// What fits into a segment on an Ethernet.
+/// The maximum segment size on Ethernet.
 const SEGMENT_BYTES_MAX: usize = 1_460;
 
 impl Capture {
@@ -41,8 +40,7 @@ impl Capture {
         self.packets.push(packet::udp(Path { from, to }, payload));
     }
 
-    /// The three packets that open a connection. The sequence numbers begin shortly before they
-    /// wrap around, as they may.
+    /// The three-way handshake. The sequence numbers begin shortly before they wrap around.
     pub fn connect(&mut self, client: SocketAddrV4, server: SocketAddrV4) -> Connection {
         let path = Path { from: client, to: server };
         let mut connection =
@@ -53,7 +51,7 @@ impl Capture {
         connection
     }
 
-    /// Bytes of the stream, cut into segments, each acknowledged by the other side.
+    /// Sends bytes in segments, each acknowledged by the other side.
     pub fn send(&mut self, connection: &mut Connection, side: Side, bytes: &[u8]) {
         for segment in bytes.chunks(SEGMENT_BYTES_MAX) {
             self.segment(connection, side, flags::PSH | flags::ACK, segment);

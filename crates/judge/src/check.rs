@@ -1,7 +1,7 @@
-//! What must be true of any bytes at all: no panic, and what is understood can be said again.
+//! Properties of the decoders for arbitrary bytes: no panic, and whatever decodes can be encoded
+//! again.
 //!
-//! Each function takes what a fuzzer offers. A failed check is a panic, which is what both
-//! libFuzzer and a test look for.
+//! Each function takes fuzzer input. A failed check panics, for libFuzzer and tests alike.
 
 use std::fmt::Debug;
 
@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use vfs::{FileKey, FileSystemId, HandleKey, ObjectId};
 use wire::nlm::{LockArgs, ShareReply, TestReply, Version, Versioned};
 use wire::record::{Error, Limits, Next, Records};
-use wire::rpc::{self, Call, Refused, Reply};
+use wire::rpc::{self, Call, CallParseError, Reply};
 use wire::rpcbind;
 use wire::xdr::{Decode, Writer};
 
@@ -39,35 +39,35 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nsm", check: nsm },
 ];
 
-/// The key with which the handles of the corpus were sealed.
+/// The key of the handles in the corpus.
 pub fn handle_key() -> HandleKey {
     HandleKey::new(*b"the corpus' key!")
 }
 
-/// A handle that opens is one that this key sealed, with nothing but zeros after it; and whatever
-/// one bit is changed in a good handle, it opens no more.
+/// A handle verifies only if this key signed it, with nothing but zeros after it; and with any one
+/// bit flipped it no longer does.
 pub fn handle(data: &[u8]) {
     let key = handle_key();
-    if let Ok(opened) = key.open(data) {
-        let sealed = key.seal(opened.export, &opened.file);
-        let rest = data.strip_prefix(sealed.as_bytes());
+    if let Ok(opened) = key.verify(data) {
+        let signed = key.sign(opened.export, &opened.file);
+        let rest = data.strip_prefix(signed.as_bytes());
         assert!(rest.is_some_and(|rest| rest.iter().all(|byte| *byte == 0)), "forged");
     }
     let Some((bit, object)) = data.split_first() else { return };
     let Some(object) = ObjectId::new(object) else { return };
     let file = FileKey { filesystem: FileSystemId(u64::from(*bit)), object };
-    let mut bytes = key.seal(7, &file).as_bytes().to_vec();
-    assert_eq!(key.open(&bytes).map(|opened| opened.file), Ok(file));
+    let mut bytes = key.sign(7, &file).as_bytes().to_vec();
+    assert_eq!(key.verify(&bytes).map(|opened| opened.file), Ok(file));
     let bit = usize::from(*bit) * 7 % (bytes.len() * 8);
     bytes[bit / 8] ^= 1 << (bit % 8);
-    assert!(key.open(&bytes).is_err(), "bit {bit} does not matter");
+    assert!(key.verify(&bytes).is_err(), "bit {bit} does not matter");
 }
 
 /// Small enough that a fuzzer reaches both limits.
 pub const RECORD_LIMITS: Limits = Limits { record_bytes_max: 96, fragments_max: 4 };
 
 /// The first byte seeds the sizes of the chunks in which the rest arrives. After each chunk
-/// [`Records`] must have said exactly what [`naive`] reads from everything received so far.
+/// [`Records`] must agree with a naive implementation on all bytes received so far.
 pub fn record(data: &[u8]) {
     let Some((seed, stream)) = data.split_first() else { return };
     let stream = &stream[..stream.len().min(1_024)];
@@ -96,9 +96,9 @@ pub fn record(data: &[u8]) {
     }
 }
 
-/// Record marking read from RFC 5531 section 11 in the plainest way: from the start, each time.
-/// Returns the records, how many bytes are missing (or why it ends), and whether it ends between
-/// two records.
+/// A naive implementation of record marking (RFC 5531, section 11), from the start each time.
+/// Returns the records, the number of missing bytes or the error, and whether the stream ends
+/// between two records.
 fn naive(stream: &[u8]) -> (Vec<Vec<u8>>, Result<usize, Error>, bool) {
     let Limits { record_bytes_max, fragments_max } = RECORD_LIMITS;
     let mut records = Vec::new();
@@ -134,12 +134,12 @@ fn naive(stream: &[u8]) -> (Vec<Vec<u8>>, Result<usize, Error>, bool) {
     }
 }
 
-/// A record as a server receives it: the envelope, then the arguments of the procedure it names.
+/// A record as a server receives it: the RPC header, then the arguments of the procedure it names.
 pub fn rpc_call(data: &[u8]) {
     match Call::parse(Bytes::copy_from_slice(data)) {
         Ok(call) => {
             let mut out = Writer::new();
-            let to = (call.program, call.version, call.procedure);
+            let to = call.to();
             rpc::write_call(&mut out, call.xid, to, &call.credential);
             let mut bytes = out.finish().to_bytes().to_vec();
             bytes.extend_from_slice(&call.args);
@@ -147,19 +147,19 @@ pub fn rpc_call(data: &[u8]) {
             assert!(
                 again.as_ref().is_ok_and(|again| (again.xid, &again.credential, &again.args)
                     == (call.xid, &call.credential, &call.args)
-                    && (again.program, again.version, again.procedure) == to),
+                    && again.to() == to),
                 "{call:?} came back as {again:?}"
             );
-            if let Some(procedure) = programs::find(to.0, to.1, to.2) {
+            if let Some(procedure) = programs::find(to.program, to.version, to.procedure) {
                 let _ = (procedure.args.check)(call.args);
             }
         }
-        Err(Refused::Denied { xid, denial }) => {
+        Err(CallParseError::Denied { xid, denial }) => {
             let mut out = Writer::new();
             rpc::write_denied(&mut out, xid, denial);
             rpc_reply(&out.finish().to_bytes());
         }
-        Err(Refused::NotACall | Refused::Garbage { .. }) => {}
+        Err(CallParseError::NotACall | CallParseError::Garbage { .. }) => {}
     }
 }
 
@@ -210,8 +210,8 @@ pub fn rpcbind(data: &[u8]) {
     }
 }
 
-/// As [`mount`]. What was understood in one version is also said in the others: no status and no
-/// range may come out that they do not know.
+/// As [`mount`]. A value decoded in one version is also encoded in the others, where no status or
+/// range may appear that the version does not have.
 pub fn nlm(data: &[u8]) {
     either(&[NLM4, NLM3, NLM1], data);
     let Some((_, rest)) = data.split_first() else { return };

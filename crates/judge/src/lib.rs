@@ -1,9 +1,11 @@
-//! Judges for tests; nothing here ships.
+//! Test support for the wire formats; not part of the product.
 //!
-//! [`sample`] makes values of every message from a seed, [`programs`] lists every procedure so
-//! that a test can walk all of them, [`check`] holds what must be true of *any* bytes (fuzz
-//! targets and corpus tests share it), [`capture`] writes packets to a file and [`tshark`] asks
-//! an independent dissector what it thinks of them.
+//! [`sample`] generates values of every message from a seed ([`source`]), [`programs`] lists every
+//! procedure, [`check`] states properties of the decoders for arbitrary bytes (shared by fuzz targets
+//! and corpus tests), [`seeds`] generates the fuzz corpus, [`capture`] and [`packet`] write pcap
+//! files, and [`tshark`] has an independent dissector check them.
+
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 pub mod capture;

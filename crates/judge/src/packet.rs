@@ -1,4 +1,4 @@
-//! One packet as it lies on an Ethernet: IPv4 (RFC 791) around UDP (RFC 768) or TCP (RFC 9293).
+//! Ethernet frames: IPv4 (RFC 791) with UDP (RFC 768) or TCP (RFC 9293).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -13,7 +13,7 @@ pub mod flags {
     pub const ACK: u8 = 0x10;
 }
 
-/// From whom to whom.
+/// Source and destination.
 #[derive(Debug, Clone, Copy)]
 pub struct Path {
     pub from: SocketAddrV4,
@@ -35,7 +35,7 @@ pub fn udp(path: Path, payload: &[u8]) -> Vec<u8> {
     datagram.extend(length.to_be_bytes());
     datagram.extend([0, 0]);
     datagram.extend(payload);
-    // A sum of zero would mean "not computed".
+    // A checksum of zero means "not computed".
     let sum = match transport_checksum(path, UDP, &datagram) {
         0 => 0xffff,
         sum => sum,
@@ -85,13 +85,13 @@ fn ethernet(path: Path, protocol: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A made-up station for an address: locally administered, then the address itself.
+/// A locally administered MAC address derived from the IP address.
 fn station(ip: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = ip.octets();
     [0x02, 0, a, b, c, d]
 }
 
-/// The sum over the pseudo header and the whole segment.
+/// The checksum over pseudo header and segment.
 fn transport_checksum(path: Path, protocol: u8, segment: &[u8]) -> u16 {
     let mut pseudo = Vec::with_capacity(12);
     pseudo.extend(path.from.ip().octets());

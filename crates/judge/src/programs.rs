@@ -1,4 +1,4 @@
-//! Every procedure of every program in one table, so that a test walks all of them.
+//! A table of every procedure of every program, for tests that cover all of them.
 
 use std::fmt::Debug;
 
@@ -11,7 +11,7 @@ use wire::{mount, nfs3, nsm, rpc};
 
 use crate::source::{Any, Source};
 
-/// One procedure: how it is called, and the forms of its two messages.
+/// One procedure, and the formats of its two messages.
 #[derive(Debug, Clone, Copy)]
 pub struct Procedure {
     pub name: &'static str,
@@ -22,16 +22,16 @@ pub struct Procedure {
     pub reply: Form,
 }
 
-/// What can be done with a message without naming its type.
+/// Operations on a message type, without naming the type.
 #[derive(Debug, Clone, Copy)]
 pub struct Form {
     /// The bytes of a sample value.
     pub sample: fn(&mut Source) -> Bytes,
     /// Asserts that a sample value survives encoding and decoding.
     pub comes_back: fn(&mut Source),
-    /// Whether these bytes are such a message.
+    /// Whether these bytes decode as such a message.
     pub decode: fn(Bytes) -> Result<(), Error>,
-    /// As `decode`, and asserts that what was understood can be said again.
+    /// As `decode`, and asserts that the decoded value can be encoded again.
     pub check: fn(Bytes) -> Result<(), Error>,
 }
 
@@ -48,7 +48,7 @@ impl Form {
                 let length = bytes.len();
                 let value = T::from_bytes(bytes)?;
                 let again = value.to_bytes();
-                assert_eq!(again.len(), length, "{value:?} takes another length when said again");
+                assert_eq!(again.len(), length, "{value:?} has another length when encoded again");
                 assert_eq!(T::from_bytes(again).as_ref(), Ok(&value));
                 Ok(())
             },
@@ -73,8 +73,8 @@ impl Procedure {
     }
 }
 
-/// The call that NSM makes to who registered, under numbers that the registrant chooses; these are
-/// the ones by which tshark knows it.
+/// The call of NSM to a registrant, which chooses program, version and procedure; these are the ones
+/// that tshark knows.
 mod nsm_callback {
     #[derive(Debug)]
     pub(super) struct Status;
@@ -134,15 +134,20 @@ pub fn find(program: u32, version: u32, number: u32) -> Option<&'static Procedur
 }
 
 impl Procedure {
-    /// A whole call as it goes into a record or a datagram.
+    /// A complete call message.
     pub fn call(&self, xid: u32, credential: &rpc::Credential, source: &mut Source) -> Bytes {
         let mut out = wire::Writer::new();
-        rpc::write_call(&mut out, xid, (self.program, self.version, self.number), credential);
+        rpc::write_call(
+            &mut out,
+            xid,
+            rpc::ProcedureId::new(self.program, self.version, self.number),
+            credential,
+        );
         out.fixed(&(self.args.sample)(source));
         out.finish().to_bytes()
     }
 
-    /// A whole successful reply.
+    /// A complete, successful reply message.
     pub fn reply(&self, xid: u32, source: &mut Source) -> Bytes {
         let mut out = wire::Writer::new();
         rpc::write_accepted(&mut out, xid, rpc::Accepted::Success);

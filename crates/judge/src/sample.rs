@@ -1,9 +1,9 @@
 //! Sample values of every message: each variant, attributes present and absent, odd lengths.
 
 use wire::mount::{
-    Export, ExportList, HostName, MntReply, MntReply1, Mount, MountStatus, Mounted, Mounts, Path,
+    Export, ExportList, HostName, MntReply, MntReply1, Mount, MountOk, MountStatus, Mounts, Path,
 };
-use wire::nfs3::reply::LinkRead;
+use wire::nfs3::reply::ReadLinkOk;
 use wire::nfs3::*;
 use wire::rpc::{AuthStatus, Credential, Groups, MachineName, SysCredential};
 use wire::rpcbind::{Address, Addresses, Binding, Bindings, Mapping, Mappings, Text};
@@ -28,7 +28,7 @@ structs! {
         kind, mode, links, uid, gid, size, used, device, filesystem, fileid, accessed, modified,
         changed
     }
-    Before { size, modified, changed }
+    WccAttributes { size, modified, changed }
     Wcc { before, after }
     NewAttributes { mode, uid, gid, size, accessed, modified }
 
@@ -49,13 +49,13 @@ structs! {
     FsArgs { root }
     CommitArgs { file, offset, count }
 
-    Found { object, attributes, dir }
-    Granted { attributes, access }
-    LinkRead { attributes, text }
-    Written { wcc, count, stability, verifier }
-    Created { object, attributes, dir }
-    Renamed { from, to }
-    Linked { attributes, dir }
+    LookupOk { object, attributes, dir }
+    AccessOk { attributes, access }
+    ReadLinkOk { attributes, text }
+    WriteOk { wcc, count, stability, verifier }
+    CreateOk { object, attributes, dir }
+    RenameWcc { from, to }
+    LinkWcc { attributes, dir }
     Entry { fileid, name, cookie }
     EntryPlus { fileid, name, cookie, attributes, handle }
     Entries { attributes, verifier, entries, eof }
@@ -72,7 +72,7 @@ structs! {
         attributes, links_max, name_max, no_truncation, chown_restricted, case_insensitive,
         case_preserving
     }
-    Committed { wcc, verifier }
+    CommitOk { wcc, verifier }
 
     Mount { host, path }
     Export { path, clients }
@@ -114,8 +114,8 @@ byte_strings! {
     Text: text;
 }
 
-/// Every word of an enumeration lies in one of these ranges: error numbers of Unix, and those
-/// that NFS added.
+/// The values of enumerations lie in one of these ranges: Unix error numbers, and those that NFS
+/// added.
 fn enumerated<T: Decode>(source: &mut Source) -> T {
     loop {
         let candidate = match source.below(90) {
@@ -189,13 +189,13 @@ impl Any for WriteArgs {
     }
 }
 
-impl Any for ReadData {
+impl Any for ReadOk {
     fn any(source: &mut Source) -> Self {
         Self { attributes: source.any(), eof: source.any(), data: source.bytes(2_000) }
     }
 }
 
-impl<T: Any> Any for Failed<T> {
+impl<T: Any> Any for ErrorReply<T> {
     fn any(source: &mut Source) -> Self {
         loop {
             let status = source.any();
@@ -206,7 +206,7 @@ impl<T: Any> Any for Failed<T> {
     }
 }
 
-impl<T: Any, F: Any> Any for std::result::Result<T, Failed<F>> {
+impl<T: Any, F: Any> Any for std::result::Result<T, ErrorReply<F>> {
     fn any(source: &mut Source) -> Self {
         if source.any() { Ok(source.any()) } else { Err(source.any()) }
     }
@@ -221,7 +221,7 @@ fn mount_failure(source: &mut Source) -> MountStatus {
     }
 }
 
-impl Any for Mounted {
+impl Any for MountOk {
     fn any(source: &mut Source) -> Self {
         Self { root: source.any(), flavours: source.any() }
     }
@@ -260,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// What many samples look like through `view`.
+    /// The number of distinct values of `view` over many samples.
     fn seen<T: Any, V: Eq + Hash>(view: impl Fn(T) -> Option<V>) -> usize {
         (0..400).filter_map(|seed| view(Source::new(seed).any())).collect::<HashSet<V>>().len()
     }

@@ -1,4 +1,4 @@
-//! What the fuzz targets start from: real messages, a few of each kind, small.
+//! The initial corpus of the fuzz targets: small valid messages, a few of each kind.
 
 use bytes::Bytes;
 use vfs::{FileKey, FileSystemId, ObjectId};
@@ -30,7 +30,7 @@ pub fn all() -> Vec<(&'static str, Vec<Seed>)> {
     ]
 }
 
-/// The richest of a few samples that is still small: a fuzzer makes it long by itself.
+/// The longest of a few samples that is still small; the fuzzer grows it by itself.
 fn small(sample: fn(&mut Source) -> Bytes, seed: u64) -> Vec<u8> {
     (0..8)
         .map(|attempt| sample(&mut Source::new(seed * 8 + attempt)))
@@ -52,7 +52,7 @@ fn chosen(table: &[Procedure], sample: fn(&Procedure) -> fn(&mut Source) -> Byte
         .collect()
 }
 
-/// One call and one reply of each procedure that says anything.
+/// One call and one reply of each procedure, if not empty.
 fn both(tables: &[&[Procedure]]) -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (at, procedure) in (0u8..).zip(tables.iter().copied().flatten()) {
@@ -69,17 +69,17 @@ fn both(tables: &[&[Procedure]]) -> Vec<Seed> {
     seeds
 }
 
-/// Handles of object ids of several lengths, and one padded as MOUNT v1 does it.
+/// Handles with object ids of several lengths, and one padded as in MOUNT v1.
 fn handles() -> Vec<Seed> {
     let key = check::handle_key();
-    let sealed = |length: usize| {
+    let signed = |length: usize| {
         let object = ObjectId::new(&[0xa5; ObjectId::MAX][..length]).unwrap_or(0.into());
         let file = FileKey { filesystem: FileSystemId(9), object };
-        key.seal(1, &file).as_bytes().to_vec()
+        key.sign(1, &file).as_bytes().to_vec()
     };
-    let mut padded = sealed(8);
+    let mut padded = signed(8);
     padded.resize(32, 0);
-    let plain = [0, 1, 8, 9, 29, ObjectId::MAX].map(|n| (format!("seed-{n}-bytes"), sealed(n)));
+    let plain = [0, 1, 8, 9, 29, ObjectId::MAX].map(|n| (format!("seed-{n}-bytes"), signed(n)));
     plain.into_iter().chain([("seed-padded".to_string(), padded)]).collect()
 }
 
@@ -129,7 +129,7 @@ fn replies() -> Vec<Seed> {
     ]
 }
 
-/// Streams, after the byte that seeds the sizes of their chunks.
+/// Record streams, preceded by the byte that seeds the chunk sizes.
 fn records() -> Vec<Seed> {
     let fragment = |last: bool, body: &[u8]| {
         let word = if last { mark(body.len()) } else { body.len() as u32 };

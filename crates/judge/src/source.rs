@@ -1,13 +1,13 @@
-//! Where sample values come from: one seed, one sequence of values, the same on every machine.
+//! The source of sample values: a seed determines the sequence.
 
 use bytes::Bytes;
 
-/// A type of which the source can make values.
+/// A type whose values can be generated.
 pub trait Any: Sized {
     fn any(source: &mut Source) -> Self;
 }
 
-/// A seeded sequence (splitmix64: small, and good enough to pick test values).
+/// A seeded sequence (splitmix64).
 #[derive(Debug, Clone)]
 pub struct Source(u64);
 
@@ -37,8 +37,7 @@ impl Source {
         self.below(n) == 0
     }
 
-    /// How long something of at most `max` is: mostly short, so that every padding comes often,
-    /// sometimes as long as it may be.
+    /// A length up to `max`: mostly short, so that every padding occurs often, sometimes `max`.
     pub fn length(&mut self, max: usize) -> usize {
         match self.below(64) {
             0 => max,
@@ -53,7 +52,7 @@ impl Source {
         (0..length).map(|_| self.word() as u8).collect()
     }
 
-    /// Any bytes but zero, at most `max` of them: what a C string can hold.
+    /// Bytes other than NUL, at most `max` of them.
     pub fn name(&mut self, max: usize) -> Bytes {
         let length = self.length(max);
         (0..length).map(|_| (self.word() as u8).max(1)).collect()
@@ -77,7 +76,7 @@ impl Any for bool {
     }
 }
 
-/// Small numbers and the ends of the range as often as anything between.
+/// Small numbers and the ends of the range are as likely as all others.
 impl Any for u64 {
     fn any(source: &mut Source) -> Self {
         match source.below(8) {

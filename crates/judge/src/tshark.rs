@@ -1,9 +1,8 @@
-//! tshark as a second opinion: what an independent dissector says about every RPC message in a
-//! capture, be it written by [`crate::capture`] or taken from real traffic.
+//! tshark as an independent dissector of the RPC messages in a capture, written by
+//! [`crate::capture`] or taken from real traffic.
 //!
-//! The dissection is read from PDML, which tshark prints with one protocol or field a line and
-//! with every quote and bracket inside a value escaped; so lines and quotes are all that is parsed
-//! here.
+//! The dissection is read from PDML, which tshark prints with one protocol or field per line and all
+//! quotes and brackets inside values escaped, so a full XML parser is not needed.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,24 +10,24 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Something that the dissector does not like.
+/// A problem found in a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Complaint {
-    /// tshark is missing or failed: nothing was judged.
+    /// tshark is missing or failed; the capture was not checked.
     NotJudged(String),
     /// There is no RPC message in the capture.
     NothingSeen,
-    /// A payload that was taken for something else than RPC: garbage, or a reply without a call.
+    /// A payload not recognised as RPC: garbage, or a reply without a call.
     NotRpc { frame: u32, layer: String },
-    /// A message of a program that we speak, not dissected as that program.
+    /// A message of a supported program, not dissected as that program.
     NotDissected { frame: u32, program: u32 },
     /// Bytes that follow the message inside its record or datagram.
     LeftOver { frame: u32, layer: String },
     /// An expert's warning or error.
     Expert { frame: u32, layer: String, text: String },
-    /// A call that nobody answered.
+    /// A call without a reply.
     Unanswered { frame: u32, xid: u32 },
-    /// A reply that belongs to no call in the capture.
+    /// A reply without a call.
     Orphan { frame: u32, xid: u32 },
 }
 
@@ -37,7 +36,7 @@ impl fmt::Display for Complaint {
         match self {
             Self::NotJudged(why) => write!(f, "not judged: {why}"),
             Self::NothingSeen => write!(f, "no RPC message in the capture"),
-            Self::NotRpc { frame, layer } => write!(f, "frame {frame}: {layer}, which is no RPC"),
+            Self::NotRpc { frame, layer } => write!(f, "frame {frame}: {layer} instead of RPC"),
             Self::NotDissected { frame, program } => {
                 write!(f, "frame {frame}: not dissected as program {program}")
             }
@@ -51,10 +50,9 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// One RPC message as the dissector saw it. In a reply, program and procedure are those of the
-/// call that it found for it.
+/// A dissected RPC message. In a reply, program and procedure are those of the matching call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Seen {
+pub struct DissectedMessage {
     pub frame: u32,
     pub xid: u32,
     pub is_reply: bool,
@@ -65,26 +63,25 @@ pub struct Seen {
     pub layer: String,
     /// The fields of the body: of NLM and NSM only, whose bodies are small.
     pub fields: Vec<Field>,
-    /// Whether the dissector looked into the body; it knows no more than the names of some
-    /// procedures.
+    /// Whether the body was dissected; of some procedures the dissector knows only the name.
     pub understood: bool,
     body_bytes: u32,
     /// For a reply: the frame of its call.
     call_frame: Option<u32>,
     /// For a reply: the procedure ran.
     success: bool,
-    /// For a call: sent before.
+    /// For a call: a retransmission.
     repeated: bool,
 }
 
-impl Seen {
-    /// Only NULL of NFS has no body, and the dissector does not mind if another has none.
+impl DissectedMessage {
+    /// Only NFS NULL has no body; the dissector accepts any procedure without one.
     fn lacks_body(&self) -> bool {
         self.layer == "nfs" && self.procedure != 0 && self.body_bytes == 0
     }
 }
 
-/// A field as the dissector names it, as it explains it to people, and its bytes in hexadecimal.
+/// A field: its name, its human-readable value and its bytes in hexadecimal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Field {
     pub name: String,
@@ -92,43 +89,43 @@ pub struct Field {
     pub hex: String,
 }
 
-/// Everything the dissector said.
+/// The result of a dissection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    pub messages: Vec<Seen>,
+    pub messages: Vec<DissectedMessage>,
     pub complaints: Vec<Complaint>,
 }
 
-/// Whether checksums of IP, TCP and UDP are verified. In a capture of real traffic they are
-/// often not computed yet.
+/// Whether checksums of IP, TCP and UDP are verified. In captures of real traffic they are often
+/// missing because of offloading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksums {
     Verify,
     Ignore,
 }
 
-/// What the dissector complains about in this capture; nothing, if all is well.
+/// The problems found in a capture.
 ///
-/// Of real traffic, take only the ports of the server into the capture, from before the first
-/// call until after the last reply; and let a test that resets connections or sends one-way
-/// calls set those complaints aside.
+/// A capture of real traffic must contain only the ports of the server, from before the first call
+/// until after the last reply. A test that resets connections or sends one-way calls must ignore the
+/// resulting complaints.
 pub fn judge(pcap: &Path) -> Vec<Complaint> {
     dissect(pcap, Checksums::Ignore).complaints
 }
 
 pub fn dissect(pcap: &Path, checksums: Checksums) -> Report {
-    let mut reading = Reading::default();
-    if let Err(why) = run(pcap, checksums, &mut reading) {
+    let mut parser = Parser::default();
+    if let Err(why) = run(pcap, checksums, &mut parser) {
         return Report { complaints: vec![Complaint::NotJudged(why)], ..Report::default() };
     }
-    reading.finish()
+    parser.finish()
 }
 
-fn run(pcap: &Path, checksums: Checksums, reading: &mut Reading) -> Result<(), String> {
+fn run(pcap: &Path, checksums: Checksums, parser: &mut Parser) -> Result<(), String> {
     let verify = checksums == Checksums::Verify;
     let mut command = Command::new("tshark");
     command.args(["-n", "-T", "pdml", "-r"]).arg(pcap);
-    // Reserved ports belong to all sorts of protocols; what looks like RPC is RPC.
+    // Reserved ports are assigned to other protocols; prefer the RPC heuristics.
     command.args(["-o", "tcp.try_heuristic_first:TRUE", "-o", "udp.try_heuristic_first:TRUE"]);
     for layer in ["ip", "tcp", "udp"] {
         command
@@ -143,44 +140,44 @@ fn run(pcap: &Path, checksums: Checksums, reading: &mut Reading) -> Result<(), S
         let mut line = Vec::new();
         for part in BufReader::new(output).split(b'\n') {
             line.extend(part.map_err(|error| error.to_string())?);
-            // A value may hold a line break, but never the sign that ends a tag.
+            // A value may contain a line break, but never an unescaped `>`.
             if line.last().is_none_or(|last| *last == b'>') {
-                reading.line(String::from_utf8_lossy(&line).trim_start());
+                parser.line(String::from_utf8_lossy(&line).trim_start());
                 line.clear();
             }
         }
     }
-    let mut said = String::new();
+    let mut stderr = String::new();
     if let Some(mut errors) = child.stderr.take() {
-        errors.read_to_string(&mut said).map_err(|error| error.to_string())?;
+        errors.read_to_string(&mut stderr).map_err(|error| error.to_string())?;
     }
     let status = child.wait().map_err(|error| error.to_string())?;
-    if status.success() { Ok(()) } else { Err(format!("tshark: {status}: {}", said.trim())) }
+    if status.success() { Ok(()) } else { Err(format!("tshark: {status}: {}", stderr.trim())) }
 }
 
-/// The reading of one dissection, line by line.
+/// The parser of one dissection.
 #[derive(Debug, Default)]
-struct Reading {
+struct Parser {
     report: Report,
     frame: Frame,
 }
 
-/// What is known of the packet that is being read.
+/// The packet being parsed.
 #[derive(Debug, Default)]
 struct Frame {
     number: u32,
-    /// The protocol whose fields are being read.
+    /// The protocol whose fields are being parsed.
     layer: String,
     payload_bytes: u32,
     has_rpc: bool,
-    /// Bytes of a record that ends in a later packet, or that were seen before.
+    /// Bytes of a record that ends in a later packet, or a TCP retransmission.
     is_part: bool,
     expert: String,
 }
 
 const WARNING: u32 = 0x60_0000;
 
-impl Reading {
+impl Parser {
     fn line(&mut self, line: &str) {
         if line.starts_with("<packet>") {
             self.frame = Frame::default();
@@ -198,7 +195,8 @@ impl Reading {
         match name {
             "rpc" => {
                 self.frame.has_rpc = true;
-                let seen = Seen { frame, understood: true, ..Seen::default() };
+                let seen =
+                    DissectedMessage { frame, understood: true, ..DissectedMessage::default() };
                 self.report.messages.push(seen);
             }
             "nfs" | "mount" | "portmap" | "nlm" | "stat" | "statnotify" => {
@@ -263,8 +261,8 @@ impl Reading {
         }
     }
 
-    /// The message whose fields are being read: the last of this packet.
-    fn current(&mut self) -> Option<&mut Seen> {
+    /// The message whose fields are being parsed: the last of this packet.
+    fn current(&mut self) -> Option<&mut DissectedMessage> {
         if self.frame.has_rpc { self.report.messages.last_mut() } else { None }
     }
 
@@ -284,7 +282,7 @@ impl Reading {
         let answered: HashSet<(Option<u32>, u32)> =
             messages.iter().filter(|m| m.is_reply).map(|m| (m.call_frame, m.xid)).collect();
         for message in &messages {
-            let Seen { frame, xid, program, .. } = *message;
+            let DissectedMessage { frame, xid, program, .. } = *message;
             if message.is_reply && message.call_frame.is_none() {
                 complaints.push(Complaint::Orphan { frame, xid });
             }
@@ -301,7 +299,7 @@ impl Reading {
     }
 }
 
-/// What the dissector calls a program.
+/// The dissector's name of a program.
 fn layer_of(program: u32) -> Option<&'static str> {
     match program {
         100_000 => Some("portmap"),
@@ -314,7 +312,7 @@ fn layer_of(program: u32) -> Option<&'static str> {
     }
 }
 
-/// The value of an attribute, as it is escaped; empty if there is none.
+/// The escaped value of an attribute; empty if there is none.
 fn attribute<'a>(line: &'a str, name: &str) -> &'a str {
     let Some(start) = line.find(&format!(" {name}=\"")) else { return "" };
     let value = &line[start + name.len() + 3..];

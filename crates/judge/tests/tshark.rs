@@ -1,5 +1,5 @@
-//! The judge must be able to say no: each kind of bad traffic gets its complaint.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Each kind of bad traffic gets its complaint.
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -9,13 +9,13 @@ use judge::tshark::{Checksums, dissect};
 use judge::{Capture, Complaint, Source, judge, programs};
 use lockkeeper_judge as judge;
 use wire::nsm::NotifyArgs;
-use wire::rpc::{self, Credential};
+use wire::rpc::{self, Credential, ProcedureId};
 use wire::{Encode, Writer};
 
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 701);
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 2049);
 
-/// A GETATTR with this number and its answer.
+/// A GETATTR with this xid, and its reply.
 fn exchange(xid: u32) -> (Bytes, Bytes) {
     let getattr = &programs::NFS3[1];
     let source = &mut Source::new(u64::from(xid));
@@ -81,11 +81,11 @@ fn a_reply_to_another_call_is_no_answer() {
 }
 
 #[test]
-fn what_is_no_rpc_at_all_is_named() {
+fn traffic_other_than_rpc_is_reported() {
     let (call, reply) = exchange(1);
     let mut capture = datagrams(&call, &reply);
     let mut connection = capture.connect(CLIENT, SERVER);
-    capture.send(&mut connection, Side::Client, b"GET / HTTP/0.9, says a stranger");
+    capture.send(&mut connection, Side::Client, b"GET / HTTP/0.9, not an RPC call");
     let found = complaints(&capture);
     assert!(matches!(found[..], [Complaint::NotRpc { frame: 6, .. }]), "{found:?}");
 }
@@ -110,7 +110,12 @@ fn a_line_break_in_a_name_hides_nothing() {
     let notify = &programs::NSM[6];
     let source = &mut Source::new(1);
     let mut out = Writer::new();
-    rpc::write_call(&mut out, 1, (notify.program, 1, notify.number), &Credential::None);
+    rpc::write_call(
+        &mut out,
+        1,
+        ProcedureId::new(notify.program, 1, notify.number),
+        &Credential::None,
+    );
     NotifyArgs { mon_name: "a\nb".into(), state: 3 }.encode(&mut out);
     let call = out.finish().to_bytes();
     let dir = tempfile::tempdir().unwrap();

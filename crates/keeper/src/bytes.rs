@@ -1,5 +1,5 @@
-//! What peers send us as opaque bytes (R6.4): compared and counted as bytes, shared without
-//! copying, and escaped whenever a person reads them.
+//! Opaque bytes from peers (B7.3): compared as bytes, shared without copying, escaped when
+//! displayed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,12 @@ macro_rules! opaque {
         pub struct $name(Arc<[u8]>);
 
         impl $name {
+            /// Copies the bytes.
             pub fn new(bytes: &[u8]) -> Self {
                 Self(Arc::from(bytes))
             }
 
+            /// The bytes, unescaped.
             pub fn bytes(&self) -> &[u8] {
                 &self.0
             }
@@ -41,20 +43,20 @@ macro_rules! opaque {
 }
 
 opaque! {
-    /// A machine's or a service's name, as it calls itself or as somebody calls it.
+    /// The name of a machine or service, as given by itself or by a peer.
     Name
-    /// Which file a lock is on: file-system id and kernel handle (R3.2), whatever the export, link
-    /// or handle that it was reached by.
+    /// The identity of a file: file-system id and kernel handle (B2.2), independent of the export,
+    /// link or NFS handle it was reached by.
     FileKey
-    /// The handle bytes as the client sent them: a callback must repeat them exactly.
+    /// The handle bytes as the client sent them; a callback must repeat them exactly.
     Handle
     /// What a client adds to a process number to tell its lock owners apart (`oh`).
     OwnerTag
 }
 
 impl Name {
-    /// Whether both name one machine: equal without regard to case, or one of them is the other's
-    /// first label. Two full names that differ only in their domain are two machines.
+    /// Whether both name one machine: equal ignoring case, or one is the first label of the other.
+    /// Full names with different domains are different machines.
     pub fn names_same_machine(&self, other: &Name) -> bool {
         let (ours, theirs) = (self.bytes(), other.bytes());
         if ours.eq_ignore_ascii_case(theirs) {

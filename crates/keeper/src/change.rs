@@ -1,5 +1,5 @@
-//! What must be durable, in one vocabulary. A store is only a bag of changes: applying all changes
-//! of a run to an empty `Snapshot` gives the keeper's durable state back.
+//! What must be durable. Applying all changes of a run to an empty `Snapshot`, in order, yields the
+//! keeper's durable state.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,139 +10,185 @@ use crate::identity::{ClientId, Epoch, HostKey, Incarnation, LockId, Owner, Shar
 use crate::range::Range;
 use crate::request::{Access, Callback, Mode};
 
+/// One durable change. A store applies the changes of a step in order and all or none of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A start of the server. Until its grace has ended durably, an inexact store stays inexact;
-    /// from here on the last stop was not a clean one.
+    /// The server started. Until this grace has ended durably, an inexact store stays inexact; the
+    /// last stop no longer counts as clean.
     Started {
+        /// The new epoch.
         epoch: Epoch,
+        /// Whether the start begins a grace period.
         grace: bool,
     },
-    /// Recovery is over: from here on the lock set is what the changes say.
+    /// Recovery is over: from now on the changes determine the lock set.
     GraceEnded,
-    /// A clean stop (R4.6).
+    /// A clean stop (B4.17).
     Stopped,
-    /// No id below this will be given again.
+    /// No id below this will be assigned again.
     IdsBelow(u64),
+    /// Inserts or replaces a row of the client tracker.
     Client(Arc<Client>),
+    /// Removes a row of the client tracker.
     ClientGone(ClientId),
+    /// Inserts a lock; its id is new.
     Lock(Lock),
+    /// Removes a lock.
     LockGone(LockId),
+    /// Inserts a share; its id is new.
     Share(Share),
+    /// Removes a share.
     ShareGone(ShareId),
 }
 
-/// A row of the client tracker: a host that locks, or a registrant of SM_MON.
+/// A row of the client tracker: a lock host or an SM_MON registrant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
+    /// The row's key.
     pub id: ClientId,
+    /// The protocol by which it registered.
     pub protocol: Protocol,
+    /// The address it calls from, canonical.
     pub address: IpAddr,
-    /// What a lock host calls itself; what a registrant calls itself.
+    /// The client's own name for itself.
     pub name: Name,
-    /// The state it was last known to be in.
+    /// Its last known state.
     pub incarnation: Incarnation,
     /// The last reboot that was accepted.
     pub reboot: Option<Reboot>,
-    /// Told of our restarts. False for a host that took only unmonitored locks.
+    /// Notified of the server's restarts. False for a host that took only unmonitored locks.
     pub monitored: bool,
+    /// An operator has shut it out.
     pub fenced: bool,
-    /// Those of our addresses that it used, oldest first.
+    /// The server addresses it used, oldest first.
     pub used: Vec<IpAddr>,
+    /// When it registered (wall clock, for display).
     pub registered_at_ms: u64,
-    /// The epoch in which it registered: only those of earlier epochs may reclaim (I5).
+    /// The epoch in which it registered; only clients of earlier epochs may reclaim (I5).
     pub epoch: Epoch,
-    /// Only a registrant has these.
+    /// Only for a registrant.
     pub registrant: Option<Registrant>,
 }
 
 impl Client {
+    /// The identity of a lock host.
     pub fn key(&self) -> HostKey {
         HostKey::new(self.address, self.name.clone())
     }
 }
 
-/// Which recovery window is a client's (R4.1).
+/// A client's protocol, which selects its recovery window (B4.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
+    /// A lock host.
     Nlm,
+    /// An SM_MON registrant.
     Nsm,
 }
 
+/// What a registrant asked for with SM_MON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registrant {
+    /// The procedure to call (`my_id`).
     pub callback: Callback,
+    /// The machine to watch (`mon_name`).
     pub watched: Name,
+    /// Passed back unchanged (`priv`).
     pub private: [u8; 16],
 }
 
-/// "Rebooted to `to`": a fact that is durable before the locks go, so that a clean-up cut short is
-/// finished at the next start (R5.5). `before` bounds what it concerns.
+/// An accepted reboot. It is durable before the locks are released, so that a sweep cut short is
+/// finished at the next start (B3.18).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reboot {
+    /// The state before.
     pub from: Incarnation,
+    /// The state since.
     pub to: Incarnation,
+    /// Locks and shares with this id or a greater one are not concerned.
     pub before: LockId,
 }
 
 impl Reboot {
-    /// Whether this reboot ended a lock or share taken as `incarnation` under `id`.
+    /// Whether this reboot ended a lock or share with this incarnation and id.
     pub fn ended(&self, incarnation: Incarnation, id: u64) -> bool {
         id < self.before.0 && incarnation != self.to
     }
 }
 
+/// A held lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
+    /// Assigned once; a lock that changes gets a new one.
     pub id: LockId,
+    /// The file, whatever handle it was reached by.
     pub file: FileKey,
+    /// The lock owner on its host.
     pub owner: Arc<Owner>,
+    /// In bytes; may extend to the end of the file.
     pub range: Range,
+    /// Shared or exclusive.
     pub mode: Mode,
-    /// The state of its host when it was taken: news of another state frees it (I7).
+    /// The state of its host when it was taken; a reboot to another state frees it (I7).
     pub incarnation: Incarnation,
+    /// Taken by LOCK rather than NM_LOCK; grace waits for its reclaim.
     pub monitored: bool,
+    /// When it was taken (wall clock, for display).
     pub since_ms: u64,
 }
 
+/// A held share reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
+    /// From the same counter as lock ids.
     pub id: ShareId,
+    /// The file, whatever handle it was reached by.
     pub file: FileKey,
+    /// The lock owner on its host.
     pub owner: Arc<Owner>,
+    /// The access its owner wants.
     pub access: Access,
+    /// The access denied to others.
     pub deny: Access,
-    /// SHARE carries no state: the one that its host was known to be in.
+    /// SHARE carries no state; this is the one its host was known to be in.
     pub incarnation: Incarnation,
+    /// When it was taken (wall clock, for display).
     pub since_ms: u64,
 }
 
-/// How far what a store gives back can be trusted.
+/// How far a snapshot can be trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exactness {
-    /// Every acknowledged change is there.
+    /// Every acknowledged change is included.
     #[default]
     Exact,
-    /// Clients are all there; locks may be missing or be back from the dead.
+    /// All clients are included; locks may be missing or obsolete.
     Roster,
 }
 
-/// All that is durable.
+/// All durable state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
+    /// The last epoch that was started.
     pub epoch: Epoch,
-    /// The store's own verdict; no change ever makes it worse.
+    /// The store's own judgement; no change makes it worse.
     pub exactness: Exactness,
     /// The grace of `epoch` has not ended durably.
     pub in_grace: bool,
+    /// The last run ended with `Change::Stopped`.
     pub stopped_cleanly: bool,
+    /// Ids below this may have been assigned.
     pub ids_below: u64,
+    /// The client tracker.
     pub clients: BTreeMap<ClientId, Arc<Client>>,
+    /// All locks.
     pub locks: BTreeMap<LockId, Lock>,
+    /// All shares.
     pub shares: BTreeMap<ShareId, Share>,
 }
 
 impl Snapshot {
+    /// Applies one change.
     pub fn apply(&mut self, change: Change) {
         match change {
             Change::Started { epoch, grace } => {

@@ -1,5 +1,5 @@
-//! The client tracker (R5.1): hosts that lock and registrants of SM_MON, in one table that knows no
-//! protocol. What is durable is in the row; what is learnt in this epoch is beside it.
+//! The client tracker: lock hosts and SM_MON registrants in one table. The row is durable;
+//! everything beside it is known in this epoch only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,23 +10,23 @@ use std::time::Duration;
 use crate::bytes::Name;
 use crate::change::{Client, Protocol};
 use crate::identity::{ClientId, HostKey, Incarnation};
+use crate::interned::OwnerId;
 use crate::map::{Map, Seed};
 use crate::request::Callback;
-use crate::table::OwnerId;
 use crate::view::PendingReboot;
 
-/// An SM_MON of the same source, `my_id` and `mon_name` is the same registration.
+/// Equal source, `my_id` and `mon_name` denote the same SM_MON registration.
 type RegistrationKey = (IpAddr, Callback, Name);
 
-pub struct Clients {
-    rows: BTreeMap<ClientId, Tracked>,
+pub(crate) struct Clients {
+    rows: BTreeMap<ClientId, TrackedClient>,
     hosts: Map<HostKey, ClientId>,
     registrants: Map<RegistrationKey, ClientId>,
     by_address: BTreeMap<IpAddr, BTreeSet<ClientId>>,
 }
 
-/// A client, and what this epoch knows of it.
-pub struct Tracked {
+/// A client's durable row, and what this epoch knows of it.
+pub(crate) struct TrackedClient {
     pub row: Arc<Client>,
     pub last_seen: Option<Duration>,
     pub locks: usize,
@@ -36,42 +36,42 @@ pub struct Tracked {
     pub unconfirmed: usize,
     /// Those of them that grace waits for.
     pub missing: usize,
-    /// How many locks and waiters it has of each incarnation that they carry.
+    /// The number of its locks and waiters by the incarnation they carry.
     taken_as: BTreeMap<Incarnation, usize>,
-    /// Owners of this host that have a number.
+    /// Its owners that have an interned id.
     pub owners: BTreeSet<OwnerId>,
-    /// Since when it has nothing.
+    /// When it last gave something up.
     pub idle_since: Duration,
-    pub suspect: Option<Suspicion>,
+    pub suspect: Option<SuspectReason>,
     pub crashed: bool,
-    /// An old connection of it was reset since its last request (R6.2).
+    /// A connection of it was reset since its last LOCK (B3.15).
     pub reset: bool,
-    /// The incarnation that was last proven gone, and until when its packets may still arrive.
-    pub haunted: Option<(Incarnation, Duration)>,
+    /// The incarnation last proven gone, and until when its requests are refused as stale.
+    pub quarantine: Option<(Incarnation, Duration)>,
     pub pending: Option<PendingReboot>,
     /// When it last sent a reclaim in this epoch.
     pub reclaimed: Option<Duration>,
-    /// When its last LOCK came.
+    /// When its last LOCK arrived.
     pub last_lock: Option<Duration>,
 }
 
-/// Signs of a reboot without proof (R6.2).
+/// Signs of a reboot that are no proof (B3.14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Suspicion {
-    /// It speaks of another state than some of its locks were taken in.
+pub(crate) enum SuspectReason {
+    /// Some of its locks were taken in another state than it is in now.
     State,
-    /// Its old connection was reset, and it goes on in the same state.
+    /// Its connection was reset, and it continues in the same state.
     Reset,
 }
 
-impl Tracked {
-    pub fn count_taken(&mut self, incarnation: Incarnation) {
+impl TrackedClient {
+    pub(crate) fn count_taken(&mut self, incarnation: Incarnation) {
         if incarnation.is_known() {
             *self.taken_as.entry(incarnation).or_default() += 1;
         }
     }
 
-    pub fn count_given_back(&mut self, incarnation: Incarnation) {
+    pub(crate) fn count_given_back(&mut self, incarnation: Incarnation) {
         if let Some(count) = self.taken_as.get_mut(&incarnation) {
             *count -= 1;
             if *count == 0 {
@@ -80,39 +80,39 @@ impl Tracked {
         }
     }
 
-    /// Whether it has locks or waiters of another incarnation than the one it is known to be in.
-    /// Those that carry no state, and shares, which never do, say nothing.
-    pub fn has_strangers(&self) -> bool {
+    /// Whether it has locks or waiters of an incarnation other than the recorded one. Requests
+    /// without a state and shares do not count.
+    pub(crate) fn has_other_incarnations(&self) -> bool {
         self.has_others(self.row.incarnation, None)
     }
 
-    /// Whether it has locks or waiters of another incarnation than these two.
-    pub fn has_others(&self, one: Incarnation, other: Option<Incarnation>) -> bool {
+    /// Whether it has locks or waiters of an incarnation other than these two.
+    pub(crate) fn has_others(&self, one: Incarnation, other: Option<Incarnation>) -> bool {
         self.taken_as.keys().any(|taken| *taken != one && Some(*taken) != other)
     }
 
-    /// The first incarnation that it has something of.
-    pub fn oldest(&self) -> Incarnation {
+    /// The oldest incarnation of its locks and waiters.
+    pub(crate) fn oldest(&self) -> Incarnation {
         self.taken_as.keys().next().copied().unwrap_or(self.row.incarnation)
     }
 
     /// What counts against its limit.
-    pub fn entries(&self) -> usize {
+    pub(crate) fn entries(&self) -> usize {
         self.locks + self.shares + self.waiting
     }
 
-    /// Whether this machine itself is the host: it came to us from an address that it called.
-    pub fn is_local(&self) -> bool {
+    /// Whether the host is this machine: it called from an address that it also called.
+    pub(crate) fn is_local(&self) -> bool {
         self.row.address.is_loopback() || self.row.used.contains(&self.row.address)
     }
 
-    pub fn has_nothing(&self) -> bool {
+    pub(crate) fn has_nothing(&self) -> bool {
         self.locks == 0 && self.shares == 0 && self.waiting == 0
     }
 }
 
 impl Clients {
-    pub fn new(seed: Seed) -> Self {
+    pub(crate) fn new(seed: Seed) -> Self {
         Self {
             rows: BTreeMap::new(),
             hosts: seed.map(),
@@ -121,7 +121,7 @@ impl Clients {
         }
     }
 
-    pub fn insert(&mut self, row: Arc<Client>, now: Duration) {
+    pub(crate) fn insert(&mut self, row: Arc<Client>, now: Duration) {
         let id = row.id;
         match &row.registrant {
             None => {
@@ -133,7 +133,7 @@ impl Clients {
                 self.registrants.insert(key, id);
             }
         }
-        let tracked = Tracked {
+        let tracked = TrackedClient {
             row,
             last_seen: None,
             locks: 0,
@@ -147,7 +147,7 @@ impl Clients {
             suspect: None,
             crashed: false,
             reset: false,
-            haunted: None,
+            quarantine: None,
             pending: None,
             reclaimed: None,
             last_lock: None,
@@ -155,7 +155,7 @@ impl Clients {
         self.rows.insert(id, tracked);
     }
 
-    pub fn remove(&mut self, id: ClientId) -> Option<Tracked> {
+    pub(crate) fn remove(&mut self, id: ClientId) -> Option<TrackedClient> {
         let tracked = self.rows.remove(&id)?;
         let row = &tracked.row;
         match &row.registrant {
@@ -176,55 +176,55 @@ impl Clients {
         Some(tracked)
     }
 
-    pub fn find_host(&self, key: &HostKey) -> Option<ClientId> {
+    pub(crate) fn find_host(&self, key: &HostKey) -> Option<ClientId> {
         self.hosts.get(key).copied()
     }
 
-    pub fn find_registrant(&self, key: &RegistrationKey) -> Option<ClientId> {
+    pub(crate) fn find_registrant(&self, key: &RegistrationKey) -> Option<ClientId> {
         self.registrants.get(key).copied()
     }
 
-    pub fn get(&self, id: ClientId) -> Option<&Tracked> {
+    pub(crate) fn get(&self, id: ClientId) -> Option<&TrackedClient> {
         self.rows.get(&id)
     }
 
-    pub fn get_mut(&mut self, id: ClientId) -> Option<&mut Tracked> {
+    pub(crate) fn get_mut(&mut self, id: ClientId) -> Option<&mut TrackedClient> {
         self.rows.get_mut(&id)
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Tracked> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &TrackedClient> {
         self.rows.values()
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Tracked> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut TrackedClient> {
         self.rows.values_mut()
     }
 
-    pub fn after(&self, id: ClientId) -> impl Iterator<Item = &Tracked> {
+    pub(crate) fn after(&self, id: ClientId) -> impl Iterator<Item = &TrackedClient> {
         self.rows.range((Bound::Excluded(id), Bound::Unbounded)).map(|(_, tracked)| tracked)
     }
 
-    pub fn hosts(&self) -> impl Iterator<Item = &Tracked> {
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &TrackedClient> {
         self.iter().filter(|tracked| tracked.row.protocol == Protocol::Nlm)
     }
 
     /// Hosts (not registrants) at an address.
-    pub fn hosts_at(&self, address: IpAddr) -> impl Iterator<Item = &Tracked> {
+    pub(crate) fn hosts_at(&self, address: IpAddr) -> impl Iterator<Item = &TrackedClient> {
         let ids = self.by_address.get(&address.to_canonical()).into_iter().flatten();
         ids.filter_map(|id| self.rows.get(id))
     }
 
-    pub fn registrants(&self) -> impl Iterator<Item = &Tracked> {
+    pub(crate) fn registrants(&self) -> impl Iterator<Item = &TrackedClient> {
         self.iter().filter(|tracked| tracked.row.registrant.is_some())
     }
 
-    /// The host that has had nothing for the longest time, to make room for another. A fenced one
-    /// stays: forgetting it would lift the fence.
-    pub fn longest_idle(&self) -> Option<ClientId> {
+    /// The host that has held nothing for the longest time. Never a fenced one: unregistering it
+    /// would lift the fence.
+    pub(crate) fn longest_idle(&self) -> Option<ClientId> {
         self.hosts()
             .filter(|tracked| tracked.has_nothing())
             .filter(|tracked| !tracked.row.fenced)
@@ -232,12 +232,12 @@ impl Clients {
             .map(|tracked| tracked.row.id)
     }
 
-    pub fn longest_silent_registrant(&self) -> Option<ClientId> {
+    pub(crate) fn longest_silent_registrant(&self) -> Option<ClientId> {
         self.registrants().min_by_key(|tracked| tracked.last_seen).map(|tracked| tracked.row.id)
     }
 
-    /// What the host was last known to be in.
-    pub fn incarnation(&self, id: ClientId) -> Incarnation {
+    /// The host's recorded incarnation.
+    pub(crate) fn incarnation(&self, id: ClientId) -> Incarnation {
         self.get(id).map_or(Incarnation::UNKNOWN, |tracked| tracked.row.incarnation)
     }
 }

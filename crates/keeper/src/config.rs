@@ -1,4 +1,4 @@
-//! What an administrator decides, as far as locks are concerned.
+//! The keeper's configuration.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,20 +7,26 @@ use std::time::Duration;
 use crate::bytes::Name;
 use crate::change::Protocol;
 
+/// Settings of the keeper; fixed for the life of a `Keeper`.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The recovery window, and what a protocol has instead (R4.1).
+    /// The recovery window, unless `windows` has one for the protocol (B4.6).
     pub window: Duration,
+    /// Recovery windows of single protocols.
     pub windows: BTreeMap<Protocol, Duration>,
+    /// Which new locks wait during grace.
     pub grace: GraceMode,
+    /// What becomes of the locks of silent hosts.
     pub unreachable: Unreachable,
+    /// What proves a reboot report.
     pub verify: Verify,
+    /// The bounds of all tables.
     pub limits: Limits,
-    /// Names that clients may know us by: configured ones, the host name, its short form.
+    /// Names by which clients may know the server: configured names, the host name, its short form.
     pub names: Vec<Name>,
-    /// What an address of ours resolves to.
+    /// The name that each server address resolves to.
     pub reverse_names: BTreeMap<IpAddr, Name>,
-    /// Mixed into tables so that peers cannot choose their shape.
+    /// Mixed into the tables so that peers cannot choose their shape.
     pub seed: u64,
 }
 
@@ -41,53 +47,60 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The recovery window of a protocol.
     pub fn window(&self, protocol: Protocol) -> Duration {
         self.windows.get(&protocol).copied().unwrap_or(self.window)
     }
 }
 
+/// Which new locks wait during grace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraceMode {
-    /// New locks wait until all old ones are back (R4.2).
+    /// New locks wait until all earlier ones are reclaimed (B4.9).
     Strict,
-    /// With an exact store, only what conflicts with an old lock waits (R4.4).
+    /// With an exact store, only locks that conflict with an unconfirmed one wait (B4.10).
     Instant,
 }
 
-/// What becomes of the locks of a host that is not heard of (R2.6).
+/// When the unconfirmed locks of a silent host are released (B4.15, B4.16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {
-    /// After the window, when somebody wants them and the host fails a probe.
+    /// After the window, when another owner wants them and the host fails a probe.
     OnDemand,
-    /// After the first notice that failed.
+    /// After the first failed notice.
     Immediate,
     /// Never without proof or an operator.
     Retain,
 }
 
-/// What a reboot notice needs besides its source address (R6.1).
+/// What a reboot report needs besides its source address (B3.13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
     /// No sign of life of the old kernel.
     SignsOfLife,
-    /// The same; and a notice that came as a datagram counts only once the status monitor at that
-    /// address has answered the notified state.
+    /// As `SignsOfLife`; a report that came as a datagram also needs the status monitor at that
+    /// address to confirm its state.
     Ask,
-    /// Nothing: the address is believed.
+    /// Nothing: the source address suffices.
     Address,
 }
 
-/// Every table has a bound (I10).
+/// The bound of every table (I10); what exceeds it is refused with the matching `Refusal`.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
+    /// Rows of the client tracker.
     pub clients: usize,
+    /// Locks, shares and waiters in all.
     pub locks: usize,
+    /// Locks, shares and waiters of one host.
     pub locks_per_client: usize,
+    /// Locks on one file; separately, shares on one file.
     pub locks_per_file: usize,
+    /// Waiters on one file.
     pub waiters_per_file: usize,
     /// SM_MON registrations of one address.
     pub registrations_per_address: usize,
-    /// Requests held back for a probe or for the end of grace.
+    /// Requests parked for a probe or for the end of grace.
     pub parked: usize,
 }
 

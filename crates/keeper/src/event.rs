@@ -1,5 +1,5 @@
-//! What people want to hear of. Locks taken and given back are not here: the changes of a step say
-//! that already, and the hot path pays for nothing else.
+//! Events for operators. Taking and giving up locks emits none: the changes of a step show that
+//! already, and the hot path pays for nothing else.
 
 use std::net::IpAddr;
 
@@ -9,193 +9,137 @@ use crate::range::Range;
 use crate::request::Mode;
 use crate::step::Refusal;
 
+/// Something an operator may want to know. Events are informative: no decision depends on one.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "fields are named by their types")]
 pub enum Event {
-    Started {
-        epoch: Epoch,
-        clients: u64,
-        locks: u64,
-        exact: bool,
-    },
-    GraceStarted {
-        hosts: u64,
-    },
-    GraceEnded {
-        why: GraceEnd,
-    },
+    /// The server started, with what it recovered.
+    Started { epoch: Epoch, clients: u64, locks: u64, exact: bool },
+    /// A grace period began; `hosts` are expected to reclaim.
+    GraceStarted { hosts: u64 },
+    /// The grace period ended.
+    GraceEnded { why: GraceEnd },
+    /// The server stopped cleanly.
     Stopped,
-    Registered {
-        client: ClientId,
-    },
-    Unregistered {
-        client: ClientId,
-    },
-    /// A reboot was accepted, and this much was freed.
-    Rebooted {
-        client: ClientId,
-        to: Incarnation,
-        proof: Proof,
-        released: u64,
-    },
-    /// A notice was not accepted; it waits for a repeat or for an operator.
-    RebootPending {
-        client: ClientId,
-        to: Incarnation,
-        why: Doubt,
-    },
-    /// A notice that concerns nobody we know.
-    NoticeUnknown {
-        source: IpAddr,
-        name: Name,
-    },
-    /// Signs of a reboot without proof.
-    Suspect {
-        client: ClientId,
-        was: Incarnation,
-        is: Incarnation,
-    },
-    /// Not heard of in the whole recovery window.
-    Crashed {
-        client: ClientId,
-    },
-    /// Locks went that nobody gave back.
-    Released {
-        client: ClientId,
-        count: u64,
-        why: Release,
-    },
-    /// An operator took this one away.
-    ReleasedByHand {
-        client: ClientId,
-        id: LockId,
-        what: Taken,
-        by: Name,
-    },
-    /// A late packet of an incarnation that is gone.
-    Ghost {
-        client: ClientId,
-        incarnation: Incarnation,
-    },
-    /// A host has everything back that it held before we restarted.
-    Reclaimed {
-        client: ClientId,
-    },
-    ReclaimRefused {
-        client: ClientId,
-    },
-    Deadlock {
-        client: ClientId,
-    },
-    GrantUndone {
-        client: ClientId,
-        grant: GrantId,
-    },
+    /// A client is now monitored.
+    Registered { client: ClientId },
+    /// A monitored client was removed.
+    Unregistered { client: ClientId },
+    /// A reboot was accepted.
+    Rebooted { client: ClientId, to: Incarnation, proof: Proof, released: u64 },
+    /// A reboot report was not accepted; it waits for a repeat or an operator.
+    RebootPending { client: ClientId, to: Incarnation, why: Rejection },
+    /// A reboot report concerned no registered host.
+    NoticeUnknown { source: IpAddr, name: Name },
+    /// The host shows signs of a reboot, but no proof.
+    Suspect { client: ClientId, was: Incarnation, is: Incarnation },
+    /// The host was not heard in the whole recovery window.
+    Crashed { client: ClientId },
+    /// Locks or shares were released without their owner's request.
+    Released { client: ClientId, count: u64, why: Release },
+    /// An operator released a lock or share.
+    ReleasedByOperator { client: ClientId, id: LockId, what: ReleasedItem, by: Name },
+    /// A request of an incarnation that is gone was refused.
+    StaleRequest { client: ClientId, incarnation: Incarnation },
+    /// The host has reclaimed everything it held before the restart.
+    Reclaimed { client: ClientId },
+    /// A reclaim was denied.
+    ReclaimRefused { client: ClientId },
+    /// A request was refused because waiting would have closed a cycle.
+    Deadlock { client: ClientId },
+    /// The client denied a GRANTED callback; the grant was undone.
+    GrantUndone { client: ClientId, grant: GrantId },
     /// A waiter that does not answer was passed over; it keeps its place.
-    PassedOver {
-        client: ClientId,
-    },
-    NoticeSent {
-        notice: NoticeId,
-        client: ClientId,
-        attempt: u32,
-    },
-    NoticeAnswered {
-        notice: NoticeId,
-        client: ClientId,
-    },
-    NoticeFailed {
-        notice: NoticeId,
-        client: ClientId,
-    },
-    NoticeGivenUp {
-        notice: NoticeId,
-        client: ClientId,
-    },
-    Refused {
-        client: Option<ClientId>,
-        why: Refusal,
-    },
-    Fenced {
-        client: ClientId,
-        by: Name,
-    },
-    Unfenced {
-        client: ClientId,
-        by: Name,
-    },
-    /// An operator had our notice sent again.
-    Renotified {
-        client: ClientId,
-        by: Name,
-    },
-    /// An operator took a client off the list; what it was called, because it is gone.
-    Forgotten {
-        client: ClientId,
-        name: Name,
-        address: IpAddr,
-        by: Name,
-    },
+    PassedOver { client: ClientId },
+    /// An attempt to deliver a notice was started.
+    NoticeSent { notice: NoticeId, client: ClientId, attempt: u32 },
+    /// The peer answered the notice for the first time.
+    NoticeAnswered { notice: NoticeId, client: ClientId },
+    /// An attempt was not answered.
+    NoticeFailed { notice: NoticeId, client: ClientId },
+    /// The notice was never answered; no further attempt is made.
+    NoticeGivenUp { notice: NoticeId, client: ClientId },
+    /// A request was refused.
+    Refused { client: Option<ClientId>, why: Refusal },
+    /// An operator shut a host out.
+    Fenced { client: ClientId, by: Name },
+    /// An operator readmitted a host.
+    Unfenced { client: ClientId, by: Name },
+    /// An operator repeated the notice of the restart.
+    Renotified { client: ClientId, by: Name },
+    /// An operator unregistered a client; its name and address are included because its row is
+    /// gone.
+    Forgotten { client: ClientId, name: Name, address: IpAddr, by: Name },
 }
 
+/// Why grace ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GraceEnd {
-    /// Everybody has reclaimed everything, or was proven rebooted.
+    /// Every host has reclaimed everything or is proven rebooted.
     Complete,
+    /// The window is over.
     Deadline,
+    /// An operator, by name, ended it.
     Operator(Name),
 }
 
-/// Why a reboot was believed (R6.1, R6.2).
+/// Why a reboot was accepted (B3.8, B3.14).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// It held nothing: there was nothing to take away.
+    /// The host held nothing.
     NothingHeld,
     /// Its old connection was reset.
     Reset,
-    /// Its address sent the notice, and nothing shows that the old kernel lives.
+    /// The report came from its address, and nothing shows that the old kernel is alive.
     Notice,
     /// `stateless_clients`: a new connection after a reset.
     Stateless,
-    /// Its address sent the notice, and it reclaimed nothing of what it held before our restart,
-    /// in the time that it had.
+    /// The report came from its address, and it reclaimed nothing of what it held before the
+    /// restart in the time it had.
     Unreclaimed,
+    /// An operator, by name, confirmed it.
     Operator(Name),
 }
 
-/// Why a reboot was not believed.
+/// Why a reboot report was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doubt {
+pub enum Rejection {
     /// The old kernel answers.
     Alive,
-    /// The notice came from another address or speaks of the past, and only a reset would prove it.
+    /// The report came from another address or is older than what is recorded; only a reset would
+    /// prove it.
     Unproven,
-    /// Its connections are of this epoch: they may be the old kernel's or the new one's. A reclaim
-    /// would refute the notice; without one it is believed in time (R6.1).
+    /// Its connections are of this epoch and may belong to either kernel. A reclaim would refute
+    /// the report; without one it is accepted in time (B3.11).
     Unreclaimed,
-    /// `verify = "ask"`: its status monitor has not answered the notified state.
+    /// `verify = "ask"`: its status monitor has not confirmed the reported state.
     Unverified,
 }
 
-/// Why locks went that nobody gave back (I6).
+/// Why locks were released without their owner's request (I6).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Release {
+    /// FREE_ALL from the host.
     FreeAll,
-    /// Unconfirmed after the window, wanted by somebody, and its host fails a probe.
+    /// Unconfirmed after the window, wanted by another owner, and the host failed a probe.
     Unanswered,
-    /// `unreachable = "immediate"`.
+    /// `unreachable = "immediate"`: the host did not answer its notice.
     Unreachable,
-    /// Not reclaimed by a host that reported a reboot, and has taken other locks since.
+    /// Not reclaimed by a host that reported a reboot and has taken other locks since.
     Unreclaimed,
     /// Taken by a kernel that is proven gone, while a later one is not.
     OldKernel,
-    /// Recovered from a roster and not reclaimed.
+    /// Recovered from a roster and not reclaimed by the end of grace.
     RosterEnd,
+    /// An operator, by name, fenced the host.
     Operator(Name),
 }
 
-/// What an operator took away.
+/// What an operator released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum ReleasedItem {
+    /// A lock.
     Lock(Range, Mode),
+    /// A share.
     Share,
 }

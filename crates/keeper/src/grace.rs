@@ -1,5 +1,5 @@
-//! Recovery: what a restart knows of the locks before it, the grace period in which their owners
-//! reclaim them, and what becomes of those that nobody reclaims (R4).
+//! Recovery after a restart: the locks and shares recovered, the grace period in which their owners
+//! reclaim them, and what becomes of those never reclaimed.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -7,62 +7,64 @@ use std::time::Duration;
 
 use crate::bytes::FileKey;
 use crate::change::{Change, Exactness, Lock, Snapshot};
-use crate::clients::Tracked;
+use crate::clients::TrackedClient;
 use crate::config::{GraceMode, Unreachable};
 use crate::event::{Event, GraceEnd, Release};
 use crate::identity::{Caller, ClientId, Incarnation, LockId};
+use crate::interned::{FileId, OwnerId};
 use crate::keeper::Keeper;
+use crate::locking::NO_FILE;
 use crate::parking::Parked;
 use crate::range::Range;
-use crate::remembered::Remembered;
+use crate::remembered::RosterRecords;
 use crate::request::{LockRequest, Mode, OwnerName, ProbeAnswer};
-use crate::step::{Outcome, Reply, Tested};
-use crate::table::{FileId, Held, OwnerId, Terms};
+use crate::step::{Outcome, Reply, TestResult};
+use crate::table::{HeldLock, LockKind};
 use crate::time::Time;
 use crate::timer::Timer;
-use crate::waiters::Wish;
+use crate::waiters::WantedLock;
 use crate::window::Window;
 
-/// How long a request waits for the end of grace before it is told of it: a Linux client then
-/// sleeps for 5 s, and answers within its time-out of 10 s (R4.2).
+/// How long grace holds a request back before it is answered DENIED_GRACE_PERIOD. A Linux client
+/// then sleeps 5 s before it asks again; its call times out after 10 s (B4.9).
 const HELD_BACK_MAX: Duration = Duration::from_secs(4);
 
-/// Where a restart stands.
-pub struct Recovery {
+/// State of the recovery in this epoch.
+pub(crate) struct Recovery {
     pub in_grace: bool,
-    /// After it, unconfirmed locks are releasable.
+    /// Once it is over, unconfirmed locks are releasable.
     pub window: Window,
-    /// Locks and shares recovered and not reclaimed.
+    /// Locks and shares recovered and not yet reclaimed.
     pub unconfirmed: usize,
-    /// Those of them that grace waits for.
+    /// Those of them that grace waits for: the monitored ones.
     pub missing: usize,
-    /// A peer was heard in this epoch: our network works.
+    /// A peer was heard in this epoch, so the network works.
     pub heard: bool,
-    pub remembered: Remembered,
+    pub remembered: RosterRecords,
 }
 
 impl Recovery {
-    pub fn starting(window: Duration) -> Self {
+    pub(crate) fn starting(window: Duration) -> Self {
         Self {
             in_grace: false,
             window: Window::new(window),
             unconfirmed: 0,
             missing: 0,
             heard: false,
-            remembered: Remembered::default(),
+            remembered: RosterRecords::default(),
         }
     }
 
-    /// Whether a host may still have something to reclaim.
-    pub fn expects(&self, tracked: &Tracked, exactness: Exactness) -> bool {
+    /// Whether the host may still have something to reclaim.
+    pub(crate) fn expects(&self, tracked: &TrackedClient, exactness: Exactness) -> bool {
         let reclaims = match exactness {
             Exactness::Exact => tracked.unconfirmed > 0,
             Exactness::Roster => self.in_grace,
         };
-        reclaims && !self.window.is_over() && tracked.row.registrant.is_none()
+        reclaims && !self.window.has_ended() && tracked.row.registrant.is_none()
     }
 
-    pub fn count_unconfirmed(&mut self, tracked: &mut Tracked, monitored: bool) {
+    pub(crate) fn count_unconfirmed(&mut self, tracked: &mut TrackedClient, monitored: bool) {
         tracked.unconfirmed += 1;
         self.unconfirmed += 1;
         if monitored {
@@ -71,7 +73,7 @@ impl Recovery {
         }
     }
 
-    pub fn count_confirmed(&mut self, tracked: &mut Tracked, monitored: bool) {
+    pub(crate) fn count_confirmed(&mut self, tracked: &mut TrackedClient, monitored: bool) {
         tracked.unconfirmed -= 1;
         self.unconfirmed -= 1;
         if monitored {
@@ -82,14 +84,14 @@ impl Recovery {
 }
 
 impl Keeper {
-    /// The first step of an epoch.
+    /// Restores the saved state; the first step of an epoch.
     pub(crate) fn recover(&mut self, saved: Snapshot, now: Time) {
         let (clients, locks) = (saved.clients.len() as u64, saved.locks.len() as u64);
         for row in saved.clients.into_values() {
             self.clients.insert(row, now.mono);
         }
         for lock in saved.locks.into_values() {
-            if self.is_over(lock.owner.host, lock.incarnation, lock.id.0) {
+            if self.has_ended(lock.owner.host, lock.incarnation, lock.id.0) {
                 self.change(Change::LockGone(lock.id));
             } else if self.exactness == Exactness::Roster {
                 self.recovery.remembered.insert(lock);
@@ -98,7 +100,7 @@ impl Keeper {
             }
         }
         for share in saved.shares.into_values() {
-            if self.is_over(share.owner.host, share.incarnation, share.id.0) {
+            if self.has_ended(share.owner.host, share.incarnation, share.id.0) {
                 self.change(Change::ShareGone(share.id));
             } else if self.exactness == Exactness::Roster {
                 self.recovery.remembered.shares.insert(share.id, share);
@@ -109,8 +111,9 @@ impl Keeper {
         self.begin(clients, locks, now);
     }
 
-    /// Whether a record has nobody, or was ended by a reboot whose clean-up was cut short (R5.5).
-    fn is_over(&self, host: ClientId, incarnation: Incarnation, id: u64) -> bool {
+    /// Whether the record's host is gone, or the record was ended by a reboot whose sweep was cut
+    /// short (B3.18).
+    fn has_ended(&self, host: ClientId, incarnation: Incarnation, id: u64) -> bool {
         let row = self.clients.get(host).map(|tracked| &tracked.row);
         row.is_none_or(|row| row.reboot.is_some_and(|reboot| reboot.ended(incarnation, id)))
     }
@@ -135,16 +138,16 @@ impl Keeper {
         if clients > 0 {
             self.timers.set(Timer::Idle, now.mono);
         }
-        self.owe_restart_notices(now);
+        self.queue_restart_notices(now);
     }
 
     fn recover_lock(&mut self, lock: Lock, now: Time) {
-        let held = Held {
+        let held = HeldLock {
             id: lock.id,
             file: self.files.intern(&lock.file),
-            owner: self.number_owner(&lock.owner),
+            owner: self.intern_owner(&lock.owner),
             range: lock.range,
-            terms: Terms {
+            kind: LockKind {
                 mode: lock.mode,
                 incarnation: lock.incarnation,
                 monitored: lock.monitored,
@@ -152,52 +155,54 @@ impl Keeper {
             },
             since_ms: lock.since_ms,
         };
-        let Held { file, owner, range, terms, .. } = held;
-        let contradicts = self.table.conflict(file, owner, range, terms.mode).is_some();
+        let HeldLock { file, owner, range, kind, .. } = held;
+        let contradicts = self.table.conflict(file, owner, range, kind.mode).is_some();
         if contradicts || !self.table.insert(held) {
-            return self.distrust(lock, now);
+            return self.treat_as_roster(lock, now);
         }
         self.count_in(&held);
     }
 
-    /// Records that contradict each other cannot all be true, whatever the store says of itself:
-    /// they are a roster.
-    fn distrust(&mut self, lock: Lock, now: Time) {
+    /// Handles a record that contradicts another: the saved locks cannot all be true, whatever the
+    /// store says of itself, so all of them become a roster.
+    fn treat_as_roster(&mut self, lock: Lock, now: Time) {
         self.exactness = Exactness::Roster;
         self.recovery.remembered.insert(lock);
-        let held: Vec<Held> = self.table.after(LockId(0)).collect();
+        let held: Vec<HeldLock> = self.table.after(LockId(0)).collect();
         for held in held {
             let row = self.row_of(&held);
             self.recovery.remembered.insert(row);
             self.table.remove(held.id);
             self.count_out(&held, now);
-            self.tidy(held.owner, held.file);
+            self.touch(held.owner, held.file);
         }
     }
 
-    /// Whether a new request must wait for the end of grace (R4.2, R4.4). An owner that asks for
-    /// what it held is not new: its reply may have died in the crash.
-    pub(crate) fn grace_holds_back(&self, wish: Wish, owner_excepted: bool) -> bool {
+    /// Whether a new request must wait for the end of grace (B4.9, B4.10). With `owner_excepted`, an
+    /// owner may lock what it already held: its reply may have been lost in the crash.
+    pub(crate) fn grace_holds_back(&self, wanted: WantedLock, owner_excepted: bool) -> bool {
         if !self.recovery.in_grace {
             return false;
         }
         if self.exactness == Exactness::Roster {
             return true;
         }
-        if owner_excepted && self.table.owned(wish.owner, wish.file, wish.range).next().is_some() {
+        if owner_excepted
+            && self.table.owned(wanted.owner, wanted.file, wanted.range).next().is_some()
+        {
             return false;
         }
         match self.config.grace {
             GraceMode::Strict => true,
-            GraceMode::Instant => self.meets_unconfirmed(wish),
+            GraceMode::Instant => self.conflicts_with_unconfirmed(wanted),
         }
     }
 
-    fn meets_unconfirmed(&self, wish: Wish) -> bool {
+    fn conflicts_with_unconfirmed(&self, wanted: WantedLock) -> bool {
         let mut meets = false;
-        let Wish { owner, file, range, mode, .. } = wish;
+        let WantedLock { owner, file, range, mode, .. } = wanted;
         self.table.conflicts(file, owner, range, mode, &mut |held| {
-            meets = !held.terms.confirmed;
+            meets = !held.kind.confirmed;
             if meets { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         meets
@@ -205,7 +210,7 @@ impl Keeper {
 
     pub(crate) fn hold_back(&mut self, parked: Parked, now: Time) {
         if self.parking.len() >= self.config.limits.parked {
-            return self.tell_grace(parked);
+            return self.reply_grace(parked);
         }
         self.parking.hold_back(now.mono + HELD_BACK_MAX, parked);
         if !self.timers.is_set(Timer::HeldBack) {
@@ -214,77 +219,67 @@ impl Keeper {
     }
 
     pub(crate) fn answer_held_back(&mut self, now: Time) {
-        while let Some(parked) = self.parking.pop_held_back(Some(now.mono)) {
-            self.tell_grace(parked);
+        while let Some(parked) = self.parking.pop_held_back(now.mono) {
+            self.reply_grace(parked);
         }
         if let Some(next) = self.parking.first_deadline() {
             self.timers.set(Timer::HeldBack, next);
         }
     }
 
-    fn tell_grace(&mut self, parked: Parked) {
+    fn reply_grace(&mut self, parked: Parked) {
         match parked {
             Parked::Lock(request, _) => self.reply_lock(&request, Outcome::Grace),
             Parked::Share(request, _) => self.reply(request.id, Reply::Share(Outcome::Grace)),
-            Parked::Test(request) => self.reply(request.id, Reply::Test(Tested::Grace)),
-            Parked::Claim(_) | Parked::Waiter(..) => {}
+            Parked::Test(request) => self.reply(request.id, Reply::Test(TestResult::Grace)),
+            Parked::RebootReport(_) | Parked::Waiter(..) => {}
         }
     }
 
-    /// "I held this before you restarted" (R3.6).
+    /// A LOCK with `reclaim` set (B4.12).
     pub(crate) fn reclaim_lock(&mut self, request: LockRequest, host: Option<ClientId>, now: Time) {
         self.note_reclaim(host, now);
-        let (owner, file) = self.numbers(&request.caller, &request.owner, &request.file);
+        let (owner, file) = self.ids_of(&request.caller, &request.owner, &request.file);
         if let Some(file) = file
             && self.owner_holds(owner, file, request.range, request.mode)
         {
-            if self.splits(owner, file, request.range)
+            if self.would_split(owner, file, request.range)
                 && let Err(why) = self.has_room_to_split(owner, file)
             {
                 return self.refuse_lock(&request, host, why);
             }
-            let settled = self.settle_grants(owner, file, request.range);
+            let closed = self.close_grants(owner, file, request.range);
             let before = self.unconfirmed_of(host);
             self.confirm_owned(owner, file, request.range, now);
-            self.tell_reclaimed(host, before);
-            self.finish_and_wake(file, settled, Some(request.range), now);
-            self.reply_lock(&request, Outcome::Granted);
-            return self.end_grace_if_complete(now);
+            self.announce_reclaimed(host, before);
+            self.finish_grants(closed, Some(request.range), now);
+            return self.reply_lock(&request, Outcome::Granted);
         }
         if !self.recovery.in_grace {
             return self.reply_lock(&request, Outcome::Grace);
         }
         let known = host.filter(|host| self.may_reclaim(*host));
-        let wish = Wish {
-            owner,
-            file: file.unwrap_or(crate::locking::NO_FILE),
-            range: request.range,
-            mode: request.mode,
-            place: None,
-        };
-        match known {
-            Some(host)
-                if self.exactness == Exactness::Roster
-                    && self.table.conflict(wish.file, owner, wish.range, wish.mode).is_none() =>
-            {
-                self.reclaim_from_roster(request, host, wish, now);
-            }
-            _ => {
-                if let Some(client) = host {
-                    self.event(Event::ReclaimRefused { client });
-                }
-                // A request that waits is never told "denied".
-                let outcome = if request.wait { Outcome::Grace } else { Outcome::Denied };
-                self.reply_lock(&request, outcome);
-            }
+        let file = file.unwrap_or(NO_FILE);
+        let conflict = self.table.conflict(file, owner, request.range, request.mode);
+        if let Some(host) = known
+            && self.exactness == Exactness::Roster
+            && conflict.is_none()
+        {
+            return self.reclaim_from_roster(request, host, self.table.file_len(file), now);
         }
+        if let Some(client) = host {
+            self.event(Event::ReclaimRefused { client });
+        }
+        // A request that waits is never answered DENIED.
+        let outcome = if request.wait { Outcome::Grace } else { Outcome::Denied };
+        self.reply_lock(&request, outcome);
     }
 
     pub(crate) fn unconfirmed_of(&self, host: Option<ClientId>) -> usize {
         host.and_then(|host| self.clients.get(host)).map_or(0, |tracked| tracked.unconfirmed)
     }
 
-    /// A host reclaims: it is the kernel that took what it held, whatever becomes of this.
+    /// A reclaim proves, whatever its outcome, that the kernel that took the locks is alive.
     pub(crate) fn note_reclaim(&mut self, host: Option<ClientId>, now: Time) {
         if let Some(tracked) = host.and_then(|host| self.clients.get_mut(host)) {
             tracked.reclaimed = Some(now.mono);
@@ -292,8 +287,8 @@ impl Keeper {
         }
     }
 
-    /// Says so once a host has nothing left to reclaim; `before` is how much it had.
-    pub(crate) fn tell_reclaimed(&mut self, host: Option<ClientId>, before: usize) {
+    /// Emits `Reclaimed` if the host had `before` unconfirmed entries and has none left.
+    pub(crate) fn announce_reclaimed(&mut self, host: Option<ClientId>, before: usize) {
         if let Some(client) = host
             && before > 0
             && self.unconfirmed_of(host) == 0
@@ -302,30 +297,30 @@ impl Keeper {
         }
     }
 
-    /// I5: only hosts that were known before this epoch.
+    /// I5: only hosts registered before this epoch may reclaim.
     pub(crate) fn may_reclaim(&self, host: ClientId) -> bool {
         self.clients
             .get(host)
             .is_some_and(|tracked| tracked.row.monitored && tracked.row.epoch < self.epoch)
     }
 
-    /// The owner knows of what it has in a range. A reclaim weakens nothing (I6): a client that
+    /// Confirms what the owner holds in a range. A reclaim weakens nothing (I6): a client that
     /// reclaims less than is recorded has an upgrade under way, and its grant may still reach it.
     fn confirm_owned(&mut self, owner: OwnerId, file: FileId, range: Range, now: Time) {
-        // What lies wholly in the range is confirmed where it is: nothing need be written.
+        // Locks wholly inside the range are confirmed in place, without a change to store.
         for mode in [Mode::Shared, Mode::Exclusive] {
             self.confirm_unchanged(owner, file, range, mode);
         }
-        let own: Vec<Held> = self.table.owned(owner, file, range).collect();
+        let own: Vec<HeldLock> = self.table.owned(owner, file, range).collect();
         for held in own {
             if let Some(part) = held.range.overlap(range) {
-                let terms = Terms { confirmed: true, ..held.terms };
-                self.grant(file, owner, part, terms, now);
+                let kind = LockKind { confirmed: true, ..held.kind };
+                self.insert_lock(file, owner, part, kind, now);
             }
         }
     }
 
-    /// Confirms the locks that lie wholly in the range and have this mode already.
+    /// Confirms, in place, the locks of this mode that lie wholly inside the range.
     pub(crate) fn confirm_unchanged(
         &mut self,
         owner: OwnerId,
@@ -335,40 +330,45 @@ impl Keeper {
     ) {
         let own = self.table.owned(owner, file, range);
         let unchanged = own.filter(|held| {
-            !held.terms.confirmed && held.terms.mode == mode && range.covers(held.range)
+            !held.kind.confirmed && held.kind.mode == mode && range.covers(held.range)
         });
-        let unchanged: Vec<Held> = unchanged.collect();
+        let unchanged: Vec<HeldLock> = unchanged.collect();
         for held in unchanged {
             self.table.confirm(held.id);
             if let Some(tracked) = self.clients.get_mut(self.owners.host(owner)) {
-                self.recovery.count_confirmed(tracked, held.terms.monitored);
+                self.recovery.count_confirmed(tracked, held.kind.monitored);
             }
         }
     }
 
-    fn reclaim_from_roster(&mut self, request: LockRequest, host: ClientId, wish: Wish, now: Time) {
-        // A reclaim carries no state: it is of the incarnation that we knew.
-        let terms = Terms {
+    fn reclaim_from_roster(
+        &mut self,
+        request: LockRequest,
+        host: ClientId,
+        on_file: usize,
+        now: Time,
+    ) {
+        // A reclaim carries no state; the recorded incarnation applies.
+        let kind = LockKind {
             mode: request.mode,
             incarnation: self.clients.incarnation(host),
             monitored: request.monitored,
             confirmed: true,
         };
-        // It may have had more than the limit, by giving back in pieces.
-        let room = self.has_entry(Some(host), self.table.file_len(wish.file), 2);
-        match room.and_then(|()| self.admit(&request, Some(host), now)) {
+        // Earlier partial unlocks may have left the host above its limit.
+        let room = self.has_entry(Some(host), on_file, 2);
+        match room.and_then(|()| self.register_and_intern(&request, Some(host), now)) {
             Ok((owner, file)) => {
                 let LockRequest { caller, owner: name, file: key, range, .. } = &request;
                 self.unlock_remembered(caller, name, key, *range);
-                self.grant(file, owner, *range, terms, now);
-                self.tidy(owner, file);
+                self.insert_lock(file, owner, *range, kind, now);
                 self.reply_lock(&request, Outcome::Granted);
             }
             Err(refusal) => self.refuse_lock(&request, Some(host), refusal),
         }
     }
 
-    /// An owner gave up or took anew what a roster remembers of it.
+    /// Drops roster records that the owner has unlocked or locked anew.
     pub(crate) fn unlock_remembered(
         &mut self,
         caller: &Caller,
@@ -386,30 +386,23 @@ impl Keeper {
         }
     }
 
-    /// With an exact store, grace need not last longer than the last reclaim (R4.3).
-    pub(crate) fn end_grace_if_complete(&mut self, now: Time) {
+    /// With an exact store, grace ends with the last reclaim (B4.11).
+    pub(crate) fn end_grace_if_complete(&mut self) {
         let complete = self.recovery.in_grace
             && self.exactness == Exactness::Exact
             && self.recovery.missing == 0;
         if complete {
-            self.end_grace(GraceEnd::Complete, now);
+            self.end_grace(GraceEnd::Complete);
         }
     }
 
-    pub(crate) fn end_grace(&mut self, why: GraceEnd, now: Time) {
+    pub(crate) fn end_grace(&mut self, why: GraceEnd) {
         self.recovery.in_grace = false;
         self.change(Change::GraceEnded);
         self.event(Event::GraceEnded { why });
         self.forget_remembered();
         self.timers.stop(Timer::HeldBack);
-        while let Some(parked) = self.parking.pop_held_back(None) {
-            match parked {
-                Parked::Lock(request, asked) => self.decide_lock(request, asked, now),
-                Parked::Share(request, asked) => self.decide_share(request, asked, now),
-                Parked::Test(request) => self.decide_test(request, now),
-                Parked::Claim(_) | Parked::Waiter(..) => {}
-            }
-        }
+        self.parking.resume_held_back();
     }
 
     fn forget_remembered(&mut self) {
@@ -428,28 +421,28 @@ impl Keeper {
         }
     }
 
-    /// Whether unconfirmed locks may go to somebody else, once their host fails a probe (R4.5).
+    /// Whether unconfirmed locks may be released once their host fails a probe (B4.15).
     pub(crate) fn may_release(&self) -> bool {
         !self.recovery.in_grace
-            && self.recovery.window.is_over()
+            && self.recovery.window.has_ended()
             && self.config.unreachable != Unreachable::Retain
     }
 
-    /// What a probe said of a host whose unconfirmed locks somebody wants.
+    /// Uses the answer of a probe of a host whose unconfirmed locks are wanted by another owner.
     pub(crate) fn judge_holder(
         &mut self,
         holder: ClientId,
-        wish: Wish,
+        wanted: WantedLock,
         answer: ProbeAnswer,
         now: Time,
     ) {
         if answer == ProbeAnswer::Alive || !self.may_release() {
             return;
         }
-        let Wish { owner, file, range, mode, .. } = wish;
+        let WantedLock { owner, file, range, mode, .. } = wanted;
         let mut lost = Vec::new();
         self.table.conflicts(file, owner, range, mode, &mut |held| {
-            if !held.terms.confirmed && self.owners.host(held.owner) == holder {
+            if !held.kind.confirmed && self.owners.host(held.owner) == holder {
                 lost.push(*held);
             }
             ControlFlow::Continue(())
@@ -457,8 +450,8 @@ impl Keeper {
         self.drop_locks(holder, lost, Release::Unanswered, now);
     }
 
-    /// `unreachable = "immediate"`: the first failed notice is enough, unless the host has shown
-    /// itself in another way, or nobody has.
+    /// `unreachable = "immediate"`: releases unconfirmed locks after the first failed notice,
+    /// unless the host was heard in this epoch or no peer was.
     pub(crate) fn release_unreached(&mut self, client: ClientId, now: Time) {
         let Some(tracked) = self.clients.get(client) else { return };
         let applies = self.config.unreachable == Unreachable::Immediate
@@ -471,10 +464,9 @@ impl Keeper {
         let owners: Vec<_> = tracked.owners.iter().copied().collect();
         let mut lost = Vec::new();
         for owner in owners {
-            lost.extend(self.table.of_owner(owner).filter(|held| !held.terms.confirmed));
+            lost.extend(self.table.of_owner(owner).filter(|held| !held.kind.confirmed));
         }
         self.drop_locks(client, lost, Release::Unreachable, now);
         self.drop_unconfirmed_shares(client, Release::Unreachable, now);
-        self.end_grace_if_complete(now);
     }
 }

@@ -1,5 +1,5 @@
-//! What happens when a range becomes free: the first waiter gets it, and is told until it answers
-//! (R3.3). An unanswered callback is a held lock (I9).
+//! Grants: a freed range goes to its first waiter, and a callback repeats until the waiter answers
+//! (B2.11). An unanswered callback is a held lock (I9).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,59 +7,58 @@ use std::time::Duration;
 use crate::bytes::Handle;
 use crate::event::Event;
 use crate::identity::{ClientId, GrantId, Incarnation};
+use crate::interned::{FileId, OwnerId};
 use crate::keeper::Keeper;
 use crate::locking::Obstacle;
-use crate::parking::{About, Asked, Parked};
+use crate::parking::{Parked, ProbeHistory, ProbeSubject};
 use crate::range::Range;
 use crate::request::{Form, GrantAnswer, Mode, ProbeAnswer, Question};
 use crate::step::{Grant, Message};
-use crate::table::{FileId, OwnerId, Terms};
+use crate::table::LockKind;
 use crate::time::Time;
-use crate::timer::Timer;
-use crate::waiters::{Waiter, WaiterId, Wish};
+use crate::timer::{RETRY_MAX, Timer, back_off};
+use crate::waiters::{Waiter, WaiterId, WantedLock};
 
-/// A waiter that asked within this time is there; a Linux client asks every 30 s.
-const FRESH: Duration = Duration::from_secs(45);
-const RETRY_FIRST: Duration = Duration::from_secs(2);
-const RETRY_MAX: Duration = Duration::from_secs(60);
+/// A waiter that polled within this time is present; a Linux client polls every 30 s.
+const POLL_FRESH: Duration = Duration::from_secs(45);
 
 /// A callback that has not been answered.
-pub struct OpenGrant {
+pub(crate) struct OpenGrant {
     pub owner: OwnerId,
     pub file: FileId,
     pub range: Range,
-    pub terms: Terms,
-    /// What the owner had in the range before, for the case that it says "I do not want it".
-    pub before: Vec<(Range, Terms)>,
+    pub kind: LockKind,
+    /// What the owner held in the range before, restored if it denies the grant.
+    pub before: Vec<(Range, LockKind)>,
     pub handle: Handle,
     pub form: Form,
     pub attempt: u32,
     pub since: Duration,
     /// The step in which it was last sent.
     pub step: u64,
-    /// The last attempt has not been reported on.
+    /// The last attempt has no result yet.
     pub in_flight: bool,
-    /// An attempt was not answered: the peer may have taken the lock and lost only its answer.
+    /// An attempt was not answered: the peer may have taken the lock although its answer was lost.
     pub maybe_taken: bool,
 }
 
 impl OpenGrant {
-    /// A weaker lock was granted over a stronger one. The stronger stays until the owner has
-    /// accepted: only so can it be given back.
+    /// Whether it grants a weaker lock over a stronger one. The stronger lock stays until the owner
+    /// accepts, so that a denial can restore it.
     fn weakens(&self) -> bool {
-        self.before.iter().any(|(_, terms)| terms.mode > self.terms.mode)
+        self.before.iter().any(|(_, kind)| kind.mode > self.kind.mode)
     }
 }
 
 /// What became of a waiter whose turn had come.
-enum Turn {
-    Taken,
-    Asked,
+enum TurnOutcome {
+    Granted,
+    Probing,
     PassedOver,
 }
 
 #[derive(Default)]
-pub struct Grants {
+pub(crate) struct Grants {
     open: BTreeMap<GrantId, OpenGrant>,
     by_owner: BTreeSet<(OwnerId, GrantId)>,
 }
@@ -76,7 +75,7 @@ impl Grants {
         Some(grant)
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.open.len()
     }
 
@@ -93,11 +92,10 @@ impl Grants {
 }
 
 impl Keeper {
-    /// The peer's answer to a `Message::Grant`. A late one, to a callback that is no longer open,
-    /// changes nothing.
-    pub fn handle_granted(&mut self, grant: GrantId, answer: GrantAnswer, now: Time) {
+    /// Ignores an answer to a callback that is no longer open.
+    pub(crate) fn use_grant_answer(&mut self, grant: GrantId, answer: GrantAnswer, now: Time) {
         let Some(open) = self.grants.open.get_mut(&grant) else { return };
-        let (owner, file) = (open.owner, open.file);
+        let owner = open.owner;
         let retry = now.mono + back_off(open.attempt);
         open.in_flight = false;
         match answer {
@@ -108,11 +106,9 @@ impl Keeper {
             }
             GrantAnswer::Accepted => self.accept_grant(grant, now),
             GrantAnswer::Denied if !open.maybe_taken => self.undo_grant(grant, now),
-            GrantAnswer::Denied => self.leave_grant(grant, now),
+            GrantAnswer::Denied => self.leave_grant(grant),
         }
         self.hear_client(self.owners.host(owner), now);
-        self.tidy(owner, file);
-        self.end_grace_if_complete(now);
     }
 
     pub(crate) fn resend_grant(&mut self, grant: GrantId, now: Time) {
@@ -124,39 +120,39 @@ impl Keeper {
         }
     }
 
-    /// Something in `freed` may be free now: grants what waits for it, first come first served.
+    /// Grants the waiters of `freed` whose obstacles are gone, in order of arrival.
     pub(crate) fn wake(&mut self, file: FileId, mut freed: Range, now: Time) {
         let (mut at, mut closed_by) = (0, None);
-        while let Some(&id) = self.files.file(file).queue.get(at) {
+        while let Some(&id) = self.files[file].waiters.get(at) {
             let Some(waiter) = self.waiters.get(id) else { break };
             let Waiter { owner, range, mode, passed_over, .. } = *waiter;
             at += 1;
             if passed_over || !range.overlaps(freed) {
                 continue;
             }
-            // Behind an exclusive claim on all of it only two can be served: who made the claim,
-            // and who holds something that the claim waits for.
+            // Behind an exclusive waiter for the whole range only two owners can be served: its
+            // own, and one that holds a lock it waits for.
             if closed_by.is_some_and(|by| by != owner) && self.table.owner_len(owner) == 0 {
                 continue;
             }
-            let wish = Wish { owner, file, range, mode, place: Some(id) };
-            match self.obstacle(wish, true, &Asked::default()) {
-                // What its owner has not answered yet comes first.
+            let wanted = WantedLock { owner, file, range, mode, waiter: Some(id) };
+            match self.obstacle(wanted, true, &ProbeHistory::default()) {
+                // The owner's open callback on this range must be answered first.
                 None if self.grants.on(owner, file, range).is_some() => {}
                 None => match self.turn_of(id, now) {
-                    Turn::Taken => {
+                    TurnOutcome::Granted => {
                         at -= 1;
                         self.grant_waiter(id, now);
                     }
-                    // It is in nobody's way any more, wherever it wanted to be.
-                    Turn::PassedOver => {
+                    // Its whole range is now open to the waiters behind it.
+                    TurnOutcome::PassedOver => {
                         freed = freed.hull(range);
                         continue;
                     }
-                    Turn::Asked => {}
+                    TurnOutcome::Probing => {}
                 },
                 Some(Obstacle::Releasable(holder)) => {
-                    self.ask_for_waiter(holder, id, About::Holder, now);
+                    self.ask_for_waiter(holder, id, ProbeSubject::Holder, now);
                 }
                 Some(Obstacle::Firm) => {}
             }
@@ -166,37 +162,29 @@ impl Keeper {
         }
     }
 
-    fn ask_for_waiter(&mut self, host: ClientId, waiter: WaiterId, about: About, now: Time) {
-        if !self.parking.is_asking(host, waiter) {
+    fn ask_for_waiter(&mut self, host: ClientId, waiter: WaiterId, about: ProbeSubject, now: Time) {
+        if !self.parking.is_asking(host, waiter, about) {
             self.ask(host, Question::Reachable, Parked::Waiter(waiter, about), now);
         }
     }
 
-    /// Locks have become releasable: whoever waits for one may have it asked for.
-    pub(crate) fn wake_everywhere(&mut self, now: Time) {
-        let files: BTreeSet<FileId> = self.waiters.iter().map(|(_, waiter)| waiter.file).collect();
-        for file in files {
-            self.wake(file, Range::ALL, now);
-        }
-    }
-
-    /// Whether a waiter whose turn has come is there to take it. If that is not known, it is asked;
-    /// meanwhile it is in the way of those behind it, as before.
-    fn turn_of(&mut self, id: WaiterId, now: Time) -> Turn {
-        let Some(waiter) = self.waiters.get(id) else { return Turn::PassedOver };
+    /// Whether a waiter whose turn has come is present to take it. If that is unknown its host is
+    /// probed; meanwhile it still blocks the waiters behind it.
+    fn turn_of(&mut self, id: WaiterId, now: Time) -> TurnOutcome {
+        let Some(waiter) = self.waiters.get(id) else { return TurnOutcome::PassedOver };
         let host = self.owners.host(waiter.owner);
         let recorded = self.clients.incarnation(host);
         let known = waiter.incarnation.is_known() && recorded.is_known();
         if known && waiter.incarnation != recorded {
-            // I7: whoever asked then may be gone; whoever is there now will ask again.
+            // I7: the kernel that asked may be gone; the present one will ask again.
             self.pass_over(id);
-            return Turn::PassedOver;
+            return TurnOutcome::PassedOver;
         }
-        if now.mono.saturating_sub(waiter.polled) <= FRESH {
-            return Turn::Taken;
+        if now.mono.saturating_sub(waiter.polled) <= POLL_FRESH {
+            return TurnOutcome::Granted;
         }
-        self.ask_for_waiter(host, id, About::Waiter, now);
-        Turn::Asked
+        self.ask_for_waiter(host, id, ProbeSubject::Waiter, now);
+        TurnOutcome::Probing
     }
 
     fn pass_over(&mut self, id: WaiterId) {
@@ -207,7 +195,7 @@ impl Keeper {
         }
     }
 
-    /// What a probe said of a waiter whose turn it is.
+    /// Uses the answer of a probe of a waiter's host; `None` counts as absent.
     pub(crate) fn judge_waiter(&mut self, id: WaiterId, answer: Option<ProbeAnswer>, now: Time) {
         let Some(waiter) = self.waiters.get_mut(id) else { return };
         let (file, range) = (waiter.file, waiter.range);
@@ -215,27 +203,27 @@ impl Keeper {
             Some(ProbeAnswer::Alive) => waiter.polled = now.mono,
             _ => self.pass_over(id),
         }
-        self.wake(file, range, now);
+        self.free(file, range);
     }
 
-    /// Gives a waiter its lock, and begins to tell it so.
+    /// Turns a waiter into a lock and opens its callback.
     fn grant_waiter(&mut self, id: WaiterId, now: Time) {
-        let Some(waiter) = self.forget_waiter(id, now) else { return };
+        let Some(waiter) = self.remove_waiter(id, now) else { return };
         let Waiter {
             file, owner, range, mode, incarnation, monitored, handle, form, since, ..
         } = waiter;
-        let terms = Terms { mode, incarnation, monitored, confirmed: true };
+        let kind = LockKind { mode, incarnation, monitored, confirmed: true };
         let before = self.table.owned(owner, file, range);
-        let before: Vec<(Range, Terms)> = before
+        let before: Vec<(Range, LockKind)> = before
             .filter_map(|held| {
-                Some((held.range.overlap(range)?, Terms { confirmed: true, ..held.terms }))
+                Some((held.range.overlap(range)?, LockKind { confirmed: true, ..held.kind }))
             })
             .collect();
         let open = OpenGrant {
             owner,
             file,
             range,
-            terms,
+            kind,
             before,
             handle,
             form,
@@ -249,14 +237,14 @@ impl Keeper {
         for (stronger, held) in open.before.iter().filter(|(_, held)| held.mode > mode) {
             let Some((below, above)) = rest.map(|rest| rest.without(*stronger)) else { break };
             if let Some(below) = below {
-                self.grant_quietly(file, owner, below, terms, now);
+                self.insert_lock(file, owner, below, kind, now);
             }
-            // Who asks for a lock in this epoch knows of the one it had.
-            self.grant_quietly(file, owner, *stronger, *held, now);
+            // A request in this epoch proves that the owner knows of its earlier lock.
+            self.insert_lock(file, owner, *stronger, *held, now);
             rest = above;
         }
         if let Some(rest) = rest {
-            self.grant_quietly(file, owner, rest, terms, now);
+            self.insert_lock(file, owner, rest, kind, now);
         }
         let grant = GrantId(self.ids.take());
         self.grants.insert(grant, open);
@@ -265,7 +253,7 @@ impl Keeper {
 
     fn send_grant(&mut self, id: GrantId, now: Time) {
         let Some(open) = self.grants.open.get(&id) else { return };
-        let owner = self.owners.owner(open.owner).clone();
+        let owner = self.owners.key(open.owner).clone();
         let Some(tracked) = self.clients.get(owner.host) else { return };
         let grant = Grant {
             id,
@@ -274,64 +262,66 @@ impl Keeper {
             name: tracked.row.name.clone(),
             handle: open.handle.clone(),
             range: open.range,
-            mode: open.terms.mode,
+            mode: open.kind.mode,
             form: open.form,
             attempt: open.attempt,
             since: open.since,
         };
-        // In case the answer itself gets lost on its way to us.
+        // Covers the loss of the attempt's result.
         self.timers.set(Timer::Grant(id), now.mono + RETRY_MAX);
         self.step.messages.push(Message::Grant(grant));
     }
 
-    /// A host is found to have rebooted to `to`: what a callback to that incarnation had left in
-    /// the hands of an earlier one is now the callback's.
+    /// After a reboot to `to`: what open callbacks to that incarnation had left to an earlier one
+    /// now belongs to the callback's lock.
     pub(crate) fn inherit_grants(&mut self, host: ClientId, to: Incarnation, now: Time) {
         let owners = &self.owners;
-        let of_host =
-            self.grants.open.iter_mut().filter(|(_, open)| {
-                owners.host(open.owner) == host && open.terms.incarnation == to
-            });
+        let of_host = self
+            .grants
+            .open
+            .iter_mut()
+            .filter(|(_, open)| owners.host(open.owner) == host && open.kind.incarnation == to);
         let mut inherited = Vec::new();
         for (_, open) in of_host {
-            let old = open.before.extract_if(.., |(_, terms)| terms.incarnation != to);
-            inherited.extend(old.map(|(range, _)| (open.file, open.owner, range, open.terms)));
+            let old = open.before.extract_if(.., |(_, kind)| kind.incarnation != to);
+            inherited.extend(old.map(|(range, _)| (open.file, open.owner, range, open.kind)));
         }
-        for (file, owner, range, terms) in inherited {
-            self.grant(file, owner, range, terms, now);
+        for (file, owner, range, kind) in inherited {
+            self.insert_lock(file, owner, range, kind, now);
         }
     }
 
-    /// The owner knows that the lock is its own: what it had before is history.
+    /// The owner has taken the lock; what it held before is void.
     fn accept_grant(&mut self, id: GrantId, now: Time) {
         let Some(open) = self.close_grant(id) else { return };
-        self.finish_and_wake(open.file, vec![open], None, now);
+        self.finish_grants(vec![open], None, now);
     }
 
-    /// A client that took the lock, and whose answer was lost, denies the next attempt: it waits no
-    /// more. It may be using the new lock or the old one (I9), so it keeps both; it gives back what
+    /// A client that took the lock and whose answer was lost denies the next attempt, because it no
+    /// longer waits. It may use the new lock or the old one (I9), so it keeps both and unlocks what
     /// it does not use.
-    fn leave_grant(&mut self, id: GrantId, now: Time) {
-        let Some(open) = self.close_grant(id) else { return };
-        self.wake(open.file, open.range, now);
+    fn leave_grant(&mut self, id: GrantId) {
+        if let Some(open) = self.close_grant(id) {
+            self.free(open.file, open.range);
+        }
     }
 
-    /// The owner does not want it: back to what it had (I6: nothing else goes).
+    /// Restores what the owner held before (I6: nothing else is released).
     fn undo_grant(&mut self, id: GrantId, now: Time) {
         let Some(open) = self.close_grant(id) else { return };
         let client = self.owners.host(open.owner);
         self.event(Event::GrantUndone { client, grant: id });
-        self.release_quietly(open.file, open.owner, open.range, now);
-        for (range, terms) in open.before {
-            self.grant_quietly(open.file, open.owner, range, terms, now);
+        self.release(open.file, open.owner, open.range, now);
+        for (range, kind) in open.before {
+            self.insert_lock(open.file, open.owner, range, kind, now);
         }
-        self.wake(open.file, open.range, now);
+        self.free(open.file, open.range);
     }
 
     fn close_grant(&mut self, id: GrantId) -> Option<OpenGrant> {
         self.timers.stop(Timer::Grant(id));
         let open = self.grants.remove(id)?;
-        // A callback that has not even left must not overtake what closed it.
+        // A callback that has not been sent yet must not follow what closed it.
         if open.step == self.steps {
             let not_it = |message: &Message| !matches!(message, Message::Grant(g) if g.id == id);
             self.step.messages.retain(not_it);
@@ -339,50 +329,30 @@ impl Keeper {
         Some(open)
     }
 
-    /// The owner acts on the range itself, so it knows: callbacks there are over.
-    pub(crate) fn close_grants(&mut self, owner: OwnerId, file: FileId, range: Range, now: Time) {
-        while let Some(grant) = self.grants.on(owner, file, range) {
-            self.accept_grant(grant, now);
-        }
-    }
-
-    /// The same for an owner that is about to get the range anew: nothing may become free before
-    /// it has it. `finish_settled` does the rest.
-    pub(crate) fn settle_grants(
+    /// Closes the callbacks on a range in which the owner itself acts. The caller passes them to
+    /// `finish_grants` once the owner has what it asked for: nothing may become free before that.
+    pub(crate) fn close_grants(
         &mut self,
         owner: OwnerId,
         file: FileId,
         range: Range,
     ) -> Vec<OpenGrant> {
-        let mut settled = Vec::new();
+        let mut closed = Vec::new();
         while let Some(grant) = self.grants.on(owner, file, range) {
-            settled.extend(self.close_grant(grant));
+            closed.extend(self.close_grant(grant));
         }
-        settled
+        closed
     }
 
-    pub(crate) fn finish_and_wake(
+    /// Weakens, outside `except`, what closed callbacks had kept strong, and frees their ranges for
+    /// waiters of that range or of the callback's end.
+    pub(crate) fn finish_grants(
         &mut self,
-        file: FileId,
-        settled: Vec<OpenGrant>,
+        closed: Vec<OpenGrant>,
         except: Option<Range>,
         now: Time,
     ) {
-        if let Some(freed) = self.finish_settled(settled, except, now) {
-            self.wake(file, freed, now);
-        }
-    }
-
-    /// Weakens, outside `except`, what settled callbacks had left strong; says where somebody may
-    /// have been waiting for that, or for the callback to be over.
-    pub(crate) fn finish_settled(
-        &mut self,
-        settled: Vec<OpenGrant>,
-        except: Option<Range>,
-        now: Time,
-    ) -> Option<Range> {
-        let mut freed: Option<Range> = None;
-        for open in settled {
+        for open in closed {
             let waits = self.waiters.of_owner_on(open.owner, open.file).next().is_some();
             if open.weakens() {
                 let parts = match except {
@@ -390,34 +360,33 @@ impl Keeper {
                     Some(except) => open.range.without(except),
                 };
                 for part in [parts.0, parts.1].into_iter().flatten() {
-                    self.grant_quietly(open.file, open.owner, part, open.terms, now);
+                    self.insert_lock(open.file, open.owner, part, open.kind, now);
                 }
             } else if !waits {
                 continue;
             }
-            freed = Some(freed.map_or(open.range, |freed| freed.hull(open.range)));
+            self.free(open.file, open.range);
         }
-        freed
     }
 
-    /// The lock under a callback was taken away by somebody else: nothing is left to accept.
+    /// Closes callbacks whose lock was taken away.
     pub(crate) fn forget_grants(&mut self, owner: OwnerId, file: FileId, range: Range) {
         while let Some(grant) = self.grants.on(owner, file, range) {
             self.close_grant(grant);
         }
     }
 
-    /// Takes a waiter out of its queue, and lets those pass whom it kept waiting.
-    pub(crate) fn stop_waiting(&mut self, id: WaiterId, now: Time) {
-        if let Some(waiter) = self.forget_waiter(id, now) {
-            self.wake(waiter.file, waiter.range, now);
+    /// Removes a waiter and frees its range for the waiters behind it.
+    pub(crate) fn cancel_waiter(&mut self, id: WaiterId, now: Time) {
+        if let Some(waiter) = self.remove_waiter(id, now) {
+            self.free(waiter.file, waiter.range);
         }
     }
 
-    pub(crate) fn line_up(&mut self, waiter: Waiter) {
+    pub(crate) fn enqueue_waiter(&mut self, waiter: Waiter) {
         let id = WaiterId(self.ids.take());
-        self.owners.add_use(waiter.owner);
-        self.files.file_mut(waiter.file).queue.push(id);
+        self.owners[waiter.owner] += 1;
+        self.files[waiter.file].waiters.push(id);
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
             tracked.waiting += 1;
             tracked.count_taken(waiter.incarnation);
@@ -425,20 +394,17 @@ impl Keeper {
         self.waiters.insert(id, waiter);
     }
 
-    pub(crate) fn forget_waiter(&mut self, id: WaiterId, now: Time) -> Option<Waiter> {
+    pub(crate) fn remove_waiter(&mut self, id: WaiterId, now: Time) -> Option<Waiter> {
         let waiter = self.waiters.remove(id)?;
-        self.parking.forget_waiter(id);
-        self.files.file_mut(waiter.file).queue.retain(|other| *other != id);
-        self.owners.end_use(waiter.owner);
+        self.parking.remove_waiter(id);
+        self.files[waiter.file].waiters.retain(|other| *other != id);
+        self.owners[waiter.owner] -= 1;
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
             tracked.waiting -= 1;
             tracked.count_given_back(waiter.incarnation);
             tracked.idle_since = now.mono;
         }
+        self.touch(waiter.owner, waiter.file);
         Some(waiter)
     }
-}
-
-fn back_off(attempt: u32) -> Duration {
-    RETRY_FIRST.saturating_mul(1 << attempt.saturating_sub(1).min(10)).min(RETRY_MAX)
 }

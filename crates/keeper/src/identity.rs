@@ -1,4 +1,4 @@
-//! Who is who: the ids we give, and the names by which peers are known (R3.2).
+//! Ids that the keeper assigns, and the identities of peers (B2.3, B2.4).
 
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -14,18 +14,18 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A host or a registrant in the client tracker. Durable, never used again for another.
+    /// A host or registrant in the client tracker. Durable, never reused.
     ClientId
-    /// A held lock. Durable, never used again; each fragment of a split has a new one.
+    /// A held lock. Durable, never reused; each fragment of a split gets a new one.
     LockId
-    /// A held share reservation. Durable, never used again.
+    /// A held share reservation. Durable, never reused.
     ShareId
-    /// A callback that tells a waiter of its lock; never used again, so that a late answer from
-    /// before a restart cannot be taken for an answer to another.
+    /// A GRANTED callback. Never reused, so that a late answer from before a restart cannot be
+    /// taken for an answer to another callback.
     GrantId
-    /// Something that we owe somebody (`SM_NOTIFY`, or a registrant's own callback).
+    /// A notice: SM_NOTIFY, or a registrant's own callback.
     NoticeId
-    /// The caller's own number for a request; replies carry it back.
+    /// The caller's id for a request; the reply carries it.
     RequestId
 }
 
@@ -34,45 +34,47 @@ ids! {
 pub struct Incarnation(pub u32);
 
 impl Incarnation {
+    /// No state is known.
     pub const UNKNOWN: Incarnation = Incarnation(0);
 
+    /// Whether this is a state at all.
     pub fn is_known(self) -> bool {
         self != Self::UNKNOWN
     }
 
-    /// Counters wrap, so "before" is the shorter way round.
-    pub fn is_before(self, other: Incarnation) -> bool {
+    /// The counter wraps; "before" is the shorter way round.
+    pub(crate) fn is_before(self, other: Incarnation) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 }
 
-/// Ours: one per start of the server, only growing (R1.7).
+/// The server's epoch: one per start, strictly increasing (B4.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// The epoch after all that are known: the stored one, the copy in the state directory, and
-    /// the minutes since 2020, so that a restored backup never repeats one.
+    /// The epoch after all known ones: the stored one, the copy in the state directory, and the
+    /// minutes since 2020, so that a restored backup never repeats one.
     pub fn after(stored: Epoch, copy: Option<Epoch>, minutes_since_2020: u64) -> Epoch {
         let after_copy = copy.map_or(0, |copy| copy.0.saturating_add(1));
         Epoch(stored.0.saturating_add(1).max(after_copy).max(minutes_since_2020))
     }
 
-    /// As NSM shows it: odd while we are up (I3).
+    /// The server's NSM state; odd while the server is up (I3).
     pub fn nsm_state(self) -> u32 {
         (self.0 as u32).wrapping_mul(2) | 1
     }
 }
 
-/// What tells one host from another: where it calls from, and what it calls itself. One machine
-/// behind two addresses is two hosts; two containers behind one address are two hosts.
+/// The identity of a host: the address it calls from and its own name. One machine with two
+/// addresses is two hosts; two containers behind one address are two hosts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostKey {
     address: IpAddr,
     name: Name,
 }
 
-/// One look-up for each request: many small writes would cost more than all the rest of it.
+/// Hashed once per request; few large writes are much faster than many small ones.
 impl Hash for HostKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let address = match self.address {
@@ -90,75 +92,88 @@ impl HostKey {
         Self { address: address.to_canonical(), name }
     }
 
+    /// The address it calls from, canonical.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
+    /// Its own name for itself.
     pub fn name(&self) -> &Name {
         &self.name
     }
 }
 
+/// The transport of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Transport {
+    /// A connection.
     Tcp,
+    /// Datagrams; their source can be forged.
     Udp,
 }
 
-/// By which way a host reaches us. A Linux client numbers its lock owners from 0 for each of
-/// these, so they are part of who an owner is.
+/// How a host reaches the server. A Linux client numbers its lock owners from 0 for each of these,
+/// so it is part of an owner's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lane {
-    ours: IpAddr,
+pub struct OwnerNamespace {
+    server_address: IpAddr,
     transport: Transport,
     version: u8,
 }
 
-impl Lane {
-    /// Our address as the client knows it, and the lock protocol's version.
-    pub fn new(ours: IpAddr, transport: Transport, version: u8) -> Self {
-        Self { ours: ours.to_canonical(), transport, version }
+impl OwnerNamespace {
+    /// From the server's address as the client knows it, and the version of the lock protocol.
+    pub fn new(server_address: IpAddr, transport: Transport, version: u8) -> Self {
+        Self { server_address: server_address.to_canonical(), transport, version }
     }
 
-    pub fn ours(&self) -> IpAddr {
-        self.ours
+    /// The server's address that the host called.
+    pub fn server_address(&self) -> IpAddr {
+        self.server_address
     }
 
+    /// The transport of its calls.
     pub fn transport(&self) -> Transport {
         self.transport
     }
 
+    /// The version of the lock protocol.
     pub fn version(&self) -> u8 {
         self.version
     }
 }
 
-/// Who asks: a host, and the way it came.
+/// The caller of a request: a host, and how it reached the server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
+    /// The calling host.
     pub host: HostKey,
-    pub lane: Lane,
+    /// How it reached the server.
+    pub namespace: OwnerNamespace,
 }
 
 impl Caller {
-    /// Whether the call came from this machine itself.
+    /// Whether the call came from this machine.
     pub fn is_local(&self) -> bool {
         let address = self.host.address();
-        address.is_loopback() || address == self.lane.ours()
+        address.is_loopback() || address == self.namespace.server_address()
     }
 }
 
-/// Who holds: somebody on a host. Two requests belong to one owner if all of this is equal.
+/// A lock owner. Two requests have the same owner if all of these are equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
+    /// Its host.
     pub host: ClientId,
-    pub lane: Lane,
+    /// How its host reaches the server.
+    pub namespace: OwnerNamespace,
     /// The client's number for a lock owner (`svid`); 0 for shares, which have none.
     pub number: u32,
+    /// The owner's opaque part (`oh`).
     pub tag: OwnerTag,
 }
 
-/// Without the lane: few owners differ in nothing else.
+/// Without the namespace: few owners differ in nothing else.
 impl Hash for Owner {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.host.0 ^ u64::from(self.number).rotate_left(32));

@@ -1,19 +1,19 @@
-//! Numbers that are never given twice, not even after a crash: a block of them is marked as used,
-//! durably, before the first of it is given.
+//! Ids that are never reused, not even after a crash: a block of ids is durably reserved before the
+//! first of them is used.
 
 use crate::change::Snapshot;
 
-const BLOCK: u64 = 1 << 20;
+const ID_BLOCK: u64 = 1 << 20;
 
-pub struct Ids {
+pub(crate) struct IdAllocator {
     next: u64,
     below: u64,
     told: u64,
 }
 
-impl Ids {
-    /// None below what the store says will be given again, nor any that it still knows.
-    pub fn after(saved: &Snapshot) -> Self {
+impl IdAllocator {
+    /// Continues at the reserved bound, or above the largest id in the snapshot if that is greater.
+    pub(crate) fn after(saved: &Snapshot) -> Self {
         let known = [
             saved.clients.last_key_value().map(|(id, _)| id.0),
             saved.locks.last_key_value().map(|(id, _)| id.0),
@@ -24,21 +24,21 @@ impl Ids {
         Self { next: below.max(largest.saturating_add(1)), below, told: below }
     }
 
-    pub fn take(&mut self) -> u64 {
+    pub(crate) fn take(&mut self) -> u64 {
         if self.next >= self.below {
-            self.below = self.next + BLOCK;
+            self.below = self.next + ID_BLOCK;
         }
         self.next += 1;
         self.next - 1
     }
 
-    /// The id that would be given next: everything taken so far is below.
-    pub fn next(&self) -> u64 {
+    /// The next id; every id so far is below it.
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
     /// The new bound, if it grew since the last call.
-    pub fn grown(&mut self) -> Option<u64> {
+    pub(crate) fn grown(&mut self) -> Option<u64> {
         let grown = self.below > self.told;
         if grown {
             self.told = self.below;
@@ -46,8 +46,8 @@ impl Ids {
         grown.then_some(self.below)
     }
 
-    /// The bound as the store will know it.
-    pub fn told_below(&self) -> u64 {
+    /// The bound last returned by `grown`: what the store has once every step is committed.
+    pub(crate) fn told_below(&self) -> u64 {
         self.told
     }
 }
@@ -58,11 +58,11 @@ mod tests {
 
     #[test]
     fn ids_are_not_given_again_after_a_restart() {
-        let mut ids = Ids::after(&Snapshot::default());
+        let mut ids = IdAllocator::after(&Snapshot::default());
         assert_eq!((ids.take(), ids.take()), (1, 2));
         let below = ids.grown().unwrap();
         assert_eq!(ids.grown(), None);
-        let mut after = Ids::after(&Snapshot { ids_below: below, ..Snapshot::default() });
+        let mut after = IdAllocator::after(&Snapshot { ids_below: below, ..Snapshot::default() });
         assert!(after.take() > 2);
         assert!(after.grown().unwrap() > below);
     }

@@ -1,38 +1,41 @@
-//! The keeper: its state, how it starts, and how its work is taken from it. The decisions are in
-//! the files beside this one, each about one noun.
+//! The keeper's state and its public interface: how it starts, its inputs (`handle_*`) and its
+//! output (`poll_*`). The decisions are in the other files, one noun each.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::change::{Change, Exactness, Lock, Protocol, Snapshot};
 use crate::clients::Clients;
 use crate::config::Config;
 use crate::event::Event;
-use crate::files::Files;
 use crate::grace::Recovery;
 use crate::grants::Grants;
-use crate::identity::{Caller, ClientId, Epoch, LockId, Owner, RequestId};
-use crate::ids::Ids;
-use crate::locking::owner_on;
+use crate::identity::*;
+use crate::ids::IdAllocator;
+use crate::interned::{FileId, Files, OwnerId, Owners};
 use crate::map::Seed;
 use crate::notices::Notices;
-use crate::owners::Owners;
-use crate::parking::Parking;
+use crate::parking::{Parking, ProbeHistory, ProbeOutcome};
 use crate::range::Range;
-use crate::reboots::Ballots;
-use crate::request::{Mode, OwnerName};
+use crate::reboot_reports::PendingDecisions;
+use crate::request::*;
+use crate::settle::Unsettled;
 use crate::shares::Shares;
 use crate::step::{Message, Reply, Step};
-use crate::table::{Edit, FileId, Held, OwnerId, Table, Terms};
+use crate::table::{HeldLock, LockKind, Table, TableDelta};
 use crate::time::Time;
 use crate::timer::{Timer, Timers};
 use crate::waiters::Waiters;
 
+/// The lock keeper: a deterministic state machine. Every input (`handle_*`) takes the current time,
+/// decides at once and leaves its effects in the next step. Inputs must come with a `Time::mono`
+/// that never goes back.
 pub struct Keeper {
     pub(crate) config: Config,
     pub(crate) epoch: Epoch,
     pub(crate) exactness: Exactness,
     pub(crate) stopped: bool,
-    pub(crate) ids: Ids,
+    pub(crate) ids: IdAllocator,
     pub(crate) clients: Clients,
     pub(crate) owners: Owners,
     pub(crate) files: Files,
@@ -41,20 +44,21 @@ pub struct Keeper {
     pub(crate) waiters: Waiters,
     pub(crate) grants: Grants,
     pub(crate) parking: Parking,
-    pub(crate) ballots: Ballots,
+    pub(crate) decisions: PendingDecisions,
     pub(crate) recovery: Recovery,
     pub(crate) notices: Notices,
     pub(crate) timers: Timers,
     pub(crate) step: Step,
-    /// How many steps were taken from us.
+    /// The number of steps handed out.
     pub(crate) steps: u64,
-    /// Emptied after each use; kept for its memory.
-    edit: Edit,
+    pub(crate) unsettled: Unsettled,
+    /// Scratch space; empty between uses.
+    edit: TableDelta,
 }
 
 impl Keeper {
-    /// Takes up what a store gave back. The first step is the start itself: it must be committed
-    /// before any socket opens (I3).
+    /// Starts an epoch from what a store loaded. `epoch` must be greater than every earlier one.
+    /// The first step records the start; it must be committed before any socket opens (I3).
     pub fn restore(saved: Snapshot, epoch: Epoch, config: Config, now: Time) -> Self {
         let seed = Seed(config.seed);
         let recovery = Recovery::starting(config.window(Protocol::Nlm));
@@ -62,7 +66,7 @@ impl Keeper {
             epoch,
             exactness: saved.exactness,
             stopped: false,
-            ids: Ids::after(&saved),
+            ids: IdAllocator::after(&saved),
             clients: Clients::new(seed),
             owners: Owners::new(seed),
             files: Files::new(seed),
@@ -71,20 +75,24 @@ impl Keeper {
             waiters: Waiters::default(),
             grants: Grants::default(),
             parking: Parking::default(),
-            ballots: Ballots::default(),
+            decisions: PendingDecisions::default(),
             recovery,
             notices: Notices::default(),
             timers: Timers::default(),
             step: Step::default(),
             steps: 0,
-            edit: Edit::default(),
+            unsettled: Unsettled::default(),
+            edit: TableDelta::default(),
             config,
         };
         keeper.recover(saved, now);
+        keeper.settle(now);
         keeper
     }
 
-    /// Everything to be done since the last call, as one unit.
+    /// Everything to be done since the last call, as one unit; `None` if there is nothing. The
+    /// caller commits all changes before it sends any message (I2) and never loses or reorders a
+    /// step: the keeper's state already includes it.
     pub fn poll_step(&mut self) -> Option<Step> {
         if let Some(below) = self.ids.grown() {
             self.step.changes.insert(0, Change::IdsBelow(below));
@@ -93,11 +101,146 @@ impl Keeper {
         (!self.step.is_empty()).then(|| std::mem::take(&mut self.step))
     }
 
-    /// When `handle_timeout` wants to be called (`Time::mono`).
+    /// When `handle_timeout` must next be called (`Time::mono`); `None` if no timer is set. Any
+    /// input may change it.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.timers.next()
     }
 
+    /// LOCK and NM_LOCK. Replies `Reply::Lock`, in this step or, if the request was parked, in a
+    /// later one. A granted lock, the registration of its host and the reply are in the same step.
+    pub fn handle_lock(&mut self, request: LockRequest, now: Time) {
+        self.hear(&request.caller, now);
+        self.decide_lock(request, ProbeHistory::default(), now);
+        self.settle(now);
+    }
+
+    /// TEST. Replies `Reply::Test` with a conflicting holder, if there is one.
+    pub fn handle_test(&mut self, request: TestRequest, now: Time) {
+        self.hear(&request.caller, now);
+        self.decide_test(request, now);
+        self.settle(now);
+    }
+
+    /// UNLOCK. Replies `Reply::Unlock` whether or not anything was held; withdraws the owner's
+    /// parked and queued requests inside the range. The release is in the same step as the reply.
+    pub fn handle_unlock(&mut self, request: UnlockRequest, now: Time) {
+        self.decide_unlock(request, now);
+        self.settle(now);
+    }
+
+    /// CANCEL. Removes the queued or parked request; replies `TooLate` if it was granted already.
+    pub fn handle_cancel(&mut self, request: CancelRequest, now: Time) {
+        self.decide_cancel(request, now);
+        self.settle(now);
+    }
+
+    /// SHARE. Replies `Reply::Share`; never waits for other shares, but may be parked like a LOCK.
+    pub fn handle_share(&mut self, request: ShareRequest, now: Time) {
+        self.hear(&request.caller, now);
+        self.decide_share(request, ProbeHistory::default(), now);
+        self.settle(now);
+    }
+
+    /// UNSHARE. Replies `Reply::Unshare` whether or not a share was held.
+    pub fn handle_unshare(&mut self, request: UnshareRequest, now: Time) {
+        self.decide_unshare(request, now);
+        self.settle(now);
+    }
+
+    /// SM_NOTIFY. Locks are released only if the report is accepted (B3.8), possibly after a probe.
+    /// Replies `Acknowledged` if it is accepted for every host concerned, otherwise `NoReply`.
+    pub fn handle_reboot(&mut self, notice: RebootNotice, now: Time) {
+        let RebootNotice { id, source, name, incarnation } = notice;
+        if incarnation.is_known() {
+            self.validate_report(id, source, name, Some(incarnation), now);
+        } else {
+            self.reply(id, Reply::Acknowledged);
+        }
+        self.settle(now);
+    }
+
+    /// FREE_ALL (B3.17): as `handle_reboot`, but without a state.
+    pub fn handle_free_all(&mut self, request: FreeAllRequest, now: Time) {
+        self.validate_report(request.id, request.source, request.name, None, now);
+        self.settle(now);
+    }
+
+    /// SM_MON. Repeating a registration updates it.
+    pub fn handle_monitor(&mut self, request: MonitorRequest, now: Time) {
+        self.decide_monitor(request, now);
+        self.settle(now);
+    }
+
+    /// SM_UNMON and SM_UNMON_ALL.
+    pub fn handle_unmonitor(&mut self, request: UnmonitorRequest, now: Time) {
+        self.hear_call(request.source.local, now);
+        for client in self.registrations(&request) {
+            self.unregister(client);
+        }
+        self.reply(request.id, Reply::Unmonitor);
+        self.settle(now);
+    }
+
+    /// The peer's answer to a `Message::Grant`. Ignored if the callback is no longer open.
+    pub fn handle_grant_answer(&mut self, grant: GrantId, answer: GrantAnswer, now: Time) {
+        self.use_grant_answer(grant, answer, now);
+        self.settle(now);
+    }
+
+    /// The result of one attempt to deliver a `Message::Notice`.
+    pub fn handle_notice_result(&mut self, notice: NoticeId, result: NoticeResult, now: Time) {
+        self.use_notice_result(notice, result, now);
+        self.settle(now);
+    }
+
+    /// The answer to a `Message::Probe`. A probe that is never answered times out by itself.
+    pub fn handle_probe_answer(
+        &mut self,
+        client: ClientId,
+        question: Question,
+        answer: ProbeAnswer,
+        now: Time,
+    ) {
+        self.use_probe_answer(client, question, answer, now);
+        self.settle(now);
+    }
+
+    /// An operator's action. Replies `Reply::Operator` in the same step.
+    pub fn handle_operator(&mut self, request: OperatorRequest, now: Time) {
+        self.decide_operator(request, now);
+        self.settle(now);
+    }
+
+    /// A call that is not an input of its own, such as a file operation: hosts at this address are
+    /// alive. `local` if it came from this machine.
+    pub fn handle_heard(&mut self, address: IpAddr, local: bool, now: Time) {
+        self.hear_address(address, local, now);
+        self.settle(now);
+    }
+
+    /// A connection of this host was reset although no probe asked (B3.15). `last_activity` is the
+    /// last sign of life on it (`Time::mono`).
+    pub fn handle_connection_reset(
+        &mut self,
+        client: ClientId,
+        last_activity: Duration,
+        now: Time,
+    ) {
+        self.note_reset(client, last_activity);
+        self.settle(now);
+    }
+
+    /// Nothing could be decided for this long because the store or its lease stalled: the recovery
+    /// window and the deadlines of pending reports move accordingly.
+    pub fn handle_stall(&mut self, lasted: Duration) {
+        if let Some(ends) = self.recovery.window.delay(lasted) {
+            self.timers.set(Timer::Window, ends);
+        }
+        self.delay_reports(lasted);
+    }
+
+    /// Runs every timer that is due at `now`. Calling it early is harmless.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(timer) = self.timers.expire(now.mono) {
             match timer {
@@ -106,13 +249,16 @@ impl Keeper {
                 Timer::Idle => self.unregister_idle(now),
                 Timer::Grant(grant) => self.resend_grant(grant, now),
                 Timer::Notice(notice) => self.send_notice(notice, now),
-                Timer::Probe(host, question) => self.use_answer(host, question, None, now),
-                Timer::Report(host) => self.judge_report_again(host, now),
+                Timer::Probe(client, question) => {
+                    self.parking.answer(ProbeOutcome { client, question, answer: None });
+                }
+                Timer::Report(host) => self.recheck_report(host, now),
             }
+            self.settle(now);
         }
     }
 
-    /// A clean stop (R4.6): the last step before the process ends.
+    /// A clean stop (B4.17). Its step must be the last one committed.
     pub fn handle_stop(&mut self, _now: Time) {
         self.stopped = true;
         self.change(Change::Stopped);
@@ -131,17 +277,7 @@ impl Keeper {
         self.step.events.push(event);
     }
 
-    pub(crate) fn intern_owner(
-        &mut self,
-        host: ClientId,
-        caller: &Caller,
-        name: &OwnerName,
-    ) -> OwnerId {
-        let owner = owner_on(host, caller, name);
-        self.number_owner(&owner)
-    }
-
-    pub(crate) fn number_owner(&mut self, owner: &Owner) -> OwnerId {
+    pub(crate) fn intern_owner(&mut self, owner: &Owner) -> OwnerId {
         let id = self.owners.intern(owner);
         if let Some(tracked) = self.clients.get_mut(owner.host) {
             tracked.owners.insert(id);
@@ -149,63 +285,45 @@ impl Keeper {
         id
     }
 
-    /// Gives a range to an owner, and whatever that frees to who waits for it.
-    pub(crate) fn grant(
+    /// Gives a range to an owner. A weaker lock over a stronger one frees the range for others.
+    pub(crate) fn insert_lock(
         &mut self,
         file: FileId,
         owner: OwnerId,
         range: Range,
-        terms: Terms,
+        kind: LockKind,
         now: Time,
     ) {
-        let freed = self.grant_quietly(file, owner, range, terms, now);
-        if freed {
-            self.wake(file, range, now);
+        let mut edit = std::mem::take(&mut self.edit);
+        let mut next_id = || LockId(self.ids.take());
+        self.table.grant(file, owner, range, kind, now.wall_ms, &mut next_id, &mut edit);
+        let weakened = kind.mode == Mode::Shared
+            && edit.gone.iter().any(|held| held.kind.mode == Mode::Exclusive);
+        self.record(&mut edit, now);
+        self.edit = edit;
+        if weakened {
+            self.free(file, range);
         }
     }
 
-    /// The same without waking anybody; says whether something became free.
-    pub(crate) fn grant_quietly(
-        &mut self,
-        file: FileId,
-        owner: OwnerId,
-        range: Range,
-        terms: Terms,
-        now: Time,
-    ) -> bool {
-        let mut edit = std::mem::take(&mut self.edit);
-        let mut next_id = || LockId(self.ids.take());
-        self.table.grant(file, owner, range, terms, now.wall_ms, &mut next_id, &mut edit);
-        let weakened = terms.mode == Mode::Shared
-            && edit.gone.iter().any(|held| held.terms.mode == Mode::Exclusive);
-        self.record(&mut edit, now);
-        self.edit = edit;
-        weakened
-    }
-
-    /// Takes a range from an owner without waking anybody; says what became free.
-    pub(crate) fn release_quietly(
-        &mut self,
-        file: FileId,
-        owner: OwnerId,
-        range: Range,
-        now: Time,
-    ) -> Option<Range> {
+    /// Releases what an owner holds in a range.
+    pub(crate) fn release(&mut self, file: FileId, owner: OwnerId, range: Range, now: Time) {
         let mut edit = std::mem::take(&mut self.edit);
         let mut next_id = || LockId(self.ids.take());
         self.table.release(file, owner, range, &mut next_id, &mut edit);
-        let freed = edit.gone.iter().filter_map(|held| held.range.overlap(range));
-        let freed = freed.reduce(Range::hull);
+        for part in edit.gone.iter().filter_map(|held| held.range.overlap(range)) {
+            self.free(file, part);
+        }
         self.record(&mut edit, now);
         self.edit = edit;
-        freed
     }
 
-    /// Writes down what an operation did to the table, and keeps the counts true.
-    pub(crate) fn record(&mut self, edit: &mut Edit, now: Time) {
+    /// Records an edit of the table as changes, and updates the counters.
+    pub(crate) fn record(&mut self, edit: &mut TableDelta, now: Time) {
         for held in edit.gone.drain(..) {
             self.change(Change::LockGone(held.id));
             self.count_out(&held, now);
+            self.touch(held.owner, held.file);
         }
         for held in edit.new.drain(..) {
             let lock = self.row_of(&held);
@@ -214,57 +332,39 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn row_of(&self, held: &Held) -> Lock {
+    pub(crate) fn row_of(&self, held: &HeldLock) -> Lock {
         Lock {
             id: held.id,
             file: self.files.key(held.file).clone(),
-            owner: self.owners.owner(held.owner).clone(),
+            owner: self.owners.key(held.owner).clone(),
             range: held.range,
-            mode: held.terms.mode,
-            incarnation: held.terms.incarnation,
-            monitored: held.terms.monitored,
+            mode: held.kind.mode,
+            incarnation: held.kind.incarnation,
+            monitored: held.kind.monitored,
             since_ms: held.since_ms,
         }
     }
 
-    pub(crate) fn count_in(&mut self, held: &Held) {
+    pub(crate) fn count_in(&mut self, held: &HeldLock) {
         let host = self.owners.host(held.owner);
         if let Some(tracked) = self.clients.get_mut(host) {
             tracked.locks += 1;
-            tracked.count_taken(held.terms.incarnation);
-            if !held.terms.confirmed {
-                self.recovery.count_unconfirmed(tracked, held.terms.monitored);
+            tracked.count_taken(held.kind.incarnation);
+            if !held.kind.confirmed {
+                self.recovery.count_unconfirmed(tracked, held.kind.monitored);
             }
         }
     }
 
-    pub(crate) fn count_out(&mut self, held: &Held, now: Time) {
+    pub(crate) fn count_out(&mut self, held: &HeldLock, now: Time) {
         let host = self.owners.host(held.owner);
         if let Some(tracked) = self.clients.get_mut(host) {
             tracked.locks -= 1;
-            tracked.count_given_back(held.terms.incarnation);
+            tracked.count_given_back(held.kind.incarnation);
             tracked.idle_since = now.mono;
-            if !held.terms.confirmed {
-                self.recovery.count_confirmed(tracked, held.terms.monitored);
+            if !held.kind.confirmed {
+                self.recovery.count_confirmed(tracked, held.kind.monitored);
             }
-        }
-    }
-
-    /// Forgets the numbers of an owner and a file that nothing needs any more.
-    pub(crate) fn tidy(&mut self, owner: OwnerId, file: FileId) {
-        if self.table.file_len(file) == 0 {
-            self.files.forget_unused(file);
-        }
-        self.tidy_owner(owner);
-    }
-
-    pub(crate) fn tidy_owner(&mut self, owner: OwnerId) {
-        if self.table.owner_len(owner) == 0
-            && let Some(host) = self.owners.find_host(owner)
-            && self.owners.forget_unused(owner)
-            && let Some(tracked) = self.clients.get_mut(host)
-        {
-            tracked.owners.remove(&owner);
         }
     }
 }

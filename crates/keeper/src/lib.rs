@@ -1,9 +1,51 @@
-//! The lock keeper decides everything about locks, hosts, grace and notices, and does nothing: no
-//! I/O, no clock, no randomness, no async. Requests go in by `handle_*`, what is to be done comes
-//! out by `poll_*`, time is an argument. So a simulator can run it through a lifetime of crashes in
-//! milliseconds, and one seed is one run.
+//! The lock keeper: decides everything about locks, hosts, grace and notices, and does nothing. It is
+//! a deterministic state machine without I/O, clock, randomness, threads or async.
+//!
+//! Inputs are the `handle_*` methods of [`Keeper`], each with the current [`time::Time`]. The output
+//! is a [`step::Step`]: commit its changes, then send its messages, never the reverse (I2). Timers
+//! are polled with [`Keeper::poll_timeout`]. The same inputs always yield the same steps, so a
+//! simulator can run years of crashes and replay any run from its seed.
+//!
+//! # Files
+//!
+//! Interface: `keeper` (inputs and outputs), `request`, `step`, `change` (what is durable), `event`,
+//! `config`, `reads` and `view` (queries), `identity`, `bytes`, `range`, `time`, `spelling` (ids as
+//! text).
+//!
+//! | decisions | |
+//! |---|---|
+//! | `locking` | LOCK, TEST, UNLOCK, CANCEL |
+//! | `shares` | SHARE, UNSHARE |
+//! | `grants` | freed ranges to waiters, GRANTED callbacks |
+//! | `deadlock` | cycles of waiting owners |
+//! | `limits` | what fits |
+//! | `grace`, `window`, `remembered` | recovery after a restart, its window, records of an inexact store |
+//! | `registration`, `registrants` | who is monitored; SM_MON, SM_UNMON |
+//! | `notices` | SM_NOTIFY to clients, and its repetition |
+//! | `incarnations` | which kernel sent a LOCK; what an accepted reboot does |
+//! | `reboot_reports`, `unreclaimed` | SM_NOTIFY and FREE_ALL from clients; those that only a reclaim can refute |
+//! | `probes`, `parking` | questions about hosts; requests that wait for an answer or for grace |
+//! | `sweep` | releases that the owner did not ask for |
+//! | `operator` | operator actions |
+//! | `settle` | the end of every input |
+//!
+//! State: `table` and `tree` (held locks), `waiters`, `clients` (the client tracker), `interned`
+//! (files and owners by id), `ids`, `timer`, `map`.
+//!
+//! # Three walks
+//!
+//! - **LOCK**: [`Keeper::handle_lock`] notes that the host called; `decide_lock` checks fence, stale
+//!   request, kernel, reclaim, grace, conflicts and deadlock in this order; `take` registers the host
+//!   and edits the table. The step holds the registration, the lock and the reply.
+//! - **SM_NOTIFY**: [`Keeper::handle_reboot`] finds the hosts concerned and parks the report while the
+//!   old kernel is probed. [`Keeper::handle_probe_answer`] makes it ready; `settle` resumes it, an
+//!   accepted report sweeps the host, and the next round of `settle` grants the freed ranges.
+//! - **Restart**: [`Keeper::restore`] takes the snapshot, marks every lock as unconfirmed, begins grace
+//!   and queues the notices. Reclaims confirm; the last one, or the window's timer, ends grace, and
+//!   `settle` decides what was held back.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 pub mod bytes;
 pub mod change;
@@ -19,23 +61,24 @@ pub mod view;
 
 mod clients;
 mod deadlock;
-mod files;
 mod grace;
 mod grants;
 mod ids;
+mod incarnations;
+mod interned;
 mod limits;
 mod locking;
 mod map;
 mod notices;
 mod operator;
-mod owners;
 mod parking;
 mod probes;
 mod reads;
-mod reboots;
+mod reboot_reports;
 mod registrants;
 mod registration;
 mod remembered;
+mod settle;
 mod shares;
 mod spelling;
 mod sweep;

@@ -1,50 +1,51 @@
-//! What fits and what does not (I10, R3.9). Every bound has its name.
+//! Limits (I10, B7.1): whether another lock, waiter or share fits. Each limit has a refusal of its
+//! own.
 
-use crate::clients::Tracked;
+use crate::clients::TrackedClient;
 use crate::identity::ClientId;
+use crate::interned::{FileId, OwnerId};
 use crate::keeper::Keeper;
 use crate::locking::NO_FILE;
 use crate::step::Refusal;
-use crate::table::{FileId, OwnerId, Terms};
-use crate::waiters::Wish;
+use crate::table::LockKind;
+use crate::waiters::WantedLock;
 
 impl Keeper {
-    /// Whether another lock fits (R3.9). What the owner holds already needs no room.
+    /// Whether another lock fits (B7.1). A lock that adds no entry always does.
     pub(crate) fn has_room(
         &self,
         host: Option<ClientId>,
-        wish: Wish,
-        terms: Terms,
+        wanted: WantedLock,
+        kind: LockKind,
     ) -> Result<(), Refusal> {
-        match self.has_entry(host, self.table.file_len(wish.file), 1) {
-            Err(refusal) if self.adds_entry(wish, terms) => Err(refusal),
+        match self.has_entry(host, self.table.file_len(wanted.file), 1) {
+            Err(refusal) if self.adds_entry(wanted, kind) => Err(refusal),
             _ => Ok(()),
         }
     }
 
-    /// Splitting is giving back, so it has twice the room.
+    /// Splitting is part of giving up a lock, so it may go to twice the limits.
     pub(crate) fn has_room_to_split(&self, owner: OwnerId, file: FileId) -> Result<(), Refusal> {
         self.has_entry(Some(self.owners.host(owner)), self.table.file_len(file), 2)
     }
 
-    /// A waiter is one entry more, whatever it will be merged with.
+    /// Whether another waiter fits. It counts as an entry even if its lock will merge with another.
     pub(crate) fn has_room_to_wait(
         &self,
         host: Option<ClientId>,
-        wish: Wish,
+        wanted: WantedLock,
     ) -> Result<(), Refusal> {
-        let waiting = match wish.file {
+        let waiting = match wanted.file {
             NO_FILE => 0,
-            file => self.files.file(file).queue.len(),
+            file => self.files[file].waiters.len(),
         };
         if waiting >= self.config.limits.waiters_per_file {
             return Err(Refusal::TooManyWaitersOnFile);
         }
-        self.has_entry(host, self.table.file_len(wish.file), 1)
+        self.has_entry(host, self.table.file_len(wanted.file), 1)
     }
 
-    /// Whether one more entry of a host fits beside those on its file, within so many times the
-    /// limits.
+    /// Whether one more entry fits within `times` the limits, beside `on_file` entries on its file.
     pub(crate) fn has_entry(
         &self,
         host: Option<ClientId>,
@@ -52,7 +53,8 @@ impl Keeper {
         times: usize,
     ) -> Result<(), Refusal> {
         let limits = &self.config.limits;
-        let of_host = host.and_then(|host| self.clients.get(host)).map_or(0, Tracked::entries);
+        let of_host =
+            host.and_then(|host| self.clients.get(host)).map_or(0, TrackedClient::entries);
         let fits = |count: usize, limit: usize| count < limit.saturating_mul(times);
         if !fits(self.entries(), limits.locks) {
             Err(Refusal::TooManyLocks)
@@ -65,20 +67,20 @@ impl Keeper {
         }
     }
 
-    /// Locks, shares, and waiters, which become locks.
+    /// Locks, shares and waiters.
     pub(crate) fn entries(&self) -> usize {
         self.table.len() + self.shares.len() + self.waiters.len()
     }
 
-    /// Whether the owner would have more entries than before: what it has there may be merged with
-    /// the new lock, replaced by it, or cut into fragments.
-    fn adds_entry(&self, wish: Wish, terms: Terms) -> bool {
+    /// Whether the owner would have more entries than before: its locks there may merge with the
+    /// new one, be replaced, or be split.
+    fn adds_entry(&self, wanted: WantedLock, kind: LockKind) -> bool {
         let (mut before, mut after) = (0, 1);
-        for held in self.table.owned(wish.owner, wish.file, wish.range.widened()) {
-            if held.terms == terms {
+        for held in self.table.owned(wanted.owner, wanted.file, wanted.range.widened()) {
+            if held.kind == kind {
                 before += 1;
-            } else if held.range.overlaps(wish.range) {
-                let (below, above) = held.range.without(wish.range);
+            } else if held.range.overlaps(wanted.range) {
+                let (below, above) = held.range.without(wanted.range);
                 before += 1;
                 after += usize::from(below.is_some()) + usize::from(above.is_some());
             }

@@ -1,224 +1,219 @@
-//! LOCK, TEST, UNLOCK, CANCEL: the decisions, in the order in which they are taken.
+//! LOCK, TEST, UNLOCK and CANCEL. Each function reads in the order in which it decides.
 
 use std::ops::ControlFlow;
 
 use crate::bytes::FileKey;
-use crate::clients::Tracked;
-use crate::deadlock::Search;
+use crate::deadlock::DeadlockSearch;
 use crate::event::Event;
 use crate::identity::{Caller, ClientId, Owner};
+use crate::incarnations::KernelCheck;
+use crate::interned::{FileId, OwnerId};
 use crate::keeper::Keeper;
-use crate::parking::{Asked, Parked};
+use crate::parking::{Parked, ProbeHistory};
 use crate::range::Range;
 use crate::request::{
     CancelRequest, LockRequest, Mode, OwnerName, Question, TestRequest, UnlockRequest,
 };
-use crate::step::{Cancelled, Holder, Outcome, Refusal, Reply, Tested};
-use crate::table::{FileId, OwnerId, Terms};
+use crate::step::{CancelOutcome, Holder, Outcome, Refusal, Reply, TestResult};
+use crate::table::LockKind;
 use crate::time::Time;
-use crate::waiters::{Waiter, WaiterId, Wish};
+use crate::waiters::{Waiter, WaiterId, WantedLock};
 
-/// An owner that has no number yet: it holds nothing and waits for nothing.
-const NOBODY: OwnerId = OwnerId(u32::MAX);
+/// An owner without an id: it holds nothing and waits for nothing.
+const NO_OWNER: OwnerId = OwnerId(u32::MAX);
 
-/// What is in the way of a lock.
+/// What prevents a lock.
 pub(crate) enum Obstacle {
     /// A lock that stays, or an earlier waiter.
     Firm,
-    /// Only locks that may be given to somebody else if this host fails a probe (R4.5).
+    /// Only locks that may be released if this host fails a probe (B4.15).
     Releasable(ClientId),
 }
 
 impl Keeper {
-    pub fn handle_lock(&mut self, request: LockRequest, now: Time) {
-        self.hear(&request.caller, now);
-        self.decide_lock(request, Asked::default(), now);
-    }
-
-    /// Fenced? A packet of a dead kernel? Another state than we know (R6.2)? A reclaim (R3.6)? Held
-    /// back by grace (R4.2)? Something in the way? Would waiting close a circle (R3.4)?
-    pub(crate) fn decide_lock(&mut self, request: LockRequest, asked: Asked, now: Time) {
+    /// In this order: is the host fenced, the request stale, the kernel another than the recorded
+    /// one (B3.14)? Is it a reclaim (B4.12), held back by grace (B4.9), obstructed, would waiting
+    /// close a cycle (B2.16)?
+    pub(crate) fn decide_lock(
+        &mut self,
+        request: LockRequest,
+        mut history: ProbeHistory,
+        now: Time,
+    ) {
         let host = self.clients.find_host(&request.caller.host);
         if let Some(host) = host {
             if self.is_host_fenced(host) {
                 return self.refuse_lock(&request, Some(host), Refusal::Fenced);
             }
-            if self.is_ghost(host, &request, now) {
-                self.event(Event::Ghost { client: host, incarnation: request.incarnation });
-                return self.refuse_lock(&request, Some(host), Refusal::Ghost);
+            if self.is_stale(host, &request, now) {
+                self.event(Event::StaleRequest { client: host, incarnation: request.incarnation });
+                return self.refuse_lock(&request, Some(host), Refusal::StaleRequest);
             }
             let known = self.clients.incarnation(host);
-            if asked.kernel != Some(known) && self.sees_reboot(host, &request, now) {
-                let asked = Asked { kernel: Some(known), arrived: self.ids.next(), ..asked };
-                let oldest = self.clients.get(host).map_or(known, Tracked::oldest);
-                let question = Question::SameKernel(oldest);
-                return self.ask(host, question, Parked::Lock(request, asked), now);
+            if history.kernel != Some(known) {
+                let check = self.check_kernel(host, &request, now);
+                if check != KernelCheck::Same {
+                    (history.kernel, history.arrived) = (Some(known), self.ids.next());
+                    let parked = Parked::Lock(request, history);
+                    return match check {
+                        KernelCheck::Ask => self.ask_same_kernel(host, parked, now),
+                        _ => self.parking.resume(parked),
+                    };
+                }
             }
         }
-        // What was swept may have ended grace, and others may have come in before us.
-        let host = host.filter(|host| self.clients.get(*host).is_some());
         if request.reclaim {
             return self.reclaim_lock(request, host, now);
         }
-        let wish = self.wish(host, &request);
+        let wanted = self.wanted_lock(host, &request);
         if request.wait {
-            self.refresh_waiter(wish.place, &request, now);
+            self.refresh_waiter(wanted.waiter, &request, now);
         }
-        if self.grace_holds_back(wish, true) {
-            return self.hold_back(Parked::Lock(request, asked), now);
+        if self.grace_holds_back(wanted, true) {
+            return self.hold_back(Parked::Lock(request, history), now);
         }
-        match self.obstacle(wish, request.wait, &asked) {
-            None => self.take(request, host, wish, now),
+        match self.obstacle(wanted, request.wait, &history) {
+            None => self.take(request, host, wanted, now),
             Some(Obstacle::Releasable(holder)) => {
-                self.ask(holder, Question::Reachable, Parked::Lock(request, asked), now);
+                self.ask(holder, Question::Reachable, Parked::Lock(request, history), now);
             }
             Some(Obstacle::Firm) if !request.wait => self.reply_lock(&request, Outcome::Denied),
-            Some(Obstacle::Firm) if self.closes_circle(wish) => {
-                self.refuse_deadlock(&request, wish, now)
+            Some(Obstacle::Firm) if self.closes_cycle(wanted) => {
+                self.refuse_deadlock(&request, wanted, now)
             }
-            Some(Obstacle::Firm) => self.wait(request, host, wish, now),
+            Some(Obstacle::Firm) => self.wait(request, host, wanted, now),
         }
-    }
-
-    pub fn handle_test(&mut self, request: TestRequest, now: Time) {
-        self.hear(&request.caller, now);
-        self.decide_test(request, now);
     }
 
     pub(crate) fn decide_test(&mut self, request: TestRequest, now: Time) {
         let TestRequest { range, mode, .. } = request;
-        let (owner, file) = self.numbers(&request.caller, &request.owner, &request.file);
-        let wish = Wish { owner, file: file.unwrap_or(NO_FILE), range, mode, place: None };
-        if self.grace_holds_back(wish, false) {
+        let (owner, file) = self.ids_of(&request.caller, &request.owner, &request.file);
+        let wanted = WantedLock { owner, file: file.unwrap_or(NO_FILE), range, mode, waiter: None };
+        if self.grace_holds_back(wanted, false) {
             return self.hold_back(Parked::Test(request), now);
         }
-        let holder = self.table.conflict(wish.file, owner, range, mode).map(|held| {
-            let owner = self.owners.owner(held.owner);
+        let holder = self.table.conflict(wanted.file, owner, range, mode).map(|held| {
+            let owner = self.owners.key(held.owner);
             Holder {
                 owner: OwnerName { number: owner.number, tag: owner.tag.clone() },
                 range: held.range,
-                mode: held.terms.mode,
+                mode: held.kind.mode,
             }
         });
-        let tested = holder.map_or(Tested::Free, Tested::Held);
+        let tested = holder.map_or(TestResult::Free, TestResult::Held);
         self.reply(request.id, Reply::Test(tested));
     }
 
-    /// Always granted: what is not held is not held afterwards either. Only who cuts its locks into
-    /// pieces far beyond every limit gets no answer, and asks again: any other refusal would make it
-    /// forget a lock that we hold.
-    pub fn handle_unlock(&mut self, request: UnlockRequest, now: Time) {
+    /// Always granted: unlocking what is not held succeeds. Only an UNLOCK that would split locks
+    /// beyond twice the limits gets no reply, so that the client retries: after any refusal it
+    /// would forget a lock that the keeper still holds.
+    pub(crate) fn decide_unlock(&mut self, request: UnlockRequest, now: Time) {
         let host = self.hear(&request.caller, now);
         let UnlockRequest { id, caller, owner, file, range } = request;
         for parked in self.parking.withdraw(&caller, &owner, &file, range, None) {
             self.reply(parked, Reply::Lock(Outcome::Refused(Refusal::Withdrawn)));
         }
         self.unlock_remembered(&caller, &owner, &file, range);
-        if let (owner, Some(file)) = self.numbers_of(host, &caller, &owner, &file)
-            && owner != NOBODY
+        if let (owner, Some(file)) = self.ids_on(host, &caller, &owner, &file)
+            && owner != NO_OWNER
         {
             if let Err(why) = self.has_room_to_split(owner, file)
-                && self.splits(owner, file, range)
+                && self.would_split(owner, file, range)
             {
                 self.event(Event::Refused { client: host, why });
-                return self.reply(id, Reply::Nothing);
+                return self.reply(id, Reply::NoReply);
             }
             self.give_up(owner, file, range, now);
-            self.tidy(owner, file);
-            self.end_grace_if_complete(now);
         }
         self.reply(id, Reply::Unlock);
     }
 
-    /// An owner gives up a range and what it waits for in it. Nobody is woken before all of it is
-    /// gone: a callback must not leave for a lock that the same request takes back.
+    /// Releases an owner's range, its waiters inside it and its open callbacks on it.
     fn give_up(&mut self, owner: OwnerId, file: FileId, range: Range, now: Time) {
         let of_owner = self.waiters.of_owner_on(owner, file);
         let inside = of_owner.filter(|(_, waiter)| range.covers(waiter.range));
         let waiting: Vec<WaiterId> = inside.map(|(id, _)| id).collect();
-        let mut freed: Option<Range> = None;
         for id in waiting {
-            let part = self.forget_waiter(id, now).map(|waiter| waiter.range);
-            freed = hull(freed, part);
+            self.cancel_waiter(id, now);
         }
-        let settled = self.settle_grants(owner, file, range);
-        freed = hull(freed, self.release_quietly(file, owner, range, now));
-        freed = hull(freed, self.finish_settled(settled, Some(range), now));
-        if let Some(freed) = freed {
-            self.wake(file, freed, now);
-        }
+        let closed = self.close_grants(owner, file, range);
+        self.release(file, owner, range, now);
+        self.finish_grants(closed, Some(range), now);
     }
 
-    /// Whether an UNLOCK would cut one lock into two.
-    pub(crate) fn splits(&self, owner: OwnerId, file: FileId, range: Range) -> bool {
+    /// Whether releasing this range would split a lock in two.
+    pub(crate) fn would_split(&self, owner: OwnerId, file: FileId, range: Range) -> bool {
         let mut owned = self.table.owned(owner, file, range);
         owned.any(|held| matches!(held.range.without(range), (Some(_), Some(_))))
     }
 
-    pub fn handle_cancel(&mut self, request: CancelRequest, now: Time) {
+    pub(crate) fn decide_cancel(&mut self, request: CancelRequest, now: Time) {
         self.hear(&request.caller, now);
         let CancelRequest { id, caller, owner, file, range, mode } = request;
         for parked in self.parking.withdraw(&caller, &owner, &file, range, Some(mode)) {
             self.reply(parked, Reply::Lock(Outcome::Refused(Refusal::Withdrawn)));
         }
-        let mut cancelled = Cancelled::Done;
-        if let (owner, Some(file)) = self.numbers(&caller, &owner, &file)
-            && owner != NOBODY
+        let mut cancelled = CancelOutcome::Done;
+        if let (owner, Some(file)) = self.ids_of(&caller, &owner, &file)
+            && owner != NO_OWNER
         {
-            if let Some(waiter) = self.place(owner, file, range, mode) {
-                self.stop_waiting(waiter, now);
+            if let Some(waiter) = self.find_waiter(owner, file, range, mode) {
+                self.cancel_waiter(waiter, now);
             } else if self.owner_holds(owner, file, range, mode) {
-                cancelled = Cancelled::TooLate;
-                self.close_grants(owner, file, range, now);
+                cancelled = CancelOutcome::TooLate;
+                let closed = self.close_grants(owner, file, range);
+                self.finish_grants(closed, None, now);
             }
-            self.tidy(owner, file);
         }
-        self.end_grace_if_complete(now);
         self.reply(id, Reply::Cancel(cancelled));
     }
 
-    /// What is in the way: a held lock, or, for who is ready to wait, an earlier waiter too.
-    pub(crate) fn obstacle(&self, wish: Wish, queues: bool, asked: &Asked) -> Option<Obstacle> {
-        let Wish { owner, file, range, mode, .. } = wish;
+    /// What prevents this lock: a held lock or, if the request `queues`, an earlier waiter.
+    pub(crate) fn obstacle(
+        &self,
+        wanted: WantedLock,
+        queues: bool,
+        history: &ProbeHistory,
+    ) -> Option<Obstacle> {
+        let WantedLock { owner, file, range, mode, .. } = wanted;
         let releasable = self.recovery.unconfirmed > 0 && self.may_release();
         let mut obstacle = None;
         self.table.conflicts(file, owner, range, mode, &mut |held| {
             let host = self.owners.host(held.owner);
-            if releasable && !held.terms.confirmed && !asked.holders.contains(&host) {
+            if releasable && !held.kind.confirmed && !history.holders.contains(&host) {
                 obstacle.get_or_insert(Obstacle::Releasable(host));
                 return ControlFlow::Continue(());
             }
             obstacle = Some(Obstacle::Firm);
             ControlFlow::Break(())
         });
-        // What an owner holds already it need not wait for: a lost callback, or a downgrade.
+        // An owner never queues for what it holds: a lost callback, or a downgrade.
         let queues = queues && !self.owner_holds(owner, file, range, mode);
-        if obstacle.is_none() && queues && self.is_behind_another(wish) {
+        if obstacle.is_none() && queues && self.is_behind_another(wanted) {
             obstacle = Some(Obstacle::Firm);
         }
         obstacle
     }
 
-    fn is_behind_another(&self, wish: Wish) -> bool {
-        if wish.file == NO_FILE {
+    fn is_behind_another(&self, wanted: WantedLock) -> bool {
+        if wanted.file == NO_FILE {
             return false;
         }
-        let queue = &self.files.file(wish.file).queue;
-        let earlier = queue.iter().take_while(|id| Some(**id) != wish.place);
+        let queue = &self.files[wanted.file].waiters;
+        let earlier = queue.iter().take_while(|id| Some(**id) != wanted.waiter);
         earlier
             .filter_map(|id| self.waiters.get(*id))
-            .any(|waiter| waiter.is_in_the_way_of(wish, &self.table))
+            .any(|waiter| waiter.blocks(wanted, &self.table))
     }
 
-    fn closes_circle(&self, wish: Wish) -> bool {
-        wish.owner != NOBODY
-            && Search::new(&self.table, &self.files, &self.waiters).closes_circle(wish)
+    fn closes_cycle(&self, wanted: WantedLock) -> bool {
+        wanted.owner != NO_OWNER
+            && DeadlockSearch::new(&self.table, &self.files, &self.waiters).closes_cycle(wanted)
     }
 
-    fn refuse_deadlock(&mut self, request: &LockRequest, wish: Wish, now: Time) {
-        if let Some(waiter) = wish.place {
-            self.stop_waiting(waiter, now);
-            self.tidy(wish.owner, wish.file);
+    fn refuse_deadlock(&mut self, request: &LockRequest, wanted: WantedLock, now: Time) {
+        if let Some(waiter) = wanted.waiter {
+            self.cancel_waiter(waiter, now);
         }
         if let Some(client) = self.clients.find_host(&request.caller.host) {
             self.event(Event::Deadlock { client });
@@ -226,48 +221,58 @@ impl Keeper {
         self.reply_lock(request, Outcome::Deadlock);
     }
 
-    /// The lock is free: it is this owner's, in this step.
-    fn take(&mut self, request: LockRequest, host: Option<ClientId>, wish: Wish, now: Time) {
-        let terms = terms(&request);
-        // A waiter has its room already.
-        if wish.place.is_none()
-            && let Err(refusal) = self.has_room(host, wish, terms)
+    /// Grants a lock that nothing prevents, registering its host if necessary.
+    fn take(
+        &mut self,
+        request: LockRequest,
+        host: Option<ClientId>,
+        wanted: WantedLock,
+        now: Time,
+    ) {
+        let kind = kind(&request);
+        // A waiter was counted when it queued.
+        if wanted.waiter.is_none()
+            && let Err(refusal) = self.has_room(host, wanted, kind)
         {
             return self.refuse_lock(&request, None, refusal);
         }
-        match self.admit(&request, host, now) {
+        match self.register_and_intern(&request, host, now) {
             Ok((owner, file)) => {
-                if let Some(waiter) = wish.place {
-                    self.forget_waiter(waiter, now);
+                if let Some(waiter) = wanted.waiter {
+                    self.remove_waiter(waiter, now);
                 }
                 if self.recovery.unconfirmed > 0 {
                     self.confirm_unchanged(owner, file, request.range, request.mode);
                 }
-                let settled = self.settle_grants(owner, file, request.range);
-                self.grant(file, owner, request.range, terms, now);
-                self.finish_and_wake(file, settled, Some(request.range), now);
-                self.tidy(owner, file);
-                self.end_grace_if_complete(now);
+                let closed = self.close_grants(owner, file, request.range);
+                self.insert_lock(file, owner, request.range, kind, now);
+                self.finish_grants(closed, Some(request.range), now);
                 self.reply_lock(&request, Outcome::Granted);
             }
             Err(refusal) => self.refuse_lock(&request, None, refusal),
         }
     }
 
-    /// Gets in line, or keeps its place there.
-    fn wait(&mut self, request: LockRequest, host: Option<ClientId>, wish: Wish, now: Time) {
-        if wish.place.is_none()
-            && let Err(refusal) = self.has_room_to_wait(host, wish)
+    /// Queues the request, or keeps its place in the queue.
+    fn wait(
+        &mut self,
+        request: LockRequest,
+        host: Option<ClientId>,
+        wanted: WantedLock,
+        now: Time,
+    ) {
+        if wanted.waiter.is_none()
+            && let Err(refusal) = self.has_room_to_wait(host, wanted)
         {
             return self.refuse_lock(&request, None, refusal);
         }
-        let (owner, file) = match self.admit(&request, host, now) {
-            Ok(numbers) => numbers,
+        let (owner, file) = match self.register_and_intern(&request, host, now) {
+            Ok(ids_of) => ids_of,
             Err(refusal) => return self.refuse_lock(&request, None, refusal),
         };
         let LockRequest { range, mode, incarnation, form, .. } = request;
-        if wish.place.is_none() {
-            self.line_up(Waiter {
+        if wanted.waiter.is_none() {
+            self.enqueue_waiter(Waiter {
                 file,
                 owner,
                 range,
@@ -283,15 +288,15 @@ impl Keeper {
             });
         }
         self.reply_lock(&request, Outcome::Blocked);
-        // Only others that wait are in the way: look at them again, in case their turn was missed.
+        // Only other waiters obstruct: examine them again, in case their turn was missed.
         if self.table.conflict(file, owner, range, mode).is_none() {
-            self.wake(file, range, now);
+            self.free(file, range);
         }
     }
 
-    /// A waiter that asks again shows that it is there, and what it is now.
-    fn refresh_waiter(&mut self, place: Option<WaiterId>, request: &LockRequest, now: Time) {
-        let Some(waiter) = place.and_then(|place| self.waiters.get_mut(place)) else { return };
+    /// A repeated request shows that the waiter still exists, and brings it up to date.
+    fn refresh_waiter(&mut self, waiter: Option<WaiterId>, request: &LockRequest, now: Time) {
+        let Some(waiter) = waiter.and_then(|id| self.waiters.get_mut(id)) else { return };
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
             tracked.count_given_back(waiter.incarnation);
             tracked.count_taken(request.incarnation);
@@ -304,8 +309,8 @@ impl Keeper {
         waiter.passed_over = false;
     }
 
-    /// Registers the host if it is new (R1.5), and gives owner and file their numbers.
-    pub(crate) fn admit(
+    /// Registers the host if it is new (B3.1) and interns owner and file.
+    pub(crate) fn register_and_intern(
         &mut self,
         request: &LockRequest,
         host: Option<ClientId>,
@@ -313,7 +318,7 @@ impl Keeper {
     ) -> Result<(OwnerId, FileId), Refusal> {
         let LockRequest { caller, monitored, incarnation, .. } = request;
         let host = self.register(caller, host, *monitored, *incarnation, now)?;
-        let owner = self.intern_owner(host, &request.caller, &request.owner);
+        let owner = self.intern_owner(&owner_on(host, caller, &request.owner));
         Ok((owner, self.files.intern(&request.file)))
     }
 
@@ -327,7 +332,7 @@ impl Keeper {
     ) -> bool {
         let mut next = range.first();
         for held in self.table.owned(owner, file, range) {
-            if held.range.first() > next || held.terms.mode < mode {
+            if held.range.first() > next || held.kind.mode < mode {
                 return false;
             }
             match held.range.last().checked_add(1) {
@@ -338,33 +343,39 @@ impl Keeper {
         false
     }
 
-    pub(crate) fn wish(&self, host: Option<ClientId>, request: &LockRequest) -> Wish {
+    pub(crate) fn wanted_lock(&self, host: Option<ClientId>, request: &LockRequest) -> WantedLock {
         let LockRequest { range, mode, caller, owner, file, .. } = request;
         let (range, mode) = (*range, *mode);
-        let (owner, file) = self.numbers_of(host, caller, owner, file);
-        let place = file.and_then(|file| self.place(owner, file, range, mode));
-        Wish { owner, file: file.unwrap_or(NO_FILE), range, mode, place }
+        let (owner, file) = self.ids_on(host, caller, owner, file);
+        let waiter = file.and_then(|file| self.find_waiter(owner, file, range, mode));
+        WantedLock { owner, file: file.unwrap_or(NO_FILE), range, mode, waiter }
     }
 
-    /// The entry of a request that waits already.
-    fn place(&self, owner: OwnerId, file: FileId, range: Range, mode: Mode) -> Option<WaiterId> {
+    /// The waiter of an identical request.
+    fn find_waiter(
+        &self,
+        owner: OwnerId,
+        file: FileId,
+        range: Range,
+        mode: Mode,
+    ) -> Option<WaiterId> {
         let mut waiting = self.waiters.of_owner_on(owner, file);
         let same = waiting.find(|(_, waiter)| waiter.range == range && waiter.mode == mode);
         same.map(|(id, _)| id)
     }
 
-    /// The numbers of owner and file, as far as they have any.
-    pub(crate) fn numbers(
+    /// The interned ids of owner and file, as far as they have any.
+    pub(crate) fn ids_of(
         &self,
         caller: &Caller,
         owner: &OwnerName,
         file: &FileKey,
     ) -> (OwnerId, Option<FileId>) {
-        self.numbers_of(self.clients.find_host(&caller.host), caller, owner, file)
+        self.ids_on(self.clients.find_host(&caller.host), caller, owner, file)
     }
 
-    /// The same when the host has been looked up.
-    pub(crate) fn numbers_of(
+    /// `ids_of` for a host that has been looked up.
+    pub(crate) fn ids_on(
         &self,
         host: Option<ClientId>,
         caller: &Caller,
@@ -373,7 +384,7 @@ impl Keeper {
     ) -> (OwnerId, Option<FileId>) {
         let file = self.files.find(file);
         let owner = host.and_then(|host| self.owners.find(&owner_on(host, caller, owner)));
-        (owner.unwrap_or(NOBODY), file)
+        (owner.unwrap_or(NO_OWNER), file)
     }
 
     pub(crate) fn owner(&self, caller: &Caller, owner: &OwnerName) -> Option<Owner> {
@@ -397,8 +408,8 @@ impl Keeper {
     }
 }
 
-fn terms(request: &LockRequest) -> Terms {
-    Terms {
+fn kind(request: &LockRequest) -> LockKind {
+    LockKind {
         mode: request.mode,
         incarnation: request.incarnation,
         monitored: request.monitored,
@@ -406,17 +417,10 @@ fn terms(request: &LockRequest) -> Terms {
     }
 }
 
-fn hull(a: Option<Range>, b: Option<Range>) -> Option<Range> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.hull(b)),
-        (a, b) => a.or(b),
-    }
-}
-
-/// The way a caller came is part of who an owner is.
+/// The namespace by which the caller came is part of the owner's identity.
 pub(crate) fn owner_on(host: ClientId, caller: &Caller, owner: &OwnerName) -> Owner {
-    Owner { host, lane: caller.lane, number: owner.number, tag: owner.tag.clone() }
+    Owner { host, namespace: caller.namespace, number: owner.number, tag: owner.tag.clone() }
 }
 
-/// A file that has no number yet: nothing is on it.
+/// A file without an id: it has no locks, waiters or shares.
 pub(crate) const NO_FILE: FileId = FileId(u32::MAX);

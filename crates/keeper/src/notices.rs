@@ -1,6 +1,6 @@
-//! Notices: whom we owe one, under which names, and when to try again (R2). After a restart every
-//! monitored host and every registrant is told of our new state; after a host's reboot, those who
-//! watch it are.
+//! Notices: who must be notified, under which names, and when to try again. After a restart
+//! every monitored host and every registrant is notified of the server's new state; after a host's
+//! reboot, the registrants that watch it are.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,73 +15,71 @@ use crate::keeper::Keeper;
 use crate::request::NoticeResult;
 use crate::step::{Message, Notice, NoticeTarget};
 use crate::time::Time;
-use crate::timer::Timer;
+use crate::timer::{RETRY_FIRST, Timer, back_off};
 use crate::view::NoticeView;
 
-const RETRY_FIRST: Duration = Duration::from_secs(2);
-const RETRY_MAX: Duration = Duration::from_secs(60);
-/// After the window: every 2 minutes, for 15 minutes in all.
+/// Outside the window: every 2 minutes, for 15 minutes in all.
 const RETRY_LATE: Duration = Duration::from_secs(120);
-const GIVE_UP: Duration = Duration::from_secs(15 * 60);
-/// An attempt has 5 s (R2.2); an attempt that nobody reports on is over after this.
-const LOST: Duration = Duration::from_secs(30);
+const GIVE_UP_AFTER: Duration = Duration::from_secs(15 * 60);
+/// An attempt takes at most 5 s (B4.3); without a result it is over after this.
+const REPORT_LOST_AFTER: Duration = Duration::from_secs(30);
 
-/// A notice that is not done.
-struct Owed {
+/// A notice that is still being sent.
+struct PendingNotice {
     client: ClientId,
-    subject: Subject,
+    subject: NoticeSubject,
     state: u32,
     started: Duration,
     attempts: u32,
-    /// Attempts since there was reason to hope for an answer: the pause doubles with each.
+    /// Attempts since an answer last became likely; the pause doubles with each.
     backed_off: u32,
-    /// The last attempt has not been reported on.
+    /// The last attempt has no result yet.
     in_flight: bool,
     answered: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Subject {
-    /// We restarted.
-    Us,
+enum NoticeSubject {
+    /// The server restarted.
+    OurRestart,
     /// A host that this registrant watches rebooted.
-    Watched,
+    HostReboot,
 }
 
 #[derive(Default)]
-pub struct Notices {
-    owed: BTreeMap<NoticeId, Owed>,
-    by_client: BTreeMap<(ClientId, Subject), NoticeId>,
+pub(crate) struct Notices {
+    pending: BTreeMap<NoticeId, PendingNotice>,
+    by_client: BTreeMap<(ClientId, NoticeSubject), NoticeId>,
 }
 
 impl Keeper {
-    /// After a restart: everybody who was known before, all at once (R2.1).
-    pub(crate) fn owe_restart_notices(&mut self, now: Time) {
+    /// After a restart: every monitored client, all at once (B4.2).
+    pub(crate) fn queue_restart_notices(&mut self, now: Time) {
         let told = self.clients.iter().filter(|tracked| tracked.row.monitored);
         let told: Vec<ClientId> = told.map(|tracked| tracked.row.id).collect();
         for client in told {
-            self.owe(client, Subject::Us, self.epoch.nsm_state(), now);
+            self.queue_notice(client, NoticeSubject::OurRestart, self.epoch.nsm_state(), now);
         }
     }
 
-    /// R1.6: those who watch a host are told that it rebooted.
+    /// B3.4: notifies the registrants that watch a rebooted host.
     pub(crate) fn relay_reboot(&mut self, host: ClientId, to: Incarnation, now: Time) {
         let Some(row) = self.clients.get(host).map(|tracked| tracked.row.clone()) else { return };
         let watchers = self.clients.registrants().filter(|tracked| watches(&tracked.row, &row));
         let watchers: Vec<ClientId> = watchers.map(|tracked| tracked.row.id).collect();
         for watcher in watchers {
-            self.owe(watcher, Subject::Watched, to.0, now);
+            self.queue_notice(watcher, NoticeSubject::HostReboot, to.0, now);
         }
     }
 
-    /// Newer news replaces what the client has not been told yet, so that nobody can pile them up.
-    fn owe(&mut self, client: ClientId, subject: Subject, state: u32, now: Time) {
+    /// A new notice replaces an unfinished one on the same subject, so notices cannot pile up.
+    fn queue_notice(&mut self, client: ClientId, subject: NoticeSubject, state: u32, now: Time) {
         if let Some(id) = self.notices.by_client.get(&(client, subject)) {
             self.forget_notice(*id);
         }
         let id = NoticeId(self.ids.take());
         let started = now.mono;
-        let owed = Owed {
+        let pending = PendingNotice {
             client,
             subject,
             state,
@@ -91,59 +89,58 @@ impl Keeper {
             in_flight: false,
             answered: false,
         };
-        self.notices.owed.insert(id, owed);
+        self.notices.pending.insert(id, pending);
         self.notices.by_client.insert((client, subject), id);
         self.send_notice(id, now);
     }
 
     pub(crate) fn send_notice(&mut self, id: NoticeId, now: Time) {
-        if self.is_told(id) {
+        if self.is_done(id) {
             return self.forget_notice(id);
         }
-        let Some(owed) = self.notices.owed.get_mut(&id) else { return };
-        let client = owed.client;
+        let Some(pending) = self.notices.pending.get_mut(&id) else { return };
+        let client = pending.client;
         let Some(tracked) = self.clients.get(client) else { return self.forget_notice(id) };
-        if now.mono >= owed.started + GIVE_UP && !self.recovery.expects(tracked, self.exactness) {
+        if now.mono >= pending.started + GIVE_UP_AFTER
+            && !self.recovery.expects(tracked, self.exactness)
+        {
             self.forget_notice(id);
             return self.event(Event::NoticeGivenUp { notice: id, client });
         }
-        owed.attempts += 1;
-        owed.backed_off += 1;
-        owed.in_flight = true;
-        let attempt = owed.attempts;
+        pending.attempts += 1;
+        pending.backed_off += 1;
+        pending.in_flight = true;
+        let attempt = pending.attempts;
         let notice = Notice {
             id,
             client,
             to: tracked.row.address,
-            state: owed.state,
+            state: pending.state,
             target: target(&tracked.row, &self.config.names, &self.config.reverse_names),
             attempt,
         };
-        self.timers.set(Timer::Notice(id), now.mono + LOST);
+        self.timers.set(Timer::Notice(id), now.mono + REPORT_LOST_AFTER);
         self.step.messages.push(Message::Notice(notice));
         self.event(Event::NoticeSent { notice: id, client, attempt });
     }
 
-    /// What became of a `Message::Notice`.
-    pub fn handle_noticed(&mut self, notice: NoticeId, result: NoticeResult, now: Time) {
+    pub(crate) fn use_notice_result(&mut self, notice: NoticeId, result: NoticeResult, now: Time) {
         let in_window = self.in_window();
-        let Some(owed) = self.notices.owed.get_mut(&notice) else { return };
-        // A second report of one attempt says nothing new, except that somebody is there.
-        let reported = !std::mem::replace(&mut owed.in_flight, false);
+        let Some(pending) = self.notices.pending.get_mut(&notice) else { return };
+        // A second result for one attempt matters only if it is an answer.
+        let reported = !std::mem::replace(&mut pending.in_flight, false);
         if reported && result != NoticeResult::Answered {
             return;
         }
-        let client = owed.client;
-        let mut next = if in_window || owed.subject == Subject::Watched {
-            RETRY_FIRST
-                .saturating_mul(1 << owed.backed_off.saturating_sub(1).min(10))
-                .min(RETRY_MAX)
+        let client = pending.client;
+        let mut next = if in_window || pending.subject == NoticeSubject::HostReboot {
+            back_off(pending.backed_off)
         } else {
             RETRY_LATE
         };
         match result {
             NoticeResult::Answered => {
-                if !std::mem::replace(&mut owed.answered, true) {
+                if !std::mem::replace(&mut pending.answered, true) {
                     self.event(Event::NoticeAnswered { notice, client });
                     if self.clients.get(client).is_some_and(|t| t.row.registrant.is_none()) {
                         self.note_progress(now);
@@ -153,74 +150,79 @@ impl Keeper {
                 self.hear_network();
             }
             NoticeResult::Failed => {
-                let tells_of_us = owed.subject == Subject::Us;
+                let tells_of_us = pending.subject == NoticeSubject::OurRestart;
                 self.event(Event::NoticeFailed { notice, client });
                 if tells_of_us {
                     self.release_unreached(client, now);
                 }
             }
             NoticeResult::Unsent => {
-                owed.attempts -= 1;
-                owed.backed_off = 0;
+                pending.attempts -= 1;
+                pending.backed_off = 0;
                 next = RETRY_FIRST;
             }
         }
-        if self.is_told(notice) {
+        if self.is_done(notice) {
             self.forget_notice(notice);
         } else {
-            let last = self.notices.owed.get(&notice).map(|owed| owed.started + GIVE_UP);
+            let last =
+                self.notices.pending.get(&notice).map(|pending| pending.started + GIVE_UP_AFTER);
             let next = now.mono + next;
             let next = last.filter(|last| *last > now.mono).map_or(next, |last| next.min(last));
             self.timers.set(Timer::Notice(notice), next);
         }
     }
 
-    /// The network works: every host that has not answered is told again at once.
-    pub(crate) fn hurry_notices(&mut self, now: Time) {
-        let unanswered =
-            self.notices.by_client.iter().filter(|((_, about), _)| *about == Subject::Us);
+    /// The network works: repeats every unanswered notice of the restart at once.
+    pub(crate) fn resend_unanswered_notices(&mut self, now: Time) {
+        let unanswered = self
+            .notices
+            .by_client
+            .iter()
+            .filter(|((_, about), _)| *about == NoticeSubject::OurRestart);
         let unanswered: Vec<NoticeId> = unanswered.map(|(_, id)| *id).collect();
         for id in unanswered {
-            self.hurry_notice(id, now);
+            self.resend_notice(id, now);
         }
     }
 
-    /// This host is there: it is told again at once.
-    pub(crate) fn hurry_notice_to(&mut self, client: ClientId, now: Time) {
-        if let Some(id) = self.notices.by_client.get(&(client, Subject::Us)) {
-            self.hurry_notice(*id, now);
+    /// The host is present: repeats its unanswered notice at once.
+    pub(crate) fn resend_notice_to(&mut self, client: ClientId, now: Time) {
+        if let Some(id) = self.notices.by_client.get(&(client, NoticeSubject::OurRestart)) {
+            self.resend_notice(*id, now);
         }
     }
 
-    fn hurry_notice(&mut self, id: NoticeId, now: Time) {
-        if let Some(owed) = self.notices.owed.get_mut(&id)
-            && !owed.answered
+    fn resend_notice(&mut self, id: NoticeId, now: Time) {
+        if let Some(pending) = self.notices.pending.get_mut(&id)
+            && !pending.answered
         {
-            owed.backed_off = 0;
-            if !owed.in_flight {
+            pending.backed_off = 0;
+            if !pending.in_flight {
                 self.send_notice(id, now);
             }
         }
     }
 
-    /// Answered is not understood (R2.5): while the window lasts, a host is told again until it has
-    /// reclaimed all that it held.
-    fn is_told(&self, id: NoticeId) -> bool {
-        let Some(owed) = self.notices.owed.get(&id) else { return true };
-        let Some(tracked) = self.clients.get(owed.client) else { return true };
-        if !owed.answered {
+    /// An answered notice need not have been understood (B4.5): while the window lasts, it repeats
+    /// until the host has reclaimed everything.
+    fn is_done(&self, id: NoticeId) -> bool {
+        let Some(pending) = self.notices.pending.get(&id) else { return true };
+        let Some(tracked) = self.clients.get(pending.client) else { return true };
+        if !pending.answered {
             return false;
         }
-        owed.subject != Subject::Us || !self.recovery.expects(tracked, self.exactness)
+        pending.subject != NoticeSubject::OurRestart
+            || !self.recovery.expects(tracked, self.exactness)
     }
 
-    /// Tells a client of our state once more, from the beginning.
+    /// Starts the notice of the server's state afresh.
     pub(crate) fn renotify(&mut self, client: ClientId, now: Time) {
-        self.owe(client, Subject::Us, self.epoch.nsm_state(), now);
+        self.queue_notice(client, NoticeSubject::OurRestart, self.epoch.nsm_state(), now);
     }
 
     pub(crate) fn forget_notices(&mut self, client: ClientId) {
-        for subject in [Subject::Us, Subject::Watched] {
+        for subject in [NoticeSubject::OurRestart, NoticeSubject::HostReboot] {
             if let Some(id) = self.notices.by_client.get(&(client, subject)) {
                 self.forget_notice(*id);
             }
@@ -229,38 +231,39 @@ impl Keeper {
 
     fn forget_notice(&mut self, id: NoticeId) {
         self.timers.stop(Timer::Notice(id));
-        if let Some(owed) = self.notices.owed.remove(&id) {
-            self.notices.by_client.remove(&(owed.client, owed.subject));
+        if let Some(pending) = self.notices.pending.remove(&id) {
+            self.notices.by_client.remove(&(pending.client, pending.subject));
         }
     }
 
-    pub(crate) fn owes(&self, client: ClientId) -> bool {
+    pub(crate) fn has_pending_notice(&self, client: ClientId) -> bool {
         let told = |subject| self.notices.by_client.contains_key(&(client, subject));
-        told(Subject::Us) || told(Subject::Watched)
+        told(NoticeSubject::OurRestart) || told(NoticeSubject::HostReboot)
     }
 
+    /// The notices that are still being sent.
     pub fn notices(&self) -> impl Iterator<Item = NoticeView> {
-        self.notices.owed.iter().map(|(id, owed)| self.view_notice(*id, owed))
+        self.notices.pending.iter().map(|(id, pending)| self.view_notice(*id, pending))
     }
 
-    /// The notice of our restart that a client is being sent.
+    /// The notice of the server's restart that is being sent to a client.
     pub fn notice_to(&self, client: ClientId) -> Option<NoticeView> {
-        let id = self.notices.by_client.get(&(client, Subject::Us))?;
-        self.notices.owed.get(id).map(|owed| self.view_notice(*id, owed))
+        let id = self.notices.by_client.get(&(client, NoticeSubject::OurRestart))?;
+        self.notices.pending.get(id).map(|pending| self.view_notice(*id, pending))
     }
 
-    fn view_notice(&self, id: NoticeId, owed: &Owed) -> NoticeView {
+    fn view_notice(&self, id: NoticeId, pending: &PendingNotice) -> NoticeView {
         NoticeView {
             id,
-            client: owed.client,
-            attempts: owed.attempts,
-            answered: owed.answered,
+            client: pending.client,
+            attempts: pending.attempts,
+            answered: pending.answered,
             next: self.timers.due(Timer::Notice(id)),
         }
     }
 }
 
-/// R2.3, R2.4: to whom and under which names.
+/// B3.4, B4.4: the destination, and the names under which the server may be known there.
 fn target(row: &Client, names: &[Name], reverse: &BTreeMap<IpAddr, Name>) -> NoticeTarget {
     if let Some(registrant) = &row.registrant {
         return NoticeTarget::Registrant {

@@ -1,45 +1,44 @@
-//! What an operator may do. All of it is on record with the operator's name.
+//! Operator actions. Each is recorded in an event with the operator's name.
 
 use crate::bytes::Name;
-use crate::event::{Event, GraceEnd, Proof, Release, Taken};
+use crate::event::{Event, GraceEnd, Proof, Release, ReleasedItem};
 use crate::identity::{ClientId, LockId, ShareId};
 use crate::keeper::Keeper;
 use crate::parking::Parked;
 use crate::request::{OperatorAction, OperatorRequest};
-use crate::step::{OperatorDone, OperatorError, Outcome, Refusal, Reply};
-use crate::sweep::Ended;
+use crate::step::{OperatorError, OperatorOutcome, Outcome, Refusal, Reply};
+use crate::sweep::SweepScope;
 use crate::time::Time;
 
 impl Keeper {
-    pub fn handle_operator(&mut self, request: OperatorRequest, now: Time) {
+    pub(crate) fn decide_operator(&mut self, request: OperatorRequest, now: Time) {
         let OperatorRequest { id, by, action } = request;
         let done = match action {
             OperatorAction::Release(lock) => self.release_lock(lock, by, now),
             OperatorAction::Fence(client) => self.fence(client, by, now),
             OperatorAction::Unfence(client) => self.unfence(client, by),
             OperatorAction::ConfirmReboot(client) => self.confirm_reboot(client, by, now),
-            OperatorAction::EndGrace => self.end_grace_by_hand(by, now),
+            OperatorAction::EndGrace => self.end_grace_by_hand(by),
             OperatorAction::Renotify(client) => self.renotify_by_hand(client, by, now),
             OperatorAction::Forget(client) => self.forget_client(client, by),
         };
-        let done = done.map(|released| OperatorDone { released });
+        let done = done.map(|released| OperatorOutcome { released });
         self.reply(id, Reply::Operator(done));
     }
 
-    /// Locks and shares are numbered together.
+    /// Locks and shares draw their ids from one counter.
     fn release_lock(&mut self, id: LockId, by: Name, now: Time) -> Result<u64, OperatorError> {
         if let Some(held) = self.table.get(id) {
             let client = self.owners.host(held.owner);
-            let what = Taken::Lock(held.range, held.terms.mode);
-            self.take_locks(vec![held], Event::ReleasedByHand { client, id, what, by }, now);
+            let what = ReleasedItem::Lock(held.range, held.kind.mode);
+            self.take_locks(vec![held], Event::ReleasedByOperator { client, id, what, by }, now);
         } else if let Some(share) = self.shares.get(ShareId(id.0)).copied() {
-            self.drop_share(share.id, now);
-            let what = Taken::Share;
-            self.event(Event::ReleasedByHand { client: share.host, id, what, by });
+            self.remove_share(share.id, now);
+            let what = ReleasedItem::Share;
+            self.event(Event::ReleasedByOperator { client: share.host, id, what, by });
         } else {
             return Err(OperatorError::NoSuchLock);
         }
-        self.end_grace_if_complete(now);
         Ok(1)
     }
 
@@ -47,21 +46,18 @@ impl Keeper {
         self.host_of(client)?;
         self.update_client(client, |row| row.fenced = true);
         self.event(Event::Fenced { client, by: by.clone() });
-        let released = self.sweep(client, Ended::Everything, now);
+        let released = self.sweep(client, SweepScope::Everything, now);
         if released > 0 {
             let why = Release::Operator(by);
             self.event(Event::Released { client, count: released, why });
         }
         self.refuse_parked(client);
-        self.end_grace_if_complete(now);
         Ok(released)
     }
 
     fn refuse_parked(&mut self, client: ClientId) {
         let Some(key) = self.clients.get(client).map(|tracked| tracked.row.key()) else { return };
-        let of_host = |parked: &Parked| {
-            matches!(parked, Parked::Lock(..)) && parked.caller().is_some_and(|c| c.host == key)
-        };
+        let of_host = |parked: &Parked| matches!(parked, Parked::Lock(request, _) if request.caller.host == key);
         for request in self.parking.take_out(of_host) {
             self.reply(request, Reply::Lock(Outcome::Refused(Refusal::Fenced)));
         }
@@ -74,7 +70,7 @@ impl Keeper {
         Ok(0)
     }
 
-    /// Accepts what a pending notice says; without one, that everything so far is of a dead kernel.
+    /// Accepts the pending report; without one, sweeps everything the host has.
     fn confirm_reboot(
         &mut self,
         client: ClientId,
@@ -92,9 +88,8 @@ impl Keeper {
             }
             None => {
                 let to = self.clients.incarnation(client);
-                let released = self.sweep(client, Ended::Everything, now);
+                let released = self.sweep(client, SweepScope::Everything, now);
                 self.event(Event::Rebooted { client, to, proof: Proof::Operator(by), released });
-                self.end_grace_if_complete(now);
             }
         }
         Ok(before.saturating_sub(self.held_by(client)))
@@ -104,13 +99,12 @@ impl Keeper {
         self.clients.get(client).map_or(0, |tracked| (tracked.locks + tracked.shares) as u64)
     }
 
-    fn end_grace_by_hand(&mut self, by: Name, now: Time) -> Result<u64, OperatorError> {
+    fn end_grace_by_hand(&mut self, by: Name) -> Result<u64, OperatorError> {
         if !self.recovery.in_grace {
             return Err(OperatorError::NotInGrace);
         }
-        self.recovery.window.close();
-        self.end_grace(GraceEnd::Operator(by), now);
-        self.wake_everywhere(now);
+        self.close_window();
+        self.end_grace(GraceEnd::Operator(by));
         Ok(0)
     }
 
@@ -128,10 +122,10 @@ impl Keeper {
         Ok(0)
     }
 
-    /// Not one that is fenced: forgetting it would lift the fence.
+    /// Refused for a fenced client: forgetting it would lift the fence.
     fn forget_client(&mut self, client: ClientId, by: Name) -> Result<u64, OperatorError> {
         let tracked = self.clients.get(client).ok_or(OperatorError::NoSuchClient)?;
-        if !tracked.has_nothing() || tracked.row.fenced || self.owes(client) {
+        if !tracked.has_nothing() || tracked.row.fenced || self.has_pending_notice(client) {
             return Err(OperatorError::Busy);
         }
         let (name, address) = (tracked.row.name.clone(), tracked.row.address);
@@ -141,10 +135,7 @@ impl Keeper {
     }
 
     fn host_of(&self, client: ClientId) -> Result<(), OperatorError> {
-        let tracked = self.clients.get(client).ok_or(OperatorError::NoSuchClient)?;
-        match tracked.row.registrant {
-            None => Ok(()),
-            Some(_) => Err(OperatorError::NoSuchClient),
-        }
+        let host = self.clients.get(client).filter(|tracked| tracked.row.registrant.is_none());
+        host.map(drop).ok_or(OperatorError::NoSuchClient)
     }
 }

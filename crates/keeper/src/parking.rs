@@ -1,5 +1,5 @@
-//! Requests that are held back: for the end of grace (R4.2), or for what a probe will say (R6.1,
-//! R6.2, R4.5). Bounded (I10); a caller that gives up takes its request out again.
+//! Parked requests: held back until grace ends (B4.9) or a probe is answered (B3.8, B3.14, B4.15).
+//! Bounded (I10); UNLOCK and CANCEL withdraw them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -7,52 +7,61 @@ use std::time::Duration;
 use crate::bytes::FileKey;
 use crate::identity::{Caller, ClientId, Incarnation, RequestId};
 use crate::range::Range;
-use crate::reboots::Claim;
-use crate::request::{LockRequest, Mode, OwnerName, Question, ShareRequest, TestRequest};
+use crate::reboot_reports::RebootReport;
+use crate::request::{
+    LockRequest, Mode, OwnerName, ProbeAnswer, Question, ShareRequest, TestRequest,
+};
 use crate::waiters::WaiterId;
 
-/// A request on its way, with what has been asked on its behalf, so that nothing is asked twice.
+/// A parked request, with the probes already made for it, so that none is repeated.
 #[derive(Clone, Debug)]
-pub enum Parked {
-    Lock(LockRequest, Asked),
-    Share(ShareRequest, Asked),
+pub(crate) enum Parked {
+    Lock(LockRequest, ProbeHistory),
+    Share(ShareRequest, ProbeHistory),
     Test(TestRequest),
-    /// Somebody says that a host rebooted.
-    Claim(Claim),
-    /// A waiter whose turn has come, or who wants what nobody has reclaimed.
-    Waiter(WaiterId, About),
+    /// A report that a host rebooted.
+    RebootReport(RebootReport),
+    /// A waiter whose host, or whose holder's host, is being probed.
+    Waiter(WaiterId, ProbeSubject),
 }
 
-/// Of whom a host is asked on behalf of a waiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About {
-    /// Of the waiter itself: a range is free, and it has not been heard of for long.
+/// Whose host is probed on behalf of a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ProbeSubject {
+    /// The waiter itself: its range is free, and it has not polled lately.
     Waiter,
-    /// Of who holds what it wants.
+    /// The holder of what it waits for.
     Holder,
 }
 
+/// A probe and its answer; `None` if it timed out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProbeOutcome {
+    pub client: ClientId,
+    pub question: Question,
+    pub answer: Option<ProbeAnswer>,
+}
+
+/// A request whose wait is over, because of a probe or, if `None`, because grace ended.
+#[derive(Debug)]
+pub(crate) struct ReadyRequest {
+    pub parked: Parked,
+    pub probe: Option<ProbeOutcome>,
+}
+
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
-    /// Whether the caller's old kernel lives: that of which incarnation.
+pub(crate) struct ProbeHistory {
+    /// The recorded incarnation when the caller's old kernel was probed.
     pub kernel: Option<Incarnation>,
-    /// Everything taken before that was asked has an id below this.
+    /// Locks taken before that probe have ids below this.
     pub arrived: u64,
-    /// Hosts that hold what is wanted, are releasable, and answered.
+    /// Hosts that hold what is wanted and answered a probe.
     pub holders: Vec<ClientId>,
 }
 
 impl Parked {
-    pub fn caller(&self) -> Option<&Caller> {
-        match self {
-            Parked::Lock(request, _) => Some(&request.caller),
-            Parked::Share(request, _) => Some(&request.caller),
-            Parked::Test(request) => Some(&request.caller),
-            Parked::Claim(_) | Parked::Waiter(..) => None,
-        }
-    }
-
-    /// Whether it is a LOCK of this owner on this file within the range (and of that mode).
+    /// Whether this is a LOCK of the owner on the file: inside the range, or exactly this range and
+    /// mode.
     fn is_lock_of(
         &self,
         caller: &Caller,
@@ -75,117 +84,123 @@ impl Parked {
         }
     }
 
-    pub fn request(&self) -> Option<RequestId> {
+    pub(crate) fn request(&self) -> Option<RequestId> {
         match self {
             Parked::Lock(request, _) => Some(request.id),
             Parked::Share(request, _) => Some(request.id),
             Parked::Test(request) => Some(request.id),
-            Parked::Claim(claim) => claim.request,
+            Parked::RebootReport(report) => report.request,
             Parked::Waiter(..) => None,
         }
     }
 }
 
 #[derive(Default)]
-pub struct Parking {
+pub(crate) struct Parking {
     held_back: VecDeque<(Duration, Parked)>,
-    /// For answers that are still to come, and for those that are here.
-    probes: BTreeMap<(ClientId, Question), VecDeque<Parked>>,
-    answered: BTreeMap<(ClientId, Question), VecDeque<Parked>>,
-    /// Waiters on whose behalf a host is being asked. They have a bound of their own.
-    asking: BTreeSet<(ClientId, WaiterId)>,
-    /// All the others.
+    probes: BTreeMap<(ClientId, Question), Vec<Parked>>,
+    /// Requests whose wait is over, in the order in which they are to be decided.
+    ready: VecDeque<ReadyRequest>,
+    /// Probes on behalf of waiters; at most one of each subject for a waiter and a host.
+    asking: BTreeSet<(ClientId, WaiterId, ProbeSubject)>,
+    /// Parked requests other than waiters.
     count: usize,
 }
 
 impl Parking {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    /// Waiters for which somebody is being asked.
-    pub fn waiters(&self) -> usize {
+    /// Outstanding probes on behalf of waiters.
+    pub(crate) fn waiters(&self) -> usize {
         self.asking.len()
     }
 
-    pub fn hold_back(&mut self, until: Duration, parked: Parked) {
+    pub(crate) fn hold_back(&mut self, until: Duration, parked: Parked) {
         self.count += 1;
         self.held_back.push_back((until, parked));
     }
 
-    /// When the first that is held back for grace must be answered.
-    pub fn first_deadline(&self) -> Option<Duration> {
+    /// When the first request held back by grace must be answered.
+    pub(crate) fn first_deadline(&self) -> Option<Duration> {
         self.held_back.front().map(|(until, _)| *until)
     }
 
-    pub fn pop_held_back(&mut self, by: Option<Duration>) -> Option<Parked> {
-        let due = self.held_back.front().is_some_and(|(until, _)| by.is_none_or(|by| *until <= by));
-        if !due {
-            return None;
-        }
+    pub(crate) fn pop_held_back(&mut self, by: Duration) -> Option<Parked> {
+        let (_, parked) = self.held_back.pop_front_if(|(until, _)| *until <= by)?;
         self.count -= 1;
-        self.held_back.pop_front().map(|(_, parked)| parked)
+        Some(parked)
     }
 
-    /// Parks for the answer to a question.
-    pub fn await_probe(&mut self, host: ClientId, question: Question, parked: Parked) {
-        if let Parked::Waiter(waiter, _) = parked {
-            self.asking.insert((host, waiter));
+    /// Grace has ended: what it held back is decided before anything else.
+    pub(crate) fn resume_held_back(&mut self) {
+        for (_, parked) in self.held_back.drain(..).rev() {
+            self.ready.push_front(ReadyRequest { parked, probe: None });
+        }
+    }
+
+    /// Has a request decided anew, after the ranges it freed have gone to their waiters.
+    pub(crate) fn resume(&mut self, parked: Parked) {
+        self.count += 1;
+        self.ready.push_front(ReadyRequest { parked, probe: None });
+    }
+
+    /// Parks a request until the question is answered.
+    pub(crate) fn await_probe(&mut self, host: ClientId, question: Question, parked: Parked) {
+        if let Parked::Waiter(waiter, subject) = parked {
+            self.asking.insert((host, waiter, subject));
         } else {
             self.count += 1;
         }
-        self.probes.entry((host, question)).or_default().push_back(parked);
+        self.probes.entry((host, question)).or_default().push(parked);
     }
 
-    /// A waiter is gone: nothing is asked on its behalf any more.
-    pub fn forget_waiter(&mut self, waiter: WaiterId) {
+    /// Drops the probes of a waiter that is gone.
+    pub(crate) fn remove_waiter(&mut self, waiter: WaiterId) {
         if self.asking.is_empty() {
             return;
         }
-        let of_waiter = self.asking.extract_if(.., |(_, asking)| *asking == waiter);
-        let hosts: Vec<ClientId> = of_waiter.map(|(host, _)| host).collect();
+        let of_waiter = self.asking.extract_if(.., |(_, asking, _)| *asking == waiter);
+        let hosts: Vec<ClientId> = of_waiter.map(|(host, ..)| host).collect();
+        let is_other = |it: &Parked| !matches!(it, Parked::Waiter(id, _) if *id == waiter);
         for host in hosts {
-            let key = (host, Question::Reachable);
-            let queues = [self.probes.get_mut(&key), self.answered.get_mut(&key)];
-            for parked in queues.into_iter().flatten() {
-                parked.retain(|it| !matches!(it, Parked::Waiter(asking, _) if *asking == waiter));
+            if let Some(parked) = self.probes.get_mut(&(host, Question::Reachable)) {
+                parked.retain(is_other);
             }
+        }
+        self.ready.retain(|ready| is_other(&ready.parked));
+    }
+
+    pub(crate) fn is_asking(&self, host: ClientId, waiter: WaiterId, of: ProbeSubject) -> bool {
+        self.asking.contains(&(host, waiter, of))
+    }
+
+    /// Makes ready what waited for this answer; requests that arrive now wait for the next. Reboot
+    /// reports come first, because other requests may be of the dead kernel.
+    pub(crate) fn answer(&mut self, probe: ProbeOutcome) {
+        if let Some(mut parked) = self.probes.remove(&(probe.client, probe.question)) {
+            parked.sort_by_key(|parked| !matches!(parked, Parked::RebootReport(_)));
+            let ready =
+                parked.into_iter().map(|parked| ReadyRequest { parked, probe: Some(probe) });
+            self.ready.extend(ready);
         }
     }
 
-    pub fn is_asking(&self, host: ClientId, waiter: WaiterId) -> bool {
-        self.asking.contains(&(host, waiter))
-    }
-
-    /// The answer is here: who has waited for it so far is apart from who comes now. News of a
-    /// reboot comes first: what else was waiting may be of the kernel that is gone.
-    pub fn answer(&mut self, host: ClientId, question: Question) {
-        if let Some(parked) = self.probes.remove(&(host, question)) {
-            let is_claim = |parked: &Parked| matches!(parked, Parked::Claim(_));
-            let (claims, others): (Vec<_>, Vec<_>) = parked.into_iter().partition(is_claim);
-            let answered = self.answered.entry((host, question)).or_default();
-            answered.extend(claims.into_iter().chain(others));
-        }
-    }
-
-    pub fn pop_answered(&mut self, host: ClientId, question: Question) -> Option<Parked> {
-        let waiting = self.answered.get_mut(&(host, question))?;
-        let parked = waiting.pop_front();
-        match parked {
-            Some(Parked::Waiter(waiter, _)) => {
-                self.asking.remove(&(host, waiter));
+    pub(crate) fn pop_ready(&mut self) -> Option<ReadyRequest> {
+        let ready = self.ready.pop_front()?;
+        match (&ready.parked, ready.probe) {
+            (Parked::Waiter(waiter, subject), Some(probe)) => {
+                self.asking.remove(&(probe.client, *waiter, *subject));
             }
-            Some(_) => self.count -= 1,
-            None => {
-                self.answered.remove(&(host, question));
-            }
+            _ => self.count -= 1,
         }
-        parked
+        Some(ready)
     }
 
-    /// Takes out the LOCKs that an owner no longer wants: of one range and mode (CANCEL), or all
-    /// within a range (UNLOCK).
-    pub fn withdraw(
+    /// Removes the LOCKs that an owner no longer wants: one range and mode (CANCEL), or everything
+    /// inside a range (UNLOCK). Returns their ids.
+    pub(crate) fn withdraw(
         &mut self,
         caller: &Caller,
         owner: &OwnerName,
@@ -199,8 +214,8 @@ impl Parking {
         self.take_out(|parked| parked.is_lock_of(caller, owner, file, range, mode))
     }
 
-    /// Takes out what `unwanted` says, and gives back who asked.
-    pub fn take_out(&mut self, unwanted: impl Fn(&Parked) -> bool) -> Vec<RequestId> {
+    /// Removes what `unwanted` selects and returns the request ids.
+    pub(crate) fn take_out(&mut self, unwanted: impl Fn(&Parked) -> bool) -> Vec<RequestId> {
         let mut out = Vec::new();
         let mut keep = |parked: &Parked| {
             let unwanted = unwanted(parked);
@@ -210,10 +225,11 @@ impl Parking {
             !unwanted
         };
         self.held_back.retain(|(_, parked)| keep(parked));
-        // A question stays asked even when nobody waits for its answer any more.
-        for waiting in self.probes.values_mut().chain(self.answered.values_mut()) {
+        // An outstanding probe stays outstanding even if nothing waits for it.
+        for waiting in self.probes.values_mut() {
             waiting.retain(&mut keep);
         }
+        self.ready.retain(|ready| keep(&ready.parked));
         self.count -= out.len();
         out
     }

@@ -1,9 +1,9 @@
-//! Byte ranges as the kernel has them: inclusive, up to the largest file offset, "to the end" being
-//! the last value of all. Inclusive ends are why no interval crate fits: `u64::MAX` is a real end.
+//! Byte ranges as the kernel has them: inclusive, up to the largest file offset, with `u64::MAX` as
+//! "to the end of the file". No interval crate has inclusive ends up to `u64::MAX`.
 
 use std::fmt;
 
-/// The largest offset a file can have (`OFFSET_MAX` of the kernel).
+/// The largest file offset (`OFFSET_MAX` of the kernel).
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// From `first` to `last`, both included. `last == u64::MAX` is "to the end of the file".
@@ -13,17 +13,19 @@ pub struct Range {
     last: u64,
 }
 
-/// A range that begins or ends where no file offset can be (FBIG).
+/// The range begins or ends beyond the largest file offset (FBIG).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooFar;
+pub struct OffsetTooLarge;
 
 impl Range {
+    /// The whole file.
     pub const ALL: Range = Range { first: 0, last: u64::MAX };
 
-    /// As NLM says it: length 0, or one that ends at the largest offset, is "to the end".
-    pub fn at(offset: u64, length: u64) -> Result<Range, TooFar> {
+    /// From NLM's offset and length: a length of 0, or an end at the largest offset, is "to the
+    /// end".
+    pub fn at(offset: u64, length: u64) -> Result<Range, OffsetTooLarge> {
         if offset > OFFSET_MAX {
-            return Err(TooFar);
+            return Err(OffsetTooLarge);
         }
         if length == 0 {
             return Ok(Range { first: offset, last: u64::MAX });
@@ -31,56 +33,61 @@ impl Range {
         match offset.checked_add(length - 1) {
             Some(last) if last < OFFSET_MAX => Ok(Range { first: offset, last }),
             Some(OFFSET_MAX) => Ok(Range { first: offset, last: u64::MAX }),
-            _ => Err(TooFar),
+            _ => Err(OffsetTooLarge),
         }
     }
 
-    /// From ends that are already known to be good; `None` if they are the wrong way round.
+    /// From valid ends; `None` if `first > last`.
     pub fn between(first: u64, last: u64) -> Option<Range> {
         (first <= last).then_some(Range { first, last })
     }
 
+    /// The first byte.
     pub fn first(self) -> u64 {
         self.first
     }
 
+    /// The last byte; `u64::MAX` is "to the end".
     pub fn last(self) -> u64 {
         self.last
     }
 
-    /// Length as NLM says it: 0 is "to the end".
+    /// The length in NLM's terms: 0 is "to the end".
     pub fn length(self) -> u64 {
         if self.last == u64::MAX { 0 } else { self.last - self.first + 1 }
     }
 
+    /// Whether they have a byte in common.
     pub fn overlaps(self, other: Range) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 
+    /// Whether every byte of `other` is in this range.
     pub fn covers(self, other: Range) -> bool {
         self.first <= other.first && other.last <= self.last
     }
 
-    /// Whether no byte lies between them: such locks of one owner are one lock.
+    /// Whether they overlap or are adjacent.
     pub fn touches(self, other: Range) -> bool {
         self.first <= other.last.saturating_add(1) && other.first <= self.last.saturating_add(1)
     }
 
-    /// With its two neighbouring bytes.
-    pub fn widened(self) -> Range {
+    /// With the two adjacent bytes.
+    pub(crate) fn widened(self) -> Range {
         Range { first: self.first.saturating_sub(1), last: self.last.saturating_add(1) }
     }
 
     /// The smallest range that covers both.
-    pub fn hull(self, other: Range) -> Range {
+    pub(crate) fn hull(self, other: Range) -> Range {
         Range { first: self.first.min(other.first), last: self.last.max(other.last) }
     }
 
+    /// The bytes they have in common.
     pub fn overlap(self, other: Range) -> Option<Range> {
         Range::between(self.first.max(other.first), self.last.min(other.last))
     }
 
-    /// What is left below and above when `cut` is taken out.
+    /// What remains below and above `cut`.
     pub fn without(self, cut: Range) -> (Option<Range>, Option<Range>) {
         let below = cut
             .first
@@ -127,10 +134,10 @@ mod tests {
 
     #[test]
     fn past_the_largest_offset_is_too_far() {
-        assert_eq!(Range::at(1 << 63, 0), Err(TooFar));
-        assert_eq!(Range::at(OFFSET_MAX, 2), Err(TooFar));
-        assert_eq!(Range::at(1, u64::MAX), Err(TooFar));
-        assert_eq!(Range::at(u64::MAX, u64::MAX), Err(TooFar));
+        assert_eq!(Range::at(1 << 63, 0), Err(OffsetTooLarge));
+        assert_eq!(Range::at(OFFSET_MAX, 2), Err(OffsetTooLarge));
+        assert_eq!(Range::at(1, u64::MAX), Err(OffsetTooLarge));
+        assert_eq!(Range::at(u64::MAX, u64::MAX), Err(OffsetTooLarge));
     }
 
     #[test]

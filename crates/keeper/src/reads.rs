@@ -1,25 +1,27 @@
-//! What can be read of the keeper: rows made as they are asked for, in an order that a reader can
-//! go on from, so that nobody has to copy the table (R8.1).
+//! What can be read of the keeper: rows built on demand, in an order that a reader can resume from,
+//! so that the table is never copied (B8.6).
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use crate::bytes::FileKey;
 use crate::change::{Client, Exactness, Lock, Snapshot};
-use crate::clients::{Suspicion, Tracked};
+use crate::clients::{SuspectReason, TrackedClient};
 use crate::identity::{ClientId, Epoch, HostKey, LockId, Owner, ShareId};
 use crate::keeper::Keeper;
 use crate::range::Range;
 use crate::shares::HeldShare;
-use crate::table::Held;
+use crate::table::HeldLock;
 use crate::view::{ClientView, Counts, GraceView, LockState, LockView, ShareView, WaiterView};
 use crate::waiters::{Waiter, WaiterId};
 
 impl Keeper {
+    /// The epoch of this run.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
+    /// The server's NSM state.
     pub fn nsm_state(&self) -> u32 {
         self.epoch.nsm_state()
     }
@@ -29,16 +31,17 @@ impl Keeper {
         self.exactness
     }
 
-    /// Grows with every lock taken and every place in line.
+    /// The id that would be assigned next; grows with every lock and waiter.
     pub fn next_id(&self) -> u64 {
         self.ids.next()
     }
 
-    /// Whether hosts may still come back for what they held.
+    /// Whether hosts may still reclaim what they held.
     pub fn in_window(&self) -> bool {
-        !self.recovery.window.is_over()
+        !self.recovery.window.has_ended()
     }
 
+    /// The state of the grace period; `None` outside grace.
     pub fn grace(&self) -> Option<GraceView> {
         self.recovery.in_grace.then(|| GraceView {
             exactness: self.exactness,
@@ -49,6 +52,7 @@ impl Keeper {
         })
     }
 
+    /// Sizes of the tables.
     pub fn counts(&self) -> Counts {
         Counts {
             clients: self.clients.len(),
@@ -61,72 +65,83 @@ impl Keeper {
         }
     }
 
-    /// Locks in the order of their ids, from the one after `after`.
+    /// Locks with ids above `after`, in order of id.
     pub fn locks(&self, after: LockId) -> impl Iterator<Item = LockView<'_>> {
         self.table.after(after).map(|held| self.view_lock(held))
     }
 
+    /// A held lock.
     pub fn lock(&self, id: LockId) -> Option<LockView<'_>> {
         self.table.get(id).map(|held| self.view_lock(held))
     }
 
+    /// The locks of a client.
     pub fn locks_of(&self, client: ClientId) -> impl Iterator<Item = LockView<'_>> {
         let owners = self.clients.get(client).into_iter().flat_map(|tracked| &tracked.owners);
         owners.flat_map(|owner| self.table.of_owner(*owner)).map(|held| self.view_lock(held))
     }
 
+    /// The locks on a file, in order of first byte.
     pub fn locks_on(&self, file: &FileKey) -> impl Iterator<Item = LockView<'_>> {
         let file = self.files.find(file).into_iter();
         file.flat_map(|file| self.table.of_file(file)).map(|held| self.view_lock(held))
     }
 
-    /// Records of a roster that is being recovered.
+    /// Roster records with ids above `after`, while an inexact store is being recovered.
     pub fn remembered(&self, after: LockId) -> impl Iterator<Item = &Lock> {
         self.recovery.remembered.after(after)
     }
 
+    /// The roster records of locks on a file.
     pub fn remembered_on(&self, file: &FileKey) -> impl Iterator<Item = &Lock> {
         self.recovery.remembered.on(file)
     }
 
+    /// The roster record of a lock.
     pub fn remembered_one(&self, id: LockId) -> Option<&Lock> {
         self.recovery.remembered.locks.get(&id)
     }
 
+    /// The number of locks in the roster records.
     pub fn remembered_len(&self) -> usize {
         self.recovery.remembered.locks.len()
     }
 
+    /// The shares on a file.
     pub fn shares_on(&self, file: &FileKey) -> impl Iterator<Item = ShareView<'_>> {
-        let file = self.files.find(file).map(|file| self.files.file(file));
+        let file = self.files.find(file).map(|file| &self.files[file]);
         let ids = file.into_iter().flat_map(|file| &file.shares);
         ids.filter_map(|id| self.shares.get(*id)).map(|share| self.view_share(share))
     }
 
-    /// Shares in the order of their ids, from the one after `after`.
+    /// Shares with ids above `after`, in order of id.
     pub fn shares(&self, after: ShareId) -> impl Iterator<Item = ShareView<'_>> {
         self.shares.after(after).map(|share| self.view_share(share))
     }
 
+    /// A held share.
     pub fn share(&self, id: ShareId) -> Option<ShareView<'_>> {
         self.shares.get(id).map(|share| self.view_share(share))
     }
 
+    /// The shares of a client.
     pub fn shares_of(&self, client: ClientId) -> impl Iterator<Item = ShareView<'_>> {
         self.shares.of_host(client).map(|share| self.view_share(share))
     }
 
-    /// Those who wait, in the order in which they came, from the one after `after`.
+    /// Waiters with ids above `after`, in order of arrival.
     pub fn waiters(&self, after: LockId) -> impl Iterator<Item = WaiterView<'_>> {
         let after = self.waiters.after(WaiterId(after.0));
         after.map(|(id, waiter)| self.view_waiter(id, waiter))
     }
 
+    /// A queued request.
     pub fn waiter(&self, id: LockId) -> Option<WaiterView<'_>> {
         let id = WaiterId(id.0);
         self.waiters.get(id).map(|waiter| self.view_waiter(id, waiter))
     }
 
+    /// The queued requests of a client.
     pub fn waiters_of(&self, client: ClientId) -> impl Iterator<Item = WaiterView<'_>> {
         let owners = self.clients.get(client).into_iter().flat_map(|tracked| &tracked.owners);
         owners
@@ -134,33 +149,36 @@ impl Keeper {
             .map(|(id, waiter)| self.view_waiter(id, waiter))
     }
 
-    /// First come, first served.
+    /// The file's waiters in order of arrival.
     pub fn waiters_on(&self, file: &FileKey) -> impl Iterator<Item = WaiterView<'_>> {
-        let file = self.files.find(file).map(|file| self.files.file(file));
-        let ids = file.into_iter().flat_map(|file| &file.queue);
+        let file = self.files.find(file).map(|file| &self.files[file]);
+        let ids = file.into_iter().flat_map(|file| &file.waiters);
         ids.filter_map(|id| Some(self.view_waiter(*id, self.waiters.get(*id)?)))
     }
 
+    /// Clients with ids above `after`, in order of id.
     pub fn clients(&self, after: ClientId) -> impl Iterator<Item = ClientView<'_>> {
         self.clients.after(after).map(|tracked| self.view_client(tracked))
     }
 
+    /// A client.
     pub fn client(&self, id: ClientId) -> Option<ClientView<'_>> {
         self.clients.get(id).map(|tracked| self.view_client(tracked))
     }
 
+    /// The row of a lock host.
     pub fn host(&self, key: &HostKey) -> Option<&Client> {
         let id = self.clients.find_host(key)?;
         self.clients.get(id).map(|tracked| &*tracked.row)
     }
 
-    /// What an owner has in a range of a file.
+    /// The first lock of an owner that overlaps a range of a file.
     pub fn owned_by(&self, owner: &Owner, file: &FileKey, range: Range) -> Option<LockView<'_>> {
         let (owner, file) = (self.owners.find(owner)?, self.files.find(file)?);
         self.table.owned(owner, file, range).next().map(|held| self.view_lock(held))
     }
 
-    /// Whether another lock than this one is in a waiter's way.
+    /// Whether a lock other than `besides` prevents a waiter.
     pub fn is_blocked_besides(&self, waiter: LockId, besides: LockId) -> bool {
         let Some(waiter) = self.waiters.get(WaiterId(waiter.0)) else { return false };
         let Waiter { file, owner, range, mode, .. } = *waiter;
@@ -172,12 +190,12 @@ impl Keeper {
         blocked
     }
 
-    /// Whether an operator has shut out somebody at this address: its writes are refused too.
+    /// Whether a host at this address is fenced; the server then refuses its writes, too.
     pub fn is_fenced(&self, address: IpAddr) -> bool {
         self.clients.hosts_at(address).any(|tracked| tracked.row.fenced)
     }
 
-    /// The durable state as it will be when every step so far is committed.
+    /// The durable state once every step so far is committed.
     pub fn snapshot(&self) -> Snapshot {
         let locks = self.table.after(LockId(0)).map(|held| self.row_of(&held));
         let remembered = &self.recovery.remembered;
@@ -200,13 +218,13 @@ impl Keeper {
         }
     }
 
-    fn view_lock(&self, held: Held) -> LockView<'_> {
-        let owner = self.owners.owner(held.owner);
+    fn view_lock(&self, held: HeldLock) -> LockView<'_> {
+        let owner = self.owners.key(held.owner);
         let current = self.clients.incarnation(owner.host);
-        let state = match held.terms.confirmed {
+        let state = match held.kind.confirmed {
             false if self.in_window() => LockState::Unconfirmed,
             false => LockState::Releasable,
-            true if held.terms.incarnation.is_known() && held.terms.incarnation != current => {
+            true if held.kind.incarnation.is_known() && held.kind.incarnation != current => {
                 LockState::Suspect
             }
             true => LockState::Held,
@@ -216,9 +234,9 @@ impl Keeper {
             file: self.files.key(held.file),
             owner,
             range: held.range,
-            mode: held.terms.mode,
-            incarnation: held.terms.incarnation,
-            monitored: held.terms.monitored,
+            mode: held.kind.mode,
+            incarnation: held.kind.incarnation,
+            monitored: held.kind.monitored,
             since_ms: held.since_ms,
             state,
         }
@@ -228,7 +246,7 @@ impl Keeper {
         ShareView {
             id: share.id,
             file: self.files.key(share.file),
-            owner: self.owners.owner(share.owner),
+            owner: self.owners.key(share.owner),
             access: share.access,
             deny: share.deny,
             confirmed: share.confirmed,
@@ -241,7 +259,7 @@ impl Keeper {
         WaiterView {
             id: LockId(id.0),
             file: self.files.key(file),
-            owner: self.owners.owner(owner),
+            owner: self.owners.key(owner),
             range,
             mode,
             since_ms: waiter.since_ms,
@@ -250,11 +268,11 @@ impl Keeper {
         }
     }
 
-    fn view_client<'a>(&self, tracked: &'a Tracked) -> ClientView<'a> {
+    fn view_client<'a>(&self, tracked: &'a TrackedClient) -> ClientView<'a> {
         let suspect = match tracked.suspect {
             None => false,
-            Some(Suspicion::Reset) => !tracked.has_nothing(),
-            Some(Suspicion::State) => tracked.has_strangers(),
+            Some(SuspectReason::Reset) => !tracked.has_nothing(),
+            Some(SuspectReason::State) => tracked.has_other_incarnations(),
         };
         ClientView {
             client: &tracked.row,

@@ -1,5 +1,5 @@
-//! SM_MON, SM_UNMON, SM_UNMON_ALL (R1.3, R1.4): those who ask to be told. No real lock client does
-//! so over the network; the server monitors lock clients itself (R1.5).
+//! SM_MON, SM_UNMON and SM_UNMON_ALL (B3.3): registrants that ask to be notified. No known
+//! lock client does so over the network; the server monitors lock clients itself (B3.1).
 
 use std::net::IpAddr;
 
@@ -12,21 +12,20 @@ use crate::step::{Refusal, Reply};
 use crate::time::Time;
 
 impl Keeper {
-    pub fn handle_monitor(&mut self, request: MonitorRequest, now: Time) {
+    pub(crate) fn decide_monitor(&mut self, request: MonitorRequest, now: Time) {
         self.hear_call(request.source.local, now);
         let MonitorRequest { id, source, callback, watched, private } = request;
         let source = source.address.to_canonical();
         let key = (source, callback.clone(), watched.clone());
         if let Some(known) = self.clients.find_registrant(&key) {
             self.hear_client(known, now);
-            if self.private(known) == Some(private) {
-                return self.reply(id, Reply::Monitor(Ok(())));
+            if self.private(known) != Some(private) {
+                self.update_client(known, |row| {
+                    if let Some(registrant) = &mut row.registrant {
+                        registrant.private = private;
+                    }
+                });
             }
-            self.update_client(known, |row| {
-                if let Some(registrant) = &mut row.registrant {
-                    registrant.private = private;
-                }
-            });
             return self.reply(id, Reply::Monitor(Ok(())));
         }
         if let Err(why) = self.admit_registration(source) {
@@ -51,16 +50,7 @@ impl Keeper {
         self.reply(id, Reply::Monitor(Ok(())));
     }
 
-    pub fn handle_unmonitor(&mut self, request: UnmonitorRequest, now: Time) {
-        self.hear_call(request.source.local, now);
-        let gone = self.registrations(&request);
-        for client in gone {
-            self.unregister(client);
-        }
-        self.reply(request.id, Reply::Unmonitor);
-    }
-
-    /// Room for one more registration, of this address and in all (R6.3).
+    /// Whether one more registration fits, for this address and in all (B7.8).
     fn admit_registration(&mut self, source: IpAddr) -> Result<(), Refusal> {
         let most = self.config.limits.registrations_per_address;
         let known = self.clients.registrants().filter(|tracked| tracked.row.address == source);
@@ -76,7 +66,7 @@ impl Keeper {
     }
 
     /// One registration, or all of one registrant.
-    fn registrations(&self, request: &UnmonitorRequest) -> Vec<ClientId> {
+    pub(crate) fn registrations(&self, request: &UnmonitorRequest) -> Vec<ClientId> {
         let source: IpAddr = request.source.address.to_canonical();
         if let Some(watched) = &request.watched {
             let key = (source, request.callback.clone(), watched.clone());

@@ -1,5 +1,5 @@
-//! Who is in the client tracker, and why: the server monitors every lock client itself, from its
-//! first lock on, until it has had nothing for a day (R1.5, R1.3).
+//! Registration: the server monitors every lock client itself, from its first lock until it has
+//! held nothing for a day (B3.1, B3.2).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::step::Refusal;
 use crate::time::Time;
 use crate::timer::Timer;
 
-/// A host with nothing for this long is unregistered.
+/// A host that has held nothing for this long is unregistered.
 const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// How many of our addresses we remember for a host.
-const USED_MAX: usize = 16;
+/// How many of the server's addresses are remembered per host.
+const USED_ADDRESSES_MAX: usize = 16;
 
 impl Keeper {
-    /// A host calls: it is there.
+    /// Notes that a host called.
     pub(crate) fn hear(&mut self, caller: &Caller, now: Time) -> Option<ClientId> {
         let client = self.clients.find_host(&caller.host);
         if let Some(client) = client {
@@ -35,14 +35,13 @@ impl Keeper {
             let first = tracked.last_seen.replace(now.mono).is_none();
             if first && tracked.row.registrant.is_none() && tracked.row.epoch < self.epoch {
                 self.note_progress(now);
-                self.hurry_notice_to(client, now);
+                self.resend_notice_to(client, now);
             }
         }
     }
 
-    /// A call from this address that does not come as a request here (a file operation); `local`
-    /// if from this machine.
-    pub fn handle_heard(&mut self, address: IpAddr, local: bool, now: Time) {
+    /// Notes a call from an address, for all hosts there; `local` if from this machine.
+    pub(crate) fn hear_address(&mut self, address: IpAddr, local: bool, now: Time) {
         let there: Vec<ClientId> =
             self.clients.hosts_at(address).map(|tracked| tracked.row.id).collect();
         for client in there {
@@ -51,7 +50,7 @@ impl Keeper {
         self.hear_call(local, now);
     }
 
-    /// Changes a row of the client tracker, durably.
+    /// Changes a row of the client tracker and records the change.
     pub(crate) fn update_client(&mut self, id: ClientId, update: impl FnOnce(&mut Client)) {
         if let Some(tracked) = self.clients.get_mut(id) {
             update(Arc::make_mut(&mut tracked.row));
@@ -60,8 +59,8 @@ impl Keeper {
         }
     }
 
-    /// The row of a calling host: made, or brought up to date, in the step of its first lock
-    /// (R1.5).
+    /// Inserts or updates the row of a calling host, in the step of its lock (B3.1). A host learns
+    /// its first known state here.
     pub(crate) fn register(
         &mut self,
         caller: &Caller,
@@ -70,7 +69,7 @@ impl Keeper {
         incarnation: Incarnation,
         now: Time,
     ) -> Result<ClientId, Refusal> {
-        let ours = caller.lane.ours();
+        let ours = caller.namespace.server_address();
         if let Some(id) = known {
             let Some(tracked) = self.clients.get(id) else { return Ok(id) };
             let row = &tracked.row;
@@ -84,7 +83,7 @@ impl Keeper {
                     }
                     if !row.used.contains(&ours) {
                         row.used.push(ours);
-                        let extra = row.used.len().saturating_sub(USED_MAX);
+                        let extra = row.used.len().saturating_sub(USED_ADDRESSES_MAX);
                         row.used.drain(..extra);
                     }
                 });
@@ -130,7 +129,7 @@ impl Keeper {
         id
     }
 
-    /// Room for one more client (R1.3): who holds something, or may come to reclaim it, stays.
+    /// Makes room for one more client (B7.2). A client that holds something or may reclaim stays.
     pub(crate) fn make_room(&mut self, protocol: Protocol) -> Result<(), Refusal> {
         if self.clients.len() < self.config.limits.clients {
             return Ok(());
@@ -139,7 +138,7 @@ impl Keeper {
         if !self.recovery.in_grace {
             leaves = self.clients.longest_idle();
         }
-        // A host that locks matters more than somebody who only wants to be told.
+        // A lock host takes precedence over a registrant.
         if leaves.is_none() && protocol == Protocol::Nlm {
             leaves = self.clients.longest_silent_registrant();
         }

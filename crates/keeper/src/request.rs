@@ -1,5 +1,5 @@
-//! What can be asked of the keeper. Protocol versions and forms are gone by the time a request is
-//! here: one form for each question.
+//! The keeper's inputs. Protocol versions and message forms are translated by the server; there is
+//! one form of each request here.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,243 +8,323 @@ use crate::bytes::{FileKey, Handle, Name, OwnerTag};
 use crate::identity::{Caller, ClientId, Incarnation, LockId, RequestId, Transport};
 use crate::range::Range;
 
-/// `Shared < Exclusive`.
+/// The mode of a lock; `Shared < Exclusive`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
+    /// Excludes exclusive locks of other owners.
     Shared,
+    /// Excludes all locks of other owners.
     Exclusive,
 }
 
 impl Mode {
+    /// Whether locks of these modes exclude each other.
     pub fn conflicts(self, other: Mode) -> bool {
         self == Mode::Exclusive || other == Mode::Exclusive
     }
 }
 
-/// Who on the calling host.
+/// A lock owner on the calling host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerName {
+    /// The client's number for the owner (`svid`).
     pub number: u32,
+    /// The owner's opaque part (`oh`).
     pub tag: OwnerTag,
 }
 
-/// How the client wants to be called back: it is told in the form that it used itself.
+/// The form of callback that the client expects: the one it used itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// A call that is answered (GRANTED).
+    /// A call with a reply (GRANTED).
     Call,
-    /// A message that is answered by another message (GRANTED_MSG, GRANTED_RES).
+    /// A message answered by another message (GRANTED_MSG, GRANTED_RES).
     Message,
 }
 
 /// LOCK and NM_LOCK.
 #[derive(Clone, Debug)]
 pub struct LockRequest {
+    /// Carried back in the reply.
     pub id: RequestId,
+    /// The host, and how it reached the server.
     pub caller: Caller,
+    /// The lock owner on its host.
     pub owner: OwnerName,
+    /// The file, whatever handle it was reached by.
     pub file: FileKey,
+    /// The client's handle bytes, for the callback.
     pub handle: Handle,
+    /// In bytes; may extend to the end of the file.
     pub range: Range,
+    /// Shared or exclusive.
     pub mode: Mode,
-    /// Wait for the lock if somebody else has it.
+    /// Queue the request if another owner holds the lock.
     pub wait: bool,
-    /// "I held this before you restarted."
+    /// The owner held this lock before the server restarted.
     pub reclaim: bool,
-    /// False for NM_LOCK: the host is not told of our restarts.
+    /// False for NM_LOCK: the host is not notified of restarts.
     pub monitored: bool,
     /// The NSM state that the request carries; reclaims carry none.
     pub incarnation: Incarnation,
+    /// The form of the callback.
     pub form: Form,
-    /// The export's `stateless_clients`: a new connection after a reset is a reboot (R6.2).
+    /// The export's `stateless_clients`: a new connection after a reset is a reboot (B3.15).
     pub stateless: bool,
-    /// Since when the connection that it came by is open (`Time::mono`); `None` if it came without
-    /// one. A connection that is younger than a reboot carries nothing of the kernel before.
+    /// When the request's connection was opened (`Time::mono`); `None` without a connection. A
+    /// connection younger than a reboot carries nothing of the earlier kernel.
     pub connected: Option<Duration>,
 }
 
+/// TEST.
 #[derive(Clone, Debug)]
 pub struct TestRequest {
+    /// Carried back in the reply.
     pub id: RequestId,
+    /// The host, and how it reached the server.
     pub caller: Caller,
+    /// The lock owner on its host.
     pub owner: OwnerName,
+    /// The file, whatever handle it was reached by.
     pub file: FileKey,
+    /// In bytes; may extend to the end of the file.
     pub range: Range,
+    /// Shared or exclusive.
     pub mode: Mode,
 }
 
+/// UNLOCK.
 #[derive(Clone, Debug)]
 pub struct UnlockRequest {
+    /// Carried back in the reply.
     pub id: RequestId,
+    /// The host, and how it reached the server.
     pub caller: Caller,
+    /// The lock owner on its host.
     pub owner: OwnerName,
+    /// The file, whatever handle it was reached by.
     pub file: FileKey,
+    /// In bytes; may extend to the end of the file.
     pub range: Range,
 }
 
-/// Gives up waiting. `mode` and `range` are those of the request that waits.
+/// CANCEL. `mode` and `range` are those of the queued request.
 #[derive(Clone, Debug)]
 pub struct CancelRequest {
+    /// Carried back in the reply.
     pub id: RequestId,
+    /// The host, and how it reached the server.
     pub caller: Caller,
+    /// The lock owner on its host.
     pub owner: OwnerName,
+    /// The file, whatever handle it was reached by.
     pub file: FileKey,
+    /// In bytes; may extend to the end of the file.
     pub range: Range,
+    /// Shared or exclusive.
     pub mode: Mode,
 }
 
-/// A set of {read, write}: what a share wants to do, or what it denies to others.
+/// A set of {read, write}: the access a share wants, or denies to others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Access {
+    /// Reading.
     pub read: bool,
+    /// Writing.
     pub write: bool,
 }
 
 impl Access {
+    /// Whether they have a kind of access in common.
     pub fn meets(self, other: Access) -> bool {
         (self.read && other.read) || (self.write && other.write)
     }
 }
 
+/// SHARE.
 #[derive(Clone, Debug)]
 pub struct ShareRequest {
+    /// Carried back in the reply.
     pub id: RequestId,
+    /// The host, and how it reached the server.
     pub caller: Caller,
+    /// The owner's opaque part (`oh`).
     pub tag: OwnerTag,
+    /// The file, whatever handle it was reached by.
     pub file: FileKey,
+    /// The access its owner wants.
     pub access: Access,
+    /// The access denied to others.
     pub deny: Access,
+    /// The owner held this share before the server restarted.
     pub reclaim: bool,
 }
 
+/// UNSHARE.
 #[derive(Clone, Debug)]
 pub struct UnshareRequest {
+    /// Carried back in the reply.
     pub id: RequestId,
+    /// The host, and how it reached the server.
     pub caller: Caller,
+    /// The owner's opaque part (`oh`).
     pub tag: OwnerTag,
+    /// The file, whatever handle it was reached by.
     pub file: FileKey,
 }
 
-/// Where a call came from that names its host in its arguments only.
+/// The origin of a call that names its host only in its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
+    /// The source address.
     pub address: IpAddr,
-    /// Over UDP anybody can send in another's name.
+    /// The source address of a datagram can be forged.
     pub transport: Transport,
-    /// It came from this machine itself.
+    /// The call came from this machine.
     pub local: bool,
 }
 
-/// SM_NOTIFY as it came: `source` claims that the machine called `name` is now in `incarnation`.
+/// SM_NOTIFY: `source` reports that the machine `name` is now in state `incarnation`.
 #[derive(Clone, Debug)]
 pub struct RebootNotice {
+    /// Carried back in the reply.
     pub id: RequestId,
+    /// Where the call came from.
     pub source: Source,
+    /// The machine reported to have rebooted (`mon_name`).
     pub name: Name,
+    /// Its new state.
     pub incarnation: Incarnation,
 }
 
-/// FREE_ALL as it came.
+/// FREE_ALL: `source` reports that the machine `name` holds no locks.
 #[derive(Clone, Debug)]
 pub struct FreeAllRequest {
+    /// Carried back in the reply.
     pub id: RequestId,
+    /// Where the call came from.
     pub source: Source,
+    /// The machine that holds no locks.
     pub name: Name,
 }
 
-/// Where and how an SM_MON registrant wants to be told (`my_id`).
+/// Where and how an SM_MON registrant wants to be notified (`my_id`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Callback {
+    /// The registrant's host name.
     pub name: Name,
+    /// RPC program.
     pub program: u32,
+    /// Its version.
     pub version: u32,
+    /// Its procedure.
     pub procedure: u32,
 }
 
+/// SM_MON.
 #[derive(Clone, Debug)]
 pub struct MonitorRequest {
+    /// Carried back in the reply.
     pub id: RequestId,
+    /// Where the call came from.
     pub source: Source,
+    /// The registrant's procedure (`my_id`).
     pub callback: Callback,
-    /// Whom to watch (`mon_name`).
+    /// The machine to watch (`mon_name`).
     pub watched: Name,
+    /// Passed back unchanged (`priv`).
     pub private: [u8; 16],
 }
 
 /// SM_UNMON, or SM_UNMON_ALL when `watched` is `None`.
 #[derive(Clone, Debug)]
 pub struct UnmonitorRequest {
+    /// Carried back in the reply.
     pub id: RequestId,
+    /// Where the call came from.
     pub source: Source,
+    /// The registrant's procedure (`my_id`).
     pub callback: Callback,
+    /// The machine no longer to be watched; `None` for all.
     pub watched: Option<Name>,
 }
 
-/// What the peer said to a GRANTED callback.
+/// The peer's answer to a GRANTED callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantAnswer {
+    /// The peer has taken the lock.
     Accepted,
-    /// "I do not wait for that": the grant is undone, and nothing else (I6).
+    /// The peer does not wait for this lock: the grant is undone, and nothing else (I6).
     Denied,
-    /// Any other status, or no answer in time: tried again. The peer may have taken it.
+    /// Any other status, or no answer in time. The peer may have taken the lock; the callback is
+    /// repeated.
     Unclear,
-    /// It certainly never reached the peer (no port, no connection): tried again.
+    /// The callback certainly did not reach the peer (no port, no connection); it is repeated.
     Unsent,
 }
 
-/// What became of one attempt to deliver a notice.
+/// The result of one attempt to deliver a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeResult {
+    /// The peer answered.
     Answered,
     /// The peer did not answer.
     Failed,
-    /// We could not even send (no route, address not up): not an attempt (R2.2).
+    /// Nothing could be sent (no route, address not up); does not count as an attempt (B4.3).
     Unsent,
 }
 
-/// What the keeper wants to know about a host.
+/// A question about a host, carried out by the server as a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Question {
-    /// Does the kernel that took the locks of this state still live? Asked of connections older than
-    /// the question; a new connection proves nothing.
+    /// Is the kernel that took the locks of this state alive? Only connections older than the
+    /// question count; a new connection proves nothing.
     SameKernel(Incarnation),
-    /// Does anybody answer there (NLM NULL), on whatever connection?
+    /// Does the host answer NLM NULL, on any connection?
     Reachable,
-    /// Which state does its status monitor say it is in (SM_STAT)?
+    /// Which state does its status monitor report (SM_STAT)?
     State,
 }
 
+/// The answer to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeAnswer {
-    /// It acknowledged.
+    /// The host acknowledged.
     Alive,
-    /// It answered with a reset: that kernel is gone. This is proof.
+    /// The host answered with a reset: that kernel is gone. This is proof.
     Gone,
-    /// Nothing came in the time there was, or there was nothing to ask.
+    /// No answer in time, or no connection to ask on.
     Silent,
     /// The answer to `Question::State`.
     InState(Incarnation),
 }
 
-/// Something a person decided, with that person's name for the record.
+/// An operator's action, with the operator's name for the record.
 #[derive(Clone, Debug)]
 pub struct OperatorRequest {
+    /// Carried back in the reply.
     pub id: RequestId,
+    /// The operator's name.
     pub by: Name,
+    /// What to do.
     pub action: OperatorAction,
 }
 
+/// What an operator may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorAction {
+    /// Releases one lock or share.
     Release(LockId),
-    /// Drops all it holds and refuses its locks (the server refuses its writes).
+    /// Releases everything the host holds and refuses its locks; the server refuses its writes.
     Fence(ClientId),
+    /// Readmits a fenced host.
     Unfence(ClientId),
-    /// Accepts that this host rebooted: its pending notice if there is one.
+    /// Accepts that this host rebooted; uses its pending report if there is one.
     ConfirmReboot(ClientId),
+    /// Ends grace and the recovery window now.
     EndGrace,
-    /// Sends the notice of our last restart again.
+    /// Sends the notice of the server's last restart again.
     Renotify(ClientId),
-    /// Forgets a registration; refused while it holds something.
+    /// Unregisters a client; refused while it holds something.
     Forget(ClientId),
 }

@@ -1,5 +1,5 @@
-//! Share reservations: SHARE and UNSHARE. "I want to read and write; nobody else may write." They
-//! never wait, and they know nothing of byte ranges.
+//! Share reservations: SHARE and UNSHARE. A share states the access wanted and the access denied to
+//! others. Shares never wait and are independent of byte ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -9,15 +9,16 @@ use crate::change::{Change, Exactness, Share};
 use crate::config::GraceMode;
 use crate::event::{Event, Release};
 use crate::identity::{Caller, ClientId, Incarnation, ShareId};
+use crate::interned::{FileId, OwnerId};
 use crate::keeper::Keeper;
-use crate::parking::{Asked, Parked};
+use crate::locking::owner_on;
+use crate::parking::{Parked, ProbeHistory};
 use crate::request::{Access, OwnerName, ProbeAnswer, Question, ShareRequest, UnshareRequest};
 use crate::step::{Outcome, Refusal, Reply};
-use crate::table::{FileId, OwnerId};
 use crate::time::Time;
 
 #[derive(Clone, Copy, Debug)]
-pub struct HeldShare {
+pub(crate) struct HeldShare {
     pub id: ShareId,
     pub file: FileId,
     pub owner: OwnerId,
@@ -36,41 +37,36 @@ impl HeldShare {
 }
 
 #[derive(Default)]
-pub struct Shares {
+pub(crate) struct Shares {
     rows: BTreeMap<ShareId, HeldShare>,
     by_host: BTreeSet<(ClientId, ShareId)>,
 }
 
 impl Shares {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    pub fn get(&self, id: ShareId) -> Option<&HeldShare> {
+    pub(crate) fn get(&self, id: ShareId) -> Option<&HeldShare> {
         self.rows.get(&id)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &HeldShare> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &HeldShare> {
         self.rows.values()
     }
 
-    pub fn after(&self, id: ShareId) -> impl Iterator<Item = &HeldShare> {
+    pub(crate) fn after(&self, id: ShareId) -> impl Iterator<Item = &HeldShare> {
         self.rows.range((Bound::Excluded(id), Bound::Unbounded)).map(|(_, share)| share)
     }
 
-    pub fn of_host(&self, host: ClientId) -> impl Iterator<Item = &HeldShare> {
+    pub(crate) fn of_host(&self, host: ClientId) -> impl Iterator<Item = &HeldShare> {
         let bounds = (host, ShareId(0))..=(host, ShareId(u64::MAX));
         self.by_host.range(bounds).filter_map(|(_, id)| self.rows.get(id))
     }
 }
 
 impl Keeper {
-    pub fn handle_share(&mut self, request: ShareRequest, now: Time) {
-        self.hear(&request.caller, now);
-        self.decide_share(request, Asked::default(), now);
-    }
-
-    pub(crate) fn decide_share(&mut self, request: ShareRequest, asked: Asked, now: Time) {
+    pub(crate) fn decide_share(&mut self, request: ShareRequest, history: ProbeHistory, now: Time) {
         let host = self.clients.find_host(&request.caller.host);
         if host.is_some_and(|host| self.is_host_fenced(host)) {
             return self.refuse_share(&request, Refusal::Fenced);
@@ -80,34 +76,33 @@ impl Keeper {
         }
         let conflicts = self.conflicting_shares(&request);
         if self.grace_holds_back_share(&conflicts) {
-            return self.hold_back(Parked::Share(request, asked), now);
+            return self.hold_back(Parked::Share(request, history), now);
         }
         let releasable = |share: &HeldShare| {
-            !share.confirmed && self.may_release() && !asked.holders.contains(&share.host)
+            !share.confirmed && self.may_release() && !history.holders.contains(&share.host)
         };
         match conflicts.first() {
             None => self.take_share(request, now),
             Some(first) if conflicts.iter().all(releasable) => {
-                self.ask(first.host, Question::Reachable, Parked::Share(request, asked), now);
+                self.ask(first.host, Question::Reachable, Parked::Share(request, history), now);
             }
             Some(_) => self.reply(request.id, Reply::Share(Outcome::Denied)),
         }
     }
 
-    pub fn handle_unshare(&mut self, request: UnshareRequest, now: Time) {
+    pub(crate) fn decide_unshare(&mut self, request: UnshareRequest, now: Time) {
         self.hear(&request.caller, now);
         let name = share_owner(&request.tag);
         self.unshare_remembered(&request.caller, &request.tag, &request.file);
-        if let (owner, Some(file)) = self.numbers(&request.caller, &name, &request.file)
+        if let (owner, Some(file)) = self.ids_of(&request.caller, &name, &request.file)
             && let Some(share) = self.share_of(owner, file)
         {
-            self.drop_share(share.id, now);
-            self.end_grace_if_complete(now);
+            self.remove_share(share.id, now);
         }
         self.reply(request.id, Reply::Unshare);
     }
 
-    /// An owner gave up or took anew what a roster remembers of it.
+    /// Drops the roster record of a share that its owner gave up or took anew.
     fn unshare_remembered(&mut self, caller: &Caller, tag: &OwnerTag, file: &FileKey) {
         if let Some(owner) = self.owner(caller, &share_owner(tag))
             && let Some(id) = self.recovery.remembered.take_share(&owner, file)
@@ -124,16 +119,16 @@ impl Keeper {
     }
 
     fn share_of(&self, owner: OwnerId, file: FileId) -> Option<HeldShare> {
-        let ids = self.files.file(file).shares.iter();
+        let ids = self.files[file].shares.iter();
         ids.filter_map(|id| self.shares.get(*id)).find(|share| share.owner == owner).copied()
     }
 
     fn conflicting_shares(&self, request: &ShareRequest) -> Vec<HeldShare> {
         let name = share_owner(&request.tag);
-        let (owner, Some(file)) = self.numbers(&request.caller, &name, &request.file) else {
+        let (owner, Some(file)) = self.ids_of(&request.caller, &name, &request.file) else {
             return Vec::new();
         };
-        let ids = self.files.file(file).shares.iter();
+        let ids = self.files[file].shares.iter();
         let others = ids.filter_map(|id| self.shares.get(*id)).filter(|s| s.owner != owner);
         others.filter(|share| share.conflicts(request.access, request.deny)).copied().collect()
     }
@@ -148,7 +143,8 @@ impl Keeper {
             Err(refusal) => return self.refuse_share(&request, refusal),
         };
         self.unshare_remembered(&request.caller, &request.tag, &request.file);
-        let owner = self.intern_owner(host, &request.caller, &share_owner(&request.tag));
+        let owner = owner_on(host, &request.caller, &share_owner(&request.tag));
+        let owner = self.intern_owner(&owner);
         let file = self.files.intern(&request.file);
         if let Some(share) = self.share_of(owner, file) {
             if share.confirmed && share.access == request.access && share.deny == request.deny {
@@ -169,18 +165,17 @@ impl Keeper {
             since_ms: now.wall_ms,
         });
         self.reply(request.id, Reply::Share(Outcome::Granted));
-        self.end_grace_if_complete(now);
     }
 
-    /// Whether another share fits; one that replaces another needs no room.
+    /// Whether another share fits; one that replaces another always does.
     fn has_room_to_share(&self, request: &ShareRequest) -> Result<(), Refusal> {
         let name = share_owner(&request.tag);
-        let (owner, file) = self.numbers(&request.caller, &name, &request.file);
+        let (owner, file) = self.ids_of(&request.caller, &name, &request.file);
         if file.is_some_and(|file| self.share_of(owner, file).is_some()) {
             return Ok(());
         }
-        let on_file = file.map_or(0, |file| self.files.file(file).shares.len());
-        // What is reclaimed may have been beside more than the limit, given back in pieces.
+        let on_file = file.map_or(0, |file| self.files[file].shares.len());
+        // Earlier partial unlocks may have left the host above its limit.
         let times = if request.reclaim { 2 } else { 1 };
         self.has_entry(self.clients.find_host(&request.caller.host), on_file, times)
     }
@@ -188,16 +183,15 @@ impl Keeper {
     fn reclaim_share(&mut self, request: ShareRequest, host: Option<ClientId>, now: Time) {
         self.note_reclaim(host, now);
         let name = share_owner(&request.tag);
-        let (owner, file) = self.numbers(&request.caller, &name, &request.file);
+        let (owner, file) = self.ids_of(&request.caller, &name, &request.file);
         if let Some(share) = file.and_then(|file| self.share_of(owner, file))
             && share.access == request.access
             && share.deny == request.deny
         {
             let before = self.unconfirmed_of(host);
             self.confirm_share(share);
-            self.tell_reclaimed(host, before);
-            self.reply(request.id, Reply::Share(Outcome::Granted));
-            return self.end_grace_if_complete(now);
+            self.announce_reclaimed(host, before);
+            return self.reply(request.id, Reply::Share(Outcome::Granted));
         }
         if !self.recovery.in_grace {
             return self.reply(request.id, Reply::Share(Outcome::Grace));
@@ -229,7 +223,7 @@ impl Keeper {
         let held = HeldShare {
             id: share.id,
             file: self.files.intern(&share.file),
-            owner: self.number_owner(&share.owner),
+            owner: self.intern_owner(&share.owner),
             host: share.owner.host,
             access: share.access,
             deny: share.deny,
@@ -249,8 +243,8 @@ impl Keeper {
     fn keep_share(&mut self, share: HeldShare) {
         self.shares.by_host.insert((share.host, share.id));
         self.shares.rows.insert(share.id, share);
-        self.files.file_mut(share.file).shares.push(share.id);
-        self.owners.add_use(share.owner);
+        self.files[share.file].shares.push(share.id);
+        self.owners[share.owner] += 1;
         if let Some(tracked) = self.clients.get_mut(share.host) {
             tracked.shares += 1;
             if !share.confirmed {
@@ -263,7 +257,7 @@ impl Keeper {
         Share {
             id: share.id,
             file: self.files.key(share.file).clone(),
-            owner: self.owners.owner(share.owner).clone(),
+            owner: self.owners.key(share.owner).clone(),
             access: share.access,
             deny: share.deny,
             incarnation: share.incarnation,
@@ -271,11 +265,11 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn remove_share(&mut self, id: ShareId, now: Time) -> Option<HeldShare> {
-        let share = self.shares.rows.remove(&id)?;
+    pub(crate) fn remove_share(&mut self, id: ShareId, now: Time) {
+        let Some(share) = self.shares.rows.remove(&id) else { return };
         self.shares.by_host.remove(&(share.host, id));
-        self.files.file_mut(share.file).shares.retain(|other| *other != id);
-        self.owners.end_use(share.owner);
+        self.files[share.file].shares.retain(|other| *other != id);
+        self.owners[share.owner] -= 1;
         if let Some(tracked) = self.clients.get_mut(share.host) {
             tracked.shares -= 1;
             tracked.idle_since = now.mono;
@@ -284,16 +278,10 @@ impl Keeper {
             }
         }
         self.change(Change::ShareGone(id));
-        Some(share)
+        self.touch(share.owner, share.file);
     }
 
-    pub(crate) fn drop_share(&mut self, id: ShareId, now: Time) {
-        if let Some(share) = self.remove_share(id, now) {
-            self.tidy(share.owner, share.file);
-        }
-    }
-
-    /// What a probe said of a host whose unconfirmed share is in somebody's way.
+    /// Uses the answer of a probe of a host whose unconfirmed share conflicts with a request.
     pub(crate) fn judge_sharer(
         &mut self,
         holder: ClientId,
@@ -318,7 +306,7 @@ impl Keeper {
 
     fn drop_shares(&mut self, client: ClientId, lost: &[ShareId], why: Release, now: Time) {
         for id in lost {
-            self.drop_share(*id, now);
+            self.remove_share(*id, now);
         }
         if !lost.is_empty() {
             self.event(Event::Released { client, count: lost.len() as u64, why });
@@ -332,7 +320,7 @@ impl Keeper {
     }
 }
 
-/// A share has no process number: its owner is the tag alone.
+/// A share has no process number; its owner is the tag alone.
 fn share_owner(tag: &OwnerTag) -> OwnerName {
     OwnerName { number: 0, tag: tag.clone() }
 }

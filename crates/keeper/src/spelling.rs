@@ -1,5 +1,4 @@
-//! Ids as people read and type them: a letter for what it is, then the number in 32 digits that
-//! cannot be taken for one another.
+//! The text form of ids: a letter for the kind, then the number in Crockford's base 32.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +7,11 @@ use crate::identity::{ClientId, LockId};
 
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// The text is no id.
+/// The text is not an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoId;
+pub struct ParseIdError;
 
-/// `k7f2`; waiters and shares are numbered and spelled like locks.
+/// For example `k7f2`. Waiters and shares share the counter and the form of locks.
 impl fmt::Display for LockId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&write('k', self.0))
@@ -20,14 +19,14 @@ impl fmt::Display for LockId {
 }
 
 impl FromStr for LockId {
-    type Err = NoId;
+    type Err = ParseIdError;
 
-    fn from_str(text: &str) -> Result<Self, NoId> {
-        parse('k', text).map(Self).ok_or(NoId)
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        parse('k', text).map(Self).ok_or(ParseIdError)
     }
 }
 
-/// `c3`.
+/// For example `c3`.
 impl fmt::Display for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&write('c', self.0))
@@ -35,10 +34,10 @@ impl fmt::Display for ClientId {
 }
 
 impl FromStr for ClientId {
-    type Err = NoId;
+    type Err = ParseIdError;
 
-    fn from_str(text: &str) -> Result<Self, NoId> {
-        parse('c', text).map(Self).ok_or(NoId)
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        parse('c', text).map(Self).ok_or(ParseIdError)
     }
 }
 
@@ -54,7 +53,7 @@ fn write(letter: char, mut number: u64) -> String {
 
 fn parse(letter: char, text: &str) -> Option<u64> {
     let digits = text.strip_prefix(letter)?;
-    // A number has one spelling, so that no two words mean one thing.
+    // Leading zeros are rejected: an id has one spelling.
     if digits.is_empty() || (digits.starts_with('0') && digits.len() > 1) {
         return None;
     }
@@ -81,7 +80,7 @@ mod tests {
     #[test]
     fn other_words_are_no_ids() {
         for word in ["", "k", "k01", "c3", "kI", "k ", "kzzzzzzzzzzzzzzzzzzz", "k-1", "\u{212a}1"] {
-            assert_eq!(word.parse::<LockId>(), Err(NoId), "{word}");
+            assert_eq!(word.parse::<LockId>(), Err(ParseIdError), "{word}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What the keeper wants done. A step is one unit of work: commit every change, then send every
-//! message, never the reverse (I2). That order is the whole contract with the driver.
+//! The keeper's output. A step is one unit of work: commit every change, then send every message,
+//! never the reverse (I2).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,161 +8,221 @@ use std::time::Duration;
 use crate::bytes::{Handle, Name};
 use crate::change::Change;
 use crate::event::Event;
-use crate::identity::{ClientId, GrantId, Lane, NoticeId, Owner, RequestId};
+use crate::identity::{ClientId, GrantId, NoticeId, Owner, OwnerNamespace, RequestId};
 use crate::range::Range;
 use crate::request::{Callback, Form, Mode, OwnerName, Question};
 
+/// One unit of work. The driver makes all `changes` durable, in order and atomically, before it
+/// sends any of the `messages` (I2); steps are committed and sent in the order in which they were
+/// polled.
 #[derive(Debug, Default)]
 pub struct Step {
+    /// To be committed first.
     pub changes: Vec<Change>,
+    /// To be sent once the changes are durable.
     pub messages: Vec<Message>,
+    /// To be published once the changes are durable.
     pub events: Vec<Event>,
 }
 
 impl Step {
+    /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.messages.is_empty() && self.events.is_empty()
     }
 }
 
+/// Something to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
+    /// The reply to a request.
     Reply(RequestId, Reply),
+    /// A GRANTED callback, to be answered by `Keeper::handle_grant_answer`.
     Grant(Grant),
+    /// A notice, to be answered by `Keeper::handle_notice_result`.
     Notice(Notice),
-    /// To be answered by `Keeper::handle_probed`.
+    /// A probe, to be answered by `Keeper::handle_probe_answer`.
     Probe(ClientId, Question),
 }
 
+/// The reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
+    /// The reply to LOCK and NM_LOCK.
     Lock(Outcome),
+    /// The reply to UNLOCK: always granted.
     Unlock,
-    Cancel(Cancelled),
-    Test(Tested),
-    /// SHARE; UNSHARE is always granted.
+    /// The reply to CANCEL.
+    Cancel(CancelOutcome),
+    /// The reply to TEST.
+    Test(TestResult),
+    /// The reply to SHARE.
     Share(Outcome),
+    /// The reply to UNSHARE: always granted.
     Unshare,
-    /// SM_NOTIFY and FREE_ALL: the void reply.
-    Heard,
-    /// Nothing is sent; the request is over (a notice that was refused or is undecided, R6.1).
-    Nothing,
-    /// SM_MON: our state, or why not.
+    /// The void reply to SM_NOTIFY and FREE_ALL.
+    Acknowledged,
+    /// Send no reply: the request is dropped, and the client may repeat it (for example a report
+    /// that was rejected or is undecided, B3.12).
+    NoReply,
+    /// The reply to SM_MON: success with the server's state, or a refusal.
     Monitor(Result<(), Refusal>),
-    /// SM_UNMON and SM_UNMON_ALL.
+    /// The reply to SM_UNMON and SM_UNMON_ALL.
     Unmonitor,
-    Operator(Result<OperatorDone, OperatorError>),
+    /// The result of an operator's action.
+    Operator(Result<OperatorOutcome, OperatorError>),
 }
 
-/// A denial is a value. `Denied` is never the answer to a request that waits.
+/// The decision on a LOCK or SHARE. `Denied` is never the answer to a request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
+    /// The owner has it.
     Granted,
+    /// Another owner has it.
     Denied,
+    /// Queued; a GRANTED callback will follow.
     Blocked,
-    /// Not before the grace period is over.
+    /// Refused until the grace period is over.
     Grace,
+    /// Waiting would close a cycle of waiting owners.
     Deadlock,
+    /// Refused for a reason other than a conflict.
     Refused(Refusal),
 }
 
-/// Every bound has its name (I10, R3.9).
+/// Why a request was refused; each limit has its own value (I10, B7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
+    /// `Limits::locks` is reached.
     TooManyLocks,
+    /// `Limits::locks_per_file` is reached.
     TooManyLocksOnFile,
+    /// `Limits::locks_per_client` is reached.
     TooManyLocksOfHost,
+    /// `Limits::waiters_per_file` is reached.
     TooManyWaitersOnFile,
+    /// `Limits::clients` is reached and no client may be evicted.
     TooManyClients,
+    /// `Limits::registrations_per_address` is reached.
     TooManyRegistrations,
-    /// Too many requests are held back for a probe already.
+    /// Too many requests are parked.
     TooManyParked,
+    /// An operator has shut the host out.
     Fenced,
-    /// The caller cancelled or unlocked while its request was held back.
+    /// The caller cancelled or unlocked while its request was parked.
     Withdrawn,
-    /// A late packet of an incarnation that is known to be gone.
-    Ghost,
+    /// Sent by an incarnation that is known to be gone.
+    StaleRequest,
 }
 
+/// The result of CANCEL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cancelled {
-    /// It waits no more, or never did.
+pub enum CancelOutcome {
+    /// The request no longer waits, or never did.
     Done,
-    /// It was granted already: the client must unlock.
+    /// The lock was granted already; the client must unlock.
     TooLate,
 }
 
+/// The result of TEST.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tested {
+pub enum TestResult {
+    /// The lock could be granted.
     Free,
+    /// Another owner holds a conflicting lock.
     Held(Holder),
+    /// Unknown until the grace period is over.
     Grace,
 }
 
+/// The holder of a conflicting lock, as TEST reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
+    /// The lock owner on its host.
     pub owner: OwnerName,
+    /// In bytes; may extend to the end of the file.
     pub range: Range,
+    /// Shared or exclusive.
     pub mode: Mode,
 }
 
-/// "The lock you wait for is yours." Sent again until answered.
+/// A GRANTED callback: the lock now belongs to the waiter. Repeated until answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
+    /// Carried back in the answer.
     pub id: GrantId,
+    /// The destination address.
     pub to: IpAddr,
-    /// Who waits. Its lane says from which of our addresses, by which transport and version.
+    /// The owner that waited. Its namespace determines the source address, transport and version.
     pub owner: Arc<Owner>,
     /// The client's own name for itself (`caller_name`).
     pub name: Name,
+    /// The handle bytes as the client sent them.
     pub handle: Handle,
+    /// In bytes; may extend to the end of the file.
     pub range: Range,
+    /// Shared or exclusive.
     pub mode: Mode,
+    /// The form of the callback.
     pub form: Form,
+    /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// Since when it waited (`Time::mono`).
+    /// Since when the request waited (`Time::mono`).
     pub since: Duration,
 }
 
 impl Grant {
-    pub fn lane(&self) -> Lane {
-        self.owner.lane
+    /// How the client reaches the server, and so how the callback is sent.
+    pub fn namespace(&self) -> OwnerNamespace {
+        self.owner.namespace
     }
 }
 
-/// "The machine called so is now in that state." One attempt sends every body once and reports one
-/// result: answered if any was.
+/// A notice that the server or a watched host is in a new state. One attempt sends every body once
+/// and has one result: answered if any body was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
+    /// Carried back in the result.
     pub id: NoticeId,
+    /// The client notified.
     pub client: ClientId,
+    /// The destination address.
     pub to: IpAddr,
+    /// The new NSM state.
     pub state: u32,
+    /// What to call.
     pub target: NoticeTarget,
+    /// The number of this attempt, from 1.
     pub attempt: u32,
 }
 
+/// What a notice calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoticeTarget {
-    /// SM_NOTIFY to the host's own status monitor, from each of our addresses that it used, under
-    /// every name that it may know us by.
+    /// SM_NOTIFY to the host's status monitor: from each server address the host used, under every
+    /// name by which it may know the server.
     Host(Arc<[(IpAddr, Name)]>),
-    /// A registrant's own procedure, with what it asked for.
+    /// A registrant's own procedure, with the arguments it registered.
+    #[allow(missing_docs, reason = "as in `change::Registrant`")]
     Registrant { callback: Callback, watched: Name, private: [u8; 16] },
 }
 
+/// What an operator's action did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OperatorDone {
+pub struct OperatorOutcome {
     /// Locks and shares released.
     pub released: u64,
 }
 
+/// Why an operator's action was not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OperatorError {
+    /// No lock or share has this id.
     NoSuchLock,
+    /// No client of the required kind has this id.
     NoSuchClient,
-    /// `Forget` of a client that holds or awaits something, is fenced, or must still be told of our
-    /// restart.
+    /// `Forget` of a client that holds or awaits something, is fenced, or has an unfinished notice.
     Busy,
+    /// There is no grace period to end.
     NotInGrace,
 }

@@ -1,102 +1,85 @@
-//! What goes when a host is over, or when a single lock is taken away: out of the table, out of the
-//! store, and to who waits for it.
-
-use std::collections::BTreeSet;
+//! Releases that the owner did not ask for: everything of a host after a reboot, a FREE_ALL or a
+//! fence, or single locks.
 
 use crate::change::Change;
 use crate::event::{Event, Release};
 use crate::identity::{ClientId, Incarnation};
+use crate::interned::OwnerId;
 use crate::keeper::Keeper;
-use crate::range::Range;
-use crate::table::{FileId, Held, OwnerId};
+use crate::table::HeldLock;
 use crate::time::Time;
 use crate::waiters::WaiterId;
 
-/// How much of a host is over.
+/// Which of a host's locks, waiters and shares are swept.
 #[derive(Clone, Copy)]
-pub enum Ended {
-    /// Everything of other incarnations (I7), except what is newer than the news.
+pub(crate) enum SweepScope {
+    /// Those of other incarnations (I7), except the ones newer than the report.
     Reboot {
         to: Incarnation,
         arrived: u64,
     },
-    /// What was taken as this incarnation, except what is newer than the news.
+    /// Those of this incarnation, except the ones newer than the report.
     Kernel {
         about: Incarnation,
         arrived: u64,
     },
-    /// Everything that was there before.
+    /// Those with an id below this.
     Before(u64),
     Everything,
 }
 
-impl Ended {
-    fn takes_lock(self, incarnation: Incarnation, id: u64) -> bool {
+impl SweepScope {
+    fn covers_lock(self, incarnation: Incarnation, id: u64) -> bool {
         match self {
-            Ended::Reboot { to, arrived } => {
+            SweepScope::Reboot { to, arrived } => {
                 let late = incarnation.is_known() && incarnation.is_before(to);
                 incarnation != to && (id < arrived || late)
             }
-            Ended::Kernel { about, arrived } => incarnation == about && id < arrived,
-            Ended::Before(arrived) => id < arrived,
-            Ended::Everything => true,
+            SweepScope::Kernel { about, arrived } => incarnation == about && id < arrived,
+            SweepScope::Before(arrived) => id < arrived,
+            SweepScope::Everything => true,
         }
     }
 
-    /// A share is of the state that its host was known to be in: that spares it, and says no more.
-    fn takes_share(self, incarnation: Incarnation, id: u64) -> bool {
+    /// A share records the state its host was known to be in when it was taken. An equal state
+    /// spares it; an older one proves nothing.
+    fn covers_share(self, incarnation: Incarnation, id: u64) -> bool {
         match self {
-            Ended::Reboot { to, arrived } => incarnation != to && id < arrived,
-            Ended::Kernel { about, arrived } => incarnation == about && id < arrived,
-            Ended::Before(arrived) => id < arrived,
-            Ended::Everything => true,
+            SweepScope::Reboot { to, arrived } => incarnation != to && id < arrived,
+            scope => scope.covers_lock(incarnation, id),
         }
     }
 }
 
 impl Keeper {
-    /// Takes from a host all locks, shares and waiters that have ended, and gives what becomes free
-    /// to who waits for it.
-    pub(crate) fn sweep(&mut self, host: ClientId, ended: Ended, now: Time) -> u64 {
+    /// Releases what `scope` covers; returns how many locks and shares that were.
+    pub(crate) fn sweep(&mut self, host: ClientId, scope: SweepScope, now: Time) -> u64 {
         let Some(tracked) = self.clients.get(host) else { return 0 };
         let owners: Vec<OwnerId> = tracked.owners.iter().copied().collect();
-        let mut lost: Vec<Held> = Vec::new();
+        let mut lost: Vec<HeldLock> = Vec::new();
         let mut given_up: Vec<WaiterId> = Vec::new();
-        let mut ends = |held: &Held| ended.takes_lock(held.terms.incarnation, held.id.0);
+        let mut ends = |held: &HeldLock| scope.covers_lock(held.kind.incarnation, held.id.0);
         self.table.remove_all_owned(&owners, &mut ends, &mut lost);
         for owner in &owners {
             let waiting = self.waiters.of_owner(*owner);
-            let waiting = waiting.filter(|(id, waiter)| ended.takes_lock(waiter.incarnation, id.0));
+            let waiting =
+                waiting.filter(|(id, waiter)| scope.covers_lock(waiter.incarnation, id.0));
             given_up.extend(waiting.map(|(id, _)| id));
         }
         let shares = self.shares.of_host(host);
-        let shares = shares.filter(|share| ended.takes_share(share.incarnation, share.id.0));
+        let shares = shares.filter(|share| scope.covers_share(share.incarnation, share.id.0));
         let shares: Vec<_> = shares.map(|share| share.id).collect();
-        let mut woken: Vec<(FileId, Range)> = Vec::new();
         for waiter in given_up {
-            if let Some(waiter) = self.forget_waiter(waiter, now) {
-                woken.push((waiter.file, waiter.range));
-            }
+            self.cancel_waiter(waiter, now);
         }
         let count = (lost.len() + shares.len()) as u64;
         self.write_off(&lost, now);
-        woken.extend(lost.iter().map(|held| (held.file, held.range)));
-        let mut files = self.wake_all(woken, now);
         for share in shares {
-            files.extend(self.remove_share(share, now).map(|share| share.file));
+            self.remove_share(share, now);
         }
-        // Only now: until here, something of the host may still have needed its number.
-        for owner in owners {
-            self.tidy_owner(owner);
-        }
-        for file in files {
-            if self.table.file_len(file) == 0 {
-                self.files.forget_unused(file);
-            }
-        }
-        match ended {
-            // What a roster remembers is of the host, whichever kernel took it.
-            Ended::Kernel { .. } => count,
+        match scope {
+            // Roster records belong to the host, whichever kernel took the lock.
+            SweepScope::Kernel { .. } => count,
             _ => count + self.sweep_remembered(host),
         }
     }
@@ -116,48 +99,38 @@ impl Keeper {
         count
     }
 
-    /// Takes single locks from a host.
-    pub(crate) fn drop_locks(&mut self, host: ClientId, lost: Vec<Held>, why: Release, now: Time) {
+    /// Releases single locks of a host and emits `Released`.
+    pub(crate) fn drop_locks(
+        &mut self,
+        host: ClientId,
+        lost: Vec<HeldLock>,
+        why: Release,
+        now: Time,
+    ) {
         if !lost.is_empty() {
             let count = lost.len() as u64;
             self.take_locks(lost, Event::Released { client: host, count, why }, now);
         }
     }
 
-    /// The same, told in other words.
-    pub(crate) fn take_locks(&mut self, lost: Vec<Held>, event: Event, now: Time) {
+    /// Releases single locks and emits this event.
+    pub(crate) fn take_locks(&mut self, lost: Vec<HeldLock>, event: Event, now: Time) {
         for held in &lost {
             self.table.remove(held.id);
         }
         self.write_off(&lost, now);
         self.event(event);
-        self.wake_all(lost.iter().map(|held| (held.file, held.range)).collect(), now);
-        for held in &lost {
-            self.tidy(held.owner, held.file);
-        }
     }
 
-    /// Writes down locks that are out of the table already.
-    fn write_off(&mut self, lost: &[Held], now: Time) {
+    /// Records the release of locks that are no longer in the table.
+    fn write_off(&mut self, lost: &[HeldLock], now: Time) {
         self.step.changes.reserve(lost.len());
         for held in lost {
             self.change(Change::LockGone(held.id));
             self.count_out(held, now);
             self.forget_grants(held.owner, held.file, held.range);
+            self.free(held.file, held.range);
+            self.touch(held.owner, held.file);
         }
-    }
-
-    /// Wakes each file once, with the whole of what became free on it.
-    fn wake_all(&mut self, mut freed: Vec<(FileId, Range)>, now: Time) -> BTreeSet<FileId> {
-        freed.sort_unstable();
-        let mut files = BTreeSet::new();
-        for part in freed.chunk_by(|a, b| a.0 == b.0) {
-            let hull = part.iter().map(|(_, range)| *range).reduce(Range::hull);
-            if let (Some((file, _)), Some(hull)) = (part.first(), hull) {
-                files.insert(*file);
-                self.wake(*file, hull, now);
-            }
-        }
-        files
     }
 }

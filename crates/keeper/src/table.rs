@@ -1,10 +1,10 @@
-//! Who holds what: the locks of all files, each found by its file, by its owner and by its id.
-//! POSIX semantics: an owner has one lock on a byte, a new one replaces the old (R3.2).
+//! The lock table: the locks of all files, each found by file, by owner and by id. POSIX semantics:
+//! an owner has at most one lock on a byte, and a new one replaces it (B2.5).
 //!
-//! A file's locks are in order of where they begin, and each subtree knows how far it reaches and
-//! whether it is all one owner's; both for all locks and for the exclusive ones alone. Locks of
-//! one owner do not overlap, so a search for a conflict meets at most one lock in vain on its way
-//! down, however many locks the asker or readers have there.
+//! A file's locks are ordered by first byte. Each subtree records how far it reaches and whether it
+//! belongs to one owner, for all locks and for the exclusive ones alone. Locks of one owner do not
+//! overlap, so a search for a conflict visits at most one lock in vain per level, however many
+//! locks the requesting owner or readers have.
 
 #[cfg(test)]
 mod model;
@@ -17,23 +17,16 @@ use std::ops::Bound;
 use std::ops::ControlFlow;
 
 use crate::identity::{Incarnation, LockId};
+use crate::interned::{FileId, OwnerId};
 use crate::range::Range;
 use crate::request::Mode;
 use crate::tree::{Arena, NIL};
 
 use node::{InFile, InOwner, Node};
 
-/// A file that is locked: a small number, used again after its last lock is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FileId(pub u32);
-
-/// An owner of locks: a small number, used again after its last lock is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OwnerId(pub u32);
-
-/// What two locks of one owner must have in common to be one lock.
+/// What two adjacent locks of one owner must have in common to be one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub(crate) struct LockKind {
     pub mode: Mode,
     pub incarnation: Incarnation,
     pub monitored: bool,
@@ -41,24 +34,24 @@ pub struct Terms {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub(crate) struct HeldLock {
     pub id: LockId,
     pub file: FileId,
     pub owner: OwnerId,
     pub range: Range,
-    pub terms: Terms,
+    pub kind: LockKind,
     pub since_ms: u64,
 }
 
-/// What operations did to the table. They add to it; who looks at it clears it.
+/// The locks that operations removed and added. They append; the caller clears it.
 #[derive(Default, Debug)]
-pub struct Edit {
-    pub gone: Vec<Held>,
-    pub new: Vec<Held>,
+pub(crate) struct TableDelta {
+    pub gone: Vec<HeldLock>,
+    pub new: Vec<HeldLock>,
 }
 
 #[cfg(test)]
-impl Edit {
+impl TableDelta {
     fn clear(&mut self) {
         self.gone.clear();
         self.new.clear();
@@ -70,12 +63,12 @@ impl Edit {
 }
 
 #[derive(Debug)]
-pub struct Table {
+pub(crate) struct Table {
     arena: Arena<Node>,
     files: Vec<Tree>,
     owners: Vec<Tree>,
     ids: BTreeMap<LockId, u32>,
-    /// Locks that a search for conflicts has looked at.
+    /// Locks visited by searches for conflicts.
     #[cfg(test)]
     looked_at: std::cell::Cell<usize>,
 }
@@ -91,17 +84,17 @@ impl Tree {
     const EMPTY: Tree = Tree { root: NIL, len: 0 };
 }
 
-/// A lock that somebody wants.
+/// A search for the locks that exclude this one.
 #[derive(Clone, Copy)]
-struct Wish {
+struct ConflictQuery {
     owner: OwnerId,
     range: Range,
     mode: Mode,
 }
 
 impl Table {
-    /// `seed` makes the shape of the table unknown to peers.
-    pub fn new(seed: u64) -> Self {
+    /// `seed` keeps peers from choosing the shape of the trees.
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
             arena: Arena::new(seed),
             files: Vec::new(),
@@ -112,8 +105,14 @@ impl Table {
         }
     }
 
-    /// The lock that begins first of those of other owners that exclude this one.
-    pub fn conflict(&self, file: FileId, owner: OwnerId, range: Range, mode: Mode) -> Option<Held> {
+    /// The first lock of another owner that excludes this one.
+    pub(crate) fn conflict(
+        &self,
+        file: FileId,
+        owner: OwnerId,
+        range: Range,
+        mode: Mode,
+    ) -> Option<HeldLock> {
         let mut found = None;
         self.conflicts(file, owner, range, mode, &mut |held| {
             found = Some(*held);
@@ -122,26 +121,26 @@ impl Table {
         found
     }
 
-    /// The locks of other owners that exclude this one, in the order in which they begin.
-    pub fn conflicts(
+    /// Visits the locks of other owners that exclude this one, in order of first byte.
+    pub(crate) fn conflicts(
         &self,
         file: FileId,
         owner: OwnerId,
         range: Range,
         mode: Mode,
-        visit: &mut dyn FnMut(&Held) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&HeldLock) -> ControlFlow<()>,
     ) {
-        let wish = Wish { owner, range, mode };
-        let _all_or_enough = self.search(self.file(file).root, wish, visit);
+        let query = ConflictQuery { owner, range, mode };
+        let _all_or_enough = self.search(self.file(file).root, query, visit);
     }
 
-    /// What this owner has in a range of a file, in order.
-    pub fn owned(
+    /// The owner's locks that overlap a range of a file, in order.
+    pub(crate) fn owned(
         &self,
         owner: OwnerId,
         file: FileId,
         range: Range,
-    ) -> impl Iterator<Item = Held> + '_ {
+    ) -> impl Iterator<Item = HeldLock> + '_ {
         let from = self.first_owned(owner, file, range.first());
         self.arena
             .walk::<InOwner>(self.owner(owner).root, from)
@@ -149,21 +148,21 @@ impl Table {
             .take_while(move |held| held.file == file && held.range.first() <= range.last())
     }
 
-    /// Gives the owner this lock, which must conflict with nobody's. What the owner had there is
-    /// replaced; what touches it on equal terms becomes one lock with it, as old as the oldest.
-    /// Nothing happens if one lock on these terms covers the range already.
+    /// Gives the owner a lock, which must conflict with no other owner's. It replaces the owner's
+    /// locks in the range; adjacent locks of the same kind merge with it and keep the earliest
+    /// `since_ms`. Does nothing if one lock of this kind covers the range already.
     #[allow(clippy::too_many_arguments)]
-    pub fn grant(
+    pub(crate) fn grant(
         &mut self,
         file: FileId,
         owner: OwnerId,
         range: Range,
-        terms: Terms,
+        kind: LockKind,
         since_ms: u64,
         next_id: &mut dyn FnMut() -> LockId,
-        edit: &mut Edit,
+        edit: &mut TableDelta,
     ) {
-        let mut new = Held { id: LockId(0), file, owner, range, terms, since_ms };
+        let mut new = HeldLock { id: LockId(0), file, owner, range, kind, since_ms };
         let Some(mut slot) = self.first_to_join(&new) else { return };
         let (mut below, mut above) = (None, None);
         while slot != NIL {
@@ -172,31 +171,31 @@ impl Table {
                 break;
             }
             let next = self.arena.next::<InOwner>(self.owner(owner).root, slot);
-            if held.terms == terms {
+            if held.kind == kind {
                 new.range = new.range.hull(held.range);
                 new.since_ms = new.since_ms.min(held.since_ms);
                 self.take(slot, edit);
             } else if held.range.overlaps(range) {
                 let (left, right) = held.range.without(range);
-                below = below.or(left.map(|range| Held { range, ..held }));
-                above = right.map(|range| Held { range, ..held });
+                below = below.or(left.map(|range| HeldLock { range, ..held }));
+                above = right.map(|range| HeldLock { range, ..held });
                 self.take(slot, edit);
             }
             slot = next;
         }
         for held in [below, Some(new), above].into_iter().flatten() {
-            self.put(Held { id: next_id(), ..held }, edit);
+            self.put(HeldLock { id: next_id(), ..held }, edit);
         }
     }
 
-    /// Takes from the owner what it has in this range.
-    pub fn release(
+    /// Removes what the owner holds in a range.
+    pub(crate) fn release(
         &mut self,
         file: FileId,
         owner: OwnerId,
         range: Range,
         next_id: &mut dyn FnMut() -> LockId,
-        edit: &mut Edit,
+        edit: &mut TableDelta,
     ) {
         let mut slot = self.first_owned(owner, file, range.first());
         while slot != NIL {
@@ -211,25 +210,26 @@ impl Table {
             let (below, above) = held.range.without(range);
             self.take(slot, edit);
             for range in [below, above].into_iter().flatten() {
-                self.put(Held { id: next_id(), range, ..held }, edit);
+                self.put(HeldLock { id: next_id(), range, ..held }, edit);
             }
             slot = next;
         }
     }
 
-    /// Puts a lock in as it is. Refused if its id is taken or the owner has something there.
-    pub fn insert(&mut self, held: Held) -> bool {
+    /// Inserts a lock as it is. False if its id is taken or the owner already has a lock in the
+    /// range.
+    pub(crate) fn insert(&mut self, held: HeldLock) -> bool {
         if self.owned(held.owner, held.file, held.range).next().is_some() {
             return false;
         }
         if self.ids.contains_key(&held.id) {
             return false;
         }
-        self.place(held);
+        self.link(held);
         true
     }
 
-    pub fn remove(&mut self, id: LockId) -> Option<Held> {
+    pub(crate) fn remove(&mut self, id: LockId) -> Option<HeldLock> {
         let slot = self.ids.remove(&id)?;
         let held = self.arena.node(slot).held;
         let owner = tree_mut(&mut self.owners, held.owner.0);
@@ -242,40 +242,40 @@ impl Table {
         Some(held)
     }
 
-    /// The owner has asked for this recovered lock again.
-    pub fn confirm(&mut self, id: LockId) {
+    /// Marks a recovered lock as reclaimed.
+    pub(crate) fn confirm(&mut self, id: LockId) {
         if let Some(&slot) = self.ids.get(&id) {
-            self.arena.node_mut(slot).held.terms.confirmed = true;
+            self.arena.node_mut(slot).held.kind.confirmed = true;
         }
     }
 
-    pub fn get(&self, id: LockId) -> Option<Held> {
+    pub(crate) fn get(&self, id: LockId) -> Option<HeldLock> {
         self.ids.get(&id).map(|&slot| self.arena.node(slot).held)
     }
 
-    /// The locks after this id, in the order of their ids.
-    pub fn after(&self, id: LockId) -> impl Iterator<Item = Held> + '_ {
+    /// Locks with a greater id, in order of id.
+    pub(crate) fn after(&self, id: LockId) -> impl Iterator<Item = HeldLock> + '_ {
         let ids = self.ids.range((Bound::Excluded(id), Bound::Unbounded));
         ids.map(|(_, &slot)| self.arena.node(slot).held)
     }
 
-    /// The locks on this file, in the order in which they begin.
-    pub fn of_file(&self, file: FileId) -> impl Iterator<Item = Held> + '_ {
+    /// The locks on a file, in order of first byte.
+    pub(crate) fn of_file(&self, file: FileId) -> impl Iterator<Item = HeldLock> + '_ {
         self.arena.walk_all::<InFile>(self.file(file).root).map(|node| node.held)
     }
 
-    /// The locks of this owner, file by file in the order in which they begin.
-    pub fn of_owner(&self, owner: OwnerId) -> impl Iterator<Item = Held> + '_ {
+    /// The owner's locks, by file and first byte.
+    pub(crate) fn of_owner(&self, owner: OwnerId) -> impl Iterator<Item = HeldLock> + '_ {
         self.arena.walk_all::<InOwner>(self.owner(owner).root).map(|node| node.held)
     }
 
-    /// Takes from all these owners the locks for which `gone` says so; they come out file by file
-    /// in the order in which they begin. Much faster than owner by owner when they have many.
-    pub fn remove_all_owned(
+    /// Removes the locks of these owners that `gone` selects, and appends them to `out` by file and
+    /// first byte. Much faster than owner by owner when there are many.
+    pub(crate) fn remove_all_owned(
         &mut self,
         owners: &[OwnerId],
-        gone: &mut dyn FnMut(&Held) -> bool,
-        out: &mut Vec<Held>,
+        gone: &mut dyn FnMut(&HeldLock) -> bool,
+        out: &mut Vec<HeldLock>,
     ) {
         let start = out.len();
         for owner in owners {
@@ -297,7 +297,7 @@ impl Table {
         for lost in lost.chunk_by(|one, next| one.file == next.file) {
             self.remove_from_file(lost);
         }
-        // In the order in which they are kept, which is many times faster.
+        // In order of id, which is many times faster on the id map.
         let mut ids: Vec<LockId> = lost.iter().map(|held| held.id).collect();
         ids.sort_unstable();
         for slot in ids.iter().filter_map(|id| self.ids.remove(id)) {
@@ -305,15 +305,15 @@ impl Table {
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ids.len()
     }
 
-    pub fn file_len(&self, file: FileId) -> usize {
+    pub(crate) fn file_len(&self, file: FileId) -> usize {
         self.file(file).len as usize
     }
 
-    pub fn owner_len(&self, owner: OwnerId) -> usize {
+    pub(crate) fn owner_len(&self, owner: OwnerId) -> usize {
         self.owner(owner).len as usize
     }
 
@@ -328,29 +328,29 @@ impl Table {
     fn search(
         &self,
         root: u32,
-        wish: Wish,
-        visit: &mut dyn FnMut(&Held) -> ControlFlow<()>,
+        query: ConflictQuery,
+        visit: &mut dyn FnMut(&HeldLock) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let mut slot = root;
         while slot != NIL {
             #[cfg(test)]
             self.looked_at.set(self.looked_at.get() + 1);
             let node = self.arena.node(slot);
-            let sum = match wish.mode {
+            let sum = match query.mode {
                 Mode::Exclusive => node.any,
                 Mode::Shared => node.exclusive,
             };
-            if !sum.may_hinder(wish.owner, wish.range.first()) {
+            if !sum.may_conflict(query.owner, query.range.first()) {
                 break;
             }
-            self.search(self.arena.left::<InFile>(slot), wish, visit)?;
+            self.search(self.arena.left::<InFile>(slot), query, visit)?;
             let held = &node.held;
-            if held.range.first() > wish.range.last() {
+            if held.range.first() > query.range.last() {
                 break;
             }
-            if held.owner != wish.owner
-                && held.range.overlaps(wish.range)
-                && held.terms.mode.conflicts(wish.mode)
+            if held.owner != query.owner
+                && held.range.overlaps(query.range)
+                && held.kind.mode.conflicts(query.mode)
             {
                 visit(held)?;
             }
@@ -359,20 +359,20 @@ impl Table {
         ControlFlow::Continue(())
     }
 
-    /// The first of an owner's locks on a file that ends at `offset` or after it; if there is none,
+    /// The first of an owner's locks on a file that ends at or after `offset`; if there is none,
     /// the first on a later file.
     fn first_owned(&self, owner: OwnerId, file: FileId, offset: u64) -> u32 {
-        // An owner's locks do not overlap: in order of their beginnings, they end in order, too.
+        // An owner's locks do not overlap, so they are in order of their ends, too.
         let ends_before = |node: &Node| {
             InOwner::at(node.held.file, node.held.range.last()) < InOwner::at(file, offset)
         };
         self.arena.find::<InOwner>(self.owner(owner).root, ends_before).after
     }
 
-    /// The first of the owner's locks that `new` may touch, also by way of others on equal terms
-    /// that touch each other, as restored or confirmed ones may; or `None` if one lock on equal
-    /// terms covers `new` as it is.
-    fn first_to_join(&self, new: &Held) -> Option<u32> {
+    /// The first of the owner's locks that `new` merges with or replaces, including a chain of
+    /// adjacent locks of the same kind, as recovery leaves them; `None` if one lock of the same
+    /// kind covers `new`.
+    fn first_to_join(&self, new: &HeldLock) -> Option<u32> {
         let root = self.owner(new.owner).root;
         let held_at = |slot: u32| {
             let held = (slot != NIL).then(|| &self.arena.node(slot).held)?;
@@ -384,14 +384,14 @@ impl Table {
             return Some(NIL);
         };
         let there = held_at(self.first_owned(new.owner, new.file, new.range.first()));
-        if there.is_some_and(|held| held.range.covers(new.range) && held.terms == new.terms) {
+        if there.is_some_and(|held| held.range.covers(new.range) && held.kind == new.kind) {
             return None;
         }
-        while held.terms == new.terms {
+        while held.kind == new.kind {
             let before = self.arena.previous::<InOwner>(root, slot);
             match held_at(before) {
                 Some(previous)
-                    if previous.terms == held.terms && previous.range.touches(held.range) =>
+                    if previous.kind == held.kind && previous.range.touches(held.range) =>
                 {
                     (slot, held) = (before, previous);
                 }
@@ -401,12 +401,12 @@ impl Table {
         Some(slot)
     }
 
-    fn put(&mut self, held: Held, edit: &mut Edit) {
-        self.place(held);
+    fn put(&mut self, held: HeldLock, edit: &mut TableDelta) {
+        self.link(held);
         edit.new.push(held);
     }
 
-    fn place(&mut self, held: Held) {
+    fn link(&mut self, held: HeldLock) {
         let slot = self.arena.add(Node::new(held));
         self.ids.insert(held.id, slot);
         let file = tree_mut(&mut self.files, held.file.0);
@@ -417,12 +417,12 @@ impl Table {
         owner.len += 1;
     }
 
-    fn take(&mut self, slot: u32, edit: &mut Edit) {
+    fn take(&mut self, slot: u32, edit: &mut TableDelta) {
         edit.gone.extend(self.remove(self.arena.node(slot).held.id));
     }
 
-    /// Takes locks of one file, given in its order, out of its tree.
-    fn remove_from_file(&mut self, lost: &[Held]) {
+    /// Removes locks of one file, given in its order, from its tree.
+    fn remove_from_file(&mut self, lost: &[HeldLock]) {
         let Some(file) = lost.first().map(|held| held.file) else { return };
         let tree = tree_mut(&mut self.files, file.0);
         if lost.len() * 8 < tree.len as usize {

@@ -6,57 +6,66 @@ use std::time::Duration;
 use crate::identity::{ClientId, GrantId, NoticeId};
 use crate::request::Question;
 
+pub(crate) const RETRY_FIRST: Duration = Duration::from_secs(2);
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// The pause after this many attempts at a callback or a notice: 2 s, doubled each time, at most 60
+/// s.
+pub(crate) fn back_off(attempts: u32) -> Duration {
+    RETRY_FIRST.saturating_mul(1 << attempts.saturating_sub(1).min(10)).min(RETRY_MAX)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Timer {
+pub(crate) enum Timer {
     /// The recovery window ends.
     Window,
-    /// The first request that is held back for grace has waited long enough.
+    /// The first request held back by grace must be answered.
     HeldBack,
     /// A host may have been idle for too long.
     Idle,
-    /// An open callback is due again.
+    /// A callback is to be repeated.
     Grant(GrantId),
     Notice(NoticeId),
-    /// A probe that was not answered.
+    /// A probe times out.
     Probe(ClientId, Question),
-    /// A reboot report that waits for a reclaim that would refute it.
+    /// A pending reboot report is to be judged again.
     Report(ClientId),
 }
 
 #[derive(Default)]
-pub struct Timers {
+pub(crate) struct Timers {
     queue: BTreeSet<(Duration, Timer)>,
     due: BTreeMap<Timer, Duration>,
 }
 
 impl Timers {
-    pub fn set(&mut self, timer: Timer, at: Duration) {
+    pub(crate) fn set(&mut self, timer: Timer, at: Duration) {
         if let Some(before) = self.due.insert(timer, at) {
             self.queue.remove(&(before, timer));
         }
         self.queue.insert((at, timer));
     }
 
-    pub fn stop(&mut self, timer: Timer) {
+    pub(crate) fn stop(&mut self, timer: Timer) {
         if let Some(at) = self.due.remove(&timer) {
             self.queue.remove(&(at, timer));
         }
     }
 
-    pub fn is_set(&self, timer: Timer) -> bool {
+    pub(crate) fn is_set(&self, timer: Timer) -> bool {
         self.due.contains_key(&timer)
     }
 
-    pub fn due(&self, timer: Timer) -> Option<Duration> {
+    pub(crate) fn due(&self, timer: Timer) -> Option<Duration> {
         self.due.get(&timer).copied()
     }
 
-    pub fn next(&self) -> Option<Duration> {
+    pub(crate) fn next(&self) -> Option<Duration> {
         self.queue.first().map(|(at, _)| *at)
     }
 
-    /// The next timer that has run out by `now`.
-    pub fn expire(&mut self, now: Duration) -> Option<Timer> {
+    /// Removes and returns the next timer that is due at `now`.
+    pub(crate) fn expire(&mut self, now: Duration) -> Option<Timer> {
         let &(at, timer) = self.queue.first()?;
         if at > now {
             return None;

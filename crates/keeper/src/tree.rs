@@ -1,114 +1,112 @@
-//! Balanced search trees (treaps) whose nodes live in one arena and may be in several trees at
-//! once, each in an order of its own. One allocation grows for all files and owners together, so
-//! a lock costs no allocation, and a node can carry sums of its subtree, which no map of the
-//! standard library allows.
+//! Balanced search trees (treaps) whose nodes live in one arena and may belong to several trees,
+//! each with its own order. One allocation grows for all files and owners together, so a lock costs
+//! none of its own; and a node can carry a sum over its subtree, which no standard map allows.
 
 use std::iter;
 
-/// "No node".
-pub const NIL: u32 = u32::MAX;
+/// No node.
+pub(crate) const NIL: u32 = u32::MAX;
 
 /// A node's children in one tree.
 #[derive(Clone, Copy, Debug)]
-pub struct Links {
+pub(crate) struct Links {
     left: u32,
     right: u32,
 }
 
 impl Links {
-    pub const NONE: Links = Links { left: NIL, right: NIL };
+    pub(crate) const NONE: Links = Links { left: NIL, right: NIL };
 
     fn towards(self, left: bool) -> u32 {
         if left { self.left } else { self.right }
     }
 }
 
-/// What a node knows about all nodes of its subtree together.
-pub trait Sum: Copy + PartialEq {
+/// A value combined over all nodes of a subtree.
+pub(crate) trait Sum: Copy + PartialEq {
     fn and(self, other: Self) -> Self;
 }
 
-/// Nothing.
 impl Sum for () {
     fn and(self, (): ()) {}
 }
 
-/// One of the orders that nodes are kept in.
-pub trait Order {
+/// An order in which nodes are kept, with the sum kept over it.
+pub(crate) trait Order {
     type Node;
     type Sum: Sum;
 
     fn links(node: &Self::Node) -> &Links;
     fn links_mut(node: &mut Self::Node) -> &mut Links;
-    /// What nodes are ordered by; no two nodes of one tree have the same.
+    /// The sort key; unique within a tree.
     fn key(node: &Self::Node) -> u128;
 
     /// The sum of this node alone.
     fn own(node: &Self::Node) -> Self::Sum;
-    /// The sum of the subtree, as it was last set.
+    /// The sum of the subtree, as last set.
     fn sum(node: &Self::Node) -> Self::Sum;
     fn set_sum(node: &mut Self::Node, sum: Self::Sum);
 }
 
 /// All nodes of all trees. A tree is the slot of its root, or `NIL`.
 #[derive(Debug)]
-pub struct Arena<N> {
+pub(crate) struct Arena<N> {
     nodes: Vec<N>,
     free: Vec<u32>,
     seed: u64,
-    /// The way from the root down to a node that is removed; empty in between.
+    /// The path from the root to a node being removed; otherwise empty.
     path: Vec<u32>,
 }
 
-/// Where a search ended: the last node that is before the place, and the first that is not.
+/// The nodes on both sides of a point in the order, or `NIL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Neighbors {
     pub before: u32,
     pub after: u32,
 }
 
 impl<N> Arena<N> {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { nodes: Vec::new(), free: Vec::new(), seed, path: Vec::new() }
     }
 
-    /// Takes a node in; it is in no tree yet.
-    pub fn add(&mut self, node: N) -> u32 {
+    /// Adds a node, as yet in no tree.
+    pub(crate) fn add(&mut self, node: N) -> u32 {
         if let Some(slot) = self.free.pop() {
             self.nodes[slot as usize] = node;
             return slot;
         }
         if self.nodes.len() == self.nodes.capacity() {
-            // An eighth more, not twice as much: memory for each lock is bounded.
+            // Grow by an eighth rather than double, to bound the memory per lock.
             self.nodes.reserve_exact(self.nodes.len() / 8 + 64);
         }
         self.nodes.push(node);
         (self.nodes.len() - 1) as u32
     }
 
-    /// Takes a node out that is in no tree any more. Its slot will be used again.
-    pub fn drop(&mut self, slot: u32) {
+    /// Frees the slot of a node that is in no tree.
+    pub(crate) fn drop(&mut self, slot: u32) {
         self.free.push(slot);
     }
 
-    pub fn node(&self, slot: u32) -> &N {
+    pub(crate) fn node(&self, slot: u32) -> &N {
         &self.nodes[slot as usize]
     }
 
-    pub fn node_mut(&mut self, slot: u32) -> &mut N {
+    pub(crate) fn node_mut(&mut self, slot: u32) -> &mut N {
         &mut self.nodes[slot as usize]
     }
 
-    pub fn left<O: Order<Node = N>>(&self, slot: u32) -> u32 {
+    pub(crate) fn left<O: Order<Node = N>>(&self, slot: u32) -> u32 {
         O::links(self.node(slot)).left
     }
 
-    pub fn right<O: Order<Node = N>>(&self, slot: u32) -> u32 {
+    pub(crate) fn right<O: Order<Node = N>>(&self, slot: u32) -> u32 {
         O::links(self.node(slot)).right
     }
 
-    /// Puts a node into a tree and returns the new root.
-    pub fn insert<O: Order<Node = N>>(&mut self, root: u32, slot: u32) -> u32 {
+    /// Inserts a node into a tree; returns the new root.
+    pub(crate) fn insert<O: Order<Node = N>>(&mut self, root: u32, slot: u32) -> u32 {
         let node = self.node(slot);
         let (own, key, height) = (O::own(node), O::key(node), self.height(slot));
         let (mut parent, mut is_left, mut below) = (NIL, false, root);
@@ -125,8 +123,8 @@ impl<N> Arena<N> {
         self.hang::<O>(parent, is_left, slot, root)
     }
 
-    /// Takes a node out of a tree that it is in, and returns the new root.
-    pub fn remove<O: Order<Node = N>>(&mut self, root: u32, slot: u32) -> u32 {
+    /// Removes a node from the tree it is in; returns the new root.
+    pub(crate) fn remove<O: Order<Node = N>>(&mut self, root: u32, slot: u32) -> u32 {
         let key = O::key(self.node(slot));
         let (mut is_left, mut below) = (false, root);
         while below != NIL && below != slot {
@@ -146,9 +144,9 @@ impl<N> Arena<N> {
         root
     }
 
-    /// Takes every node out that `keep` does not want, asking in order, and returns the new root.
-    /// Costs one visit for each node, so it beats single removals once they are many.
-    pub fn retain<O: Order<Node = N>>(
+    /// Removes every node that `keep` rejects, asking in order; returns the new root. Visits each
+    /// node once, so it beats many single removals.
+    pub(crate) fn retain<O: Order<Node = N>>(
         &mut self,
         root: u32,
         keep: &mut dyn FnMut(&N) -> bool,
@@ -167,44 +165,52 @@ impl<N> Arena<N> {
         root
     }
 
-    /// Finds the place that all nodes are before for which `is_before` is true; it must be true
-    /// for none after one for which it is false.
-    pub fn find<O: Order<Node = N>>(&self, root: u32, is_before: impl Fn(&N) -> bool) -> Place {
-        let mut place = Place { before: NIL, after: NIL };
+    /// Finds the point between the nodes for which `is_before` is true and those for which it is
+    /// false. `is_before` must be monotonic in the order.
+    pub(crate) fn find<O: Order<Node = N>>(
+        &self,
+        root: u32,
+        is_before: impl Fn(&N) -> bool,
+    ) -> Neighbors {
+        let mut neighbors = Neighbors { before: NIL, after: NIL };
         let mut slot = root;
         while slot != NIL {
             let node = self.node(slot);
             if is_before(node) {
-                place.before = slot;
+                neighbors.before = slot;
                 slot = O::links(node).right;
             } else {
-                place.after = slot;
+                neighbors.after = slot;
                 slot = O::links(node).left;
             }
         }
-        place
+        neighbors
     }
 
-    /// The node before this one in the order.
-    pub fn previous<O: Order<Node = N>>(&self, root: u32, slot: u32) -> u32 {
+    /// The preceding node.
+    pub(crate) fn previous<O: Order<Node = N>>(&self, root: u32, slot: u32) -> u32 {
         self.find::<O>(root, |node| O::key(node) < O::key(self.node(slot))).before
     }
 
-    /// The node after this one in the order.
-    pub fn next<O: Order<Node = N>>(&self, root: u32, slot: u32) -> u32 {
+    /// The following node.
+    pub(crate) fn next<O: Order<Node = N>>(&self, root: u32, slot: u32) -> u32 {
         self.find::<O>(root, |node| O::key(node) <= O::key(self.node(slot))).after
     }
 
-    /// From this node on, in order. Searches anew for each, so that it needs no memory.
-    pub fn walk<O: Order<Node = N>>(&self, root: u32, from: u32) -> impl Iterator<Item = &N> {
+    /// Iterates in order from a node. Searches for each step, so it needs no memory.
+    pub(crate) fn walk<O: Order<Node = N>>(
+        &self,
+        root: u32,
+        from: u32,
+    ) -> impl Iterator<Item = &N> {
         let is_node = |&slot: &u32| slot != NIL;
         let from = Some(from).filter(is_node);
         iter::successors(from, move |&slot| Some(self.next::<O>(root, slot)).filter(is_node))
             .map(|slot| self.node(slot))
     }
 
-    /// From the first node on, in order.
-    pub fn walk_all<O: Order<Node = N>>(&self, root: u32) -> impl Iterator<Item = &N> {
+    /// Iterates over the whole tree in order.
+    pub(crate) fn walk_all<O: Order<Node = N>>(&self, root: u32) -> impl Iterator<Item = &N> {
         self.walk::<O>(root, self.find::<O>(root, |_| false).after)
     }
 
@@ -224,7 +230,7 @@ impl<N> Arena<N> {
         root
     }
 
-    /// The nodes before `key`, which no node has, and those after it.
+    /// Splits a tree at `key`, which no node has.
     fn split<O: Order<Node = N>>(&mut self, root: u32, key: u128) -> (u32, u32) {
         if root == NIL {
             return (NIL, NIL);
@@ -242,7 +248,7 @@ impl<N> Arena<N> {
         if is_left { (root, right) } else { (left, root) }
     }
 
-    /// One tree of two, all of `left` being before all of `right`.
+    /// Joins two trees; all of `left` must precede all of `right`.
     fn join<O: Order<Node = N>>(&mut self, left: u32, right: u32) -> u32 {
         if left == NIL {
             return right;
@@ -263,7 +269,7 @@ impl<N> Arena<N> {
         }
     }
 
-    /// Brings a node's sum up to date with its children's; whether it was not.
+    /// Recomputes a node's sum from its children; true if it changed.
     fn sum_up<O: Order<Node = N>>(&mut self, slot: u32) -> bool {
         let node = self.node(slot);
         let mut sum = O::own(node);
@@ -280,9 +286,9 @@ impl<N> Arena<N> {
         changed
     }
 
-    /// Of two nodes, the one with the greater height is nearer to the root. It looks like chance
-    /// and so keeps trees balanced in any order of inserts, but depends on nothing that a peer can
-    /// choose or know. It is the finisher of SplitMix64, so no two slots have the same.
+    /// A node's priority: of two nodes, the higher one is nearer to the root. It is pseudorandom,
+    /// which balances trees whatever the order of insertion, and peers cannot know it. The finisher
+    /// of SplitMix64 is a bijection, so priorities are unique.
     fn height(&self, slot: u32) -> u64 {
         let mut mixed = u64::from(slot) ^ self.seed;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -293,13 +299,12 @@ impl<N> Arena<N> {
 
 #[cfg(test)]
 impl<N> Arena<N> {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.nodes.len() - self.free.len()
     }
 
-    /// The tree's slots in order; panics if they are not, if a node is below one that it should
-    /// be above of, or if a sum is wrong.
-    pub fn check<O: Order<Node = N>>(&self, root: u32) -> Vec<u32> {
+    /// The tree's slots in order; panics if the order, the heap property or a sum is violated.
+    pub(crate) fn check<O: Order<Node = N>>(&self, root: u32) -> Vec<u32> {
         if root == NIL {
             return Vec::new();
         }
@@ -323,7 +328,7 @@ impl<N> Arena<N> {
 mod tests {
     use super::*;
 
-    /// A number in a tree that adds up.
+    /// A node whose sum is the sum of values.
     #[derive(Clone, Copy)]
     struct Number {
         value: u32,
@@ -391,7 +396,7 @@ mod tests {
         1 + deepest.max(depth(arena, arena.right::<ByValue>(root)))
     }
 
-    /// The first two outputs of SplitMix64 with the seed 0, as others publish them.
+    /// The first two outputs of SplitMix64 with seed 0, as published.
     #[test]
     fn heights_are_those_of_splitmix64() {
         let height = |state| Arena::<()>::new(state).height(0);
@@ -441,8 +446,8 @@ mod tests {
     #[test]
     fn a_place_is_between_two_nodes() {
         let (arena, root, slots) = tree_of((0..10).map(|i| i * 10));
-        let place = arena.find::<ByValue>(root, |node| node.value < 45);
-        assert_eq!(place, Place { before: slots[4], after: slots[5] });
+        let neighbors = arena.find::<ByValue>(root, |node| node.value < 45);
+        assert_eq!(neighbors, Neighbors { before: slots[4], after: slots[5] });
         assert_eq!(arena.previous::<ByValue>(root, slots[5]), slots[4]);
         assert_eq!(arena.next::<ByValue>(root, slots[9]), NIL);
     }

@@ -1,67 +1,67 @@
-//! Reboot reports that only time decides (R6.1): the host holds locks of before our restart, and all
-//! its connections are younger than that, so they may be the old kernel's or the new one's. The old
-//! one would reclaim; whether a reclaim comes is the answer.
+//! Reboot reports that only time decides (B3.11): the host holds locks from before the server's
+//! restart, but all its connections are younger, so either kernel may answer a probe. The old
+//! kernel would reclaim its locks; the report is accepted if no reclaim comes.
 
 use std::time::Duration;
 
-use crate::event::{Doubt, Proof, Release};
+use crate::event::{Proof, Rejection, Release};
 use crate::identity::ClientId;
+use crate::interned::OwnerId;
 use crate::keeper::Keeper;
 use crate::parking::Parked;
-use crate::reboots::Claim;
+use crate::reboot_reports::RebootReport;
 use crate::request::Question;
 use crate::shares::HeldShare;
-use crate::table::OwnerId;
 use crate::time::Time;
 use crate::timer::Timer;
 
-/// How long a host has to refute a notice by a reclaim, if its status monitor says the same.
-const REFUTE: Duration = Duration::from_secs(15);
+/// How long the host has to refute a report by a reclaim, if its status monitor confirms the
+/// report.
+const REFUTE_TIME: Duration = Duration::from_secs(15);
 
 impl Keeper {
-    /// Connections of this epoch acknowledge, but the locks are of an earlier one: the kernel that
-    /// took them would reclaim them, another would not. So the notice is believed if no reclaim
-    /// comes: soon if the host's status monitor says the same, else after a whole window (R6.1).
-    /// `agrees` is what the status monitor said, once it was asked.
+    /// Accepts the report if no reclaim came: after `REFUTE_TIME` if the host's status monitor
+    /// confirms it, otherwise after a whole window (B3.11). `agrees` is the status monitor's
+    /// answer, `None` before it was asked.
     pub(crate) fn judge_unreclaimed(
         &mut self,
         host: ClientId,
-        claim: Claim,
+        report: RebootReport,
         agrees: Option<bool>,
         now: Time,
     ) {
         let Some(tracked) = self.clients.get(host) else {
-            return self.resolve(claim.request, true);
+            return self.resolve(report.request, true);
         };
-        let since = tracked.pending.as_ref().and_then(|pending| pending.refutable(claim.to));
+        let since = tracked.pending.as_ref().and_then(|pending| pending.refutable(report.to));
         let since = since.unwrap_or(now.mono);
         let since = tracked.reclaimed.map_or(since, |reclaimed| since.max(reclaimed));
-        let (soon, late) = (since + REFUTE, since + self.recovery.window.length());
+        let (soon, late) = (since + REFUTE_TIME, since + self.recovery.window.length());
         if now.mono >= late || (now.mono >= soon && agrees == Some(true)) {
-            return self.believe_unreclaimed(host, &claim, now);
+            return self.accept_unreclaimed(host, &report, now);
         }
         if now.mono >= soon && agrees.is_none() {
-            return self.ask(host, Question::State, Parked::Claim(claim), now);
+            return self.ask(host, Question::State, Parked::RebootReport(report), now);
         }
-        self.doubt(host, &claim, Doubt::Unreclaimed, now);
+        self.reject_report(host, &report, Rejection::Unreclaimed, now);
         let again = if now.mono < soon { soon.min(late) } else { late };
         self.timers.set(Timer::Report(host), again);
-        self.resolve(claim.request, false);
+        self.resolve(report.request, false);
     }
 
-    /// Everything goes that the host held before our restart and has not reclaimed. What it took
-    /// since stays: the kernel that answers took it, whatever state it was told.
-    fn believe_unreclaimed(&mut self, host: ClientId, claim: &Claim, now: Time) {
-        let Some(to) = claim.to else { return self.resolve(claim.request, false) };
+    /// Releases what the host held before the restart and has not reclaimed. Later locks stay: the
+    /// kernel that answers took them, whatever state it was given.
+    fn accept_unreclaimed(&mut self, host: ClientId, report: &RebootReport, now: Time) {
+        let Some(to) = report.to else { return self.resolve(report.request, false) };
         let Some(tracked) = self.clients.get(host) else {
-            return self.resolve(claim.request, true);
+            return self.resolve(report.request, true);
         };
         let owners: Vec<OwnerId> = tracked.owners.iter().copied().collect();
         let (mut lost, mut kept) = (Vec::new(), false);
         for owner in owners {
-            for held in self.table.of_owner(owner).filter(|held| held.terms.incarnation != to) {
-                kept |= held.terms.confirmed;
-                if !held.terms.confirmed {
+            for held in self.table.of_owner(owner).filter(|held| held.kind.incarnation != to) {
+                kept |= held.kind.confirmed;
+                if !held.kind.confirmed {
                     lost.push(held);
                 }
             }
@@ -72,39 +72,37 @@ impl Keeper {
         if kept {
             self.drop_locks(host, lost, Release::Unreclaimed, now);
             self.drop_unconfirmed_shares(host, Release::Unreclaimed, now);
-            self.end_grace_if_complete(now);
-            self.doubt(host, claim, Doubt::Alive, now);
-            return self.resolve(claim.request, false);
+            self.reject_report(host, report, Rejection::Alive, now);
+            return self.resolve(report.request, false);
         }
-        self.accept_reboot(host, to, claim.arrived, Proof::Unreclaimed, now);
-        self.resolve(claim.request, true);
+        self.accept_reboot(host, to, report.arrived, Proof::Unreclaimed, now);
+        self.resolve(report.request, true);
     }
 
-    /// A pending report is due, repeated or not.
-    pub(crate) fn judge_report_again(&mut self, host: ClientId, now: Time) {
+    /// Judges a pending report whose time has come, repeated or not.
+    pub(crate) fn recheck_report(&mut self, host: ClientId, now: Time) {
         let Some(tracked) = self.clients.get(host) else { return };
         let Some(pending) = &tracked.pending else { return };
-        if tracked.row.incarnation == pending.incarnation && !tracked.has_strangers() {
-            return self.settle_report(host);
+        if tracked.row.incarnation == pending.incarnation && !tracked.has_other_incarnations() {
+            return self.drop_known_report(host);
         }
-        if pending.why != Doubt::Unreclaimed || tracked.unconfirmed == 0 {
+        if pending.why != Rejection::Unreclaimed || tracked.unconfirmed == 0 {
             return;
         }
-        let claim = Claim {
+        let report = RebootReport {
             request: None,
             source: pending.source,
             name: pending.name.clone(),
             to: Some(pending.incarnation),
             recorded: tracked.row.incarnation,
-            speaks_for_itself: true,
+            from_host: true,
             unverified: false,
             arrived: pending.arrived,
         };
-        let question = Question::SameKernel(tracked.oldest());
-        self.ask(host, question, Parked::Claim(claim), now);
+        self.ask_same_kernel(host, Parked::RebootReport(report), now);
     }
 
-    /// Time in which nothing could be decided refutes nothing.
+    /// Time in which nothing could be decided does not count against a host.
     pub(crate) fn delay_reports(&mut self, lasted: Duration) {
         let delayed = self.clients.iter_mut().filter_map(|tracked| {
             tracked.reclaimed = tracked.reclaimed.map(|at| at + lasted);

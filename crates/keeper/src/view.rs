@@ -1,16 +1,18 @@
-//! What a reader sees: borrowed rows, made as they are asked for, never a copy of the table.
+//! Read-only views: rows that borrow from the keeper, built on demand.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bytes::{FileKey, Name};
 use crate::change::{Client, Exactness};
-use crate::event::Doubt;
+use crate::event::Rejection;
 use crate::identity::{Incarnation, LockId, NoticeId, Owner, ShareId};
 use crate::range::Range;
 use crate::request::{Access, Mode};
 
+/// A held lock.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "fields named as in the rows they show")]
 pub struct LockView<'a> {
     pub id: LockId,
     pub file: &'a FileKey,
@@ -23,20 +25,24 @@ pub struct LockView<'a> {
     pub state: LockState,
 }
 
+/// The state of a lock, as shown to operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockState {
+    /// Taken or reclaimed in this epoch.
     Held,
-    /// Recovered, not yet reclaimed.
+    /// Recovered and not yet reclaimed.
     Unconfirmed,
-    /// Unconfirmed after the window (R4.5).
+    /// Unconfirmed after the window (B4.15).
     Releasable,
-    /// Of another incarnation than its host seems to be in.
+    /// Of an incarnation other than the recorded one of its host.
     Suspect,
-    /// Recovered from a roster: shown, denies nobody.
+    /// Recovered from a roster: shown, conflicts with nothing.
     Remembered,
 }
 
+/// A held share.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "fields named as in the rows they show")]
 pub struct ShareView<'a> {
     pub id: ShareId,
     pub file: &'a FileKey,
@@ -47,82 +53,91 @@ pub struct ShareView<'a> {
     pub since_ms: u64,
 }
 
+/// A queued request.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "fields named as in the rows they show")]
 pub struct WaiterView<'a> {
-    /// From the same counter as the ids of locks.
+    /// From the same counter as lock ids.
     pub id: LockId,
     pub file: &'a FileKey,
     pub owner: &'a Arc<Owner>,
     pub range: Range,
     pub mode: Mode,
     pub since_ms: u64,
-    /// A lock that is in its way, if one is.
+    /// A lock that prevents it, if there is one.
     pub blocked_by: Option<LockId>,
     /// It does not answer; it keeps its place.
     pub passed_over: bool,
 }
 
+/// A client.
 #[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "fields named as in the rows they show")]
 pub struct ClientView<'a> {
     pub client: &'a Arc<Client>,
-    /// When it was last heard of (`Time::mono`), in this epoch.
+    /// When it was last heard in this epoch (`Time::mono`).
     pub last_seen: Option<Duration>,
     pub locks: usize,
     pub shares: usize,
     pub waiting: usize,
-    /// Locks and shares it has not reclaimed yet.
+    /// Locks and shares not yet reclaimed.
     pub unconfirmed: usize,
-    /// The first incarnation that it holds or awaits something of.
+    /// The oldest incarnation of its locks and waiters.
     pub oldest: Incarnation,
     pub suspect: bool,
     pub crashed: bool,
     pub pending: Option<&'a PendingReboot>,
 }
 
-/// A notice that was not believed (R6.1).
+/// A reboot report that was not accepted (B3.12).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "fields named as in the rows they show")]
 pub struct PendingReboot {
     pub name: Name,
     pub source: std::net::IpAddr,
     pub incarnation: Incarnation,
-    pub why: Doubt,
+    pub why: Rejection,
     pub repeats: u32,
     pub first_at_ms: u64,
     /// Since when a reclaim would have refuted it (`Time::mono`).
     pub since: Duration,
-    /// Everything taken before it arrived has an id below this.
+    /// Locks and shares taken before it arrived have ids below this.
     pub arrived: u64,
 }
 
 impl PendingReboot {
-    /// Since when a reclaim would have refuted a report of this state by the host itself. Before
-    /// that, there was no such report, or something else spoke against it.
+    /// Since when a reclaim would have refuted this host's own report of `to`; `None` if there was
+    /// no such report or something else spoke against it.
     pub(crate) fn refutable(&self, to: Option<Incarnation>) -> Option<Duration> {
-        let same = Some(self.incarnation) == to && self.why == Doubt::Unreclaimed;
+        let same = Some(self.incarnation) == to && self.why == Rejection::Unreclaimed;
         same.then_some(self.since)
     }
 }
 
+/// The state of a grace period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "fields named as in the rows they show")]
 pub struct GraceView {
     pub exactness: Exactness,
-    /// How long the window is; it runs from the first call of a client.
+    /// The length of the window, which runs from the first call of a client.
     pub window: Duration,
     /// When it ends (`Time::mono`); `None` before that call.
     pub ends: Option<Duration>,
-    /// Monitored locks and shares that are still missing.
+    /// Monitored locks and shares not yet reclaimed.
     pub missing: usize,
     pub parked: usize,
 }
 
 impl GraceView {
-    /// How long it lasts at most, as things are now.
+    /// The longest that grace can last, unless it is extended.
     pub fn remaining(&self, now: Duration) -> Duration {
         self.ends.map_or(self.window, |ends| ends.saturating_sub(now))
     }
 }
 
+/// A notice that is still being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "fields named as in the rows they show")]
 pub struct NoticeView {
     pub id: NoticeId,
     pub client: crate::identity::ClientId,
@@ -131,7 +146,9 @@ pub struct NoticeView {
     pub next: Option<Duration>,
 }
 
+/// Sizes of the keeper's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "fields named as in the rows they show")]
 pub struct Counts {
     pub clients: usize,
     pub locks: usize,

@@ -1,34 +1,34 @@
-//! The recovery window (R2.6): how long hosts may come back for what they held before a restart.
+//! The recovery window (B4.7): how long hosts may reclaim what they held before a restart.
 //!
-//! It runs from the first call of a peer that is not this machine: before that, the network may be
-//! down, and no host could have come. Time in which the store stalls does not count. While hosts
-//! are still coming back, grace is extended, to twice the window at most.
+//! It runs from the first call of a peer other than this machine: before that the network may be
+//! down, and no host could have called. Time in which the store stalls does not count. Grace is
+//! extended while hosts keep coming back, to twice the window at most.
 
 use std::time::Duration;
 
-use crate::clients::Tracked;
+use crate::clients::TrackedClient;
 use crate::event::{Event, GraceEnd};
 use crate::identity::ClientId;
 use crate::keeper::Keeper;
 use crate::time::Time;
 use crate::timer::Timer;
 
-/// Grace goes on for this long after the last sign that hosts are coming back.
-const QUIET: Duration = Duration::from_secs(15);
+/// Grace lasts this long beyond the last sign that hosts are coming back.
+const EXTENSION: Duration = Duration::from_secs(15);
 
 /// The recovery window of this epoch.
-pub struct Window {
+pub(crate) struct Window {
     length: Duration,
     phase: Phase,
     /// When a host was last heard for the first time, answered its notice, or reclaimed.
     progress: Option<Duration>,
-    /// Every host that is expected is this machine: its own calls count.
+    /// Every registered host is this machine, so local calls count.
     counts_local: bool,
 }
 
 #[derive(Clone, Copy)]
 enum Phase {
-    /// No call has come yet.
+    /// No call that counts has arrived yet.
     Waiting,
     Running {
         began: Duration,
@@ -38,31 +38,31 @@ enum Phase {
 }
 
 impl Window {
-    pub fn new(length: Duration) -> Self {
+    pub(crate) fn new(length: Duration) -> Self {
         Self { length, phase: Phase::Waiting, progress: None, counts_local: false }
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         matches!(self.phase, Phase::Over)
     }
 
-    pub fn length(&self) -> Duration {
+    pub(crate) fn length(&self) -> Duration {
         self.length
     }
 
-    /// `None` before the first call.
-    pub fn ends(&self) -> Option<Duration> {
+    /// `None` before the first call and after the end.
+    pub(crate) fn ends(&self) -> Option<Duration> {
         match self.phase {
             Phase::Running { ends, .. } => Some(ends),
             Phase::Waiting | Phase::Over => None,
         }
     }
 
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.phase = Phase::Over;
     }
 
-    /// The end of a window that begins now; `None` if it has begun before.
+    /// Begins the window now and returns its end; `None` if it had begun before.
     fn begin(&mut self, now: Duration) -> Option<Duration> {
         let Phase::Waiting = self.phase else { return None };
         let ends = now + self.length;
@@ -70,16 +70,16 @@ impl Window {
         Some(ends)
     }
 
-    /// The end of a window that is due and yet goes on.
+    /// The new end of a window that is due but extended; `None` if it ends now.
     fn extend(&mut self, now: Duration) -> Option<Duration> {
         let Phase::Running { began, .. } = self.phase else { return None };
-        let ends = (self.progress? + QUIET).min(began + self.length * 2);
+        let ends = (self.progress? + EXTENSION).min(began + self.length * 2);
         self.phase = Phase::Running { began, ends };
         (ends > now).then_some(ends)
     }
 
-    /// The new end of a window in which nothing could happen for so long.
-    fn delay(&mut self, lasted: Duration) -> Option<Duration> {
+    /// Moves a running window by `lasted` and returns its new end.
+    pub(crate) fn delay(&mut self, lasted: Duration) -> Option<Duration> {
         self.progress = self.progress.map(|at| at + lasted);
         let Phase::Running { began, ends } = self.phase else { return None };
         self.phase = Phase::Running { began: began + lasted, ends: ends + lasted };
@@ -90,7 +90,7 @@ impl Window {
 impl Keeper {
     /// Opens the window of a start. If no host is registered, it runs at once.
     pub(crate) fn open_window(&mut self, now: Time) {
-        self.recovery.window.counts_local = self.clients.hosts().all(Tracked::is_local);
+        self.recovery.window.counts_local = self.clients.hosts().all(TrackedClient::is_local);
         let expects_none = self.clients.hosts().next().is_none();
         if expects_none {
             self.begin_window(now);
@@ -100,11 +100,11 @@ impl Keeper {
     fn begin_window(&mut self, now: Time) {
         if let Some(ends) = self.recovery.window.begin(now.mono) {
             self.timers.set(Timer::Window, ends);
-            self.hurry_notices(now);
+            self.resend_unanswered_notices(now);
         }
     }
 
-    /// A call came; `local` if from this machine. The first one that counts begins the window.
+    /// Notes a call; `local` if from this machine. The first one that counts begins the window.
     pub(crate) fn hear_call(&mut self, local: bool, now: Time) {
         if !local || self.recovery.window.counts_local {
             self.hear_network();
@@ -112,42 +112,36 @@ impl Keeper {
         }
     }
 
-    /// A peer is there, so our network works. From here on, notices that fail count against their
-    /// hosts.
+    /// A peer was heard, so the network works. From now on a failed notice counts against its host.
     pub(crate) fn hear_network(&mut self) {
         self.recovery.heard = true;
     }
 
-    /// A host that was known before this epoch is coming back.
+    /// A host that was registered before this epoch is coming back.
     pub(crate) fn note_progress(&mut self, now: Time) {
         self.recovery.window.progress = Some(now.mono);
     }
 
-    /// Nothing could be decided for so long, because the store or the lease on it stalled: no time
-    /// passed for hosts that were waiting to reclaim.
-    pub fn handle_stalled(&mut self, lasted: Duration) {
-        if let Some(ends) = self.recovery.window.delay(lasted) {
-            self.timers.set(Timer::Window, ends);
-        }
-        self.delay_reports(lasted);
-    }
-
-    /// The window is due.
+    /// The window's timer expired: extends the window, or ends it together with grace.
     pub(crate) fn end_window(&mut self, now: Time) {
         if self.recovery.in_grace
             && let Some(ends) = self.recovery.window.extend(now.mono)
         {
             return self.timers.set(Timer::Window, ends);
         }
-        self.recovery.window.close();
+        self.close_window();
         self.mark_crashed();
         if self.recovery.in_grace {
-            self.end_grace(GraceEnd::Deadline, now);
+            self.end_grace(GraceEnd::Deadline);
         }
-        self.wake_everywhere(now);
     }
 
-    /// Hosts that should have come and were not heard of.
+    pub(crate) fn close_window(&mut self) {
+        self.recovery.window.close();
+        self.unsettled.window_closed = true;
+    }
+
+    /// Marks monitored hosts of earlier epochs that were not heard in the window.
     fn mark_crashed(&mut self) {
         let epoch = self.epoch;
         let silent = self.clients.hosts().filter(|tracked| {

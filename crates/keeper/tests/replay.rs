@@ -1,14 +1,18 @@
-//! A store is only a bag of changes: whatever happens, applying all changes of a run to an empty
-//! `Snapshot` gives what the keeper believes to be durable, and a keeper that is restored from it
-//! believes the same. And whatever comes in, from whomever, in whatever order, nothing panics.
+//! Applying all changes of a run to an empty `Snapshot` yields what the keeper takes to be durable,
+//! and a keeper restored from it agrees. No input in any order panics.
 //!
-//! `PROPTEST_CASES=10000` makes more runs.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+//! `PROPTEST_CASES=10000` runs more cases.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may do I/O")]
 
 mod chaos;
 
-use chaos::input::{Input, Line, inputs, settings};
+use chaos::input::{Input, InputLine, inputs, settings};
 use chaos::run::Run;
 use proptest::prelude::*;
 
@@ -21,7 +25,7 @@ proptest! {
         run in prop::collection::vec(inputs(), 1..250),
     ) {
         let mut world = Run::new(config);
-        for Line(input) in run {
+        for InputLine(input) in run {
             world.play(input);
         }
         world.play(Input::Poll);

@@ -1,9 +1,14 @@
-//! Stories: text files that tell what real peers do, what the keeper makes of it, and why. A
-//! command, `----`, the outcome. They double as documentation, so read them as such.
+//! Stories: text files that show what peers do, how the keeper reacts, and why. Each block is
+//! commands, `----`, the outcome. They double as documentation.
 //!
-//! `REWRITE=1` writes the outcomes anew, to be reviewed as a diff; `STORY=part-of-a-name` runs only
-//! those. The sentences that a story can use are in `story/language.rs`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+//! `REWRITE=1` rewrites the outcomes, to be reviewed as a diff; `STORY=part-of-a-name` runs only
+//! those. `story/language.rs` defines the commands.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may do I/O")]
 
 mod story;

@@ -1,4 +1,4 @@
-//! What to measure, as a command line says it.
+//! The command-line arguments of a measurement.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct LoadArgs {
     /// write-1M, create-remove, lock-unlock (in the last two each call counts as one operation)
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub operations: Vec<Operation>,
-    /// Connections and calls under way on each: 1x1,4x8,8x16 by default
+    /// Connections and outstanding calls on each: 1x1,4x8,8x16 by default
     #[arg(long, value_delimiter = ',', value_name = "CxD")]
     pub shapes: Vec<Shape>,
     /// How long each measurement lasts

@@ -1,5 +1,5 @@
-//! A fixed number of calls in bursts of a fixed size: load whose cost can be counted, since the
-//! server's work does not depend on how calls and replies meet.
+//! A fixed number of calls in bursts of a fixed size: a load whose cost is reproducible, because the
+//! server's work does not depend on the timing of calls and replies.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::{LoadError, Operation, Session, Shape};
 #[derive(Debug, Clone, Copy)]
 pub struct Bursts {
     pub count: usize,
-    /// Calls in each, sent at once. At most the depth that the session was opened for.
+    /// Calls per burst, sent at once; at most the depth that the session was opened for.
     pub size: usize,
-    /// From the last reply of a burst to the next burst: long enough for the server to have gone to
-    /// sleep, so that it is woken once for each.
+    /// Between the last reply of a burst and the next burst: long enough for the server to sleep, so
+    /// that each burst wakes it once.
     pub pause: Duration,
 }
 
 impl Bursts {
-    /// Makes the calls, on one connection. Of an operation that is a pair of calls, an even number
-    /// of bursts leaves nothing behind.
+    /// Makes the calls, on one connection. For an operation that is a pair of calls, an even number of
+    /// bursts leaves nothing behind.
     pub async fn run(self, session: &mut Session, operation: Operation) -> Result<(), LoadError> {
         let failed = |error| LoadError::Call(operation, error);
         let ready = session.pipelines(operation).pop();

@@ -1,11 +1,13 @@
-//! Load on an NFSv3 server: how many calls per second, and how long one takes.
+//! A load generator for NFSv3 servers: throughput and latency.
 //!
-//! A [`Plan`] says what is measured; [`Session`] is the work place that it needs on a server;
-//! [`run`] measures one operation in one shape, [`Bursts`] are a fixed number of calls.
-//! `lockkeeper bench` measures one server with it, the comparison in `bench/` several in turn.
+//! A [`Plan`] says what is measured; a [`Session`] is the connections and files that this needs;
+//! [`run`] measures one operation in one shape; [`Bursts`] are a fixed number of calls.
+//! `lockkeeper bench` measures one server, the comparison in `bench/` several in turn.
 //!
-//! Client and server often share the machine, so the load costs as little as it can: one thread,
-//! calls encoded once, replies looked at where they lie.
+//! Client and server often share a machine, so the generator is cheap: one thread, calls encoded
+//! once, replies parsed in place.
+
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod args;

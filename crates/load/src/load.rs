@@ -1,4 +1,4 @@
-//! One operation in one shape against one server, for a fixed time.
+//! Measures one operation in one shape against one server, for a fixed time.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use wire::rpc::{Accepted, Reply};
 use crate::calls::Calls;
 use crate::{Measurement, Operation, Samples, Session, Shape, usage};
 
-/// How long is measured.
+/// The duration of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// Not counted: caches fill, threads start.
+    /// Before the measured time, to warm up caches and threads.
     pub warm_up: Duration,
     pub measured: Duration,
 }
@@ -23,10 +23,10 @@ impl Default for Timing {
     }
 }
 
-/// After the measured time, a server that still has not answered everything is broken.
+/// A server that has not answered all calls this long after the measured time is broken.
 pub(crate) const DRAIN_MAX: Duration = Duration::from_secs(20);
 
-/// Why a measurement says nothing: any reply but the right one.
+/// Why a measurement is void: any wrong or missing reply.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("{0}: {1}")]
@@ -90,14 +90,14 @@ pub async fn run(
         .ok_or(LoadError::Nothing(operation))
 }
 
-/// The time in which replies count.
+/// The measured time.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     from: Instant,
     until: Instant,
 }
 
-/// One connection and the calls under way on it.
+/// One connection and its outstanding calls.
 struct Worker {
     operation: Operation,
     pipeline: Pipeline,
@@ -109,14 +109,14 @@ struct Worker {
 
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// `None` once nothing more is asked.
+    /// `None` if no call is outstanding.
     xid: Option<u32>,
     sent: Instant,
 }
 
 impl Worker {
     fn new(operation: Operation, pipeline: Pipeline, calls: Calls, shape: Shape) -> Self {
-        // Enough for the fastest server, so that nothing grows while the clock runs.
+        // Large enough for the fastest server, so that nothing is allocated while measuring.
         let samples = Samples::with_capacity((2 << 20) / shape.connections);
         let slots = Vec::with_capacity(shape.depth);
         let mut worker = Self { operation, pipeline, calls, slots, samples, answered: 0 };
@@ -133,13 +133,13 @@ impl Worker {
         let failed = |error| LoadError::Call(operation, error);
         let mut under_way = self.slots.len();
         while under_way > 0 {
-            // Receiving first writes what the last replies gave rise to, all at once.
+            // `receive` first sends the calls queued by the last replies, all at once.
             let mut next = Some(self.pipeline.recv().await.map_err(failed)?);
-            // One look at the clock serves all replies that came together.
+            // One clock reading for all replies received together.
             let now = Instant::now();
             while let Some(reply) = next {
                 let slot = self.accept(&reply)?;
-                drop(reply); // Its bytes make room for the next.
+                drop(reply); // Frees the buffer for the next.
                 if now >= window.from && now < window.until {
                     self.samples.record(now - self.slots[slot].sent);
                 }
@@ -156,7 +156,7 @@ impl Worker {
         Ok(self)
     }
 
-    /// Which slot a reply answers, if it is right.
+    /// The slot of a correct reply.
     fn accept(&mut self, reply: &Reply) -> Result<usize, LoadError> {
         let slot = self.slots.iter().position(|slot| slot.xid == Some(reply.xid));
         let slot = slot.ok_or(LoadError::UnknownReply(self.operation, reply.xid))?;
@@ -166,7 +166,7 @@ impl Worker {
     }
 }
 
-/// An error unless a call was run and its results are right.
+/// Fails unless the call was executed and its results are correct.
 pub(crate) fn check(operation: Operation, reply: &Reply) -> Result<(), LoadError> {
     match &reply.verdict {
         Ok(Accepted::Success) => operation.check(&reply.results),

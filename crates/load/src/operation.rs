@@ -1,4 +1,4 @@
-//! What is measured, and how a reply is known to be right.
+//! The measured operations, and the check of their replies.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,11 +12,11 @@ pub enum Operation {
     Null,
     GetAttr,
     Lookup,
-    /// So many bytes at once.
+    /// This many bytes per call.
     Read(u32),
-    /// So many bytes at once, UNSTABLE.
+    /// This many bytes per call, UNSTABLE.
     Write(u32),
-    /// A file is made, then removed; each counts as one operation.
+    /// A file is created, then removed; each counts as one operation.
     CreateRemove,
     /// A range is locked, then unlocked; each counts as one operation.
     LockUnlock,
@@ -38,7 +38,7 @@ impl Operation {
         Self::LockUnlock,
     ];
 
-    /// What one operation moves.
+    /// Data bytes per operation.
     pub fn bytes(self) -> u32 {
         match self {
             Self::Read(bytes) | Self::Write(bytes) => bytes,
@@ -46,12 +46,12 @@ impl Operation {
         }
     }
 
-    /// Whether it is asked of the lock manager, which need not be where NFS is.
+    /// Whether it goes to the lock manager, which may have another port.
     pub fn locks(self) -> bool {
         self == Self::LockUnlock
     }
 
-    /// Checks the results of a procedure that ran: status OK, and as much data as was asked.
+    /// Checks the results of a call: status OK, and as much data as requested.
     pub(crate) fn check(self, results: &[u8]) -> Result<(), LoadError> {
         if self == Self::Null {
             return Ok(());
@@ -60,7 +60,7 @@ impl Operation {
             let bytes = results.get(at..).and_then(|rest| rest.first_chunk::<4>());
             bytes.map(|bytes| u32::from_be_bytes(*bytes)).ok_or(LoadError::Short(self))
         };
-        // NLM says the caller's cookie first.
+        // NLM results begin with the cookie.
         let status_at = match self {
             Self::LockUnlock => 4 + (word(0)? as usize).next_multiple_of(4),
             _ => 0,
@@ -72,7 +72,7 @@ impl Operation {
         /// The encoded length of fattr3 and of wcc_attr.
         const ATTRIBUTES: usize = 84;
         const BEFORE: usize = 24;
-        // An optional part is a flag and, if the flag is set, the part.
+        // An optional part is preceded by a flag.
         let skip = |at: usize, length: usize| {
             word(at).map(|flag| at + 4 + if flag == 0 { 0 } else { length })
         };
@@ -161,11 +161,11 @@ mod tests {
 
     fn read(length: usize, attributes: Option<Attributes>) -> Bytes {
         let data = Bytes::from(vec![0; length]);
-        ReadReply::Ok(ReadData { attributes, eof: false, data }).to_bytes()
+        ReadReply::Ok(ReadOk { attributes, eof: false, data }).to_bytes()
     }
 
     #[test]
-    fn a_read_is_right_only_with_all_its_bytes() {
+    fn a_read_is_correct_only_with_all_its_bytes() {
         for attributes in [None, Some(attributes())] {
             let whole = read(K64 as usize, attributes);
             assert!(Operation::Read(K64).check(&whole).is_ok());
@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_right_only_if_all_was_taken() {
+    fn a_write_is_correct_only_if_complete() {
         let attributes = attributes();
-        for before in [None, Some(Before::from(&attributes))] {
+        for before in [None, Some(WccAttributes::from(&attributes))] {
             for count in [K64, K64 - 1] {
                 let wcc = Wcc { before, after: Some(attributes) };
                 let stability = Stability::Unstable;
-                let written = Written { wcc, count, stability, verifier: [0; 8] };
+                let written = WriteOk { wcc, count, stability, verifier: [0; 8] };
                 let reply = WriteReply::Ok(written).to_bytes();
                 assert_eq!(Operation::Write(K64).check(&reply).is_ok(), count == K64);
             }
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_status_is_an_error() {
-        let stale = GetAttrReply::Err(Failed(Status::Stale, ())).to_bytes();
+        let stale = GetAttrReply::Err(ErrorReply(Status::Stale, ())).to_bytes();
         assert!(matches!(
             Operation::GetAttr.check(&stale),
             Err(LoadError::Status(Operation::GetAttr, 70))
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_right_only_if_it_is_granted() {
+    fn a_lock_is_correct_only_if_granted() {
         use wire::nlm::{Status, StatusReply};
         for cookie in [&b""[..], b"12345", b"12345678"] {
             for status in Status::ALL {

@@ -1,8 +1,8 @@
-//! Who locks: a process of a machine, as calls to a lock manager say it.
+//! A lock owner: a process of a machine, as NLM calls identify it.
 
 use wire::nlm::{Lock, LockArgs, Range, UnlockArgs};
 
-/// The state that our machines' status monitors would have; any odd number does.
+/// The NSM state of the simulated machines; any odd number will do.
 const STATE: i32 = 3;
 
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ impl Owner {
         Lock {
             caller_name: self.machine.clone().into_bytes().into(),
             file: file.to_vec().into(),
-            // As Linux says it.
+            // As Linux formats it.
             owner: format!("{}@{}", self.svid, self.machine).into_bytes().into(),
             svid: self.svid,
             range,
@@ -31,7 +31,7 @@ impl Owner {
         self.svid.to_be_bytes().to_vec().into()
     }
 
-    /// An exclusive lock, now or never.
+    /// An exclusive lock, without waiting.
     pub fn lock(&self, file: &[u8], range: Range) -> LockArgs {
         LockArgs {
             cookie: self.cookie(),
@@ -43,12 +43,12 @@ impl Owner {
         }
     }
 
-    /// An exclusive lock, to be told of when it is free.
+    /// An exclusive lock, to be granted by callback if it is not free.
     pub fn wait(&self, file: &[u8], range: Range) -> LockArgs {
         LockArgs { block: true, ..self.lock(file, range) }
     }
 
-    /// The same lock after a restart of the server.
+    /// A reclaim of the lock after a restart of the server.
     pub fn reclaim(&self, file: &[u8], range: Range) -> LockArgs {
         LockArgs { reclaim: true, state: 0, ..self.lock(file, range) }
     }

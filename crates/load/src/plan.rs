@@ -1,4 +1,4 @@
-//! Everything that is measured of one server.
+//! The measurements of one server.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Plan {
         self.operations.iter().any(|operation| operation.locks())
     }
 
-    /// Makes what all steps need on a server.
+    /// Opens a session for all steps.
     pub async fn open(&self, target: Target) -> Result<Session, OpenError> {
         let largest = Shape {
             connections: self.shapes.iter().map(|shape| shape.connections).max().unwrap_or(1),

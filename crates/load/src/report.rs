@@ -1,4 +1,4 @@
-//! What one measurement found, as a line of a table or as JSON.
+//! The result of a measurement, as a line of a table or as JSON.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -14,17 +14,17 @@ pub struct Measurement {
     pub ops_per_second: f64,
     pub p50_us: f64,
     pub p99_us: f64,
-    /// All calls that were answered, those of the warm-up included.
+    /// All answered calls, including those of the warm-up.
     pub answered: u64,
-    /// Our own processor time per call: what the load itself costs.
+    /// CPU time of the load generator per call.
     pub client_cpu_us: f64,
-    /// The server's own processor time per call, where the server's process is known.
+    /// CPU time of the server per call, if its process is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_us: Option<f64>,
 }
 
 impl Measurement {
-    /// `None` if nothing was answered in the measured time.
+    /// `None` if no call was answered in the measured time.
     pub(crate) fn new(
         operation: Operation,
         shape: Shape,
@@ -45,13 +45,13 @@ impl Measurement {
         })
     }
 
-    /// What READ and WRITE move.
+    /// For READ and WRITE.
     pub fn mib_per_second(&self) -> Option<f64> {
         let bytes = self.operation.bytes();
         (bytes > 0).then(|| self.ops_per_second * f64::from(bytes) / f64::from(1 << 20))
     }
 
-    /// Several rounds as one: the mean throughput, the best latencies.
+    /// Merges several rounds: mean throughput, best latencies.
     pub fn merge(rounds: &[Self]) -> Option<Self> {
         let mut merged = rounds.first()?.clone();
         let count = rounds.len() as f64;
@@ -73,7 +73,7 @@ fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1000.0
 }
 
-/// As a person reads it.
+/// A table for people.
 pub fn table(measurements: &[Measurement]) -> String {
     let mut out = format!(
         "{:<14} {:>6} {:>10} {:>10} {:>11} {:>11}\n",

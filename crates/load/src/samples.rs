@@ -1,4 +1,4 @@
-//! How long calls took. Every call is kept, so that percentiles are exact.
+//! Call latencies. All are kept, so that percentiles are exact.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl Samples {
         self.nanoseconds.is_empty()
     }
 
-    /// Keeps one; past 4.29 s all are the same.
+    /// Records one latency, capped at 4.29 s.
     pub fn record(&mut self, took: Duration) {
         self.nanoseconds.push(u32::try_from(took.as_nanos()).unwrap_or(u32::MAX));
     }
@@ -62,21 +62,21 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_call_in_two_hundred_moves_the_99_5th_percentile_and_not_the_99th() {
+    fn one_slow_call_in_two_hundred_moves_the_99_9th_percentile_and_not_the_99th() {
         let mut calls = samples((0..199).map(|_| 10).chain([1_000_000]));
         assert_eq!(calls.percentile(0.99), Some(Duration::from_nanos(10)));
         assert_eq!(calls.percentile(0.999), Some(Duration::from_nanos(1_000_000)));
     }
 
     #[test]
-    fn few_or_no_calls_have_what_percentiles_they_can() {
+    fn percentiles_of_few_or_no_calls() {
         assert_eq!(samples([]).percentile(0.5), None);
         assert_eq!(samples([7]).percentile(0.99), Some(Duration::from_nanos(7)));
         assert_eq!(samples([7, 9]).percentile(0.5), Some(Duration::from_nanos(7)));
     }
 
     #[test]
-    fn what_two_connections_saw_is_one_distribution() {
+    fn two_connections_make_one_distribution() {
         let mut all = samples([1, 2, 3]);
         all.append(samples([4, 5]));
         assert_eq!((all.len(), all.percentile(0.5)), (5, Some(Duration::from_nanos(3))));

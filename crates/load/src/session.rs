@@ -1,4 +1,4 @@
-//! What a measurement works on: connections, and files that are made and removed through the
+//! The connections and files of a measurement. The files are created and removed through the
 //! protocol.
 
 use std::net::SocketAddr;
@@ -13,13 +13,13 @@ use wire::nlm::v4;
 use crate::calls::locker;
 use crate::{Operation, Shape, Target};
 
-/// How far READ and WRITE go before they begin again.
+/// READ and WRITE wrap around at this offset.
 pub(crate) const FILE_BYTES: u64 = 64 << 20;
 
 const FILL_BYTES: u64 = 1 << 20;
 pub(crate) const READ_NAME: &[u8] = b"read";
 
-/// Why there is nothing to measure on.
+/// Why a session could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("{service} at {at}: {error}")]
@@ -44,17 +44,17 @@ pub struct Session {
     /// Written by one connection each.
     pub write_files: Vec<Handle>,
     pipelines: Vec<Pipeline>,
-    /// To the lock manager; none if the server has none.
+    /// To the lock manager, if the server has one.
     lock_pipelines: Vec<Pipeline>,
-    /// A measurement of locks was begun and did not end in order: some may still be held.
+    /// A measurement of locks was interrupted: some may still be held.
     pub(crate) locks_left: bool,
-    /// The largest shape that is measured.
+    /// The largest shape to be measured.
     pub(crate) shape: Shape,
 }
 
 impl Session {
-    /// Prepares for shapes of up to `shape.connections` and `shape.depth`. With `fill`, the files
-    /// for READ and WRITE get their bytes.
+    /// Opens a session for shapes of up to `shape.connections` and `shape.depth`. With `fill`, the
+    /// files for READ and WRITE are filled.
     pub async fn open(target: Target, shape: Shape, fill: bool) -> Result<Self, OpenError> {
         let mounts = Connection::connect(target.mount, &target.options)
             .await
@@ -70,7 +70,7 @@ impl Session {
         let dir_name = format!("bench-{}-{}", std::process::id(), target.nfs.port()).into_bytes();
         let new = NewAttributes { mode: Some(0o755), ..Default::default() };
         let made = nfs.make_dir(&root, &dir_name, new).await;
-        let dir = made.map_err(failed("making a directory"))?;
+        let dir = made.map_err(failed("creating a directory"))?;
         let mut session = Self {
             read_file: dir.clone(),
             write_files: Vec::new(),
@@ -110,7 +110,7 @@ impl Session {
         Ok(())
     }
 
-    /// The connections that an operation goes over.
+    /// The connections that an operation uses.
     pub(crate) fn pipelines(&mut self, operation: Operation) -> &mut Vec<Pipeline> {
         match operation.locks() {
             true => &mut self.lock_pipelines,
@@ -118,11 +118,11 @@ impl Session {
         }
     }
 
-    /// A file whose blocks exist and lie in the page cache.
+    /// A file whose blocks are allocated and in the page cache.
     async fn file(&self, name: &[u8], bytes: u64) -> Result<Handle, OpenError> {
         let new = NewAttributes { mode: Some(0o644), ..Default::default() };
         let made = self.nfs.create(&self.dir, name, new).await;
-        let file = made.map_err(failed("making a file"))?;
+        let file = made.map_err(failed("creating a file"))?;
         let data = Bytes::from((0..FILL_BYTES).map(|n| (n % 251) as u8).collect::<Vec<u8>>());
         for offset in (0..bytes).step_by(FILL_BYTES as usize) {
             let written = self.nfs.write(&file, offset, data.clone(), Stability::Unstable).await;
@@ -140,7 +140,7 @@ impl Session {
         Ok(file)
     }
 
-    /// A lock outlives its connection, so that those of a measurement that was broken off would
+    /// Unlocks everything: locks outlive connections, so those of an interrupted measurement would
     /// stay.
     async fn unlock_all(&mut self) -> Result<(), OpenError> {
         let Some(nlm) = self.target.nlm else { return Ok(()) };
@@ -159,7 +159,7 @@ impl Session {
         Ok(())
     }
 
-    /// Removes what the session made.
+    /// Removes the files of the session.
     pub async fn close(&mut self) -> Result<(), OpenError> {
         self.pipelines.clear();
         self.lock_pipelines.clear();
@@ -169,7 +169,7 @@ impl Session {
         let mut names = vec![READ_NAME.to_vec()];
         for connection in 0..self.shape.connections {
             names.push(write_name(connection));
-            // Left over only by a measurement that failed.
+            // Present only after a failed measurement.
             names.extend((0..self.shape.depth).map(|slot| create_name(connection, slot)));
         }
         for name in names {

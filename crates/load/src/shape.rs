@@ -1,4 +1,4 @@
-//! How much is under way at once: so many connections, so many calls on each.
+//! The shape of a load: the number of connections, and of outstanding calls on each.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,13 +12,13 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// One caller who waits for each reply.
+    /// One connection, one call at a time.
     pub const SINGLE: Self = Self { connections: 1, depth: 1 };
     pub const MEDIUM: Self = Self { connections: 4, depth: 8 };
     pub const HIGH: Self = Self { connections: 8, depth: 16 };
     pub const ALL: [Self; 3] = [Self::SINGLE, Self::MEDIUM, Self::HIGH];
 
-    /// A bound on what a mistyped argument can start.
+    /// A bound against mistyped arguments.
     const MAX: usize = 256;
 }
 
@@ -32,7 +32,7 @@ impl FromStr for Shape {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no shape such as 4x8, with 1 to {} each", Self::MAX);
+        let wrong = || format!("{text:?} is not a shape such as 4x8, with 1 to {} each", Self::MAX);
         let (connections, depth) = text.split_once('x').ok_or_else(wrong)?;
         let number = |text: &str| text.parse().ok().filter(|n| (1..=Self::MAX).contains(n));
         Ok(Self {

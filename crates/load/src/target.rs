@@ -1,12 +1,12 @@
-//! A server's export, and where its services listen.
+//! The server under test: an export, and the ports of its services.
 
 use std::net::{IpAddr, SocketAddr};
 
 use client::Options;
-use client::rpcbind::{LookupError, Over, find};
+use client::rpcbind::{LookupError, RpcTransport, find};
 use wire::rpcbind::{Netid, PORT};
 
-/// What is known of where the services of a host listen.
+/// The known ports of a host's services.
 #[derive(Debug, Clone, Default)]
 pub struct Ports {
     /// 111 if `None`.
@@ -20,15 +20,15 @@ pub struct Ports {
 pub struct Target {
     pub nfs: SocketAddr,
     pub mount: SocketAddr,
-    /// The lock manager, where there is one.
+    /// The lock manager, if there is one.
     pub nlm: Option<SocketAddr>,
     pub export: String,
-    /// Who calls, and from which port.
+    /// The credential and source port of calls.
     pub options: Options,
 }
 
 impl Target {
-    /// Asks the host's rpcbind for what is not known.
+    /// Asks the host's rpcbind for unknown ports.
     pub async fn find(
         host: IpAddr,
         ports: &Ports,
@@ -39,7 +39,7 @@ impl Target {
         let rpcbind = SocketAddr::new(host, ports.rpcbind.unwrap_or(PORT));
         let look_up = async |known: Option<u16>, program| match known {
             Some(port) => Ok(SocketAddr::new(host, port)),
-            None => find(rpcbind, Over::Tcp, program, netid, &options).await,
+            None => find(rpcbind, RpcTransport::Tcp, program, netid, &options).await,
         };
         let nfs = look_up(ports.nfs, (wire::nfs3::PROGRAM, wire::nfs3::VERSION)).await?;
         let mount = look_up(ports.mount, (wire::mount::PROGRAM, wire::mount::V3)).await?;

@@ -1,28 +1,28 @@
-//! What a process uses, as the kernel counts it in /proc.
+//! CPU time and memory of processes, from /proc.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// The memory that a process occupies now.
+/// The resident memory of a process.
 pub fn rss_bytes(process: u32) -> Result<u64> {
     let path = format!("/proc/{process}/status");
     let status = std::fs::read_to_string(&path).context(path)?;
     parse_rss(&status).context("no VmRSS")
 }
 
-/// The processor time that a process has used, all threads together.
+/// The CPU time of a process, over all threads.
 pub fn cpu(process: u32) -> Result<Duration> {
     let path = format!("/proc/{process}/stat");
     let stat = std::fs::read_to_string(&path).context(path)?;
     parse_cpu(&stat).context("no processor time")
 }
 
-/// The processor time that all processes of this name have used, and their children that have ended.
+/// The CPU time of all processes of this name and of their terminated children.
 pub fn cpu_of_all(name: &str) -> Result<Duration> {
     let mut sum = Duration::ZERO;
     for entry in std::fs::read_dir("/proc").context("/proc")? {
-        // Not every entry is a process, and one may end while it is looked at.
+        // Not every entry is a process, and a process may end meanwhile.
         if let Ok(stat) = std::fs::read_to_string(entry?.path().join("stat"))
             && let Some(used) = parse_cpu_with_children(&stat, name)
         {
@@ -32,12 +32,12 @@ pub fn cpu_of_all(name: &str) -> Result<Duration> {
     Ok(sum)
 }
 
-/// Our own processor time.
+/// The CPU time of this process.
 pub fn own_cpu() -> Duration {
     cpu(std::process::id()).unwrap_or_default()
 }
 
-/// The time of all processors of the machine together.
+/// The CPU time of the machine, over all processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
     pub busy: Duration,
@@ -67,12 +67,12 @@ fn parse_rss(status: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// utime and stime of `/proc/PID/stat`, which counts in hundredths of a second.
+/// utime and stime of `/proc/PID/stat`, in hundredths of a second.
 fn parse_cpu(stat: &str) -> Option<Duration> {
     parse_times(stat, 2)
 }
 
-/// Those and cutime and cstime, if the process has this name.
+/// The same plus cutime and cstime, if the process has this name.
 fn parse_cpu_with_children(stat: &str, name: &str) -> Option<Duration> {
     let (start, _) = stat.rsplit_once(')')?;
     let (_, found) = start.split_once('(')?;
@@ -81,7 +81,7 @@ fn parse_cpu_with_children(stat: &str, name: &str) -> Option<Duration> {
 
 /// The sum of the first `count` of utime, stime, cutime and cstime.
 fn parse_times(stat: &str, count: usize) -> Option<Duration> {
-    // The name, in parentheses, may itself hold spaces and parentheses.
+    // The name, in parentheses, may contain spaces and parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
     let times: Vec<u64> = fields
         .split_ascii_whitespace()
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_and_processor_time_are_found_in_what_the_kernel_says() {
+    fn memory_and_cpu_time_are_parsed() {
         let status = "Name:\tx\nVmHWM:\t  9 kB\nVmRSS:\t    5120 kB\nThreads:\t1\n";
         assert_eq!(parse_rss(status), Some(5 << 20));
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 123 77 60 40 20 0 1 0 5 6 7";
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_the_disk_is_idleness() {
+    fn waiting_for_the_disk_counts_as_idle() {
         let stat = "cpu  100 0 100 500 300 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
         let (busy, all) = (Duration::from_secs(2), Duration::from_secs(10));
         assert_eq!(parse_machine(stat), Some(Machine { busy, all }));

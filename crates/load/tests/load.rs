@@ -1,5 +1,5 @@
-//! The engine against a server that does as it is told: right answers are counted, a wrong one
-//! fails the run.
+//! The load generator against a scripted server: correct replies are counted, a wrong one fails the
+//! run.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use client::Options;
 use lockkeeper_load::{self as load, Bursts, LoadError, Operation, Session, Shape, Target, Timing};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use wire::mount::{MntReply, Mounted};
+use wire::mount::{MntReply, MountOk};
 use wire::nfs3::*;
 use wire::nlm;
 use wire::record::{Limits, Next, Records, mark};
@@ -23,18 +23,18 @@ use wire::{Decode, Encode, Writer};
 const TIMING: Timing =
     Timing { warm_up: Duration::from_millis(20), measured: Duration::from_millis(300) };
 
-/// Files by name only, locks by owner only: enough for NULL, LOOKUP, CREATE/REMOVE and
+/// A server with files by name and locks by owner only, for NULL, LOOKUP, CREATE/REMOVE and
 /// LOCK/UNLOCK.
 #[derive(Default)]
 struct Fake {
-    /// After so many LOOKUPs, STALE.
+    /// LOOKUP returns STALE after this many calls.
     lookups_left: AtomicUsize,
     files_made: AtomicUsize,
     files_removed: AtomicUsize,
-    /// Who holds a lock: the name of the machine and the number of the process.
+    /// Lock holders: machine name and svid.
     held: Mutex<HashSet<(Vec<u8>, i32)>>,
     locks_taken: AtomicUsize,
-    /// Says so instead of GRANTED.
+    /// The status to return instead of GRANTED.
     refuses_locks: Option<nlm::Status>,
 }
 
@@ -73,7 +73,7 @@ impl Fake {
         }
     }
 
-    /// A lock of an owner that has one, or an unlock of one that has none, is a failed test.
+    /// Fails the test on a second lock of an owner, or an unlock without a lock.
     fn lock(&self, procedure: u32, call: &Call) -> nlm::StatusReply {
         let mut held = self.held.lock().unwrap();
         let who = |lock: &nlm::Lock| (lock.caller_name.to_vec(), lock.svid);
@@ -100,21 +100,21 @@ impl Fake {
         let handle = Handle::from(&b"handle"[..]);
         match (call.program, call.procedure) {
             (wire::mount::PROGRAM, 1) => {
-                MntReply(Ok(Mounted { root: handle, flavours: vec![1] })).encode(&mut out);
+                MntReply(Ok(MountOk { root: handle, flavours: vec![1] })).encode(&mut out);
             }
             (_, 0) => {}
             (nlm::PROGRAM, procedure) => self.lock(procedure, call).encode(&mut out),
             (_, 3) => match self.lookups_left.fetch_sub(1, Ordering::Relaxed) {
-                0 => LookupReply::Err(Failed(Status::Stale, None)).encode(&mut out),
+                0 => LookupReply::Err(ErrorReply(Status::Stale, None)).encode(&mut out),
                 _ => {
-                    let found = Found { object: handle, attributes: None, dir: None };
+                    let found = LookupOk { object: handle, attributes: None, dir: None };
                     LookupReply::Ok(found).encode(&mut out);
                 }
             },
             (_, 8 | 9) => {
                 self.files_made.fetch_add(1, Ordering::Relaxed);
                 let dir = Wcc::default();
-                let created = Created { object: Some(handle), attributes: None, dir };
+                let created = CreateOk { object: Some(handle), attributes: None, dir };
                 CreateReply::Ok(created).encode(&mut out);
             }
             (_, 12 | 13) => {
@@ -186,7 +186,7 @@ async fn bursts_are_exactly_the_calls_asked_for() {
         assert_eq!(fake.locks_taken.swap(0, Ordering::Relaxed), taken, "{count}");
         assert_eq!(fake.held.lock().unwrap().len(), held, "{count}");
     }
-    // What an odd number of bursts left locked is unlocked with the session.
+    // Locks left by an odd number of bursts are released with the session.
     session.close().await.unwrap();
     assert_eq!(*fake.held.lock().unwrap(), HashSet::new());
 }

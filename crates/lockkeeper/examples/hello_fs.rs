@@ -1,5 +1,6 @@
-//! A complete program that serves a file system of its own: one directory with two files, the
-//! second of which is made anew each time it is read.
+//! A complete program that serves a read-only file system of its own: one directory with two files,
+//! of which the second is generated on each read. The contract of each method is in the
+//! documentation of `FileSystem`.
 //!
 //! ```sh
 //! cargo run --example hello_fs
@@ -12,16 +13,16 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use lockkeeper::{
-    Attributes, Change, Config, Context, CreateMode, Device, DirEntry, Error, Export, Exports,
-    FileKind, FileSystem, FileSystemId, HandleKey, Listed, Locks, Looked, Made, NewAttributes,
-    NodeKind, ObjectId, Permissions, ReadOut, Removed, Renamed, Result, RpcbindMode, Rules, Server,
-    Space, Stability, Time, WriteVerifier, Written,
+    AttributeChange, Attributes, Config, Context, CreateMode, CreateReply, Device, DirEntry, Error,
+    Export, Exports, FileKind, FileSystem, FileSystemId, HandleKey, LockConfig, LookupReply,
+    NewAttributes, NodeKind, ObjectId, Permissions, ReadDirReply, ReadReply, RemoveReply,
+    RenameReply, Result, RpcbindMode, Rules, Server, Space, Stability, Time, WriteReply,
+    WriteVerifier,
 };
 
 const ROOT: u64 = 1;
 const FILES: [(u64, &[u8]); 2] = [(2, b"greeting"), (3, b"uptime")];
 
-/// Nothing can be changed in it, so everything that changes something is refused.
 struct HelloFs {
     start: Instant,
 }
@@ -34,7 +35,8 @@ impl HelloFs {
         }
     }
 
-    /// What an object is: object ids are ours to choose, here a number.
+    /// Object ids are for the file system to choose; here they are inode numbers, which are never
+    /// reused.
     fn number(&self, object: &ObjectId) -> Result<u64> {
         let known = |number: &u64| ObjectId::from(*number) == *object;
         [ROOT, 2, 3].into_iter().find(known).ok_or(Error::Stale)
@@ -42,7 +44,7 @@ impl HelloFs {
 
     fn describe(&self, number: u64) -> Attributes {
         let directory = number == ROOT;
-        // A client rereads a file when its times or size change.
+        // Clients cache file content until the modification time or the size changes.
         let now = Time { seconds: self.start.elapsed().as_secs() as i64, nanoseconds: 0 };
         let size = if directory { 4096 } else { self.content(number).len() as u64 };
         Attributes {
@@ -61,8 +63,8 @@ impl HelloFs {
         }
     }
 
-    fn looked(&self, number: u64) -> Looked {
-        Looked { object: number.into(), attributes: self.describe(number) }
+    fn lookup_reply(&self, number: u64) -> LookupReply {
+        LookupReply { object: number.into(), attributes: self.describe(number) }
     }
 }
 
@@ -75,8 +77,8 @@ impl FileSystem for HelloFs {
         ROOT.into()
     }
 
-    /// Every answer comes from memory: no thread needs to wait for it.
-    fn prompt(&self) -> bool {
+    /// No operation blocks, so every one can run on the network thread.
+    fn supports_nonblocking(&self) -> bool {
         true
     }
 
@@ -84,15 +86,15 @@ impl FileSystem for HelloFs {
         Ok(self.describe(self.number(object)?))
     }
 
-    fn lookup(&self, _: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<Looked> {
+    fn lookup(&self, _: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<LookupReply> {
         if self.number(dir)? != ROOT {
             return Err(Error::NotADirectory);
         }
         if name == b"." || name == b".." {
-            return Ok(self.looked(ROOT));
+            return Ok(self.lookup_reply(ROOT));
         }
         let file = FILES.iter().find(|file| file.1 == name).ok_or(Error::NotFound)?;
-        Ok(self.looked(file.0))
+        Ok(self.lookup_reply(file.0))
     }
 
     fn access(&self, _: &Context<'_>, object: &ObjectId) -> Result<(Permissions, Attributes)> {
@@ -101,7 +103,7 @@ impl FileSystem for HelloFs {
         Ok((may, self.describe(number)))
     }
 
-    fn read(&self, _: &Context<'_>, file: &ObjectId, offset: u64, count: u32) -> Result<ReadOut> {
+    fn read(&self, _: &Context<'_>, file: &ObjectId, offset: u64, count: u32) -> Result<ReadReply> {
         let number = self.number(file)?;
         if number == ROOT {
             return Err(Error::IsADirectory);
@@ -110,7 +112,7 @@ impl FileSystem for HelloFs {
         let from = content.len().min(offset as usize);
         let to = content.len().min(from + count as usize);
         let attributes = Some(self.describe(number));
-        Ok(ReadOut { data: content.slice(from..to), eof: to == content.len(), attributes })
+        Ok(ReadReply { data: content.slice(from..to), eof: to == content.len(), attributes })
     }
 
     fn read_dir(
@@ -121,21 +123,22 @@ impl FileSystem for HelloFs {
         _: [u8; 8],
         plus: bool,
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<Listed> {
+    ) -> Result<ReadDirReply> {
         if self.number(dir)? != ROOT {
             return Err(Error::NotADirectory);
         }
         let entries = [(ROOT, &b"."[..]), (ROOT, b".."), FILES[0], FILES[1]];
         let mut eof = true;
         for (at, (number, name)) in entries.iter().enumerate().skip(cookie as usize) {
-            let found = plus.then(|| self.looked(*number));
-            let entry = DirEntry { name, fileid: *number, cookie: at as u64 + 1, found };
+            let lookup = plus.then(|| self.lookup_reply(*number));
+            // A cookie is the position of the next entry, and never 0.
+            let entry = DirEntry { name, fileid: *number, cookie: at as u64 + 1, lookup };
             if !sink(entry) {
                 eof = false;
                 break;
             }
         }
-        Ok(Listed { verifier: [0; 8], eof, attributes: Some(self.describe(ROOT)) })
+        Ok(ReadDirReply { verifier: [0; 8], eof, attributes: Some(self.describe(ROOT)) })
     }
 
     fn space(&self, _: &Context<'_>, _: &ObjectId) -> Result<Space> {
@@ -146,6 +149,7 @@ impl FileSystem for HelloFs {
         Err(Error::Invalid)
     }
 
+    /// Constant: no unstable write exists that could be lost.
     fn write_verifier(&self) -> WriteVerifier {
         [0; 8]
     }
@@ -156,7 +160,7 @@ impl FileSystem for HelloFs {
         _: &ObjectId,
         _: &NewAttributes,
         _: Option<Time>,
-    ) -> Result<Change> {
+    ) -> Result<AttributeChange> {
         Err(Error::ReadOnly)
     }
 
@@ -167,19 +171,31 @@ impl FileSystem for HelloFs {
         _: u64,
         _: &Bytes,
         _: Stability,
-    ) -> Result<Written> {
+    ) -> Result<WriteReply> {
         Err(Error::ReadOnly)
     }
 
-    fn commit(&self, _: &Context<'_>, _: &ObjectId, _: u64, _: u32) -> Result<Change> {
+    fn commit(&self, _: &Context<'_>, _: &ObjectId, _: u64, _: u32) -> Result<AttributeChange> {
         Err(Error::ReadOnly)
     }
 
-    fn create(&self, _: &Context<'_>, _: &ObjectId, _: &[u8], _: &CreateMode) -> Result<Made> {
+    fn create(
+        &self,
+        _: &Context<'_>,
+        _: &ObjectId,
+        _: &[u8],
+        _: &CreateMode,
+    ) -> Result<CreateReply> {
         Err(Error::ReadOnly)
     }
 
-    fn make_dir(&self, _: &Context<'_>, _: &ObjectId, _: &[u8], _: &NewAttributes) -> Result<Made> {
+    fn make_dir(
+        &self,
+        _: &Context<'_>,
+        _: &ObjectId,
+        _: &[u8],
+        _: &NewAttributes,
+    ) -> Result<CreateReply> {
         Err(Error::ReadOnly)
     }
 
@@ -190,7 +206,7 @@ impl FileSystem for HelloFs {
         _: &[u8],
         _: &[u8],
         _: &NewAttributes,
-    ) -> Result<Made> {
+    ) -> Result<CreateReply> {
         Err(Error::ReadOnly)
     }
 
@@ -201,15 +217,15 @@ impl FileSystem for HelloFs {
         _: &[u8],
         _: NodeKind,
         _: &NewAttributes,
-    ) -> Result<Made> {
+    ) -> Result<CreateReply> {
         Err(Error::ReadOnly)
     }
 
-    fn remove(&self, _: &Context<'_>, _: &ObjectId, _: &[u8]) -> Result<Removed> {
+    fn remove(&self, _: &Context<'_>, _: &ObjectId, _: &[u8]) -> Result<RemoveReply> {
         Err(Error::ReadOnly)
     }
 
-    fn remove_dir(&self, _: &Context<'_>, _: &ObjectId, _: &[u8]) -> Result<Removed> {
+    fn remove_dir(&self, _: &Context<'_>, _: &ObjectId, _: &[u8]) -> Result<RemoveReply> {
         Err(Error::ReadOnly)
     }
 
@@ -218,7 +234,7 @@ impl FileSystem for HelloFs {
         _: &Context<'_>,
         _: (&ObjectId, &[u8]),
         _: (&ObjectId, &[u8]),
-    ) -> Result<Renamed> {
+    ) -> Result<RenameReply> {
         Err(Error::ReadOnly)
     }
 
@@ -228,7 +244,7 @@ impl FileSystem for HelloFs {
         _: &ObjectId,
         _: &ObjectId,
         _: &[u8],
-    ) -> Result<(Attributes, Change)> {
+    ) -> Result<(Attributes, AttributeChange)> {
         Err(Error::ReadOnly)
     }
 }
@@ -239,24 +255,24 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         id: 1,
         path: Bytes::from_static(b"/hello"),
         filesystem: Arc::new(HelloFs { start: Instant::now() }),
-        rules: Rules { reserved_ports: false, ..Rules::default() },
+        rules: Rules { require_reserved_ports: false, ..Rules::default() },
     };
     let config = Config {
         listen: "127.0.0.1:20490".parse()?,
         rpcbind: RpcbindMode::Off,
         ..Config::default()
     };
-    // A real program keeps its key, so that handles stay good when it starts again:
-    // `lockkeeper::secrets::SecretsInDirectory` does that.
+    // Handles are valid as long as the key is the same: a real program generates and keeps one, for
+    // example with `lockkeeper::secrets::SecretsInDirectory`.
     let key = HandleKey::new(*b"sixteen bytes ok");
-    // These locks end with the program; a store of the `store` crate keeps them.
-    let locks = Locks::in_memory();
+    // These locks end with the program; with a store of `lockkeeper::store` they survive it.
+    let locks = LockConfig::in_memory();
     let server = Server::start(config, Exports::new(vec![export])?, key, locks).await?;
     println!("serving /hello on port {}", server.port());
-    let stopper = server.stopper();
+    let handle = server.handle();
     tokio::spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {
-            stopper.stop();
+            handle.stop();
         }
     });
     let _stopped = server.run().await?;

@@ -1,23 +1,41 @@
-//! Lockkeeper as a library: serve your own file system over NFSv3.
+//! Lockkeeper as a library: serves a file system of your own over NFSv3, with locks that survive
+//! crashes.
 //!
-//! Implement [`FileSystem`], put it behind an [`Export`], and start a [`Server`]. Nothing here
-//! handles signals, sets up logging or ends the process: [`Server::run`] returns, and the program
-//! decides. `examples/hello_fs.rs` is a complete program.
+//! Implement [`FileSystem`], whose documentation states the contract of each method (or use
+//! [`local::LocalFs`] or [`memory::MemoryFs`]), put it behind an [`Export`], and start a [`Server`]:
 //!
-//! Without the feature `cli` only the library is built. The feature `admin` adds the API and the page
-//! to a server that is embedded, `postgres` the store that two servers can share.
+//! 1. [`Export`] and [`Rules`] say under which path it is served, to which clients, as whom.
+//! 2. [`HandleKey`] signs file handles. It must be the same after each restart; [`secrets`] keeps it.
+//! 3. [`LockConfig`] holds the lock store: [`LockConfig::in_memory`], or a store of [`store`] that survives
+//!    the process.
+//! 4. [`Server::start`] binds the sockets, after the new epoch is committed; [`Server::run`] serves
+//!    until [`ServerHandle::stop`].
+//!
+//! The library installs no signal handler and no logger and never exits the process; it logs
+//! through `tracing` and needs a Tokio runtime. `examples/hello_fs.rs` is a complete program, and
+//! `docs/embed.md` a walk through it.
+//!
+//! Cargo features, none of them on by default: `admin` adds the HTTP API, the metrics and the web
+//! page (the module `admin`), `postgres` the store that two servers can share.
+//!
+//! The items here are the public interface; the crates that they come from (`lockkeeper-server`,
+//! `-vfs`, `-store`, `-admin`) are not.
+
+#![warn(missing_docs)]
+#![warn(unreachable_pub)]
 
 #[cfg(feature = "admin")]
 pub use admin;
 pub use server::{
-    BootError, Config, Control, Ended, Failed, Limits, ListenError, Locks, LocksError,
-    RegisterError, RpcbindMode, RpcbindState, Server, Stopper,
+    BootError, Config, Control, Limits, ListenError, LockConfig, RegisterError, RestoreError,
+    RpcbindMode, RpcbindState, Server, ServerError, ServerExit, ServerHandle,
 };
 pub use store;
 pub use vfs::{
-    Access, Attributes, Caller, Change, Context, CreateMode, Device, DirEntry, Error, Export,
-    Exports, FileKind, FileSystem, FileSystemId, HandleKey, Listed, Looked, Made, NewAttributes,
-    NodeKind, ObjectId, Patience, Permissions, ReadOut, Removed, Renamed, Result, Rules, SetTime,
-    Snapshot, Space, Squash, Stability, Time, Traits, WriteVerifier, Written, local, memory,
-    secrets,
+    AttributeChange, Attributes, BlockingMode, Caller, Context, CreateMode, CreateReply, Device,
+    DirEntry, Error, Export, ExportAccess, Exports, FileKind, FileSystem, FileSystemId,
+    FileSystemInfo, HandleKey, LookupReply, NewAttributes, NodeKind, ObjectId, Permissions,
+    ReadDirReply, ReadReply, RemoveReply, RenameReply, Result, Rules, SetTime, Space, Squash,
+    Stability, Time, WccAttributes, WriteReply, WriteVerifier, local, memory, secrets,
+    verifier_as_times,
 };

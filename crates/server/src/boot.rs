@@ -1,4 +1,6 @@
-//! The story of a start: workers, services, sockets, rpcbind; and of a clean stop.
+//! Start and stop of the server. Start: restore the locks, bind the sockets, build the services,
+//! register with rpcbind, listen, begin to decide. Stop: close the sockets, unregister, send the
+//! last replies, commit the stop.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -13,17 +15,19 @@ use tracing::warn;
 use keeper::identity::HostKey;
 use vfs::{Exports, HandleKey};
 
-use crate::callbacks::{self, Callbacks, Report};
-use crate::chronicle::Chronicle;
+use crate::callbacks::{self, Callbacks, OnReport, Report};
 use crate::control::Control;
+use crate::effects::ServerEffects;
 use crate::engine::{End, Engine, Input};
+use crate::event_log::EventLog;
 use crate::files::Files;
-use crate::liveness::{self, Liveness};
-use crate::locks::{self, Carrier, Locks, LocksError};
-use crate::meters::Meters;
+use crate::holders::watch_holders;
+use crate::liveness::{self, Liveness, OnReset};
+use crate::metrics::Metrics;
 use crate::peer::{self, Peers};
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
-use crate::rpc::dispatch::Dispatcher;
+use crate::restore::{LockConfig, RestoreError, restore};
+use crate::rpc::dispatch::{Dispatcher, OnHeard};
 use crate::rpc::limits::Limits;
 use crate::rpc::workers::Workers;
 use crate::service::Service;
@@ -32,24 +36,25 @@ use crate::service::nfs3::Nfs3;
 use crate::service::nlm::Nlm;
 use crate::service::nsm::Nsm;
 use crate::service::rpcbind::Rpcbind;
-use crate::tenure::Tenure;
+use crate::service_lease::ServiceLease;
 use crate::transport::Peer;
-use crate::transport::listen::{ListenError, Listeners};
+use crate::transport::listen::{BoundSockets, ListenError};
 
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where all programs are served; `[::]` is every address of both families.
+    /// The address of all programs but rpcbind. `[::]` is every address of both families.
     pub listen: SocketAddr,
     pub rpcbind: RpcbindMode,
-    /// 111 everywhere but in tests and demonstrations.
+    /// The port of this host's rpcbind. Only tests and demonstrations change it from 111.
     pub rpcbind_port: u16,
-    /// Where the rpcbind of clients is asked for their lock and status services.
+    /// The port at which the rpcbind of clients is asked for their lock and status services.
     pub peer_rpcbind_port: u16,
-    /// How often to look whether the host's rpcbind still knows us.
+    /// How often the registration with the host's rpcbind is checked, and renewed if it is gone.
     pub rpcbind_check_every: Duration,
-    /// SM_SIMU_CRASH from this host ends the server as a crash does (R1.1); else it is refused.
+    /// Whether SM_SIMU_CRASH from this host ends the server as a crash does (B8.13); otherwise it is
+    /// refused.
     pub simulated_crash: bool,
-    /// Whether requests, replies and commits are counted for [`Control::meters`].
+    /// Whether requests, replies and commits are counted for [`Control::metrics`].
     pub metrics: bool,
     pub limits: Limits,
 }
@@ -78,41 +83,35 @@ pub enum BootError {
     #[error("cannot start worker threads: {0}")]
     Workers(io::Error),
     #[error(transparent)]
-    Locks(#[from] LocksError),
+    Restore(#[from] RestoreError),
 }
 
-/// Why a server ended that nobody stopped.
+/// Why a server ended neither by a clean stop nor by a simulated crash.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Failed(String);
+pub struct ServerError(String);
 
 /// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "after a simulated crash the server is to be started again"]
-pub enum Ended {
-    /// Cleanly: the next start needs no grace period.
+pub enum ServerExit {
+    /// By a clean stop, which the store records.
     Stopped,
-    /// By SM_SIMU_CRASH: to be started again at once, and its clients reclaim.
+    /// By SM_SIMU_CRASH: the caller starts the server again at once, and clients reclaim.
     Crashed,
 }
 
-/// What ends it before it is stopped.
-enum Early {
-    Failed(Failed),
-    Crash,
-}
+/// Abandons the engine when dropped. No effect after a clean stop.
+struct AbandonOnDrop(Engine);
 
-/// Lets go of the locks as a crash does, unless they were left in order.
-struct Custody(Engine);
-
-impl Drop for Custody {
+impl Drop for AbandonOnDrop {
     fn drop(&mut self) {
         self.0.abandon();
     }
 }
 
-/// A server that is listening. It ends when [`Stopper::stop`] is called; one that is dropped
-/// instead leaves as by a crash.
+/// A server that is listening. [`Server::run`] serves until [`ServerHandle::stop`] is called. A
+/// server that is dropped instead ends as by a crash.
 pub struct Server {
     control: Control,
     files: Arc<Files>,
@@ -121,109 +120,91 @@ pub struct Server {
     registrar: Registrar,
     tasks: JoinSet<()>,
     stop: watch::Sender<bool>,
-    locks: Custody,
-    tenure: Tenure,
+    engine: AbandonOnDrop,
+    lease: ServiceLease,
     crash: Arc<Notify>,
-    // The carrier knows it only weakly.
+    // `ServerEffects` has only a weak reference.
     _dispatcher: Arc<Dispatcher>,
 }
 
-/// Steers a running server from elsewhere.
+/// Stops a server or replaces its exports, from any thread.
 #[derive(Clone)]
-pub struct Stopper {
+pub struct ServerHandle {
     stop: watch::Sender<bool>,
     files: Arc<Files>,
 }
 
-impl Stopper {
+impl ServerHandle {
     pub fn stop(&self) {
         self.stop.send_replace(true);
     }
 
-    /// From the next request on, these exports are served.
+    /// Requests that arrive later are served from these exports.
     pub fn replace_exports(&self, exports: Exports) {
         self.files.replace_exports(exports);
     }
 }
 
-/// How long a clean stop waits for requests that came by UDP; connections see to theirs.
+/// How long the last replies have before the end. A clean stop waits for those of TCP connections
+/// separately.
 const LAST_REPLIES: Duration = Duration::from_millis(200);
-/// How long it waits for a store that does not take the last step.
+/// How long a clean stop waits for the store to commit it.
 const LAST_COMMIT: Duration = Duration::from_secs(5);
 
 impl Server {
-    /// Takes up the locks, opens the sockets and begins to serve. When this returns, clients can
-    /// mount.
+    /// Restores the locks, opens the sockets and starts to serve. When this returns, clients can
+    /// mount. Must be called inside a tokio runtime; blocks while the store is loaded.
     pub async fn start(
         config: Config,
         exports: Exports,
         key: HandleKey,
-        locks: Locks,
+        locks: LockConfig,
     ) -> Result<Self, BootError> {
         let limits = config.limits;
-        let reserved_ports = locks.reserved_ports;
-        let meters = config.metrics.then(|| Arc::new(Meters::default()));
-        let restored = locks::restore(locks, limits.lock_requests_max, meters.clone())?;
-        let chronicle = Arc::new(Chronicle::new(restored.epoch.get()));
-        let tenure = restored.tenure;
+        let require_reserved_ports = locks.require_reserved_ports;
+        let metrics = config.metrics.then(|| Arc::new(Metrics::default()));
+        let restored = restore(locks, limits.lock_requests_max, metrics.clone())?;
+        let event_log = Arc::new(EventLog::new(restored.epoch.get()));
+        let lease = restored.lease;
         let workers = Workers::start(limits.workers, vfs::local::prepare_worker_thread)
             .map_err(BootError::Workers)?;
         let workers = Arc::new(workers);
         let files = Arc::new(Files::new(exports, key, limits.names_max));
-
         restored.fenced.iter().for_each(|address| files.fences.set(*address, true));
 
-        let listeners = Listeners::bind(config.listen, &tenure, restored.epoch)?;
-        let locks = Custody(restored.engine);
-        let engine = &locks.0;
-        let report = {
-            let (reporter, meters) = (engine.reporter(), meters.clone());
-            Arc::new(move |report| {
-                reporter.report(match report {
-                    Report::Granted(grant, answer) => {
-                        if let Some(meters) = &meters {
-                            meters.called_back(answer);
-                        }
-                        Input::Granted(grant, answer)
-                    }
-                    Report::Noticed(notice, result) => Input::Noticed(notice, result),
-                });
-            })
-        };
+        let sockets = BoundSockets::bind(config.listen, &lease, restored.epoch)?;
+        let abandon_on_drop = AbandonOnDrop(restored.engine);
+        let engine = &abandon_on_drop.0;
         let settings = peer::Settings {
             rpcbind_port: config.peer_rpcbind_port,
-            reserved_ports: rustix::process::geteuid().is_root(),
-            tenure: tenure.clone(),
+            send_from_reserved_ports: rustix::process::geteuid().is_root(),
+            lease: lease.clone(),
             ..peer::Settings::default()
         };
-        let peers = Peers::new(settings, &listeners.datagrams());
+        let peers = Peers::new(settings, &sockets.datagrams());
         let settings = callbacks::Settings {
             in_flight_max: limits.callbacks_max,
-            meters: meters.clone(),
+            metrics: metrics.clone(),
             ..callbacks::Settings::default()
         };
+        let report = report_callbacks(engine, metrics.clone());
         let callbacks = Callbacks::new(settings, peers.clone(), report);
-        let on_reset = {
-            let (reporter, clock) = (engine.reporter(), engine.clock());
-            Arc::new(move |host: &HostKey, life: Instant| {
-                let (host, life) = (host.clone(), clock.mono(life));
-                reporter.report(Input::Reset { host, life });
-            })
-        };
-        let liveness = Liveness::new(liveness::Settings::default(), peers, on_reset);
+        let settings = liveness::Settings::default();
+        let liveness = Liveness::new(settings, peers, report_resets(engine));
+
         let nlm = Nlm::new(
             files.clone(),
             engine.clone(),
             callbacks.clone(),
             liveness.clone(),
-            reserved_ports,
+            require_reserved_ports,
         );
         let crash = Arc::new(Notify::new());
         let nsm = Nsm::new(
             files.clone(),
             engine.clone(),
             restored.epoch.get().nsm_state(),
-            reserved_ports,
+            require_reserved_ports,
             config.simulated_crash.then(|| crash.clone()),
         );
         let services: Vec<Arc<dyn Service>> = vec![
@@ -236,38 +217,28 @@ impl Server {
             .iter()
             .flat_map(|service| service.versions().iter().map(|v| (service.program(), *v)))
             .collect();
-        let on_heard = {
-            let (reporter, files) = (engine.reporter(), files.clone());
-            Box::new(move |peer: &Peer| {
-                let (address, local) = (peer.remote.ip(), peer.is_local());
-                let admitted = files.admits(address);
-                if admitted {
-                    reporter.report(Input::Heard { address, local });
-                }
-                admitted && !local
-            })
+        let new_dispatcher = |services, on_heard| {
+            Arc::new(Dispatcher::new(
+                services,
+                workers.clone(),
+                limits.clone(),
+                liveness.clone(),
+                lease.clone(),
+                metrics.clone(),
+                on_heard,
+            ))
         };
-        let dispatcher = Dispatcher::new(
-            services,
-            workers.clone(),
-            limits.clone(),
-            liveness.clone(),
-            tenure.clone(),
-            meters.clone(),
-            on_heard,
-        );
-        let dispatcher = Arc::new(dispatcher);
+        let dispatcher = new_dispatcher(services, report_heard(engine, files.clone()));
 
-        let addresses = listeners.addresses().to_vec();
-        let registrar = Registrar::new(served, &addresses, listeners.port(), config.rpcbind_port);
+        let addresses = sockets.addresses().to_vec();
+        let registrar = Registrar::new(served, &addresses, sockets.port(), config.rpcbind_port);
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
-
         let rpcbind = choose_rpcbind(config.rpcbind, &registrar).await?;
-        let (rpcbind, table) = match rpcbind {
+        let (rpcbind, rpcbind_listeners) = match rpcbind {
             RpcbindState::Embedded { .. } => {
-                match registrar.listen(config.listen, &tenure, restored.epoch) {
-                    Ok(listening) => (rpcbind, Some(listening)),
+                match registrar.listen(config.listen, &lease, restored.epoch) {
+                    Ok(listeners) => (rpcbind, Some(listeners)),
                     Err(failed) if config.rpcbind == RpcbindMode::Auto => {
                         (RpcbindState::Off { reason: failed.to_string() }, None)
                     }
@@ -281,50 +252,41 @@ impl Server {
             }
             RpcbindState::Off { .. } => (rpcbind, None),
         };
-        // The last to open is what clients of the server before this one knock at: a Linux client
-        // that gets in there and is refused at port 111 pauses for five seconds.
-        listeners.listen()?.serve(&dispatcher, &stopped, &mut tasks);
-        if let Some(listening) = table {
+        // The NFS port opens after port 111: a Linux client that reconnects to the former and is
+        // then refused by the latter pauses for five seconds.
+        sockets.listen()?.serve(&dispatcher, &stopped, &mut tasks);
+        if let Some(listeners) = rpcbind_listeners {
             let table = Rpcbind::new(registrar.table());
-            let dispatcher = Dispatcher::new(
-                vec![Arc::new(table)],
-                workers.clone(),
-                limits,
-                liveness.clone(),
-                tenure.clone(),
-                meters.clone(),
-                Box::new(|_| true),
-            );
-            listening.serve(&Arc::new(dispatcher), &stopped, &mut tasks);
+            let dispatcher = new_dispatcher(vec![Arc::new(table)], Box::new(|_| true));
+            listeners.serve(&dispatcher, &stopped, &mut tasks);
         }
         if let RpcbindState::Off { reason } = &rpcbind
             && config.rpcbind == RpcbindMode::Auto
         {
             warn!("no rpcbind: {reason}");
         }
-        // Now that clients find us, they are told that we are back.
-        let watched = liveness.clone();
+
         let control = Control {
             engine: engine.clone(),
             files: files.clone(),
             liveness: liveness.clone(),
-            chronicle: chronicle.clone(),
-            meters: meters.clone(),
-            rpcbind: rpcbind.clone(),
+            event_log: event_log.clone(),
+            metrics: metrics.clone(),
+            rpcbind,
         };
-        let carrier = Carrier {
+        let effects = ServerEffects {
             reporter: engine.reporter(),
             callbacks,
-            liveness,
+            liveness: liveness.clone(),
             files: files.clone(),
             dispatcher: Arc::downgrade(&dispatcher),
-            chronicle,
-            meters,
+            event_log,
+            metrics: metrics.clone(),
             clock: engine.clock(),
         };
-        engine.begin(Box::new(carrier), restored.first);
-        tokio::spawn(locks::watch_holders(engine.clone(), watched));
-        let _dispatcher = dispatcher;
+        // Sends the notices of the restart, so clients must be able to reach the server by now.
+        engine.begin(Box::new(effects), restored.first);
+        tokio::spawn(watch_holders(engine.clone(), liveness));
         Ok(Self {
             control,
             files,
@@ -333,16 +295,15 @@ impl Server {
             registrar,
             tasks,
             stop,
-            locks,
-            tenure,
+            engine: abandon_on_drop,
+            lease,
             crash,
-            _dispatcher,
+            _dispatcher: dispatcher,
         })
     }
 
-    /// The lock service.
     pub fn engine(&self) -> &Engine {
-        &self.locks.0
+        &self.engine.0
     }
 
     pub fn addresses(&self) -> &[SocketAddr] {
@@ -357,67 +318,102 @@ impl Server {
         self.control.rpcbind()
     }
 
-    /// To see and steer it from elsewhere.
+    /// For the admin API: reads the server's state and carries out operators' commands.
     pub fn control(&self) -> Control {
         self.control.clone()
     }
 
-    pub fn stopper(&self) -> Stopper {
-        Stopper { stop: self.stop.clone(), files: self.files.clone() }
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle { stop: self.stop.clone(), files: self.files.clone() }
     }
 
-    /// Serves until it is told to stop, then ends cleanly: no new requests, the last replies go
-    /// out, the locks are marked as left in order, rpcbind forgets us. An error is a store that
-    /// failed for good: nothing more may be promised.
-    pub async fn run(mut self) -> Result<Ended, Failed> {
+    /// Serves until [`ServerHandle::stop`], then stops cleanly: accepts nothing more, unregisters
+    /// from rpcbind, sends the last replies and commits the stop. Fails if the engine or its store
+    /// failed, if a standby took over, or if the stop was not committed in time.
+    pub async fn run(mut self) -> Result<ServerExit, ServerError> {
         let mut stopped = self.stop.subscribe();
-        let early = tokio::select! {
-            // The sender lives in `self`, so this ends by a stop only.
-            _ = stopped.wait_for(|stopped| *stopped) => None,
-            end = self.engine().ended() => match end {
-                End::Stopped | End::Abandoned => None,
-                End::Failed(why) => Some(Early::Failed(Failed(why))),
+        let (mut failure, mut crashed) = (None, false);
+        tokio::select! {
+            // The sender is in `self`, so this resolves only on a stop.
+            _ = stopped.wait_for(|stopped| *stopped) => {}
+            end = self.engine().ended() => if let End::Failed(why) = end {
+                failure = Some(ServerError(why));
             },
-            () = self.crash.notified() => Some(Early::Crash),
-            why = self.tenure.clone().lost() => Some(Early::Failed(Failed(why))),
-        };
-        let failed = match early {
-            Some(Early::Crash) => {
-                // Whoever asked for it is answered first.
-                sleep(LAST_REPLIES).await;
-                return Ok(Ended::Crashed);
-            }
-            Some(Early::Failed(failed)) => Some(failed),
-            None => None,
-        };
+            () = self.crash.notified() => crashed = true,
+            why = self.lease.clone().wait_until_lost() => failure = Some(ServerError(why)),
+        }
+        if crashed {
+            // The reply to SM_SIMU_CRASH goes out first.
+            sleep(LAST_REPLIES).await;
+            return Ok(ServerExit::Crashed);
+        }
         self.stop.send_replace(true);
         if matches!(self.rpcbind(), RpcbindState::System { .. }) {
             self.registrar.unregister().await;
         }
         while self.tasks.join_next().await.is_some() {}
         sleep(LAST_REPLIES).await;
-        let failed = match failed {
-            Some(failed) => Some(failed),
-            None => self.stop_locks().await,
+        let ended = match failure {
+            Some(failure) => Err(failure),
+            None => self.stop_engine().await,
         };
         drop(self.workers);
-        failed.map_or(Ok(Ended::Stopped), Err)
+        ended.map(|()| ServerExit::Stopped)
     }
 
-    async fn stop_locks(&self) -> Option<Failed> {
+    async fn stop_engine(&self) -> Result<(), ServerError> {
         self.engine().report(Input::Stop);
         match timeout(LAST_COMMIT, self.engine().ended()).await {
-            Ok(End::Stopped | End::Abandoned) => None,
-            Ok(End::Failed(why)) => Some(Failed(why)),
-            Err(_) => Some(Failed(
-                "the store did not take the last step; the next start begins with a grace period"
+            Ok(End::Stopped | End::Abandoned) => Ok(()),
+            Ok(End::Failed(why)) => Err(ServerError(why)),
+            Err(_) => Err(ServerError(
+                "the store did not commit the clean stop; the next start begins with a grace period"
                     .into(),
             )),
         }
     }
 }
 
-/// Why there is no rpcbind if nobody wanted one.
+/// Reports the results of callbacks and notices to the engine.
+fn report_callbacks(engine: &Engine, metrics: Option<Arc<Metrics>>) -> OnReport {
+    let reporter = engine.reporter();
+    Arc::new(move |report| {
+        reporter.report(match report {
+            Report::Granted(grant, answer) => {
+                if let Some(metrics) = &metrics {
+                    metrics.count_callback(answer);
+                }
+                Input::Granted(grant, answer)
+            }
+            Report::Noticed(notice, result) => Input::Noticed(notice, result),
+        });
+    })
+}
+
+/// Reports connections that were reset by their peers to the engine.
+fn report_resets(engine: &Engine) -> OnReset {
+    let (reporter, clock) = (engine.reporter(), engine.clock());
+    Arc::new(move |host: &HostKey, life: Instant| {
+        let (host, life) = (host.clone(), clock.mono(life));
+        reporter.report(Input::Reset { host, life });
+    })
+}
+
+/// Reports calls from admitted addresses to the engine; the first one from another machine starts
+/// the recovery window.
+fn report_heard(engine: &Engine, files: Arc<Files>) -> OnHeard {
+    let reporter = engine.reporter();
+    Box::new(move |peer: &Peer| {
+        let (address, local) = (peer.remote.ip(), peer.is_local());
+        let admitted = files.admits(address);
+        if admitted {
+            reporter.report(Input::Heard { address, local });
+        }
+        admitted && !local
+    })
+}
+
+/// The reason in [`RpcbindState::Off`] if the configuration turns rpcbind off.
 pub const SWITCHED_OFF: &str = "switched off";
 
 async fn choose_rpcbind(

@@ -1,12 +1,13 @@
-//! Callbacks: what the keeper wants told to clients. GRANTED to waiters (R3.3), notices of restarts
-//! (R2), and the results of requests that came as messages.
+//! Callbacks: GRANTED to waiters (B2.11), reboot notices, and the results of requests in message
+//! form.
 //!
-//! Nothing here decides anything. Each attempt is one task with one deadline and ends in exactly
-//! one [`Report`]; trying again is up to the keeper. Whom to call and how is `peer/`'s.
+//! No decisions are made here. Each grant or notice is one attempt, run as one task with one
+//! deadline, and ends in exactly one [`Report`]; the keeper decides whether to try again. `peer/`
+//! decides which addresses may be called, and makes the calls.
 
-mod answers;
 mod grant;
 mod notice;
+mod pending_grants;
 mod result;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -25,135 +26,144 @@ use tokio::time::{Instant, timeout};
 use tracing::warn;
 use wire::nlm;
 
-use crate::meters::Meters;
-use crate::peer::{Peers, Turn};
-use crate::rarely::Rarely;
+use crate::log_rate_limit::LogRateLimit;
+use crate::metrics::Metrics;
+use crate::peer::{HostPermit, Peers};
 use crate::transport::Peer;
-use answers::Answers;
+use pending_grants::PendingGrants;
 
 #[derive(Debug, Clone)]
-pub struct Settings {
-    /// All that one attempt may take: looking up the port, connecting, sending, the answer (R2.2).
-    pub attempt: Duration,
-    /// Attempts under way or in line; what comes beyond is reported as unsent.
+pub(crate) struct Settings {
+    /// Limit on one attempt, from port lookup to answer (B4.3).
+    pub attempt_max: Duration,
+    /// Attempts running or queued; further ones are reported as unsent.
     pub in_flight_max: usize,
-    /// Attempts under way, of notices and of callbacks each: about as many descriptors are needed.
-    pub at_once_max: usize,
-    pub meters: Option<Arc<Meters>>,
+    /// Running attempts, for notices and for callbacks each. Each needs about one descriptor.
+    pub running_max: usize,
+    pub metrics: Option<Arc<Metrics>>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            attempt: Duration::from_secs(5),
+            attempt_max: Duration::from_secs(5),
             in_flight_max: 20_000,
-            at_once_max: 2_500,
-            meters: None,
+            running_max: 2_500,
+            metrics: None,
         }
     }
 }
 
 impl Settings {
-    /// How long an attempt may stand in line. All of 10,000 hosts, even dead ones, have their turn
-    /// in that time; and it is over before the keeper takes the attempt for lost.
-    fn in_line(&self) -> Duration {
-        self.attempt * 4
+    /// How long an attempt may be queued: long enough for notices to 10,000 dead hosts, and shorter
+    /// than the time after which the keeper considers the attempt lost.
+    fn queued_max(&self) -> Duration {
+        self.attempt_max * 4
     }
 }
 
-/// What became of one attempt.
+/// The outcome of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Report {
+pub(crate) enum Report {
     Granted(GrantId, GrantAnswer),
     Noticed(NoticeId, NoticeResult),
 }
 
-pub type ReportTo = Arc<dyn Fn(Report) + Send + Sync>;
+/// Receives reports, on a runtime thread. Must not block.
+pub(crate) type OnReport = Arc<dyn Fn(Report) + Send + Sync>;
 
+/// Sends callbacks. Cheap to clone.
 #[derive(Clone)]
-pub struct Callbacks(Arc<Inner>);
+pub(crate) struct Callbacks(Arc<Inner>);
 
 struct Inner {
     settings: Settings,
     runtime: Handle,
-    report: ReportTo,
+    on_report: OnReport,
     peers: Peers,
-    answers: Answers,
-    /// One permit for each attempt under way or in line.
+    pending_grants: PendingGrants,
+    /// One permit for each attempt, running or queued.
     in_flight: Arc<Semaphore>,
-    /// Notices after a restart are many; they must not stand in the way of callbacks.
+    /// Separate from `callbacks`: the many notices after a restart must not delay callbacks.
     notices: Semaphore,
     callbacks: Semaphore,
 }
 
 impl Callbacks {
-    /// Must be called inside a tokio runtime, on which all work is then done.
-    pub fn new(settings: Settings, peers: Peers, report: ReportTo) -> Self {
+    /// Must be called inside a tokio runtime, which then runs all attempts.
+    pub(crate) fn new(settings: Settings, peers: Peers, on_report: OnReport) -> Self {
         Self(Arc::new(Inner {
             runtime: Handle::current(),
             peers,
-            answers: Answers::default(),
+            pending_grants: PendingGrants::default(),
             in_flight: Arc::new(Semaphore::new(settings.in_flight_max)),
-            notices: Semaphore::new(settings.at_once_max),
-            callbacks: Semaphore::new(settings.at_once_max),
+            notices: Semaphore::new(settings.running_max),
+            callbacks: Semaphore::new(settings.running_max),
             settings,
-            report,
+            on_report,
         }))
     }
 
-    /// Makes one attempt. Never blocks; one report follows, never from within this call.
-    pub fn send_grant(&self, grant: Grant) {
+    /// Starts one attempt. Never blocks; exactly one report follows, never from within this call.
+    pub(crate) fn send_grant(&self, grant: Grant) {
+        // If the task panics or is dropped, GRANTED may have been sent.
         let unclear = Report::Granted(grant.id, GrantAnswer::Unclear);
         let unsent = Report::Granted(grant.id, GrantAnswer::Unsent);
-        self.spawn(PendingReport::new(&self.0.report, unclear), unsent, |inner| async move {
+        self.spawn(PendingReport::new(&self.0.on_report, unclear), unsent, |inner| async move {
             let id = grant.id;
-            Report::Granted(id, inner.grant_in_turn(grant).await)
+            Report::Granted(id, inner.grant(grant).await)
         });
     }
 
-    /// Makes one attempt. Never blocks; one report follows, never from within this call.
-    pub fn send_notice(&self, notice: Notice) {
+    /// Starts one attempt. Never blocks; exactly one report follows, never from within this call.
+    pub(crate) fn send_notice(&self, notice: Notice) {
         // If the task panics or is dropped, report `Unsent`, which never counts against the host.
         let unsent = Report::Noticed(notice.id, NoticeResult::Unsent);
-        self.spawn(PendingReport::new(&self.0.report, unsent), unsent, |inner| async move {
+        self.spawn(PendingReport::new(&self.0.on_report, unsent), unsent, |inner| async move {
             let id = notice.id;
-            let in_line = inner.settings.in_line();
-            let Ok(Ok(_turn)) = timeout(in_line, inner.notices.acquire()).await else {
+            let queued_max = inner.settings.queued_max();
+            let Ok(Ok(_permit)) = timeout(queued_max, inner.notices.acquire()).await else {
                 return unsent;
             };
             let since = Instant::now();
             let result = Box::pin(inner.notice(notice)).await;
-            if let Some(meters) = &inner.settings.meters {
-                meters.noticed(result, since.elapsed());
+            if let Some(metrics) = &inner.settings.metrics {
+                metrics.count_notice(result, since.elapsed());
             }
             Report::Noticed(id, result)
         });
     }
 
-    /// GRANTED_RES came in from this address with this cookie.
-    pub fn granted_res(&self, from: IpAddr, cookie: &[u8], status: nlm::Status) {
-        self.0.answers.hear(from.to_canonical(), cookie, status);
+    /// Delivers a GRANTED_RES that arrived from this address.
+    pub(crate) fn granted_res(&self, from: IpAddr, cookie: &[u8], status: nlm::Status) {
+        self.0.pending_grants.deliver(from.to_canonical(), cookie, status);
     }
 
-    /// A `*_RES` to a client that used a `*_MSG` form. It is sent at most once; a client that does
-    /// not get it asks again.
-    pub fn send_result(&self, to: &Peer, version: nlm::Version, procedure: u32, body: Bytes) {
-        let Ok(place) = self.0.in_flight.clone().try_acquire_owned() else {
+    /// Sends a `*_RES` to a client that used the `*_MSG` form. It is sent at most once; a client that
+    /// does not receive it repeats its request.
+    pub(crate) fn send_result(
+        &self,
+        to: &Peer,
+        version: nlm::Version,
+        procedure: u32,
+        body: Bytes,
+    ) {
+        let Ok(permit) = self.0.in_flight.clone().try_acquire_owned() else {
             return warn_full(&self.0.settings);
         };
         let (inner, to) = (self.0.clone(), *to);
         self.0.runtime.spawn(async move {
-            inner.result_in_turn(&to, version, procedure, &body).await;
-            drop(place);
+            inner.result(&to, version, procedure, &body).await;
+            drop(permit);
         });
     }
 
-    /// Does `work` in the background if there is room for it, and reports what it says.
+    /// Runs `work` as a task and reports its outcome; reports `unsent` if too many are in flight.
     fn spawn<F>(&self, pending: PendingReport, unsent: Report, work: impl FnOnce(Arc<Inner>) -> F)
     where
         F: Future<Output = Report> + Send + 'static,
     {
-        let Ok(place) = self.0.in_flight.clone().try_acquire_owned() else {
+        let Ok(permit) = self.0.in_flight.clone().try_acquire_owned() else {
             warn_full(&self.0.settings);
             self.0.runtime.spawn(async move { pending.done(unsent) });
             return;
@@ -161,55 +171,55 @@ impl Callbacks {
         let work = work(self.0.clone());
         self.0.runtime.spawn(async move {
             let report = work.await;
-            drop(place);
+            drop(permit);
             pending.done(report);
         });
     }
 }
 
 impl Inner {
-    /// The right to call a host, for as long as it is kept; none if it takes too long to get.
-    async fn turn(&self, host: IpAddr) -> Option<(Turn<'_>, SemaphorePermit<'_>)> {
+    /// Permits to run one callback to a host; `None` if none is free in time.
+    async fn permit(&self, host: IpAddr) -> Option<(HostPermit<'_>, SemaphorePermit<'_>)> {
         let both = async {
-            let of_host = self.peers.turn(host).await;
+            let of_host = self.peers.permit(host).await;
             Some((of_host, self.callbacks.acquire().await.ok()?))
         };
-        timeout(self.settings.attempt, both).await.ok()?
+        timeout(self.settings.attempt_max, both).await.ok()?
     }
 
     fn deadline(&self) -> Instant {
-        Instant::now() + self.settings.attempt
+        Instant::now() + self.settings.attempt_max
     }
 }
 
-/// One report is owed: the one that is given to `done`, or else the one it was made with.
+/// Makes exactly one report when dropped: the one passed to `done`, or else the initial one.
 struct PendingReport {
-    report: ReportTo,
-    owed: Report,
+    on_report: OnReport,
+    report: Report,
 }
 
 impl PendingReport {
-    fn new(report: &ReportTo, owed: Report) -> Self {
-        Self { report: report.clone(), owed }
+    fn new(on_report: &OnReport, initial: Report) -> Self {
+        Self { on_report: on_report.clone(), report: initial }
     }
 
     fn done(mut self, report: Report) {
-        self.owed = report;
+        self.report = report;
     }
 }
 
 impl Drop for PendingReport {
     fn drop(&mut self) {
-        (self.report)(self.owed);
+        (self.on_report)(self.report);
     }
 }
 
 fn warn_full(settings: &Settings) {
-    static FULL: Rarely = Rarely::new();
+    static FULL: LogRateLimit = LogRateLimit::new();
     if FULL.due() {
         warn!(
-            "{} calls to clients are under way already; more are put off. Are most clients down, \
-             or is this host's network?",
+            "{} calls to clients are in flight; further ones are postponed. Are most clients down, \
+             or is the network of this host?",
             settings.in_flight_max
         );
     }

@@ -1,5 +1,5 @@
-//! A running server as others see and steer it: what it knows, where a locked file is, and what an
-//! operator wants done.
+//! The interface between a running server and its admin API: reads of the keeper, operators' commands,
+//! and the paths of locked files.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,78 +8,82 @@ use keeper::Keeper;
 use keeper::bytes::Name;
 use keeper::identity::HostKey;
 use keeper::request::{OperatorAction, OperatorRequest, ProbeAnswer, Question};
-use keeper::step::{OperatorDone, OperatorError, Reply};
+use keeper::step::{OperatorError, OperatorOutcome, Reply};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use vfs::{Caller, Context, Export, Exports, FileKey, FileKind, FileSystemId, ObjectId, Patience};
+use vfs::{
+    BlockingMode, Caller, Context, Export, Exports, FileKey, FileKind, FileSystemId, ObjectId,
+};
 
-use crate::chronicle::Chronicle;
 use crate::engine::request::Request;
 use crate::engine::{Decision, Engine};
+use crate::event_log::EventLog;
+use crate::event_text::EventText;
 use crate::files::{Files, lock_key};
 use crate::liveness::{Inquiry, Liveness};
-use crate::meters::Meters;
-use crate::news::News;
+use crate::metrics::Metrics;
 use crate::registrar::RpcbindState;
 
-/// How long an operator waits for an answer: longer than a request waits for a store that stalls.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a look at the keeper may take: longer only while the store does not work.
-const LOOK_MAX: Duration = Duration::from_secs(2);
+/// How long a command may take: longer than [`STALL_MAX`](crate::engine::request::STALL_MAX).
+const COMMAND_MAX: Duration = Duration::from_secs(10);
+/// How long a read of the keeper may wait. It waits this long only while the store fails.
+const READ_MAX: Duration = Duration::from_secs(2);
 
+/// A reference to a running server, for the admin API.
 #[derive(Clone)]
 pub struct Control {
     pub(crate) engine: Engine,
     pub(crate) files: Arc<Files>,
     pub(crate) liveness: Liveness,
-    pub(crate) chronicle: Arc<Chronicle>,
-    pub(crate) meters: Option<Arc<Meters>>,
+    pub(crate) event_log: Arc<EventLog>,
+    pub(crate) metrics: Option<Arc<Metrics>>,
     pub(crate) rpcbind: RpcbindState,
 }
 
-/// Why an operator's wish was not fulfilled.
+/// Why a read or a command failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotDone {
+pub enum ControlError {
     #[error("{0:?}")]
     Refused(OperatorError),
     #[error("the store does not answer; locks wait until it does")]
     Stalled,
-    #[error("the server is ending")]
+    #[error("the server is stopping")]
     Ending,
 }
 
-/// Where a locked file is.
+/// The path of a locked file, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The path of the export.
+pub struct FileLocation {
+    /// The path of the export that has the file.
     pub export: Option<Vec<u8>>,
-    /// Below the export; empty for its root.
+    /// The path below the export; empty for its root.
     pub path: Option<Vec<u8>>,
     pub inode: Option<u64>,
 }
 
-impl Place {
+impl FileLocation {
     fn of(export: &Export, path: Vec<u8>) -> Self {
         Self { export: Some(export.path.to_vec()), path: Some(path), inode: None }
     }
 }
 
-/// What a path names.
+/// A file or directory that a path names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct PathMatch {
     pub file: keeper::bytes::FileKey,
     pub directory: bool,
-    /// The path of the export, and the way below it.
+    /// The path of the export.
     pub export: Vec<u8>,
+    /// The path below the export, without leading slash; empty for its root.
     pub path: Vec<u8>,
 }
 
-impl Found {
-    /// Whether a file lies below this directory.
-    pub fn has_below(&self, place: &Place) -> bool {
-        let Some(path) = &place.path else { return false };
+impl PathMatch {
+    /// Whether a file is below this directory. False if its path is not known.
+    pub fn contains(&self, file: &FileLocation) -> bool {
+        let Some(path) = &file.path else { return false };
         let below = path.strip_prefix(&self.path[..]);
-        place.export.as_ref() == Some(&self.export)
+        file.export.as_ref() == Some(&self.export)
             && below.is_some_and(|below| self.path.is_empty() || below.starts_with(b"/"))
     }
 }
@@ -89,12 +93,12 @@ impl Control {
         &self.engine
     }
 
-    pub fn chronicle(&self) -> &Chronicle {
-        &self.chronicle
+    pub fn event_log(&self) -> &EventLog {
+        &self.event_log
     }
 
-    pub fn meters(&self) -> Option<&Meters> {
-        self.meters.as_deref()
+    pub fn metrics(&self) -> Option<&Metrics> {
+        self.metrics.as_deref()
     }
 
     pub fn rpcbind(&self) -> &RpcbindState {
@@ -105,92 +109,94 @@ impl Control {
         self.files.exports()
     }
 
-    /// Looks at the keeper, if that is possible soon.
-    pub async fn look<R: Send + 'static>(
+    /// Calls `read` with the keeper, on the engine's thread: it must be short. Fails with
+    /// [`ControlError::Stalled`] after two seconds.
+    pub async fn read<R: Send + 'static>(
         &self,
-        look: impl FnOnce(&Keeper) -> R + Send + 'static,
-    ) -> Result<R, NotDone> {
-        match timeout(LOOK_MAX, self.engine.read(look)).await {
-            Ok(Some(seen)) => Ok(seen),
-            _ if self.engine.has_ended() => Err(NotDone::Ending),
-            _ => Err(NotDone::Stalled),
+        read: impl FnOnce(&Keeper) -> R + Send + 'static,
+    ) -> Result<R, ControlError> {
+        match timeout(READ_MAX, self.engine.read(read)).await {
+            Ok(Some(answer)) => Ok(answer),
+            _ if self.engine.has_ended() => Err(ControlError::Ending),
+            _ => Err(ControlError::Stalled),
         }
     }
 
-    /// Does what an operator wants; it is on record with the operator's name.
+    /// Carries out an operator's command. Its events carry the name `by`.
     pub async fn operate(
         &self,
         by: &Name,
         action: OperatorAction,
-    ) -> Result<OperatorDone, NotDone> {
+    ) -> Result<OperatorOutcome, ControlError> {
         let (answer, answered) = oneshot::channel();
         let request = OperatorRequest { id: self.engine.new_id(), by: by.clone(), action };
         let sink = move |decision, _: &mut _| {
-            // The operator may have gone away; it is done nevertheless.
+            // The caller may have been cancelled; the command is carried out nevertheless.
             let _ = answer.send(decision);
         };
         self.engine.ask(Request::Operator(request), Box::new(sink));
         self.engine.flush();
-        match timeout(PATIENCE, answered).await {
-            Ok(Ok(Decision::Reply(Reply::Operator(done)))) => done.map_err(NotDone::Refused),
-            Ok(Ok(Decision::Reply(_) | Decision::Stalled(_))) => Err(NotDone::Stalled),
-            Ok(Err(_)) | Err(_) if self.engine.has_ended() => Err(NotDone::Ending),
-            Ok(Err(_)) | Err(_) => Err(NotDone::Stalled),
+        match timeout(COMMAND_MAX, answered).await {
+            Ok(Ok(Decision::Reply(Reply::Operator(done)))) => done.map_err(ControlError::Refused),
+            Ok(Ok(Decision::Reply(_) | Decision::Stalled(_))) => Err(ControlError::Stalled),
+            Ok(Err(_)) | Err(_) if self.engine.has_ended() => Err(ControlError::Ending),
+            Ok(Err(_)) | Err(_) => Err(ControlError::Stalled),
         }
     }
 
-    /// Something that an operator did to the server itself.
-    pub fn note(&self, kind: &'static str, text: String, by: &Name) {
-        let news = News::of_operator(kind, text, by.clone());
-        news.log();
-        self.chronicle.write(self.engine.clock().now().wall_ms, news);
+    /// Logs a command that did not go through the keeper, such as a reload.
+    pub fn log_command(&self, kind: &'static str, text: String, by: &Name) {
+        let event = EventText::of_operator(kind, text, by.clone());
+        event.log();
+        self.event_log.write(self.engine.clock().now().wall_ms, event);
     }
 
-    /// Whether a host's lock manager answers now.
-    pub async fn answers(&self, host: HostKey) -> bool {
+    /// Asks a host's lock manager whether it is there. May take seconds.
+    pub async fn is_reachable(&self, host: HostKey) -> bool {
         let asked = std::time::Instant::now();
         let inquiry = Inquiry { host, question: Question::Reachable, asked };
         self.liveness.probe(&inquiry).await == ProbeAnswer::Alive
     }
 
-    /// Where a file is, if its name was seen.
-    pub fn place_seen(&self, file: &keeper::bytes::FileKey) -> Option<Place> {
+    /// The location of a file, if a LOOKUP or a similar request has named it. Does not block.
+    pub fn cached_location(&self, file: &keeper::bytes::FileKey) -> Option<FileLocation> {
         let file = file_of(file)?;
         let exports = self.files.exports();
         exports.iter().filter(|export| is_in(&file, export)).find_map(|export| {
             let path = self.files.names.path(&file, &export.filesystem.root())?;
-            Some(Place::of(export, path))
+            Some(FileLocation::of(export, path))
         })
     }
 
-    /// Where a file is, as far as that can be known. May wait for a disk.
-    pub fn place(&self, file: &keeper::bytes::FileKey) -> Place {
-        if let Some(seen) = self.place_seen(file) {
-            return seen;
+    /// The location of a file, as far as it can be found. Blocks on the file system.
+    pub fn locate(&self, file: &keeper::bytes::FileKey) -> FileLocation {
+        if let Some(cached) = self.cached_location(file) {
+            return cached;
         }
-        let Some(file) = file_of(file) else { return Place::default() };
+        let Some(file) = file_of(file) else { return FileLocation::default() };
         let exports = self.files.exports();
-        let mut place = Place::default();
+        let mut location = FileLocation::default();
         for export in exports.iter().filter(|export| is_in(&file, export)) {
             let filesystem = &export.filesystem;
             if let Some(path) = filesystem.path(&file.object) {
-                return Place::of(export, path);
+                return FileLocation::of(export, path);
             }
-            if place.export.is_none() {
+            if location.export.is_none() {
                 let caller = Caller::new(0, 0, &[]);
-                let context = Context { caller: &caller, patience: Patience::Wait };
-                place.export = Some(export.path.to_vec());
-                place.inode =
-                    filesystem.attributes(&context, &file.object).ok().map(|found| found.fileid);
+                let context = Context { caller: &caller, blocking: BlockingMode::MayBlock };
+                location.export = Some(export.path.to_vec());
+                let attributes = filesystem.attributes(&context, &file.object).ok();
+                location.inode = attributes.map(|attributes| attributes.fileid);
             }
         }
-        place
+        location
     }
 
-    /// What a path names: below an export, or absolute. May wait for a disk.
-    pub fn find(&self, path: &[u8]) -> Vec<Found> {
+    /// The files that a path names: an absolute path, or one below each export. Blocks on the file
+    /// system.
+    pub fn resolve_path(&self, path: &[u8]) -> Vec<PathMatch> {
         let caller = Caller::new(0, 0, &[]);
-        let context = Context { caller: &caller, patience: Patience::Wait };
+        let context = Context { caller: &caller, blocking: BlockingMode::MayBlock };
         let exports = self.files.exports();
         let mut found = Vec::new();
         for export in exports.iter() {
@@ -214,7 +220,7 @@ impl Control {
                 let file = lock_key(&FileKey { filesystem: filesystem.id(), object: at });
                 let (export, path) = (export.path.to_vec(), parts.join(&b'/'));
                 let directory = kind == FileKind::Directory;
-                found.push(Found { file, directory, export, path });
+                found.push(PathMatch { file, directory, export, path });
             }
         }
         found
@@ -225,7 +231,7 @@ fn is_in(file: &FileKey, export: &Export) -> bool {
     export.filesystem.id() == file.filesystem
 }
 
-/// The file behind the keeper's key.
+/// The inverse of [`lock_key`].
 fn file_of(key: &keeper::bytes::FileKey) -> Option<FileKey> {
     let (filesystem, object) = key.bytes().split_first_chunk()?;
     let filesystem = FileSystemId(u64::from_be_bytes(*filesystem));

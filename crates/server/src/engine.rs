@@ -1,9 +1,15 @@
 //! The engine: keeper and store, entered by one thread at a time; commit, then send (I2).
 //!
-//! A request goes into the inbox. The calling thread then enters if the engine is idle and runs the
-//! whole batch, so an uncontended lock costs no thread switch. Batches that are large or must wait
-//! for a disk run on the committer thread; requests that arrive meanwhile form the next batch (group
-//! commit). While the store fails or the lease is not fresh, nothing enters the keeper (I11).
+//! A request goes into the inbox (`Engine::ask`). The calling thread then enters if the engine is
+//! idle (`Engine::flush`) and runs one batch, so an uncontended lock costs no thread switch. The
+//! committer thread runs what the caller must not: batches with inputs that are not
+//! [light](request::Request::is_light), commits that wait for a disk or are attempted again, reports
+//! (`Engine::report`), and whatever arrived while a batch was running (group commit). Two tasks of
+//! the runtime drive the engine without a request: `tasks::run_timer` reports the keeper's deadlines,
+//! and `tasks::expire_stalled` answers requests that a failing store keeps waiting.
+//!
+//! While the store fails or the lease is not fresh, nothing enters the keeper (I11). The mutex around
+//! the inbox is never held while a batch is decided, committed or sent.
 
 pub mod batch;
 mod clock;
@@ -29,28 +35,30 @@ use store::{Store, StoreError};
 
 pub use clock::Clock;
 
-use self::batch::{Committing, Decider, DurableBatch, Progress};
+use self::batch::{Decider, DurableBatch, PendingCommit, Progress};
 use self::inbox::Inbox;
-use self::request::{Request, WhenStalled};
-use crate::meters::Meters;
-use crate::tenure::Tenure;
+use self::request::{Request, StallPolicy};
+use crate::metrics::Metrics;
+use crate::service_lease::ServiceLease;
 use crate::transport::ReplyBatch;
 
-/// What a request came to.
+/// The answer to a request.
 #[derive(Debug)]
-pub enum Decision {
+pub(crate) enum Decision {
     Reply(Reply),
-    /// The store has not worked for so long that the request was never looked at (I11).
-    Stalled(WhenStalled),
+    /// The store failed for [`STALL_MAX`](request::STALL_MAX), and the request never entered the
+    /// keeper (I11).
+    Stalled(StallPolicy),
 }
 
-/// Where the decision on a request goes. Dropped uncalled if the engine ends before it decides.
-pub type ReplySink = Box<dyn FnOnce(Decision, &mut ReplyBatch) + Send>;
+/// Called with the decision on a request; must not block. Dropped uncalled if the engine ends first.
+pub(crate) type ReplySink = Box<dyn FnOnce(Decision, &mut ReplyBatch) + Send>;
 
-pub type Input = inbox::Input<ReplySink>;
+pub(crate) type Input = inbox::Input<ReplySink>;
 
-/// What the keeper wants done besides replies. Called in the order of the batch; must not block.
-pub trait Effects: Send + Sync {
+/// The keeper's messages and events that are not replies. Called once the batch is durable, in its
+/// order, by the thread that runs the batch; must not block.
+pub(crate) trait Effects: Send + Sync {
     fn grant(&self, grant: Grant);
     fn notice(&self, notice: Notice);
     fn probe(&self, keeper: &Keeper, client: ClientId, question: Question);
@@ -63,69 +71,72 @@ struct Core {
     store: Box<dyn Store>,
 }
 
-struct Entrance {
+struct EngineState {
     inbox: Inbox<ReplySink>,
-    /// Present while the engine is idle; absent before [`Engine::begin`].
+    /// Present while the engine is idle. Absent while a thread runs a batch, and before
+    /// [`Engine::begin`].
     core: Option<Box<Core>>,
 }
 
 /// Work for the committer thread: the core, and perhaps a batch that is not durable yet.
-type Job = (Box<Core>, Option<Committing>);
+type CommitterJob = (Box<Core>, Option<PendingCommit>);
 
-struct Shared {
-    entrance: Mutex<Entrance>,
-    /// The core before the beginning.
+struct EngineShared {
+    state: Mutex<EngineState>,
+    /// The core until [`Engine::begin`] takes it.
     prepared: Mutex<Option<Box<Core>>>,
-    /// The inbox is not empty; read without the lock.
+    /// The inbox may not be empty; read without the lock.
     has_input: AtomicBool,
-    committer: mpsc::Sender<Job>,
+    committer: mpsc::Sender<CommitterJob>,
     ids: AtomicU64,
     clock: Clock,
     effects: OnceLock<Box<dyn Effects>>,
-    /// When the keeper wants to be called, in nanoseconds of the clock.
+    /// The keeper's next deadline, in nanoseconds of the clock; [`NEVER`] if it has none, or while
+    /// its timeout is being handled.
     deadline: AtomicU64,
     deadline_moved: Notify,
-    /// Since when the store has not worked, in nanoseconds; 0 if it works.
+    /// When commits began to fail, in nanoseconds of the clock; 0 if they succeed.
     stalled_since: AtomicU64,
-    /// Since when the lease has not been fresh, in nanoseconds; 0 if it is.
+    /// When the lease was first found not fresh, in nanoseconds of the clock; 0 if it is fresh.
     unfresh_since: AtomicU64,
     ended: watch::Sender<Option<End>>,
-    tenure: Tenure,
-    meters: Option<Arc<Meters>>,
-    /// Where tasks are spawned, whatever thread sends.
+    lease: ServiceLease,
+    metrics: Option<Arc<Metrics>>,
+    /// Effects spawn tasks here, also from the committer thread.
     runtime: Option<Handle>,
 }
 
-/// Why nothing enters the keeper any more.
+/// Why the engine accepts no more input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     /// The clean stop is durable.
     Stopped,
-    /// The store failed in a way that trying again would only make worse (I11).
+    /// A store error that must not be retried (I11), or a panic while the keeper was being called.
     Failed(String),
-    /// Left as by a crash, see [`Engine::abandon`].
+    /// Dropped as by a crash, see `Engine::abandon`.
     Abandoned,
 }
 
-/// Which thread runs a batch.
+/// The kind of thread that runs a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Runner {
-    /// The one that brought a request: it must not wait.
+    /// A network or worker thread that called `Engine::flush`: it must not block.
     Caller,
     Committer,
 }
 
+/// A shared reference to the engine, see the [module](self).
 #[derive(Clone)]
 pub struct Engine {
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
 }
 
-/// Reports to an engine without keeping it alive: for what the engine itself owns.
+/// A weak [`Engine`], for what the engine itself owns.
 #[derive(Clone)]
-pub struct Reporter(Weak<Shared>);
+pub(crate) struct Reporter(Weak<EngineShared>);
 
 impl Reporter {
-    pub fn report(&self, input: Input) {
+    pub(crate) fn report(&self, input: Input) {
         if let Some(shared) = self.0.upgrade() {
             Engine { shared }.report(input);
         }
@@ -133,26 +144,27 @@ impl Reporter {
 }
 
 const NEVER: u64 = u64::MAX;
-/// Between two attempts to commit.
+/// The pause between two attempts to commit; it doubles up to the maximum.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How often a store that does not work is logged.
+/// How often a failing store is logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
 impl Engine {
-    /// The first batch of `decider`, the start itself, must be durable already (I3).
-    pub fn new(
+    /// Starts the committer thread. The first batch of `decider`, which starts the epoch, must be
+    /// durable already (I3).
+    pub(crate) fn new(
         decider: Decider<ReplySink>,
         store: Box<dyn Store>,
         clock: Clock,
         requests_max: usize,
-        tenure: Tenure,
-        meters: Option<Arc<Meters>>,
+        lease: ServiceLease,
+        metrics: Option<Arc<Metrics>>,
     ) -> std::io::Result<Self> {
         let (committer, jobs) = mpsc::channel();
         let core = Box::new(Core { decider, store });
-        let shared = Arc::new(Shared {
-            entrance: Mutex::new(Entrance { inbox: Inbox::new(requests_max), core: None }),
+        let shared = Arc::new(EngineShared {
+            state: Mutex::new(EngineState { inbox: Inbox::new(requests_max), core: None }),
             prepared: Mutex::new(Some(core)),
             has_input: AtomicBool::new(false),
             committer,
@@ -164,8 +176,8 @@ impl Engine {
             stalled_since: AtomicU64::new(0),
             unfresh_since: AtomicU64::new(0),
             ended: watch::channel(None).0,
-            tenure,
-            meters,
+            lease,
+            metrics,
             runtime: Handle::try_current().ok(),
         });
         let weak = Arc::downgrade(&shared);
@@ -178,10 +190,9 @@ impl Engine {
         Ok(Self { shared })
     }
 
-    /// From here on requests are decided, messages are sent, and time passes; `first` is the start.
-    /// Requests that arrived before have waited for this.
-    pub fn begin(&self, effects: Box<dyn Effects>, first: DurableBatch) {
-        // Set once, at the start.
+    /// Sends `first`, the batch of the start, and begins to decide, including the requests that
+    /// arrived before. To be called once, inside a runtime.
+    pub(crate) fn begin(&self, effects: Box<dyn Effects>, first: DurableBatch) {
         let _ = self.shared.effects.set(effects);
         let shared = &self.shared;
         let prepared = shared.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -194,11 +205,11 @@ impl Engine {
         self.wake();
     }
 
-    pub fn reporter(&self) -> Reporter {
+    pub(crate) fn reporter(&self) -> Reporter {
         Reporter(Arc::downgrade(&self.shared))
     }
 
-    pub fn new_id(&self) -> RequestId {
+    pub(crate) fn new_id(&self) -> RequestId {
         RequestId(self.shared.ids.fetch_add(1, Ordering::Relaxed))
     }
 
@@ -206,46 +217,46 @@ impl Engine {
         self.shared.clock
     }
 
-    /// A request of a peer; it is decided when [`flush`](Self::flush) is called. Without room it is
-    /// dropped, and its sender asks again.
-    pub fn ask(&self, request: Request, sink: ReplySink) {
+    /// Puts a request into the inbox; [`flush`](Self::flush) decides it. If the inbox is full the
+    /// request is dropped without a reply, and the client retransmits.
+    pub(crate) fn ask(&self, request: Request, sink: ReplySink) {
         self.shared.push(Input::Request(request, sink));
     }
 
-    /// Decides what is in the inbox, or leaves it to the thread that is at it.
-    pub fn flush(&self) {
+    /// Decides what is in the inbox on the calling thread if the engine is idle and the inputs are
+    /// light; otherwise another thread does.
+    pub(crate) fn flush(&self) {
         if !self.shared.has_input.load(Ordering::Acquire) || !self.shared.may_decide() {
             return;
         }
-        let mut entrance = self.shared.lock();
-        if entrance.inbox.is_empty() {
+        let mut state = self.shared.lock();
+        if state.inbox.is_empty() {
             return;
         }
-        let Some(core) = entrance.core.take() else { return };
-        let is_light = entrance.inbox.is_light();
-        drop(entrance);
+        let Some(core) = state.core.take() else { return };
+        let is_light = state.inbox.is_light();
+        drop(state);
         match is_light {
             true => self.shared.run(core, None, Runner::Caller),
             false => self.shared.hand_over(core, None),
         }
     }
 
-    /// Something that is not a request of a peer.
-    pub fn report(&self, input: Input) {
+    /// Puts an input other than a request into the inbox; the committer thread handles it.
+    pub(crate) fn report(&self, input: Input) {
         self.shared.push(input);
         self.wake();
     }
 
-    /// Looks at the keeper between two batches, on the calling thread if the engine is idle. `None`
-    /// if the server ends meanwhile, or too many reads wait already. While the store does not work
-    /// it waits.
+    /// Calls `read` with the keeper, between two batches. `None` if the engine ends first or too many
+    /// reads are waiting. Does not return while the store fails.
     pub async fn read<R: Send + 'static>(
         &self,
         read: impl FnOnce(&Keeper) -> R + Send + 'static,
     ) -> Option<R> {
         let (answer, answered) = oneshot::channel();
         self.shared.push(Input::Read(Box::new(move |keeper| {
-            // The reader may have gone away.
+            // The caller may have been cancelled.
             if !answer.is_closed() {
                 let _ = answer.send(read(keeper));
             }
@@ -258,15 +269,16 @@ impl Engine {
         }
     }
 
-    /// Since when the store does not work, or has not let us decide about locks.
+    /// How long nothing has been decided because the store fails or the lease is not fresh; `None`
+    /// if neither is so.
     pub fn stalled_for(&self) -> Option<Duration> {
         let since = self.shared.stalled_since.load(Ordering::Relaxed);
         let now = self.shared.clock.elapsed();
         let stalled = (since != 0).then(|| now.saturating_sub(Duration::from_nanos(since)));
-        stalled.or_else(|| self.shared.tenure.waits_for())
+        stalled.or_else(|| self.shared.lease.stale_for())
     }
 
-    /// Resolves when nothing enters the keeper any more.
+    /// Resolves when the engine accepts no more input.
     pub async fn ended(&self) -> End {
         let mut ended = self.shared.ended.subscribe();
         let found = ended.wait_for(Option::is_some).await;
@@ -276,13 +288,13 @@ impl Engine {
         }
     }
 
-    pub fn has_ended(&self) -> bool {
-        self.shared.is_over()
+    pub(crate) fn has_ended(&self) -> bool {
+        self.shared.has_ended()
     }
 
-    /// Ends as a crash does: nothing more is decided or sent, and the store is let go. After an end
-    /// it changes nothing.
-    pub fn abandon(&self) {
+    /// Ends as by a crash: nothing more is decided, and the store is dropped without a clean stop,
+    /// after the batch that is running. Has no effect on an engine that has ended.
+    pub(crate) fn abandon(&self) {
         let shared = &self.shared;
         shared.ended.send_if_modified(|end| match end {
             Some(_) => false,
@@ -291,35 +303,36 @@ impl Engine {
                 true
             }
         });
-        // A thread that is deciding drops the core itself.
+        // A thread that runs a batch drops the core itself, see `leave`.
         let core = shared.lock().core.take();
         let prepared = shared.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop((core, prepared));
     }
 
-    /// Lets the committer thread decide what is in the inbox.
+    /// Hands what is in the inbox to the committer thread, if the engine is idle.
     fn wake(&self) {
         if !self.shared.may_decide() {
             return;
         }
-        let mut entrance = self.shared.lock();
-        if !entrance.inbox.is_empty()
-            && let Some(core) = entrance.core.take()
+        let mut state = self.shared.lock();
+        if !state.inbox.is_empty()
+            && let Some(core) = state.core.take()
         {
-            drop(entrance);
+            drop(state);
             self.shared.hand_over(core, None);
         }
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Entrance> {
-        self.entrance.lock().unwrap_or_else(PoisonError::into_inner)
+impl EngineShared {
+    fn lock(&self) -> MutexGuard<'_, EngineState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the lease is fresh. How long it is not is no time for hosts that want to reclaim.
+    /// Whether the lease is fresh. Notes when it ceased to be, so that `decide` can extend the
+    /// recovery window by the time lost.
     fn may_decide(&self) -> bool {
-        let fresh = self.tenure.may_decide();
+        let fresh = self.lease.may_decide();
         if !fresh {
             let now = self.clock.elapsed().as_nanos() as u64;
             let since = &self.unfresh_since;
@@ -334,9 +347,9 @@ impl Shared {
         self.has_input.store(true, Ordering::Release);
     }
 
-    /// Decides, commits and sends until the inbox is empty. The caller's thread runs one batch that
-    /// waits for nothing; the rest is handed over to the committer.
-    fn run(&self, mut core: Box<Core>, mut begun: Option<Committing>, runner: Runner) {
+    /// Decides, commits and sends until the inbox is empty. A caller's thread runs at most one batch
+    /// and never waits for a disk; the committer gets the rest.
+    fn run(&self, mut core: Box<Core>, mut begun: Option<PendingCommit>, runner: Runner) {
         let _guard = PanicGuard(self);
         loop {
             let committing = match begun.take() {
@@ -346,64 +359,66 @@ impl Shared {
             };
             let durable = match self.commit(&mut *core.store, committing, runner) {
                 Ok(durable) => durable,
-                Err(Undone::Waits(committing)) => return self.hand_over(core, Some(committing)),
-                Err(Undone::Failed(failed)) => return self.give_up(&failed),
+                Err(CommitError::WouldBlock(committing)) => {
+                    return self.hand_over(core, Some(committing));
+                }
+                Err(CommitError::Fatal(error)) => return self.fail(&error),
             };
             core.decider.committed(&durable, self.clock.elapsed());
             let stops = durable.batch().stops();
             self.send(&mut core, durable);
             if stops {
-                core.store.leave();
+                core.store.release();
                 self.ended.send_replace(Some(End::Stopped));
                 return;
             }
-            let entrance = self.lock();
-            if entrance.inbox.is_empty() {
-                return self.leave(entrance, core);
+            let state = self.lock();
+            if state.inbox.is_empty() {
+                return self.leave(state, core);
             }
             if runner == Runner::Caller {
-                drop(entrance);
+                drop(state);
                 return self.hand_over(core, None);
             }
         }
     }
 
-    fn give_up(&self, failed: &StoreError) {
-        if !self.is_over() {
-            error!("{failed}");
-            self.ended.send_replace(Some(End::Failed(failed.to_string())));
+    fn fail(&self, error: &StoreError) {
+        if !self.has_ended() {
+            error!("{error}");
+            self.ended.send_replace(Some(End::Failed(error.to_string())));
         }
     }
 
-    fn is_over(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.ended.borrow().is_some()
     }
 
-    /// The engine is idle again.
-    fn leave(&self, mut entrance: MutexGuard<'_, Entrance>, core: Box<Core>) {
-        if self.is_over() {
+    /// Makes the engine idle again; drops the core if the engine has ended meanwhile.
+    fn leave(&self, mut state: MutexGuard<'_, EngineState>, core: Box<Core>) {
+        if self.has_ended() {
             return;
         }
         let deadline = core.decider.keeper.poll_timeout();
-        self.has_input.store(!entrance.inbox.is_empty(), Ordering::Release);
-        entrance.core = Some(core);
+        self.has_input.store(!state.inbox.is_empty(), Ordering::Release);
+        state.core = Some(core);
         self.set_deadline(deadline);
     }
 
     fn put_back(&self, core: Box<Core>) {
-        let entrance = self.lock();
-        self.leave(entrance, core);
+        let state = self.lock();
+        self.leave(state, core);
     }
 
-    fn hand_over(&self, core: Box<Core>, batch: Option<Committing>) {
-        // The thread ends with the last engine only.
+    fn hand_over(&self, core: Box<Core>, batch: Option<PendingCommit>) {
+        // Cannot fail: the thread receives for as long as `self` exists.
         let _ = self.committer.send((core, batch));
     }
 
-    fn decide(&self, core: &mut Core) -> Committing {
+    fn decide(&self, core: &mut Core) -> PendingCommit {
         let inputs = self.lock().inbox.take();
         let now = self.clock.now();
-        // Before the inputs: a deadline among them may not have come yet.
+        // Before the inputs: this may move a deadline whose timeout is among them.
         let since = self.unfresh_since.load(Ordering::Relaxed);
         if since != 0 {
             self.unfresh_since.store(0, Ordering::Relaxed);
@@ -415,24 +430,24 @@ impl Shared {
         core.decider.take_batch().commit(now.mono)
     }
 
-    /// Attempts the commit until it is certain that the store has the batch; on the caller's thread
-    /// at most once, and only if that waits for nothing.
+    /// Attempts the commit until the batch is durable or the error is fatal; on a caller's thread at
+    /// most once, and only if the store says that it is quick.
     fn commit(
         &self,
         store: &mut dyn Store,
-        mut committing: Committing,
+        mut committing: PendingCommit,
         runner: Runner,
-    ) -> Result<DurableBatch, Undone> {
+    ) -> Result<DurableBatch, CommitError> {
         let changes = committing.batch().changes();
         if runner == Runner::Caller && !changes.is_empty() && !store.is_quick(changes) {
-            return Err(Undone::Waits(committing));
+            return Err(CommitError::WouldBlock(committing));
         }
         let mut pause = RETRY_FIRST;
         let mut logged: Option<Instant> = None;
         loop {
             let error = match self.attempt(store, committing) {
                 Progress::Durable(durable) => {
-                    self.works_again();
+                    self.resume();
                     return Ok(durable);
                 }
                 Progress::Failed(again, error) => {
@@ -440,30 +455,30 @@ impl Shared {
                     error
                 }
             };
-            if let Some(meters) = &self.meters {
-                meters.store_failed();
+            if let Some(metrics) = &self.metrics {
+                metrics.count_store_error();
             }
-            if error.is_fatal() || self.is_over() {
-                return Err(Undone::Failed(error));
+            if error.is_fatal() || self.has_ended() {
+                return Err(CommitError::Fatal(error));
             }
             if logged.is_none_or(|then| then.elapsed() > LOG_EVERY) {
                 logged = Some(Instant::now());
                 self.stall(&error);
             }
             if runner == Runner::Caller {
-                return Err(Undone::Waits(committing));
+                return Err(CommitError::WouldBlock(committing));
             }
             thread::sleep(pause);
             pause = (pause * 2).min(RETRY_MAX);
         }
     }
 
-    fn attempt(&self, store: &mut dyn Store, committing: Committing) -> Progress {
-        match &self.meters {
-            Some(meters) if !committing.batch().changes().is_empty() => {
+    fn attempt(&self, store: &mut dyn Store, committing: PendingCommit) -> Progress {
+        match &self.metrics {
+            Some(metrics) if !committing.batch().changes().is_empty() => {
                 let since = Instant::now();
                 let progress = committing.attempt(store);
-                meters.commits.observe(since.elapsed());
+                metrics.commits.observe(since.elapsed());
                 progress
             }
             _ => committing.attempt(store),
@@ -476,7 +491,7 @@ impl Shared {
         warn!("locks wait: {error}");
     }
 
-    fn works_again(&self) {
+    fn resume(&self) {
         if self.stalled_since.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -490,7 +505,8 @@ impl Shared {
         let _inside = self.runtime.as_ref().map(Handle::enter);
         let effects = self.effects.get();
         let (events, messages) = durable.into_messages();
-        // Events come first: they may concern how the replies are remembered.
+        // Events first: a reboot clears the host's entries in the duplicate request cache before the
+        // replies of this batch are added to it.
         for event in events {
             if let Some(effects) = effects {
                 effects.event(&core.decider.keeper, event);
@@ -499,11 +515,11 @@ impl Shared {
         for message in messages {
             match (message, effects) {
                 (Message::Reply(id, reply), _) => {
-                    if let Some(owed) = core.decider.take_owed(id) {
-                        if let Some(meters) = &self.meters {
-                            meters.replied(&reply, owed.is_reclaim);
+                    if let Some(pending) = core.decider.take_pending_reply(id) {
+                        if let Some(metrics) = &self.metrics {
+                            metrics.count_reply(&reply, pending.is_reclaim);
                         }
-                        (owed.sink)(Decision::Reply(reply), &mut replies);
+                        (pending.sink)(Decision::Reply(reply), &mut replies);
                     }
                 }
                 (Message::Grant(grant), Some(effects)) => effects.grant(grant),
@@ -526,25 +542,26 @@ impl Shared {
     }
 }
 
-/// Why a batch is not durable yet.
-enum Undone {
-    /// It must wait for a disk or be attempted again: the committer's work.
-    Waits(Committing),
-    Failed(StoreError),
+/// Why a batch is not durable.
+enum CommitError {
+    /// The commit would wait for a disk or must be attempted again: a task for the committer.
+    WouldBlock(PendingCommit),
+    /// The store error must not be retried, or the engine has been abandoned.
+    Fatal(StoreError),
 }
 
-/// A panic while the core is taken leaves a keeper that cannot be trusted: the server ends, and the
-/// next start takes up what is in the store.
-struct PanicGuard<'a>(&'a Shared);
+/// Ends the engine if the thread that runs a batch panics: the state of the keeper is then unknown,
+/// and the next start restores it from the store.
+struct PanicGuard<'a>(&'a EngineShared);
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            let why = "a defect in the lock service; start the server again, no lock is lost";
+            let why = "internal error in the lock service; restart the server, no lock is lost";
             self.0.ended.send_replace(Some(End::Failed(why.into())));
         }
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

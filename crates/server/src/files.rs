@@ -1,23 +1,27 @@
-//! The files that are served, as all services see them: exports, handles, and who may do what.
+//! Exports, handles and file permissions, shared by the NFS, MOUNT, NLM and NSM services.
+//!
+//! Called from network and worker threads. No lock is held while a file system is called.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+use tracing::warn;
 use vfs::groups::GroupCache;
 use vfs::names::Names;
 use vfs::{
-    Access, Caller, Context, Error, Export, Exports, FileKey, HandleKey, ObjectId, Opened,
-    Patience, Result,
+    BlockingMode, Caller, Context, Error, Export, ExportAccess, Exports, FileKey, HandleKey,
+    ObjectId, Result, VerifiedHandle,
 };
 use wire::nfs3::Handle;
 use wire::rpc::Credential;
 
+use crate::log_rate_limit::LogRateLimit;
+use crate::rpc::admission::{Action, NotAdmitted, admit};
 use crate::transport::Peer;
 
-/// What NFS, MOUNT and the lock services share.
-pub struct Files {
+pub(crate) struct Files {
     exports: RwLock<Arc<Exports>>,
     key: HandleKey,
     pub names: Names,
@@ -26,7 +30,7 @@ pub struct Files {
 }
 
 impl Files {
-    pub fn new(exports: Exports, key: HandleKey, names_max: usize) -> Self {
+    pub(crate) fn new(exports: Exports, key: HandleKey, names_max: usize) -> Self {
         Self {
             exports: RwLock::new(Arc::new(exports)),
             key,
@@ -36,143 +40,180 @@ impl Files {
         }
     }
 
-    pub fn exports(&self) -> Arc<Exports> {
+    pub(crate) fn exports(&self) -> Arc<Exports> {
         self.exports.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From the next request on, these are served.
-    pub fn replace_exports(&self, exports: Exports) {
+    /// Replaces the exports for all requests that arrive from now on.
+    pub(crate) fn replace_exports(&self, exports: Exports) {
         let mut current = self.exports.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *current, Arc::new(exports));
         drop(current);
-        // The last of a file system may wait for its disk when it goes; nobody shall wait for it.
+        // Dropping the last reference to a file system may wait for its disk.
         std::thread::spawn(move || drop(old));
     }
 
-    /// As whom a mount walks down to a directory below the export's root. Where ports are
-    /// reserved, root of the client asks: it mounts for others and may pass closed directories.
-    pub fn walker(&self, export: &Export, credential: &Credential) -> Result<Caller> {
-        if export.rules.reserved_ports {
+    /// The identity that resolves a MOUNT path below the export's root. Where reserved ports are
+    /// required, the client's root calls: it mounts for all its users, so directories closed to them
+    /// do not stop it.
+    pub(crate) fn mount_caller(&self, export: &Export, credential: &Credential) -> Result<Caller> {
+        if export.rules.require_reserved_ports {
             return Ok(Caller::new(0, 0, &[]));
         }
-        self.caller(export, credential, Patience::Wait)
+        self.caller(export, credential, BlockingMode::MayBlock)
     }
 
-    pub fn caller(
+    /// The identity under which a call with this credential uses files of the export.
+    pub(crate) fn caller(
         &self,
         export: &Export,
         credential: &Credential,
-        patience: Patience,
+        blocking: BlockingMode,
     ) -> Result<Caller> {
         let rules = &export.rules;
         match credential {
             Credential::None => Ok(rules.anonymous()),
             Credential::Sys(sys) => {
-                rules.caller(sys.uid, sys.gid, sys.groups.as_slice(), &self.groups, patience)
+                rules.caller(sys.uid, sys.gid, sys.groups.as_slice(), &self.groups, blocking)
             }
         }
     }
 
-    pub fn seal(&self, export: &Export, object: &ObjectId) -> Handle {
+    /// The signed handle of a file.
+    pub(crate) fn sign(&self, export: &Export, object: &ObjectId) -> Handle {
         let file = FileKey { filesystem: export.filesystem.id(), object: *object };
-        Handle(bytes::Bytes::copy_from_slice(self.key.seal(export.id, &file).as_bytes()))
+        Handle(bytes::Bytes::copy_from_slice(self.key.sign(export.id, &file).as_bytes()))
     }
 
-    /// Remembers by what name a file was seen.
-    pub fn saw(&self, export: &Export, object: &ObjectId, dir: &ObjectId, name: &[u8]) {
+    /// Records a name of a file, for display.
+    pub(crate) fn record_name(
+        &self,
+        export: &Export,
+        object: &ObjectId,
+        dir: &ObjectId,
+        name: &[u8],
+    ) {
         let file = FileKey { filesystem: export.filesystem.id(), object: *object };
-        self.names.saw(&file, dir, name);
+        self.names.record(&file, dir, name);
     }
 
-    /// What a handle names, if it is one of ours.
-    pub fn open(&self, handle: &[u8]) -> Result<Opened> {
-        self.key.open(handle)
+    /// The contents of a handle, if its signature is ours.
+    pub(crate) fn verify(&self, handle: &[u8]) -> Result<VerifiedHandle> {
+        self.key.verify(handle)
     }
 
-    /// The export that a handle was given out for, if it is still there and this client may use it.
-    pub fn export_of(&self, opened: &Opened, peer: &Peer) -> Result<Arc<Export>> {
-        let export = self.exports_now().by_id(opened.export).ok_or(Error::Stale)?.clone();
+    /// The export of a handle, if it still exists and admits the peer for `action`.
+    pub(crate) fn export_of(
+        &self,
+        opened: &VerifiedHandle,
+        peer: &Peer,
+        action: Action,
+    ) -> Result<Arc<Export>> {
+        let export = self.current_exports().by_id(opened.export).ok_or(Error::Stale)?.clone();
         if export.filesystem.id() != opened.file.filesystem {
             return Err(Error::Stale);
         }
-        if !export.rules.admits(peer.remote.ip()) {
-            return Err(Error::Denied);
-        }
+        admit_to_export(&export, peer, action)?;
         Ok(export)
     }
 
     /// Whether any export admits this address.
-    pub fn admits(&self, address: IpAddr) -> bool {
-        self.exports_now().iter().any(|export| export.rules.admits(address))
+    pub(crate) fn admits(&self, address: IpAddr) -> bool {
+        self.current_exports().iter().any(|export| export.rules.admits(address))
     }
 
-    /// The file that a lock is on. The export may be gone: whoever gives something back needs
-    /// nothing but the handle (R3.7).
-    pub fn lock_target(&self, handle: &[u8]) -> Result<LockTarget> {
-        let opened = self.open(handle)?;
-        let export = self.exports_now().by_id(opened.export).cloned();
+    /// The file that a lock request names. Its export may no longer exist: releasing a lock needs
+    /// only the handle (B2.8).
+    pub(crate) fn lock_target(&self, handle: &[u8]) -> Result<LockTarget> {
+        let opened = self.verify(handle)?;
+        let export = self.current_exports().by_id(opened.export).cloned();
         Ok(LockTarget { file: lock_key(&opened.file), export, opened })
     }
 
-    /// Whether this caller may take a lock there (R3.7).
-    pub fn may_lock(
+    /// Ok if the caller has the required access to the file (B2.8). Does not check the source port.
+    pub(crate) fn may_lock(
         &self,
         target: &LockTarget,
-        needs: Needs,
+        required: RequiredAccess,
         credential: &Credential,
         peer: &Peer,
-        patience: Patience,
+        blocking: BlockingMode,
     ) -> Result<()> {
-        if needs == Needs::Handle {
+        if required == RequiredAccess::Handle {
             return Ok(());
         }
-        let export = self.export_of(&target.opened, peer)?;
-        if needs == Needs::Write && export.rules.access == Access::ReadOnly {
+        let export = self.export_of(&target.opened, peer, Action::Inspect)?;
+        if required == RequiredAccess::Write && export.rules.access == ExportAccess::ReadOnly {
             return Err(Error::ReadOnly);
         }
         if !export.rules.lock_auth {
             return Ok(());
         }
-        if patience == Patience::Now && !export.filesystem.prompt() {
+        if blocking == BlockingMode::Nonblocking && !export.filesystem.supports_nonblocking() {
             return Err(Error::WouldBlock);
         }
-        let caller = self.caller(&export, credential, patience)?;
-        let context = Context { caller: &caller, patience };
+        let caller = self.caller(&export, credential, blocking)?;
+        let context = Context { caller: &caller, blocking };
         let (may, found) = export.filesystem.access(&context, &target.opened.file.object)?;
-        let allowed = match needs {
-            Needs::Write => may.write,
+        let allowed = match required {
+            RequiredAccess::Write => may.write,
             _ => may.read || may.write,
         };
-        // Who owns a file could give itself the permission.
+        // The owner of a file could grant itself the permission.
         if allowed || caller.uid == found.uid || caller.is_root() {
             return Ok(());
         }
         Err(Error::Denied)
     }
 
-    fn exports_now(&self) -> RwLockReadGuard<'_, Arc<Exports>> {
+    fn current_exports(&self) -> RwLockReadGuard<'_, Arc<Exports>> {
         self.exports.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a caller must be allowed to do with a file to lock it (R3.7).
+/// Applies an export's rules to a caller. [`Error::Denied`] if its address is not admitted,
+/// [`Error::NotOwner`] if its port is not; the latter is logged with the remedy.
+pub(crate) fn admit_to_export(export: &Export, peer: &Peer, action: Action) -> Result<()> {
+    static UNRESERVED_PORTS: LogRateLimit = LogRateLimit::new();
+    let rules = &export.rules;
+    let address_admitted = rules.admits(peer.remote.ip());
+    match admit(action, peer, address_admitted, rules.require_reserved_ports) {
+        Ok(()) => Ok(()),
+        Err(NotAdmitted::Port) => {
+            if UNRESERVED_PORTS.due() {
+                let (path, from) = (export.path.escape_ascii(), peer.remote);
+                warn!(
+                    "refused {path} to {from}, which is not a reserved port; mount it with -o \
+                     resvport (the default on Linux, not on macOS), or set ports = \"any\" for the \
+                     export"
+                );
+            }
+            Err(Error::NotOwner)
+        }
+        Err(NotAdmitted::Address | NotAdmitted::Transport) => Err(Error::Denied),
+    }
+}
+
+/// The access to a file that a lock request requires (B2.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Needs {
-    /// Nothing: it gives back what it holds, or takes back what is recorded as its own.
+pub(crate) enum RequiredAccess {
+    /// None beyond a valid handle: it releases a lock, or reclaims a recorded one.
     Handle,
     Read,
     Write,
 }
 
-/// What a lock is on. The export is not known for every handle.
-pub struct LockTarget {
+/// The file of a lock request.
+pub(crate) struct LockTarget {
     pub file: keeper::bytes::FileKey,
+    /// `None` if it is no longer exported.
     pub export: Option<Arc<Export>>,
-    opened: Opened,
+    opened: VerifiedHandle,
 }
 
-/// A lock belongs to the file, whatever export or link it was reached by (R3.2).
-pub fn lock_key(file: &FileKey) -> keeper::bytes::FileKey {
+/// The key of a file in the lock table: independent of the export or link by which it was reached
+/// (B2.2).
+pub(crate) fn lock_key(file: &FileKey) -> keeper::bytes::FileKey {
     let mut bytes = [0; 8 + ObjectId::MAX];
     let object = file.object.as_bytes();
     bytes[..8].copy_from_slice(&file.filesystem.0.to_be_bytes());
@@ -180,20 +221,21 @@ pub fn lock_key(file: &FileKey) -> keeper::bytes::FileKey {
     keeper::bytes::FileKey::new(&bytes[..8 + object.len()])
 }
 
-/// The addresses of machines that an operator has shut out: they may not write.
+/// Addresses that an operator has fenced: they may not change files.
 #[derive(Default)]
-pub struct Fences {
+pub(crate) struct Fences {
+    /// Spares every change the lock while there are none.
     any: AtomicBool,
     addresses: RwLock<HashSet<IpAddr>>,
 }
 
 impl Fences {
-    pub fn has(&self, address: IpAddr) -> bool {
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
         self.any.load(Ordering::Acquire)
             && self.addresses.read().unwrap_or_else(PoisonError::into_inner).contains(&address)
     }
 
-    pub fn set(&self, address: IpAddr, fenced: bool) {
+    pub(crate) fn set(&self, address: IpAddr, fenced: bool) {
         let mut addresses = self.addresses.write().unwrap_or_else(PoisonError::into_inner);
         match fenced {
             true => addresses.insert(address),

@@ -1,34 +1,89 @@
-//! The server: sockets, dispatch, services and the way they are started.
+//! The server: sockets, RPC dispatch, the services, the lock engine, and calls to clients.
 //!
-//! A request goes one way: `transport` (a record) -> `rpc` (which service, seen before, on which
-//! thread) -> `service` (which file, who asks, what) -> a file system of `vfs`, or the `engine` with
-//! the keeper and its store -> back as a reply.
-//! [`Server`] puts it together; `boot.rs` reads as the story of a start.
+//! [`Server::start`] restores the locks from their store, opens the sockets and serves;
+//! [`Server::run`] returns when the server has stopped. The crate handles no signals, sets up no
+//! logging and never ends the process. [`Control`] is what the admin API uses.
+//!
+//! # Files
+//!
+//! | module | contents |
+//! |---|---|
+//! | `boot` | start and stop, in order; [`Config`], [`Server`] |
+//! | `restore` | load the store, commit the next epoch, build the engine |
+//! | `transport` | TCP and UDP: sockets, records, batches of replies |
+//! | `rpc` | the dispatcher, the duplicate request cache, pending calls, workers, [`Limits`] |
+//! | `service` | NFSv3, MOUNT, NLM, NSM, rpcbind: translate between `wire` and `keeper` or `vfs` |
+//! | `files` | exports, handles, access checks, fences; shared by the services |
+//! | `engine` | keeper and store behind one inbox: decide, commit, send |
+//! | `effects` | carries out the keeper's messages and records its events |
+//! | `callbacks` | GRANTED to waiters, notices of restarts, results of _MSG calls |
+//! | `peer` | outgoing calls: permission, port, connection or socket |
+//! | `liveness` | whether a host is alive: its connections, witnesses, the verdict |
+//! | `holders` | which hosts need a witness |
+//! | `registrar` | registration with the host's rpcbind, or the embedded one |
+//! | `server_names` | the names that notices carry |
+//! | `service_lease` | whether a server that shares its store may serve |
+//! | `control` | reads, operators' commands and file paths, for the admin API |
+//! | `event_log`, `event_text` | the recent events, and their wording |
+//! | `metrics` | counters and histograms |
+//! | `log_rate_limit` | limits log lines that peers can cause |
+//!
+//! # A request's way
+//!
+//! Every request starts in `transport/tcp.rs` or `udp.rs` (a record), goes to `rpc/dispatch.rs` (the
+//! program, the duplicate request cache) and to its service; the reply goes back through
+//! `rpc/pending.rs` and `transport/outgoing.rs`.
+//!
+//! - **READ**: `service/nfs3.rs` (handle, export, caller), `service/nfs3/files.rs`, `vfs`. Served on
+//!   the network thread if the file system answers without blocking, else again on a worker
+//!   (`rpc/workers.rs`).
+//! - **WRITE**: the same files, and its call is in the duplicate request cache until it expires.
+//! - **LOCK**: `service/nlm.rs` (any version or _MSG form to one request; the file's permissions on a
+//!   worker, in order of receipt by `rpc/order.rs`), `engine.rs` (inbox), `engine/batch.rs`
+//!   (`keeper.handle_lock`, commit), `service/nlm/reply.rs`. A waiter's GRANTED goes through
+//!   `effects.rs`, `callbacks/grant.rs` and `peer/`.
+//! - **SM_NOTIFY**: `service/nsm.rs` (`rpc/admission.rs`: may this peer report a reboot),
+//!   `engine/batch.rs` (`keeper.handle_reboot`). If the keeper wants proof, `effects.rs` has
+//!   `liveness/` probe the host, and the answer enters the engine as an input.
+//!
+//! # Threads
+//!
+//! | thread | runs |
+//! |---|---|
+//! | the runtime's | one task per connection and per UDP socket, calls to peers, probes, timers; never blocks on a disk |
+//! | `worker-N` | calls that may block on the file system (`rpc/workers.rs`) |
+//! | `worker-watch` | starts workers when jobs wait |
+//! | `committer` | batches that are large or wait for the store (`engine.rs`) |
+//!
+//! An uncontended lock is decided, committed and answered on the thread that received it.
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod boot;
 mod callbacks;
-pub mod chronicle;
 mod control;
+mod effects;
 pub mod engine;
+pub mod event_log;
+pub mod event_text;
 mod files;
+pub mod holders;
 pub mod liveness;
-pub mod locks;
-pub mod meters;
-pub mod news;
-mod our_names;
+mod log_rate_limit;
+pub mod metrics;
 pub mod peer;
-mod rarely;
 mod registrar;
+mod restore;
 pub mod rpc;
+mod server_names;
 mod service;
-mod tenure;
+mod service_lease;
 pub mod transport;
 
-pub use boot::{BootError, Config, Ended, Failed, SWITCHED_OFF, Server, Stopper};
-pub use control::{Control, Found, NotDone, Place};
-pub use locks::{Locks, LocksError};
+pub use boot::{BootError, Config, SWITCHED_OFF, Server, ServerError, ServerExit, ServerHandle};
+pub use control::{Control, ControlError, FileLocation, PathMatch};
 pub use peer::permission;
 pub use registrar::{RegisterError, RpcbindMode, RpcbindState};
+pub use restore::{LockConfig, RestoreError};
 pub use rpc::limits::Limits;
 pub use transport::listen::ListenError;

@@ -1,27 +1,34 @@
-//! Which connections belong to which host, and whether the kernel at their other end still lives
-//! (R6.1, R6.2, R4.5).
+//! Whether the kernel that took a host's locks is still running (B3.8, B3.14, B4.15).
 //!
-//! A kernel that rebooted knows nothing of the TCP connections of its predecessor: it answers a
-//! segment on one with a reset, or not at all; a living kernel acknowledges it. So old connections
-//! are witnesses: any of them may testify life, those from reserved ports also death, because a user
-//! of the machine can neither open nor reset those. `round.rs` asks all lines of a host at once,
-//! `verdict.rs` says what their answers mean together, `inquiry.rs` joins the two; they and
-//! `registry.rs` and `line.rs` decide without I/O, and the simulator runs them. `tcp_info.rs` makes
-//! the kernel ask.
+//! A kernel that has rebooted knows nothing of its predecessor's TCP connections: it answers a
+//! segment on one with a reset, or not at all; a running kernel acknowledges it. So connections that
+//! are older than a reported reboot are evidence. Any of them can prove that the kernel is up; only
+//! those from reserved ports can prove that it is gone, because users of the host can neither open
+//! nor reset those. A reset in answer to a probe of ours is proof; an unprompted reset is reported
+//! (`on_reset`) only if no other connection of the host answers a probe.
 //!
-//! A reset that answers our question is proof. A reset that comes by itself is only a suspicion: it
-//! is reported (`on_reset`), unless another connection of the same kernel answers at once.
+//! | file | |
+//! |---|---|
+//! | `connection.rs` | one connection: its host's names, since when its kernel is known, how it ended |
+//! | `registry.rs` | which connections belong to which host; which hosts are watched |
+//! | `round.rs` | probes all connections of a host at once |
+//! | `verdict.rs` | what the responses mean together |
+//! | `inquiry.rs` | one inquiry, from evidence to verdict |
+//! | `socket.rs`, `tcp_info.rs` | what is needed of a socket; a real one, by TCP_INFO |
+//! | `witness.rs` | our own connection to the lock manager of a watched host |
 //!
-//! What the driver does: [`watch`](Liveness::watch) and then [`took`](Liveness::took) when a host is
-//! given a lock or a place in line, and for every recovered host at a start; `took` for a reclaim
-//! that is granted; [`unwatch_except`](Liveness::unwatch_except) when hosts have nothing left;
-//! [`probe`](Liveness::probe), on a task of its own, for each `Message::Probe`.
+//! All but `tcp_info.rs` and `witness.rs` are free of I/O and run in the simulator.
+//!
+//! Callers: `transport/` and the witnesses `track` every connection. `service/nlm.rs` calls `watch`
+//! and `record_lock` for each request that is granted or blocked. `effects.rs` calls `probe`, on a
+//! task of its own, for each `Message::Probe`. `holders.rs` at intervals brings the watched hosts in
+//! line with the keeper (`watch`, `unwatch_except`), recovered hosts included.
 
+pub mod connection;
 pub mod inquiry;
-pub mod line;
-pub mod pulse;
 pub mod registry;
 pub mod round;
+pub mod socket;
 mod tcp_info;
 #[cfg(test)]
 mod tests;
@@ -34,76 +41,78 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use keeper::identity::{HostKey, Incarnation, Lane, Transport};
+use keeper::identity::{HostKey, Incarnation, OwnerNamespace, Transport};
 use keeper::request::{ProbeAnswer, Question};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::peer::{LockManager, Peers};
-use inquiry::{Evidence, LINES_MAX, SAME_KERNEL_MAX, SameKernel};
-use line::Line;
-pub use line::{Opener, Socket};
-use registry::{Registry, Suspect};
+pub(crate) use connection::Opener;
+use connection::TrackedConnection;
+use inquiry::{CONNECTIONS_MAX, Evidence, KernelInquiry, SAME_KERNEL_MAX};
+use registry::{Registry, UnpromptedReset};
 use round::Round;
-pub use tcp_info::Stream;
+use socket::Socket;
+pub(crate) use tcp_info::Stream;
 use witness::Witness;
 
 const REACHABLE_MAX: Duration = Duration::from_secs(5);
 const STATE_MAX: Duration = Duration::from_secs(5);
-/// How often lines are looked at; the first times sooner.
-const PAUSE_MIN: Duration = Duration::from_millis(2);
-const PAUSE_MAX: Duration = Duration::from_millis(250);
-/// Witnesses that look for their lock managers at once.
+/// Between two polls of probed connections; doubles from the first to the second.
+const POLL_PAUSE_MIN: Duration = Duration::from_millis(2);
+const POLL_PAUSE_MAX: Duration = Duration::from_millis(250);
+/// Witnesses that look up or connect to their lock managers at the same time.
 const CONNECTING_MAX: usize = 256;
 
 #[derive(Debug, Clone)]
-pub struct Settings {
-    /// Hosts with a connection to their lock manager of our own.
-    pub witnesses_max: usize,
-    /// How often a witness calls NULL: lock managers close what is idle for 6 minutes.
-    pub null_every: Duration,
+pub(crate) struct Settings {
+    /// Beyond this many, watched hosts get no witness.
+    pub(crate) witnesses_max: usize,
+    /// How often a witness calls NULL: lock managers close connections after 6 idle minutes.
+    pub(crate) null_interval: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { witnesses_max: 10_000, null_every: Duration::from_secs(2 * 60) }
+        Self { witnesses_max: 10_000, null_interval: Duration::from_secs(2 * 60) }
     }
 }
 
-/// Called with a host of which a connection was reset without our having asked, and when there was
-/// the last sign of life on it. It must not block.
-pub type OnReset = Arc<dyn Fn(&HostKey, Instant) + Send + Sync>;
+/// Called with a host of which a connection was reset without a probe, and the time of the last
+/// acknowledgement on it. Must not block.
+pub(crate) type OnReset = Arc<dyn Fn(&HostKey, Instant) + Send + Sync>;
 
-/// What to find out about a host.
+/// A question about a host.
 #[derive(Debug, Clone)]
-pub struct Inquiry {
-    pub host: HostKey,
-    pub question: Question,
-    /// When the claim arrived, or now: connections opened later say nothing about the kernel before
-    /// it. The connection that brought the claim need not be left out: what counts is since when its
-    /// kernel is known.
-    pub asked: Instant,
+pub(crate) struct Inquiry {
+    pub(crate) host: HostKey,
+    pub(crate) question: Question,
+    /// When the reboot was reported, or now. Connections opened later say nothing about the kernel
+    /// before it. The connection that carried the report need not be left out: what counts is since
+    /// when its kernel is known to be up.
+    pub(crate) asked: Instant,
 }
 
+/// Tracks connections and answers inquiries. Cheap to clone; may be called from any thread.
 #[derive(Clone)]
-pub struct Liveness(Arc<Shared>);
+pub(crate) struct Liveness(Arc<Inner>);
 
-struct Shared {
+struct Inner {
     settings: Settings,
     peers: Peers,
     registry: Mutex<Registry<Witness>>,
     on_reset: OnReset,
     connecting: Arc<Semaphore>,
-    /// Callers may be on threads of their own.
+    /// Runs witnesses and inquiries, whatever thread asks for them.
     runtime: Option<Handle>,
 }
 
-/// A connection that `Liveness` knows of. Whoever owns the socket keeps this beside it, and says how
-/// it ended; if this is dropped before, it ended in order.
-pub struct Acquaintance {
-    shared: Weak<Shared>,
-    line: Arc<Line>,
+/// Keeps a connection tracked. Held beside the socket by its owner, who reports how the connection
+/// ended; dropping it first means an orderly end.
+pub(crate) struct ConnectionGuard {
+    inner: Weak<Inner>,
+    connection: Arc<TrackedConnection>,
 }
 
 impl Default for Liveness {
@@ -114,9 +123,9 @@ impl Default for Liveness {
 }
 
 impl Liveness {
-    /// To be called inside a runtime: witnesses run there, whatever thread asks for them.
-    pub fn new(settings: Settings, peers: Peers, on_reset: OnReset) -> Self {
-        Self(Arc::new(Shared {
+    /// To be called inside a tokio runtime; outside of one, no witnesses are started.
+    pub(crate) fn new(settings: Settings, peers: Peers, on_reset: OnReset) -> Self {
+        Self(Arc::new(Inner {
             settings,
             peers,
             registry: Mutex::default(),
@@ -126,27 +135,37 @@ impl Liveness {
         }))
     }
 
-    /// A connection with `remote` opened. It is looked at through `socket` as long as that exists.
-    pub fn opened(&self, remote: IpAddr, opener: Opener, socket: Arc<dyn Socket>) -> Acquaintance {
-        self.0.opened(remote, opener, socket)
+    /// Tracks a new connection with `remote`. Does not keep `socket` alive.
+    pub(crate) fn track(
+        &self,
+        remote: IpAddr,
+        opener: Opener,
+        socket: Arc<dyn Socket>,
+    ) -> ConnectionGuard {
+        self.0.track(remote, opener, socket)
     }
 
-    /// The answer to a question of the keeper.
-    pub async fn probe(&self, inquiry: &Inquiry) -> ProbeAnswer {
+    /// Answers a question of the keeper, within about ten seconds.
+    pub(crate) async fn probe(&self, inquiry: &Inquiry) -> ProbeAnswer {
         let Inquiry { host, question, asked } = inquiry;
         match question {
             Question::SameKernel(incarnation) => {
-                let taken = self.0.lock().taken(host, *incarnation);
-                self.0.same_kernel(host, *asked, taken).await
+                let last_lock = self.0.lock().last_lock(host, *incarnation);
+                self.0.same_kernel(host, *asked, last_lock).await
             }
             Question::Reachable => match self.0.is_reachable(host).await {
                 true => ProbeAnswer::Alive,
                 false => ProbeAnswer::Silent,
             },
             Question::State => {
-                let lane = self.0.lock().lane(host).unwrap_or_else(|| any_lane(host));
+                let namespace = self.0.namespace(host);
                 let until = (Instant::now() + STATE_MAX).into();
-                match self.0.peers.nsm_state(host.address(), lane.ours(), until).await {
+                match self
+                    .0
+                    .peers
+                    .nsm_state(host.address(), namespace.server_address(), until)
+                    .await
+                {
                     Some(state) => ProbeAnswer::InState(Incarnation(state)),
                     None => ProbeAnswer::Silent,
                 }
@@ -154,105 +173,110 @@ impl Liveness {
         }
     }
 
-    /// The host holds or awaits locks, and came by this lane: its connections are not closed for being idle,
-    /// and one of our own to its lock manager is kept up. Repeating it costs little.
-    pub fn watch(&self, host: &HostKey, lane: Lane) {
-        let shared = &self.0;
-        let (settings, weak) = (&shared.settings, Arc::downgrade(shared));
+    /// Watches a host that holds or awaits locks, by the namespace of its request: its connections
+    /// are exempt from the idle timeout, and a witness is kept. Cheap if the host is watched already.
+    pub(crate) fn watch(&self, host: &HostKey, namespace: OwnerNamespace) {
+        let inner = &self.0;
         let witness = || {
-            let lock_manager = LockManager::new(host.address(), lane);
-            let task = witness::stand(weak, lock_manager, host.name().clone());
-            let may_call = shared.peers.may_call(lock_manager.host, lock_manager.ours);
-            let runtime = shared.runtime.as_ref().filter(|_| may_call)?;
+            let lock_manager = LockManager::new(host.address(), namespace);
+            let may_call = inner.peers.may_call(lock_manager.host, lock_manager.ours);
+            let runtime = inner.runtime.as_ref().filter(|_| may_call)?;
+            let task = witness::run(Arc::downgrade(inner), lock_manager, host.name().clone());
             Some(runtime.spawn(task).into())
         };
-        shared.lock().hold(host, lane, settings.witnesses_max, Instant::now(), witness);
+        let witnesses_max = inner.settings.witnesses_max;
+        inner.lock().watch(host, namespace, witnesses_max, Instant::now(), witness);
     }
 
-    /// Hosts that are watched and, as of that time, held nothing are watched no more.
-    pub fn unwatch_except(&self, holders: &HashSet<HostKey>, at: Instant) {
+    /// Stops watching all hosts that are not among `holders`, the lock holders as of `at`.
+    pub(crate) fn unwatch_except(&self, holders: &HashSet<HostKey>, at: Instant) {
         let mut registry = self.0.lock();
-        let gone: Vec<HostKey> = registry.holders().filter(|h| !holders.contains(h)).collect();
+        let gone: Vec<HostKey> = registry.watched().filter(|h| !holders.contains(h)).collect();
         for host in gone {
-            registry.release(&host, at);
+            registry.unwatch(&host, at);
         }
     }
 
-    /// A watched host was given a lock: its request arrived at that time and carried that state
-    /// (none if it was a reclaim). Connections that were open by then are that kernel's.
-    pub fn took(&self, host: &HostKey, incarnation: Incarnation, arrived: Instant) {
-        self.0.lock().took(host, incarnation, arrived);
+    /// Records that a watched host took a lock: when its request arrived, and the state that it
+    /// carried (unknown for a reclaim and SHARE). Connections open by then lead to that kernel.
+    pub(crate) fn record_lock(&self, host: &HostKey, incarnation: Incarnation, arrived: Instant) {
+        self.0.lock().record_lock(host, incarnation, arrived);
     }
 }
 
-impl Acquaintance {
-    /// A file or lock request came from a machine of that name (AUTH_SYS, or the caller of a lock
-    /// request; empty if it does not say). Costs a comparison if that is known. Until then the
-    /// connection is nobody's sign of life.
-    pub fn named(&self, name: &[u8]) {
-        self.line.named(name);
+impl ConnectionGuard {
+    /// Records the host name of an NFS or NLM request (from AUTH_SYS or the caller name of a lock
+    /// request; may be empty). Before the first, the connection is no evidence for any host. Costs
+    /// one comparison if the name is known.
+    pub(crate) fn add_name(&self, name: &[u8]) {
+        self.connection.add_name(name);
     }
 
-    /// The connection is over.
-    pub fn ended(&self, by_reset: bool) {
-        match self.shared.upgrade() {
-            Some(shared) => shared.ended(&self.line, by_reset),
-            None => drop(self.line.set_ended(by_reset, Instant::now())),
+    /// The connection has ended.
+    pub(crate) fn ended(&self, by_reset: bool) {
+        match self.inner.upgrade() {
+            Some(inner) => inner.ended(&self.connection, by_reset),
+            None => drop(self.connection.set_ended(by_reset, Instant::now())),
         }
     }
 
-    /// A lock holder's connections are not closed for being idle (R6.5).
-    pub fn is_kept(&self) -> bool {
-        self.shared.upgrade().is_some_and(|shared| shared.lock().is_holder(&self.line))
+    /// Whether its host is watched: such a connection is not closed as idle (B7.5).
+    pub(crate) fn is_watched(&self) -> bool {
+        self.inner.upgrade().is_some_and(|inner| inner.lock().is_watched(&self.connection))
     }
 }
 
-impl Drop for Acquaintance {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.ended(false);
     }
 }
 
-impl Shared {
+impl Inner {
     fn lock(&self) -> MutexGuard<'_, Registry<Witness>> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn opened(
+    fn track(
         self: &Arc<Self>,
         remote: IpAddr,
         opener: Opener,
         socket: Arc<dyn Socket>,
-    ) -> Acquaintance {
-        socket.set_rhythm(pulse::CALM);
-        let line = Arc::new(Line::new(remote, opener, Arc::downgrade(&socket), Instant::now()));
-        self.lock().insert(line.clone());
-        Acquaintance { shared: Arc::downgrade(self), line }
+    ) -> ConnectionGuard {
+        socket.set_keep_alive(socket::NORMAL);
+        let connection = Arc::new(TrackedConnection::new(
+            remote,
+            opener,
+            Arc::downgrade(&socket),
+            Instant::now(),
+        ));
+        self.lock().insert(connection.clone());
+        ConnectionGuard { inner: Arc::downgrade(self), connection }
     }
 
-    fn ended(self: &Arc<Self>, line: &Arc<Line>, by_reset: bool) {
-        let Some(end) = line.set_ended(by_reset, Instant::now()) else { return };
-        let suspects = self.lock().end(line, end);
-        for suspect in suspects {
-            self.suspect(suspect);
+    fn ended(self: &Arc<Self>, connection: &Arc<TrackedConnection>, by_reset: bool) {
+        let Some(end) = connection.set_ended(by_reset, Instant::now()) else { return };
+        let resets = self.lock().end(connection, end);
+        for reset in resets {
+            self.report_reset(reset);
         }
     }
 
-    /// A line of this host was reset by itself. If others are left, they are asked first: a kernel
-    /// that answers on one of its older lines did not reboot.
-    fn suspect(self: &Arc<Self>, suspect: Suspect) {
+    /// Reports an unprompted reset. If the host has other connections, they are probed first: a
+    /// kernel that acknowledges on one of them did not reboot.
+    fn report_reset(self: &Arc<Self>, reset: UnpromptedReset) {
         match &self.runtime {
-            Some(runtime) if !suspect.alone => {
-                let shared = self.clone();
+            Some(runtime) if !reset.no_other_connection => {
+                let inner = self.clone();
                 runtime.spawn(async move {
-                    let Suspect { host, end, .. } = &suspect;
-                    let answer = shared.same_kernel(host, end.at, Some(end.life)).await;
+                    let UnpromptedReset { host, end, .. } = &reset;
+                    let answer = inner.same_kernel(host, end.at, Some(end.last_ack)).await;
                     if answer != ProbeAnswer::Alive {
-                        (shared.on_reset)(host, end.life);
+                        (inner.on_reset)(host, end.last_ack);
                     }
                 });
             }
-            _ => (self.on_reset)(&suspect.host, suspect.end.life),
+            _ => (self.on_reset)(&reset.host, reset.end.last_ack),
         }
     }
 
@@ -260,64 +284,62 @@ impl Shared {
         self: &Arc<Self>,
         host: &HostKey,
         asked: Instant,
-        taken: Option<Instant>,
+        last_lock: Option<Instant>,
     ) -> ProbeAnswer {
-        let evidence = Evidence::gather(&self.lock(), host, asked, taken, Instant::now());
-        let mut inquiry = SameKernel::begin(evidence);
-        let mut ended = |line: &Arc<Line>, by_reset| self.ended(line, by_reset);
-        let look = async {
-            let mut pause = PAUSE_MIN;
-            inquiry.look(&mut ended);
-            while !inquiry.is_over() {
-                next_look(&mut pause).await;
-                inquiry.look(&mut ended);
-            }
-        };
-        let _ = timeout(SAME_KERNEL_MAX, look).await;
+        let evidence = Evidence::gather(&self.lock(), host, asked, last_lock, Instant::now());
+        let mut inquiry = KernelInquiry::begin(evidence);
+        let complete = poll_until(|| {
+            inquiry.poll(&mut |connection, by_reset| self.ended(connection, by_reset));
+            inquiry.is_complete()
+        });
+        let _ = timeout(SAME_KERNEL_MAX, complete).await;
         inquiry.answer()
     }
 
-    /// Whether anybody answers there: on a connection that is open, or its lock manager.
+    /// Whether the host answers: on an open connection, or by its lock manager.
     async fn is_reachable(self: &Arc<Self>, host: &HostKey) -> bool {
         let asked = Instant::now();
-        let (lines, lane) = {
-            let registry = self.lock();
-            (registry.lines_of(host, asked, LINES_MAX), registry.lane(host))
+        let connections = self.lock().connections_of(host, asked, CONNECTIONS_MAX);
+        let mut round = Round::new(connections, asked, false);
+        let connection_answers = async {
+            poll_until(|| {
+                round.poll(&mut |connection, by_reset| self.ended(connection, by_reset));
+                round.is_complete() || round.is_acknowledged()
+            })
+            .await;
+            round.is_acknowledged()
         };
-        let mut round = Round::new(lines, asked, false);
-        let mut ended = |line: &Arc<Line>, by_reset| self.ended(line, by_reset);
-        let lines_answer = async {
-            let mut pause = PAUSE_MIN;
-            round.look(&mut ended);
-            while !round.is_over() && !round.hears_life() {
-                next_look(&mut pause).await;
-                round.look(&mut ended);
-            }
-            round.hears_life()
-        };
-        let lane = lane.unwrap_or_else(|| any_lane(host));
-        let lock_manager = LockManager::new(host.address(), lane);
+        let namespace = self.namespace(host);
+        let lock_manager = LockManager::new(host.address(), namespace);
         let until = (asked + REACHABLE_MAX).into();
-        let lock_manager_answers = self.peers.answers_null(&lock_manager, lane.transport(), until);
-        timeout(REACHABLE_MAX, either(lines_answer, lock_manager_answers)).await.unwrap_or(false)
+        let lock_manager_answers =
+            self.peers.answers_null(&lock_manager, namespace.transport(), until);
+        let answers = either(connection_answers, lock_manager_answers);
+        timeout(REACHABLE_MAX, answers).await.unwrap_or(false)
+    }
+
+    /// The namespace of a watched host. For others: any address of ours, TCP, NLM version 4.
+    fn namespace(&self, host: &HostKey) -> OwnerNamespace {
+        self.lock().namespace(host).unwrap_or_else(|| {
+            let ours: IpAddr = match host.address() {
+                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            OwnerNamespace::new(ours, Transport::Tcp, 4)
+        })
     }
 }
 
-async fn next_look(pause: &mut Duration) {
-    sleep(*pause).await;
-    *pause = (*pause * 2).min(PAUSE_MAX);
+/// Calls `poll` at growing intervals until it returns true.
+async fn poll_until(mut poll: impl FnMut() -> bool) {
+    let mut pause = POLL_PAUSE_MIN;
+    while !poll() {
+        sleep(pause).await;
+        pause = (pause * 2).min(POLL_PAUSE_MAX);
+    }
 }
 
-/// For a host of which we do not know by which way it came.
-fn any_lane(host: &HostKey) -> Lane {
-    let ours: IpAddr = match host.address() {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    Lane::new(ours, Transport::Tcp, 4)
-}
-
-/// True as soon as one of them is, false when both are not.
+/// True as soon as one of the two is true; false once both are false.
 async fn either(one: impl Future<Output = bool>, other: impl Future<Output = bool>) -> bool {
     let (mut one, mut other) = (pin!(one), pin!(other));
     tokio::select! {

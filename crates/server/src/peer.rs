@@ -1,18 +1,19 @@
-//! Calls to peers: may it be called, on which port, by which connection or socket, does it answer.
+//! Outgoing RPC calls to clients: permission, port lookup, connections and sockets.
 //!
-//! Everything that this server sends to a client by itself leaves through here: callbacks and
-//! notices (`callbacks/`), the witnesses and pings of `liveness/`. [`permission`] is the rule for
-//! whom (R6.3), `gate.rs` the one check of it and of the lease just before something is sent.
-//! What is not sent, for these or for a reason of this machine, is [`Failure::Unsent`] and says
-//! nothing about the peer.
+//! Every message that this server originates leaves through `Peers`: the callbacks and notices of
+//! `callbacks/`, the witnesses and probes of `liveness/`. [`permission`] decides which addresses may
+//! be called (B7.9); `gate.rs` checks that rule and the lease immediately before each send. A message
+//! held back by either, or by a local error (no address, route or socket), is `Failure::Unsent`:
+//! it says nothing about the peer.
 //!
-//! A peer is called at the port that its own rpcbind names (`ports.rs`). Of an answer only the port
-//! is used, never an address.
+//! A peer is called at the port that its own rpcbind names (`ports.rs`); an address in that reply is
+//! never used. All functions are async and run on the caller's task; none retries past its deadline.
 
 mod connections;
 mod gate;
+mod host_limit;
 mod lock_manager;
-mod one_way;
+mod one_way_call;
 mod own_addresses;
 pub mod permission;
 mod ports;
@@ -20,7 +21,6 @@ mod status_monitor;
 mod tcp;
 #[cfg(test)]
 pub(crate) mod tests;
-mod turns;
 mod udp;
 
 use std::net::{IpAddr, SocketAddr};
@@ -31,97 +31,96 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use wire::rpc::{Credential, Groups, MachineName, SysCredential};
 
-use crate::tenure::Tenure;
+use crate::service_lease::ServiceLease;
 use crate::transport::udp::Datagrams;
 use connections::Connections;
 use gate::Gate;
-pub use lock_manager::{LockManager, PeerStream};
-use ports::Ports;
-pub use ports::Service;
-pub use turns::Turn;
-use turns::Turns;
-pub use udp::Purpose;
+use host_limit::HostLimits;
+pub(crate) use host_limit::HostPermit;
+pub(crate) use lock_manager::{LockManager, PeerStream};
+pub(crate) use ports::PeerService;
+use ports::PortCache;
+pub(crate) use udp::Purpose;
 use udp::UdpClients;
 
 #[derive(Debug, Clone)]
-pub struct Settings {
-    /// Where peers have their rpcbind: 111 everywhere but in tests.
+pub(crate) struct Settings {
+    /// The port of the peers' rpcbind: 111 except in tests.
     pub rpcbind_port: u16,
-    /// Call from ports below 1024, which needs root.
-    pub reserved_ports: bool,
-    /// How long one transport is tried alone before the other is tried too.
-    pub alone: Duration,
-    /// When a call to a lock manager is sent again over UDP.
-    pub repeat: Duration,
-    /// Callbacks to one host that are under way: a silent one must not use up what others need.
-    pub at_once_per_host_max: usize,
-    /// Connections to lock managers that are kept for the next callback, and for how long.
-    pub kept_max: usize,
-    pub keep: Duration,
-    /// Without it nothing is sent.
-    pub tenure: Tenure,
+    /// Call from source ports below 1024, which needs root.
+    pub send_from_reserved_ports: bool,
+    /// How long the first transport is tried before the second is tried in parallel.
+    pub fallback_after: Duration,
+    /// When a call to a lock manager is first retransmitted over UDP.
+    pub retransmit_after: Duration,
+    /// Concurrent callbacks to one host, so that a silent host cannot starve the others.
+    pub callbacks_per_host_max: usize,
+    /// Connections to lock managers that are kept for the next callback.
+    pub kept_connections_max: usize,
+    /// How long an unused one is kept.
+    pub idle_max: Duration,
+    /// Nothing is sent while it is not held.
+    pub lease: ServiceLease,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             rpcbind_port: wire::rpcbind::PORT,
-            reserved_ports: false,
-            alone: Duration::from_secs(1),
-            repeat: Duration::from_millis(1_500),
-            at_once_per_host_max: 256,
-            kept_max: 1_024,
-            keep: Duration::from_secs(60),
-            tenure: Tenure::default(),
+            send_from_reserved_ports: false,
+            fallback_after: Duration::from_secs(1),
+            retransmit_after: Duration::from_millis(1_500),
+            callbacks_per_host_max: 256,
+            kept_connections_max: 1_024,
+            idle_max: Duration::from_secs(60),
+            lease: ServiceLease::default(),
         }
     }
 }
 
-/// Why there is no port, no connection or no answer.
+/// Why a lookup, connection or call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// Nothing was sent: the peer may not be called, the lease is not held, or this machine has no
     /// such address, no route or no socket. Never counts against the peer.
     Unsent,
-    /// Its rpcbind knows no such program.
+    /// The peer's rpcbind has no such program.
     NotRegistered,
-    /// The connection ended first. The peer may have carried out the call.
+    /// The connection ended before the reply. The peer may have executed the call.
     Broken,
-    /// No answer in time, or none that can be understood. The peer may have carried out the call.
+    /// No reply in time, or an unintelligible one. The peer may have executed the call.
     NoAnswer,
 }
 
-/// Program, version and procedure.
-pub type Numbers = (u32, u32, u32);
-
+/// Calls peers. Cheap to clone.
 #[derive(Clone)]
-pub struct Peers(Arc<Inner>);
+pub(crate) struct Peers(Arc<Inner>);
 
 struct Inner {
     settings: Settings,
     gate: Arc<Gate>,
-    /// Our listening sockets and what they are bound to. Who listens owns them: a server that has
-    /// ended must not keep its port.
+    /// Our listening sockets and their bound addresses. Weak: the listener owns them, and a stopped
+    /// server must not keep its port.
     listening: Vec<(SocketAddr, Weak<Datagrams>)>,
-    /// In whose name lock managers are called.
+    /// AUTH_SYS credential of calls to lock managers.
     credential: Credential,
-    udp: Arc<UdpClients>,
-    ports: Ports,
+    udp: UdpClients,
+    ports: PortCache,
     connections: Connections,
-    turns: Turns,
+    limits: HostLimits,
 }
 
 impl Peers {
-    /// `listening` are our listening UDP sockets, each with the address that it is bound to. Outside
-    /// of a tokio runtime idle connections stay open.
-    pub fn new(settings: Settings, listening: &[(SocketAddr, Arc<Datagrams>)]) -> Self {
-        let credential = root_of_this_machine();
-        let gate = Arc::new(Gate::new(settings.tenure.clone()));
-        let udp = Arc::new(UdpClients::new(&settings, credential.clone()));
+    /// `listening`: our listening UDP sockets with their bound addresses. Outside a tokio runtime idle
+    /// connections are never closed.
+    pub(crate) fn new(settings: Settings, listening: &[(SocketAddr, Arc<Datagrams>)]) -> Self {
+        let credential = root_credential();
+        let gate = Arc::new(Gate::new(settings.lease.clone()));
+        let udp = UdpClients::new(&settings, credential.clone());
         let inner = Arc::new(Inner {
-            ports: Ports::new(&settings, gate.clone(), udp.clone()),
-            connections: Connections::new(settings.kept_max),
-            turns: Turns::new(settings.at_once_per_host_max),
+            ports: PortCache::default(),
+            connections: Connections::new(settings.kept_connections_max),
+            limits: HostLimits::new(settings.callbacks_per_host_max),
             listening: listening.iter().map(|(at, socket)| (*at, Arc::downgrade(socket))).collect(),
             settings,
             gate,
@@ -129,62 +128,37 @@ impl Peers {
             udp,
         });
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(connections::sweep(Arc::downgrade(&inner)));
+            runtime.spawn(connections::close_idle(Arc::downgrade(&inner)));
         }
         Self(inner)
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &Settings {
         &self.0.settings
     }
 
-    /// Whether the rule lets `host` be called from `ours` (R6.3).
-    pub fn may_call(&self, host: IpAddr, ours: IpAddr) -> bool {
+    /// Whether `host` may be called from our address `ours` (B7.9).
+    pub(crate) fn may_call(&self, host: IpAddr, ours: IpAddr) -> bool {
         self.0.gate.may_call(host, ours)
     }
 
-    /// Waits until one more callback to that host may be under way; first come, first served.
-    pub async fn turn(&self, host: IpAddr) -> Turn<'_> {
-        self.0.turns.turn(host).await
-    }
-
-    /// The port that is remembered, or else the one that the host's rpcbind names.
-    pub async fn port(
-        &self,
-        service: Service,
-        ours: IpAddr,
-        until: Instant,
-    ) -> Result<u16, Failure> {
-        self.0.ports.port(service, ours, until).await
-    }
-
-    /// The port that the host's rpcbind names now.
-    pub async fn find_port(
-        &self,
-        service: Service,
-        ours: IpAddr,
-        until: Instant,
-    ) -> Result<u16, Failure> {
-        self.0.ports.find(service, ours, until).await
-    }
-
-    /// The next call asks rpcbind again.
-    pub fn forget_port(&self, service: &Service) {
-        self.0.ports.forget(service);
+    /// Waits for a slot among the callbacks to that host, in order of arrival.
+    pub(crate) async fn permit(&self, host: IpAddr) -> HostPermit<'_> {
+        self.0.limits.permit(host).await
     }
 
     #[cfg(test)]
-    pub fn kept_connections(&self) -> usize {
+    pub(crate) fn kept_connections(&self) -> usize {
         self.0.connections.count()
     }
 }
 
-/// What time is left.
-pub fn rest(until: Instant) -> Duration {
+/// The time left until a deadline.
+pub(crate) fn remaining(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
 }
 
-fn root_of_this_machine() -> Credential {
+fn root_credential() -> Credential {
     let name = rustix::system::uname();
     let name = name.nodename().to_bytes();
     Credential::Sys(SysCredential {

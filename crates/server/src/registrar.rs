@@ -1,32 +1,33 @@
-//! How clients find the port: registration with the host's rpcbind, or being it ourselves.
+//! Registration of our programs with the host's rpcbind, and the table of our own.
 //!
-//! A Linux client asks port 111 of the address it mounted for the lock manager, whatever its
-//! mount options say, so a server that is not found there cannot be locked with.
+//! A Linux client asks port 111 of the server for the lock manager, whatever its mount options say:
+//! without rpcbind it cannot lock.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use client::rpcbind::{Over, Rpcbind};
+use client::rpcbind::{RpcTransport, Rpcbind};
 use client::{CallError, Connection, Options};
 use tracing::{info, warn};
+use wire::rpc::ProcedureId;
 use wire::rpcbind::{Binding, Mapping, Netid, Text, universal, v2, v4};
 
 use crate::engine::batch::DurableEpoch;
-use crate::service::rpcbind::{OWN, Registered};
-use crate::tenure::Tenure;
-use crate::transport::listen::{ListenError, Listeners, Listening};
+use crate::service::rpcbind::{OWNER, Registration, unspecified};
+use crate::service_lease::ServiceLease;
+use crate::transport::listen::{BoundSockets, ListenError, Listeners};
 
-/// What the operator wants.
+/// How clients are to find our ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RpcbindMode {
-    /// The host's if it answers, else our own, else none with a warning.
+    /// The host's rpcbind if it answers, else our own, else none with a warning.
     Auto,
     System,
     Embedded,
     Off,
 }
 
-/// What came of it.
+/// How clients do find our ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RpcbindState {
     System {
@@ -35,7 +36,7 @@ pub enum RpcbindState {
     Embedded {
         port: u16,
     },
-    /// Clients must be told the ports: why, and how.
+    /// Clients need the ports as mount options.
     Off {
         reason: String,
     },
@@ -60,12 +61,12 @@ pub enum RegisterError {
     Listen(#[from] ListenError),
 }
 
-/// How long the host's rpcbind may take: it is on this machine.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Limit on each call; all go to this machine.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is registered: programs and versions at one port, for the families that are served.
+/// The (program, version) pairs served at one port, over the transports of the bound families.
 #[derive(Debug, Clone)]
-pub struct Registrar {
+pub(crate) struct Registrar {
     programs: Vec<(u32, u32)>,
     netids: Vec<Netid>,
     port: u16,
@@ -73,7 +74,7 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    pub fn new(
+    pub(crate) fn new(
         programs: Vec<(u32, u32)>,
         addresses: &[SocketAddr],
         port: u16,
@@ -84,21 +85,21 @@ impl Registrar {
         Self { programs, netids, port, rpcbind_port }
     }
 
-    pub fn rpcbind_port(&self) -> u16 {
+    pub(crate) fn rpcbind_port(&self) -> u16 {
         self.rpcbind_port
     }
 
-    /// What our own rpcbind tells, itself included.
-    pub fn table(&self) -> Vec<Registered> {
+    /// The initial table of our own rpcbind, itself included.
+    pub(crate) fn table(&self) -> Vec<Registration> {
         let own = [2, 3, 4].map(|version| (wire::rpcbind::PROGRAM, version, self.rpcbind_port));
         let programs =
             self.programs.iter().map(|(program, version)| (*program, *version, self.port));
-        let row = |(program, version, port), netid| Registered {
+        let row = |(program, version, port), netid| Registration {
             program,
             version,
             netid,
             port,
-            owner: Text::from(OWN),
+            owner: Text::from(OWNER),
         };
         own.into_iter()
             .chain(programs)
@@ -107,56 +108,53 @@ impl Registrar {
     }
 
     /// Sockets for our own rpcbind.
-    pub fn listen(
+    pub(crate) fn listen(
         &self,
         listen: SocketAddr,
-        tenure: &Tenure,
+        lease: &ServiceLease,
         epoch: DurableEpoch,
-    ) -> Result<Listening, ListenError> {
+    ) -> Result<Listeners, ListenError> {
         let at = SocketAddr::new(listen.ip(), self.rpcbind_port);
-        Listeners::bind(at, tenure, epoch)?.listen()
+        BoundSockets::bind(at, lease, epoch)?.listen()
     }
 
     async fn connect(&self) -> Result<Rpcbind, String> {
         let at = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.rpcbind_port);
-        // rpcbind takes registrations only from an administrator's port.
+        // rpcbind accepts registrations only from reserved ports.
         let reserved_port = rustix::process::geteuid().is_root();
         let options = Options {
             reserved_port,
-            connect_timeout: PATIENCE,
-            timeout: PATIENCE,
+            connect_timeout: TIMEOUT,
+            timeout: TIMEOUT,
             ..Options::default()
         };
-        let mut rpcbind =
-            Rpcbind::connect(at, Over::Tcp, &options).await.map_err(|error| error.to_string())?;
+        let mut rpcbind = Rpcbind::connect(at, RpcTransport::Tcp, &options)
+            .await
+            .map_err(|error| error.to_string())?;
         rpcbind.call::<v2::Null>(&()).await.map_err(|error| error.to_string())?;
         Ok(rpcbind)
     }
 
-    /// Registers everything with the host's rpcbind. A living program that has our place is an
-    /// error; what a dead one left behind is replaced.
-    pub async fn register(&self) -> Result<(), RegisterError> {
+    /// Registers everything with the host's rpcbind. Registrations that a dead program left are
+    /// replaced; a live program under one of our numbers is an error.
+    pub(crate) async fn register(&self) -> Result<(), RegisterError> {
         let port = self.rpcbind_port;
         let mut rpcbind =
             self.connect().await.map_err(|error| RegisterError::NoSystem { port, error })?;
         self.refuse_foreign(&mut rpcbind).await?;
         self.unset(&mut rpcbind).await?;
-        for (program, version) in &self.programs {
-            for netid in &self.netids {
-                let binding = self.binding(*program, *version, *netid);
-                if !rpcbind.call::<v4::Set>(&binding).await? {
-                    let hint = "run as root, or serve with --rpcbind off";
-                    let (program, version) = (*program, *version);
-                    return Err(RegisterError::Refused { program, version, hint });
-                }
+        for binding in self.bindings() {
+            if !rpcbind.call::<v4::Set>(&binding).await? {
+                let hint = "run as root, or serve with --rpcbind off";
+                let Binding { program, version, .. } = binding;
+                return Err(RegisterError::Refused { program, version, hint });
             }
         }
         Ok(())
     }
 
-    /// Looks whether all is still registered, and registers again what a restarted rpcbind has
-    /// forgotten.
-    pub async fn check(&self) {
+    /// Checks that everything is still registered, and registers it again if rpcbind has restarted.
+    pub(crate) async fn check(&self) {
         let Ok(mut rpcbind) = self.connect().await else {
             warn!("rpcbind of this host does not answer; new clients will not find this server");
             return;
@@ -172,49 +170,40 @@ impl Registrar {
             })
         };
         if !self.bindings().all(is_known) {
-            info!("rpcbind of this host has forgotten us; registering again");
+            info!("rpcbind of this host has lost our registrations; registering again");
             if let Err(error) = self.register().await {
                 warn!("{error}");
             }
         }
     }
 
-    /// On a clean stop nobody shall be sent to a port where nobody listens.
-    pub async fn unregister(&self) {
+    /// Removes our registrations, on a clean stop.
+    pub(crate) async fn unregister(&self) {
         if let Ok(mut rpcbind) = self.connect().await
             && let Err(error) = self.unset(&mut rpcbind).await
         {
-            warn!("could not unregister: {error}");
+            warn!("cannot unregister from rpcbind: {error}");
         }
     }
 
     async fn unset(&self, rpcbind: &mut Rpcbind) -> Result<(), CallError> {
-        for (program, version) in &self.programs {
-            for netid in &self.netids {
-                rpcbind.call::<v4::Unset>(&self.binding(*program, *version, *netid)).await?;
-            }
+        for binding in self.bindings() {
+            rpcbind.call::<v4::Unset>(&binding).await?;
         }
         Ok(())
     }
 
+    /// One registration for each program version and transport.
     fn bindings(&self) -> impl Iterator<Item = Binding> {
-        let netids = || self.netids.iter().copied();
-        self.programs
-            .iter()
-            .flat_map(move |(program, version)| netids().map(|n| (*program, *version, n)))
-            .map(|(program, version, netid)| self.binding(program, version, netid))
-    }
-
-    fn binding(&self, program: u32, version: u32, netid: Netid) -> Binding {
-        let ip =
-            if netid.is_v6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-        Binding {
-            program,
-            version,
-            netid: netid.name().into(),
-            address: universal(SocketAddr::new(ip, self.port)).into(),
-            owner: Text::from(OWN),
-        }
+        self.programs.iter().flat_map(move |(program, version)| {
+            self.netids.iter().map(move |netid| Binding {
+                program: *program,
+                version: *version,
+                netid: netid.name().into(),
+                address: universal(SocketAddr::new(unspecified(*netid), self.port)).into(),
+                owner: Text::from(OWNER),
+            })
+        })
     }
 
     async fn refuse_foreign(&self, rpcbind: &mut Rpcbind) -> Result<(), RegisterError> {
@@ -230,27 +219,24 @@ impl Registrar {
     }
 }
 
-/// Whether somebody answers for a registration.
+/// Whether a registered program answers NULL.
 async fn is_alive(mapping: &Mapping) -> bool {
     let Ok(port) = u16::try_from(mapping.port) else { return false };
     let at = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
-    let options = Options { connect_timeout: PATIENCE, timeout: PATIENCE, ..Options::default() };
+    let options = Options { connect_timeout: TIMEOUT, timeout: TIMEOUT, ..Options::default() };
+    let null = ProcedureId::new(mapping.program, mapping.version, 0);
     let answer = if mapping.protocol == wire::rpcbind::PROTOCOL_UDP {
         match client::Datagram::connect(at, &options).await {
-            Ok(mut datagram) => {
-                datagram.call_raw(mapping.program, mapping.version, 0, &[]).await.map(drop)
-            }
+            Ok(mut datagram) => datagram.call_raw(null, &[]).await.map(drop),
             Err(_) => return false,
         }
     } else {
         match Connection::connect(at, &options).await {
-            Ok(connection) => {
-                connection.call_raw(mapping.program, mapping.version, 0, &[]).await.map(drop)
-            }
+            Ok(connection) => connection.call_raw(null, &[]).await.map(drop),
             Err(_) => return false,
         }
     };
-    // A refusal is an answer too.
+    // An RPC error is an answer too.
     matches!(answer, Ok(()) | Err(CallError::Refused(_)))
 }
 

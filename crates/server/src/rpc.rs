@@ -1,10 +1,10 @@
-//! A call's whole life, whatever its program: from a record to its service, on the network thread or
-//! on a worker, answered once however often it is repeated.
+//! The RPC layer (RFC 5531), the same for all programs: finds the service of a call, runs it on the
+//! network thread or on a worker, and answers a retransmission from the duplicate request cache.
 
 pub mod admission;
-pub mod dispatch;
-pub mod duplicates;
+pub(crate) mod dispatch;
+pub mod duplicate_cache;
 pub mod limits;
 pub mod order;
-pub mod pending;
-pub mod workers;
+pub(crate) mod pending;
+pub(crate) mod workers;

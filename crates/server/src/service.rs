@@ -1,116 +1,125 @@
-//! The programs that are served. Each service is the only place that translates between its
-//! protocol and the rest of the server.
+//! The RPC programs that are served, one module each. A service translates between its protocol and
+//! the file systems, the engine or rpcbind's table; nothing else in the server knows the protocol.
+//!
+//! Services are called on network threads first, where they must not block, and on worker threads if
+//! they ask for it ([`ServeOutcome::WouldBlock`]).
 
-pub mod mount;
-pub mod nfs3;
-pub mod nlm;
-pub mod nsm;
-pub mod rpcbind;
+pub(crate) mod mount;
+pub(crate) mod nfs3;
+pub(crate) mod nlm;
+pub(crate) mod nsm;
+pub(crate) mod rpcbind;
 
 use keeper::identity;
 use keeper::request::Source;
-use vfs::Patience;
+use vfs::BlockingMode;
 use wire::rpc::{Accepted, AuthStatus, Call, Denial};
 use wire::{Decode, Encode, Message, Writer};
 
 use crate::rpc::order::OrderKey;
-use crate::rpc::pending::Incoming;
+use crate::rpc::pending::IncomingCall;
 use crate::transport::{Peer, Transport};
 
 /// One RPC program.
-pub trait Service: Send + Sync {
+pub(crate) trait Service: Send + Sync {
     fn program(&self) -> u32;
 
-    /// In ascending order.
+    /// The versions that are served, in ascending order.
     fn versions(&self) -> &'static [u32];
 
-    /// What a repetition of this call would do.
-    fn repeat(&self, _: &Call, _: &Peer) -> Repeat {
-        Repeat::Harmless
+    /// How the duplicate request cache treats this call.
+    fn cache_class(&self, _: &Call, _: &Peer) -> CacheClass {
+        CacheClass::Uncached
     }
 
-    /// The name that the caller gives its own machine in this call.
+    /// The host name of the caller, if the arguments carry one.
     fn caller_name<'a>(&self, _: &'a Call) -> Option<&'a [u8]> {
         None
     }
 
-    /// About how large the reply may become, so that memory can be kept in bounds.
+    /// An estimate of the reply's size, for the limits on memory.
     fn reply_bytes(&self, _: &Call) -> usize {
         512
     }
 
-    /// Serves the call: writes the results after an envelope of success, or takes the call along.
-    fn serve(&self, incoming: &mut Incoming<'_>, patience: Patience, out: &mut Writer) -> Served;
+    /// Serves the call: appends the results to `out`, which holds the envelope of success, or defers
+    /// the call. Must not block if `blocking` is [`BlockingMode::Nonblocking`].
+    fn serve(
+        &self,
+        incoming: &mut IncomingCall<'_>,
+        blocking: BlockingMode,
+        out: &mut Writer,
+    ) -> ServeOutcome;
 
-    /// What to reply to a repetition of a call that is done, from what was kept of it.
-    fn replay(&self, _: &Call, _: &Peer, kept: Message) -> Message {
-        kept
+    /// The reply to a retransmission of a completed call, from its entry in the duplicate request
+    /// cache.
+    fn reply_from_cache(&self, _: &Call, _: &Peer, cached: Message) -> Message {
+        cached
     }
 
-    /// The records that had come are all handed on: what was gathered of them is now done.
+    /// Called when all records of one read have been dispatched: submits what was batched.
     fn flush(&self) {}
 }
 
-/// What doing a call again would do.
+/// How the duplicate request cache treats a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repeat {
-    /// It gives the same answer.
-    Harmless,
-    /// It must be done once; the reply is kept.
+pub(crate) enum CacheClass {
+    /// Idempotent: not cached.
+    Uncached,
+    /// Executed once; the reply is cached.
     Once,
-    /// As `Once`, but there are many and each matters less.
+    /// As `Once`, in a cache of its own: WRITEs are many and would evict the others.
     Bulk,
-    /// As `Once`, until its host reboots.
+    /// As `Once`, until the host reboots.
     Lock,
 }
 
-/// What became of a call.
+/// What a service did with a call.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Served {
+pub(crate) enum ServeOutcome {
+    /// The results are written.
     Reply,
-    /// Only with [`Patience::Now`]: serve it on a worker thread, after those of the same `order`
-    /// that are there already.
-    NotNow {
-        order: Option<OrderKey>,
-    },
-    /// The service has taken the call along ([`Incoming::defer`]).
-    Later,
+    /// It would block; only with [`BlockingMode::Nonblocking`]. To be served on a worker thread, after
+    /// earlier calls of the same `order`.
+    WouldBlock { order: Option<OrderKey> },
+    /// The service answers later ([`IncomingCall::defer`]).
+    Deferred,
     /// The procedure did not run.
     NotRun(Accepted),
-    /// The caller may not call.
+    /// The caller is not admitted.
     Denied(Denial),
 }
 
-impl Served {
-    pub const NOT_NOW: Self = Self::NotNow { order: None };
-    pub const GARBAGE: Self = Self::NotRun(Accepted::GarbageArgs);
-    pub const NO_SUCH_PROCEDURE: Self = Self::NotRun(Accepted::ProcedureUnavailable);
-    pub const TOO_WEAK: Self = Self::Denied(Denial::Auth(AuthStatus::TooWeak));
+impl ServeOutcome {
+    pub(crate) const WOULD_BLOCK: Self = Self::WouldBlock { order: None };
+    pub(crate) const GARBAGE: Self = Self::NotRun(Accepted::GarbageArgs);
+    pub(crate) const NO_SUCH_PROCEDURE: Self = Self::NotRun(Accepted::ProcedureUnavailable);
+    pub(crate) const TOO_WEAK: Self = Self::Denied(Denial::Auth(AuthStatus::TooWeak));
 }
 
-/// Decodes the arguments, or answers that they are garbage.
+/// Decodes the arguments of a call, or returns GARBAGE_ARGS from the enclosing function.
 macro_rules! decode {
     ($call:expr) => {
         match wire::Decode::from_bytes($call.args.clone()) {
             Ok(args) => args,
-            Err(_) => return $crate::service::Served::GARBAGE,
+            Err(_) => return $crate::service::ServeOutcome::GARBAGE,
         }
     };
 }
 pub(crate) use decode;
 
-/// A procedure whose answer needs neither patience nor refusal.
+/// Serves a procedure that neither blocks nor fails.
 pub(crate) fn simple<A: Decode, R: Encode>(
     call: &Call,
     out: &mut Writer,
     procedure: impl FnOnce(A) -> R,
-) -> Served {
+) -> ServeOutcome {
     let args: A = decode!(call);
     procedure(args).encode(out);
-    Served::Reply
+    ServeOutcome::Reply
 }
 
-/// Where a call came from, in the keeper's words.
+/// The source of a call, for the keeper.
 fn source(peer: &Peer) -> Source {
     Source {
         address: peer.remote.ip(),

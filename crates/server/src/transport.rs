@@ -1,10 +1,10 @@
-//! How bytes come in and go out: who a peer is, and where a reply goes.
+//! TCP and UDP: sockets, records, peers and the sending of replies.
 
-pub mod connections;
-pub mod listen;
-pub mod outgoing;
-pub mod tcp;
-pub mod udp;
+pub(crate) mod connections;
+pub(crate) mod listen;
+pub(crate) mod outgoing;
+pub(crate) mod tcp;
+pub(crate) mod udp;
 
 use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
@@ -13,9 +13,9 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use wire::Message;
 
-use crate::rpc::duplicates::Origin;
-use crate::rpc::pending::Charge;
-use outgoing::Outgoing;
+use crate::rpc::duplicate_cache::Origin;
+use crate::rpc::pending::InFlightGuard;
+use outgoing::OutgoingReplies;
 use udp::Datagrams;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,13 +24,13 @@ pub enum Transport {
     Udp,
 }
 
-/// The two ends of a request. Both addresses are canonical: IPv4 is never spelled as IPv6.
+/// The two ends of a request. Both addresses are canonical: never IPv4 mapped to IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Peer {
-    pub remote: SocketAddr,
-    /// The address of ours that was asked; replies and callbacks leave from it.
-    pub local: SocketAddr,
-    pub transport: Transport,
+    pub(crate) remote: SocketAddr,
+    /// The server address that the request was sent to; replies and callbacks come from it.
+    pub(crate) local: SocketAddr,
+    pub(crate) transport: Transport,
 }
 
 impl Peer {
@@ -38,30 +38,30 @@ impl Peer {
         Self { remote: canonical(remote), local: canonical(local), transport }
     }
 
-    /// Only root of the client's machine can send from such a port.
-    pub fn uses_reserved_port(&self) -> bool {
+    /// Whether the port proves that root of the client's machine sent the request.
+    pub(crate) fn uses_reserved_port(&self) -> bool {
         self.remote.port() < 1024
     }
 
-    pub fn is_loopback(&self) -> bool {
+    pub(crate) fn is_loopback(&self) -> bool {
         self.remote.ip().is_loopback()
     }
 
-    /// Whether it is this machine itself: it calls from the address that it calls.
-    pub fn is_local(&self) -> bool {
+    /// Whether the peer is this machine: it calls from the address that it calls.
+    pub(crate) fn is_local(&self) -> bool {
         self.is_loopback() || self.remote.ip() == self.local.ip()
     }
 }
 
-/// `::ffff:10.0.0.1` is `10.0.0.1`: the one place where that is settled.
-pub fn canonical(address: SocketAddr) -> SocketAddr {
+/// Turns `::ffff:10.0.0.1` into `10.0.0.1`. Every address of a peer passes through here.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
         IpAddr::V6(_) => address,
     }
 }
 
-/// Resolves when the server stops; never, if it cannot.
+/// Resolves when the server stops; never if the sender is gone.
 async fn stopping(stop: &mut watch::Receiver<bool>) {
     if stop.wait_for(|stopped| *stopped).await.is_err() {
         pending::<()>().await;
@@ -70,54 +70,54 @@ async fn stopping(stop: &mut watch::Receiver<bool>) {
 
 /// Where a reply goes.
 #[derive(Clone)]
-pub enum ReplyTo {
-    Connection(Arc<Outgoing>),
+pub(crate) enum ReplyTo {
+    Connection(Arc<OutgoingReplies>),
     Datagram(Arc<Datagrams>, Peer),
 }
 
 impl ReplyTo {
-    pub fn send(&self, message: Message) {
+    pub(crate) fn send(&self, message: Message) {
         match self {
             Self::Connection(outgoing) => outgoing.send([message]),
             Self::Datagram(datagrams, peer) => datagrams.send(peer, &message),
         }
     }
 
-    /// The machine at the other end calls itself so.
-    pub fn named(&self, machine: &[u8]) {
+    /// Tells `liveness` the name that the peer's machine gives itself.
+    pub(crate) fn named(&self, machine: &[u8]) {
         if let Self::Connection(outgoing) = self
-            && let Some(acquaintance) = outgoing.acquaintance()
+            && let Some(guard) = outgoing.liveness_guard()
         {
-            acquaintance.named(machine);
+            guard.add_name(machine);
         }
     }
 
-    /// True for the first call of a connection.
-    pub fn hears_first(&self) -> bool {
+    /// True on the first call of this for a connection; always false for datagrams.
+    pub(crate) fn take_first_call(&self) -> bool {
         match self {
-            Self::Connection(outgoing) => outgoing.hears_first(),
+            Self::Connection(outgoing) => outgoing.take_first_call(),
             Self::Datagram(..) => false,
         }
     }
 
-    /// Whose share of the duplicate request cache a call of this peer counts against.
-    pub fn origin(&self, peer: &Peer) -> Origin {
+    /// The peer whose bound in the duplicate request cache a call counts against.
+    pub(crate) fn origin(&self, peer: &Peer) -> Origin {
         match self {
             Self::Connection(outgoing) => Origin::Connection(outgoing.id()),
             Self::Datagram(..) => Origin::Address(peer.remote.ip()),
         }
     }
 
-    /// Equal for all that lead to one connection.
-    fn order(&self) -> usize {
+    /// Equal for all replies to one connection.
+    fn sort_key(&self) -> usize {
         match self {
             Self::Connection(outgoing) => Arc::as_ptr(outgoing).addr(),
             Self::Datagram(..) => 0,
         }
     }
 
-    /// Whether both lead to the same socket, so that one reply serves both.
-    pub fn same_as(&self, other: &Self) -> bool {
+    /// Whether both are the same connection or the same UDP peer, so that one reply serves both.
+    pub(crate) fn same_as(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Connection(a), Self::Connection(b)) => Arc::ptr_eq(a, b),
             (Self::Datagram(_, a), Self::Datagram(_, b)) => a == b,
@@ -126,27 +126,27 @@ impl ReplyTo {
     }
 }
 
-/// Replies that leave together: those to one connection in one go.
+/// Replies that are sent together: those to one connection in one system call.
 #[derive(Default)]
-pub struct ReplyBatch {
+pub(crate) struct ReplyBatch {
     replies: Vec<(ReplyTo, Message)>,
-    answered: Vec<Charge>,
+    answered: Vec<InFlightGuard>,
 }
 
 impl ReplyBatch {
-    pub fn put(&mut self, to: ReplyTo, message: Message) {
+    pub(crate) fn put(&mut self, to: ReplyTo, message: Message) {
         self.replies.push((to, message));
     }
 
-    /// A request whose reply is in here counts as under way until it is sent: who closes a
-    /// connection with nothing under way must not come in between.
-    pub fn answers(&mut self, request: Charge) {
+    /// Keeps the request counted as in progress until its reply is sent, so that its connection is
+    /// not closed before.
+    pub(crate) fn hold(&mut self, request: InFlightGuard) {
         self.answered.push(request);
     }
 
-    pub fn send(&mut self) {
-        // Stable: the replies to one connection keep their order.
-        self.replies.sort_by_key(|(to, _)| to.order());
+    pub(crate) fn send(&mut self) {
+        // The sort is stable: replies to one connection keep their order.
+        self.replies.sort_by_key(|(to, _)| to.sort_key());
         let mut rest = std::mem::take(&mut self.replies).into_iter().peekable();
         while let Some((to, first)) = rest.next() {
             let ReplyTo::Connection(outgoing) = &to else {

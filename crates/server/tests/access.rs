@@ -1,5 +1,10 @@
 //! Who may do what: networks, ports, identities, handles and names.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -11,15 +16,15 @@ use client::mount::{MountError, mount};
 use client::nfs::{Nfs, NfsError};
 use client::{Connection, Options};
 use lockkeeper_server::Limits;
-use support::{PATH, Running, Watched, config, export, file, key, memory, open_rules};
+use support::{InstrumentedFs, PATH, TestServer, config, export, file, key, memory, open_rules};
 use vfs::local::{self, LocalFs};
-use vfs::{Access as ExportAccess, Export, Exports, FileSystem, HandleKey, Rules, Squash};
+use vfs::{Export, ExportAccess, Exports, FileSystem, HandleKey, Rules, Squash};
 use wire::mount::{Dump, Exports as ListExports, Mnt, MountStatus, UmntAll, v1};
 use wire::nfs3::*;
 
-async fn serve(rules: Rules) -> Running {
+async fn serve(rules: Rules) -> TestServer {
     let exports = vec![export(PATH, memory(), rules)];
-    Running::try_start(config(Limits::default()), exports).await.unwrap()
+    TestServer::try_start(config(Limits::default()), exports).await.unwrap()
 }
 
 fn root_user() -> Options {
@@ -55,7 +60,7 @@ async fn only_clients_of_the_export_s_networks_are_served() {
     let root = mount(&friend, PATH).await.unwrap();
     let refused = mount(&stranger, PATH).await;
     assert!(matches!(refused, Err(MountError::Status(MountStatus::Acces))), "{refused:?}");
-    // A handle that was overheard helps nobody.
+    // A handle alone does not give access.
     assert_eq!(status(Nfs(stranger).attributes(&root).await), Status::Acces);
     assert_eq!(status(Nfs(friend).attributes(&root).await), Status::Ok);
 }
@@ -66,7 +71,7 @@ async fn a_read_only_export_is_not_changed_by_any_procedure() {
     let writable = export("/w", filesystem.clone(), open_rules());
     let rules = Rules { access: ExportAccess::ReadOnly, ..open_rules() };
     let exports = vec![writable, export("/r", filesystem, rules)];
-    let server = Running::try_start(config(Limits::default()), exports).await.unwrap();
+    let server = TestServer::try_start(config(Limits::default()), exports).await.unwrap();
     let connection = server.connect().await;
     let nfs = Nfs(connection.clone());
     file(&nfs, &mount(&connection, "/w").await.unwrap(), "f", 10).await;
@@ -122,8 +127,8 @@ async fn changes(by: &Connection, dir: &Handle, object: &Handle) -> Vec<(&'stati
 
 #[tokio::test]
 async fn a_reserved_port_is_needed_where_the_export_says_so_except_to_look() {
-    support::network::need_root();
-    let server = serve(Rules { reserved_ports: true, ..open_rules() }).await;
+    testbed::namespace::need_root();
+    let server = serve(Rules { require_reserved_ports: true, ..open_rules() }).await;
     let high = server.connect().await;
     let low = server.connect_as(&Options { reserved_port: true, ..root_user() }).await;
     assert!(low.local().unwrap().port() < 1024);
@@ -169,7 +174,7 @@ async fn identities_are_squashed_as_the_export_says() {
 
 #[tokio::test]
 async fn a_handle_with_any_bit_flipped_is_bad() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let (nfs, root) = (server.nfs().await, server.root().await);
     for bit in 0..root.len() * 8 {
         let mut bytes = root.to_vec();
@@ -189,11 +194,11 @@ async fn handles_of_other_keys_exports_and_file_systems_do_not_work() {
     let other = Arc::new(vfs::memory::MemoryFs::new(vfs::FileSystemId(2)));
     let file = vfs::FileKey { filesystem: filesystem.id(), object: filesystem.root() };
     let elsewhere = vfs::FileKey { filesystem: other.id(), object: other.root() };
-    let server = Running::start(filesystem, Limits::default()).await;
+    let server = TestServer::start(filesystem, Limits::default()).await;
     let nfs = server.nfs().await;
     let id = Export::id_of_path(PATH.as_bytes());
     let try_one = async |key: HandleKey, export, file| {
-        let handle = Handle(Bytes::copy_from_slice(key.seal(export, file).as_bytes()));
+        let handle = Handle(Bytes::copy_from_slice(key.sign(export, file).as_bytes()));
         status(nfs.attributes(&handle).await)
     };
     assert_eq!(try_one(key(), id, &file).await, Status::Ok);
@@ -206,13 +211,13 @@ async fn handles_of_other_keys_exports_and_file_systems_do_not_work() {
 async fn handles_of_an_export_that_was_taken_away_are_stale() {
     let (a, b) = (memory(), Arc::new(vfs::memory::MemoryFs::new(vfs::FileSystemId(2))));
     let exports = vec![export("/a", a.clone(), open_rules()), export("/b", b, open_rules())];
-    let server = Running::try_start(config(Limits::default()), exports).await.unwrap();
+    let server = TestServer::try_start(config(Limits::default()), exports).await.unwrap();
     let connection = server.connect().await;
     let (of_a, of_b) =
         (mount(&connection, "/a").await.unwrap(), mount(&connection, "/b").await.unwrap());
     let nfs = Nfs(connection.clone());
     let left = Exports::new(vec![export("/a", a, open_rules())]).unwrap();
-    server.stopper.replace_exports(left);
+    server.handle.replace_exports(left);
     assert_eq!(status(nfs.attributes(&of_a).await), Status::Ok);
     assert_eq!(status(nfs.attributes(&of_b).await), Status::Stale);
     let gone = mount(&connection, "/b").await;
@@ -251,20 +256,20 @@ async fn with_name(by: &Connection, dir: &Handle, name: &[u8]) -> Vec<(&'static 
 }
 
 /// A server of a directory of the host, and that directory.
-async fn local() -> (Running, tempfile::TempDir) {
+async fn local() -> (TestServer, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     for sub in ["root", "state"] {
         std::fs::create_dir(dir.path().join(sub)).unwrap();
     }
     let options = local::Options::new(dir.path().join("root"), dir.path().join("state"));
     let filesystem = Arc::new(LocalFs::open(options).unwrap());
-    (Running::start(filesystem, Limits::default()).await, dir)
+    (TestServer::start(filesystem, Limits::default()).await, dir)
 }
 
 #[tokio::test]
 async fn names_that_no_file_can_have_are_refused_by_every_procedure() {
     let (of_host, _dir) = local().await;
-    for server in [Running::in_memory().await, of_host] {
+    for server in [TestServer::in_memory().await, of_host] {
         let (by, dir) = (server.connect().await, server.root().await);
         for (name, expected) in [
             (&b""[..], Status::Inval),
@@ -292,8 +297,8 @@ fn nfs_name(length: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_name_that_no_file_can_have_never_reaches_the_file_system() {
-    let watched = Watched::new();
-    let server = Running::start(watched.clone(), Limits::default()).await;
+    let filesystem = InstrumentedFs::new();
+    let server = TestServer::start(filesystem.clone(), Limits::default()).await;
     let (by, dir) = (server.connect().await, server.root().await);
     let new = NewAttributes::default();
     for name in [&b""[..], b"a/b", b"a\0b", &[b'n'; 256]] {
@@ -305,14 +310,14 @@ async fn a_name_that_no_file_can_have_never_reaches_the_file_system() {
         by.call::<Rename>(&RenameArgs { from: bad(), to: bad() }).await.unwrap().unwrap_err();
     }
     for operation in ["lookup", "make_dir", "remove", "remove_dir", "rename"] {
-        assert_eq!(watched.begun(operation), 0, "{operation}");
+        assert_eq!(filesystem.started(operation), 0, "{operation}");
     }
 }
 
 #[tokio::test]
 async fn dot_and_dot_dot_are_looked_up_and_nothing_else() {
     let (of_host, _dir) = local().await;
-    for server in [Running::in_memory().await, of_host] {
+    for server in [TestServer::in_memory().await, of_host] {
         let (by, root) = (server.connect().await, server.root().await);
         let nfs = Nfs(by.clone());
         let sub = nfs.make_dir(&root, b"sub", NewAttributes::default()).await.unwrap();
@@ -339,7 +344,7 @@ async fn dot_and_dot_dot_are_looked_up_and_nothing_else() {
 #[tokio::test]
 async fn paths_are_mounted_only_if_they_are_inside_an_export() {
     let (of_host, _dir) = local().await;
-    for server in [Running::in_memory().await, of_host] {
+    for server in [TestServer::in_memory().await, of_host] {
         let connection = server.connect().await;
         let (nfs, root) = (server.nfs().await, server.root().await);
         let sub = nfs.make_dir(&root, b"sub", NewAttributes::default()).await.unwrap();
@@ -382,7 +387,7 @@ async fn paths_are_mounted_only_if_they_are_inside_an_export() {
 
 #[tokio::test]
 async fn version_1_of_mount_says_when_a_handle_does_not_fit_it() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let connection = server.connect().await;
     let reply = connection.call::<v1::Mnt>(&PATH.to_owned().into()).await.unwrap();
     // Version 1 has 32 bytes for a handle, and those of this file system are longer.
@@ -396,7 +401,7 @@ async fn version_1_of_mount_says_when_a_handle_does_not_fit_it() {
 #[tokio::test]
 async fn mounts_are_listed_until_they_are_unmounted() {
     let exports = vec![export("/a", memory(), open_rules()), export("/b", memory(), open_rules())];
-    let server = Running::try_start(config(Limits::default()), exports).await.unwrap();
+    let server = TestServer::try_start(config(Limits::default()), exports).await.unwrap();
     let connection = server.connect().await;
     let other = Options { source: Some(Ipv4Addr::new(127, 0, 0, 9).into()), ..root_user() };
     let other = server.connect_as(&other).await;

@@ -1,5 +1,10 @@
 //! A client that others wrote (the crate nfs3_client) works with the server, found by rpcbind.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -12,7 +17,7 @@ use nfs3_client::nfs3_types::nfs3::*;
 use nfs3_client::nfs3_types::rpc::{auth_unix, opaque_auth};
 use nfs3_client::nfs3_types::xdr_codec::Opaque;
 use nfs3_client::tokio::TokioConnector;
-use support::{PATH, Running, config, export, open_rules};
+use support::{PATH, TestServer, config, export, open_rules};
 use vfs::FileSystem;
 use vfs::local::{LocalFs, Options};
 
@@ -21,7 +26,7 @@ async fn round(filesystem: Arc<dyn FileSystem>) {
     let config =
         Config { rpcbind: RpcbindMode::Embedded, rpcbind_port: port, ..config(Limits::default()) };
     let exports = vec![export(PATH, filesystem, open_rules())];
-    let _server = Running::try_start(config, exports).await.unwrap();
+    let _server = TestServer::try_start(config, exports).await.unwrap();
     let root_user = auth_unix {
         stamp: 1,
         machinename: Opaque::borrowed(b"here"),

@@ -1,6 +1,11 @@
 //! Everything that the server sends, read by an independent dissector: a session through every
 //! procedure, captured live in a network of its own, must leave tshark without a complaint.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -12,11 +17,11 @@ use bytes::Bytes;
 use client::{CallError, Connection, Datagram, Options};
 use lockkeeper_server::{Config, RpcbindMode};
 use support::capture::Capture;
-use support::network::Network;
-use support::{PATH, Running, export, open_rules};
+use support::{PATH, TestServer, export, open_rules};
+use testbed::namespace::Namespace;
 use vfs::local::{self, LocalFs};
 use wire::nfs3::*;
-use wire::rpc::Procedure;
+use wire::rpc::{Procedure, ProcedureId};
 use wire::rpcbind::{Binding, Mapping, v2, v3, v4};
 use wire::{Decode, Encode, mount};
 
@@ -35,16 +40,15 @@ impl Way {
         }
     }
 
-    async fn raw(&mut self, numbers: (u32, u32, u32), args: &[u8]) -> Result<Bytes, CallError> {
-        let (program, version, procedure) = numbers;
+    async fn raw(&mut self, to: ProcedureId, args: &[u8]) -> Result<Bytes, CallError> {
         match self {
-            Self::Tcp(connection) => connection.call_raw(program, version, procedure, args).await,
-            Self::Udp(datagram) => datagram.call_raw(program, version, procedure, args).await,
+            Self::Tcp(connection) => connection.call_raw(to, args).await,
+            Self::Udp(datagram) => datagram.call_raw(to, args).await,
         }
     }
 
     async fn call<P: Procedure>(&mut self, args: &P::Args) -> P::Reply {
-        let results = self.raw((P::PROGRAM, P::VERSION, P::NUMBER), &args.to_bytes()).await;
+        let results = self.raw(ProcedureId::of::<P>(), &args.to_bytes()).await;
         P::Reply::from_bytes(results.unwrap()).unwrap()
     }
 }
@@ -231,14 +235,16 @@ async fn rpcbind(way: &mut Way) {
 
 /// Calls that are answered by the envelope alone.
 async fn refusals(way: &mut Way) {
-    for numbers in [(PROGRAM, 4, 0), (PROGRAM, 2, 0), (mount::PROGRAM, 3, 6)] {
-        assert!(way.raw(numbers, &[]).await.is_err());
+    for (program, version, procedure) in [(PROGRAM, 4, 0), (PROGRAM, 2, 0), (mount::PROGRAM, 3, 6)]
+    {
+        let to = ProcedureId::new(program, version, procedure);
+        assert!(way.raw(to, &[]).await.is_err());
     }
 }
 
 #[test]
 fn every_reply_is_understood_by_another_dissector() {
-    let network = Network::new();
+    let network = Namespace::new().unwrap();
     let dir = tempfile::tempdir().unwrap();
     for sub in ["root", "state"] {
         std::fs::create_dir(dir.path().join(sub)).unwrap();
@@ -253,7 +259,7 @@ fn every_reply_is_understood_by_another_dissector() {
             ..Config::default()
         };
         let exports = vec![export(PATH, filesystem, open_rules())];
-        let _server = Running::try_start(config, exports).await.unwrap();
+        let _server = TestServer::try_start(config, exports).await.unwrap();
         for ip in ["127.0.0.1", "::1"] {
             for tcp in [true, false] {
                 let ip = ip.parse().unwrap();
@@ -284,7 +290,7 @@ fn every_reply_is_understood_by_another_dissector() {
         }
     }
     for (version, procedure) in [(2, 0), (2, 1), (2, 2), (2, 3), (2, 4), (3, 3), (4, 9), (4, 11)] {
-        let numbers = (wire::rpcbind::PROGRAM, version, procedure);
-        assert!(answered.contains(&numbers), "rpcbind {version} {procedure}");
+        let called = (wire::rpcbind::PROGRAM, version, procedure);
+        assert!(answered.contains(&called), "rpcbind {version} {procedure}");
     }
 }

@@ -1,5 +1,10 @@
 //! Locks over the wire: what a client sends and what it hears.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -10,12 +15,12 @@ use client::{Locker, Options};
 use lockkeeper_server::Limits;
 use support::{file, *};
 use tokio::time::timeout;
-use vfs::{Access, Export, FileKey, FileSystem, Rules};
+use vfs::{Export, ExportAccess, FileKey, FileSystem, Rules};
 use wire::nfs3::{Handle, NewAttributes, SetAttr, SetAttrArgs};
-use wire::nlm::{self, LockArgs, Old, Status, TestOutcome, v1, v3};
+use wire::nlm::{self, LockArgs, Narrow, Status, TestOutcome, v1, v3};
 use wire::nsm;
 
-async fn end(server: Running) {
+async fn end(server: TestServer) {
     server.stop();
     server.ended().await;
 }
@@ -34,17 +39,17 @@ fn sealed_root() -> Handle {
     let filesystem = memory();
     let id = Export::id_of_path(PATH.as_bytes());
     let file = FileKey { filesystem: filesystem.id(), object: filesystem.root() };
-    Handle(key().seal(id, &file).as_bytes().to_vec().into())
+    Handle(key().sign(id, &file).as_bytes().to_vec().into())
 }
 
-async fn file_of(server: &Running) -> Handle {
+async fn file_of(server: &TestServer) -> Handle {
     let nfs = server.nfs().await;
     file(&nfs, &server.root().await, "locked", 0).await
 }
 
 #[tokio::test]
 async fn a_lock_keeps_others_out_until_it_is_given_back() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let file = file_of(&server).await;
     let alice = locker(server.at, "alice", 1).await;
     let bob = locker(server.at, "bob", 7).await;
@@ -66,21 +71,21 @@ async fn a_lock_keeps_others_out_until_it_is_given_back() {
 }
 
 /// The first LOCK of a caller on a file waits for a worker; the process is killed meanwhile, and its
-/// kernel unlocks (R3.8).
+/// kernel unlocks (B2.10).
 #[tokio::test]
 async fn an_unlock_does_not_overtake_its_lock() {
-    let watched = Watched::new();
-    let server = Running::start(watched.clone(), Limits::default()).await;
+    let filesystem = InstrumentedFs::new();
+    let server = TestServer::start(filesystem.clone(), Limits::default()).await;
     let file = file_of(&server).await;
     let alice = locker(server.at, "alice", 1).await;
     let bob = locker(server.at, "bob", 7).await;
     assert_eq!(bob.lock(&file, range(50, 1)).await.unwrap(), Status::Granted);
-    watched.hold("access");
+    filesystem.hold("access");
     let first = tokio::spawn({
         let (alice, file) = (alice.clone(), file.clone());
         async move { alice.lock(&file, range(0, 9)).await.unwrap() }
     });
-    until("the lock is with a worker", || watched.running("access") == 1).await;
+    until("the lock is with a worker", || filesystem.running("access") == 1).await;
     let then = tokio::spawn({
         let (alice, file) = (alice.clone(), file.clone());
         async move {
@@ -93,7 +98,7 @@ async fn an_unlock_does_not_overtake_its_lock() {
     // Others do not wait for it.
     assert_eq!(bob.unlock(&file, range(50, 1)).await.unwrap(), Status::Granted);
     assert!(!then.is_finished() && !first.is_finished());
-    watched.release("access");
+    filesystem.release("access");
     assert_eq!(first.await.unwrap(), Status::Granted);
     let (cancelled, unlocked) = then.await.unwrap();
     assert_eq!((cancelled.unwrap(), unlocked.unwrap()), (Status::Denied, Status::Granted));
@@ -103,7 +108,7 @@ async fn an_unlock_does_not_overtake_its_lock() {
 
 #[tokio::test]
 async fn two_processes_of_one_machine_and_two_machines_are_different_owners() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let file = file_of(&server).await;
     let one = locker(server.at, "alice", 1).await;
     let two = one.process(2);
@@ -117,7 +122,7 @@ async fn two_processes_of_one_machine_and_two_machines_are_different_owners() {
 
 #[tokio::test]
 async fn one_who_waits_is_told_so_and_may_stop_waiting() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let file = file_of(&server).await;
     let alice = locker(server.at, "alice", 1).await;
     let bob = locker(server.at, "bob", 7).await;
@@ -132,7 +137,7 @@ async fn one_who_waits_is_told_so_and_may_stop_waiting() {
 
 #[tokio::test]
 async fn a_circle_of_waiters_is_refused() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let file = file_of(&server).await;
     let alice = locker(server.at, "alice", 1).await;
     let bob = locker(server.at, "bob", 7).await;
@@ -145,7 +150,7 @@ async fn a_circle_of_waiters_is_refused() {
 
 #[tokio::test]
 async fn ranges_beyond_the_largest_file_are_too_big() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let file = file_of(&server).await;
     let alice = locker(server.at, "alice", 1).await;
     assert_eq!(alice.lock(&file, range(1 << 63, 1)).await.unwrap(), Status::FBig);
@@ -156,7 +161,7 @@ async fn ranges_beyond_the_largest_file_are_too_big() {
 
 #[tokio::test]
 async fn a_forged_handle_is_stale_for_everybody() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let alice = locker(server.at, "alice", 1).await;
     let forged = Handle(vec![1; 40].into());
     assert_eq!(alice.lock(&forged, range(0, 0)).await.unwrap(), Status::StaleFh);
@@ -166,35 +171,36 @@ async fn a_forged_handle_is_stale_for_everybody() {
 
 #[tokio::test]
 async fn versions_1_and_3_are_spoken_with_their_words() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let file = file_of(&server).await;
     let alice = locker(server.at, "alice", 1).await;
     let bob = locker(server.at, "bob", 7).await;
     let args = alice.lock_args(&file, range(0, 9), true);
-    let reply = alice.connection.call::<v3::Lock>(&Old(args)).await.unwrap().0;
+    let reply = alice.connection.call::<v3::Lock>(&Narrow(args)).await.unwrap().0;
     assert_eq!(reply.status, Status::Granted);
     let args = bob.lock_args(&file, range(0, 9), true);
-    let reply = bob.connection.call::<v1::Lock>(&Old(args)).await.unwrap().0;
+    let reply = bob.connection.call::<v1::Lock>(&Narrow(args)).await.unwrap().0;
     assert_eq!(reply.status, Status::Denied);
     // What only version 4 can say.
     let forged = Handle(vec![1; 40].into());
     let args = bob.lock_args(&forged, range(0, 9), true);
-    let reply = bob.connection.call::<v1::Lock>(&Old(args.clone())).await.unwrap().0;
+    let reply = bob.connection.call::<v1::Lock>(&Narrow(args.clone())).await.unwrap().0;
     assert_eq!(reply.status, Status::Denied);
     let args = LockArgs { block: true, ..args };
-    let reply = bob.connection.call::<v1::Lock>(&Old(args)).await.unwrap().0;
+    let reply = bob.connection.call::<v1::Lock>(&Narrow(args)).await.unwrap().0;
     assert_eq!(reply.status, Status::DeniedNoLocks);
     // Version 1 has no shares.
-    let bytes = bob.connection.call_raw(nlm::PROGRAM, 1, 20, &[]).await;
+    let bytes =
+        bob.connection.call_raw(wire::rpc::ProcedureId::new(nlm::PROGRAM, 1, 20), &[]).await;
     assert!(bytes.unwrap_err().to_string().contains("ProcedureUnavailable"));
-    let bytes = bob.connection.call_raw(nlm::PROGRAM, 2, 0, &[]).await;
+    let bytes = bob.connection.call_raw(wire::rpc::ProcedureId::new(nlm::PROGRAM, 2, 0), &[]).await;
     assert!(bytes.unwrap_err().to_string().contains("ProgramMismatch"));
     end(server).await;
 }
 
 #[tokio::test]
 async fn a_lock_needs_permission_and_giving_it_back_does_not() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let nfs = server.nfs().await;
     let file = file(&nfs, &server.root().await, "private", 0).await;
     chmod(&nfs, &file, 0o640).await;
@@ -213,16 +219,16 @@ async fn a_lock_needs_permission_and_giving_it_back_does_not() {
 async fn export_rules_hold_for_locks() {
     let rules = |rules: Rules| vec![export(PATH, memory(), rules)];
     // Exclusive locks are for who could write.
-    let read_only = Rules { access: Access::ReadOnly, ..open_rules() };
-    let server = Running::try_start(config(Limits::default()), rules(read_only)).await.unwrap();
+    let read_only = Rules { access: ExportAccess::ReadOnly, ..open_rules() };
+    let server = TestServer::try_start(config(Limits::default()), rules(read_only)).await.unwrap();
     let alice = locker(server.at, "alice", 1).await;
     let root = server.root().await;
     assert_eq!(alice.lock(&root, range(0, 0)).await.unwrap(), Status::RoFs);
     assert_eq!(alice.lock_shared(&root, range(0, 0)).await.unwrap(), Status::Granted);
     end(server).await;
     // An unprivileged user of a client does not speak for it.
-    let reserved = Rules { reserved_ports: true, ..open_rules() };
-    let server = Running::try_start(config(Limits::default()), rules(reserved)).await.unwrap();
+    let reserved = Rules { require_reserved_ports: true, ..open_rules() };
+    let server = TestServer::try_start(config(Limits::default()), rules(reserved)).await.unwrap();
     let alice = locker(server.at, "alice", 1).await;
     let root = sealed_root();
     let args = alice.lock_args(&root, range(0, 0), false);
@@ -233,7 +239,7 @@ async fn export_rules_hold_for_locks() {
 
 #[tokio::test]
 async fn the_status_monitor_answers() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let connection = server.connect().await;
     let stat = connection.call::<nsm::Stat>(&b"anybody"[..].into()).await.unwrap();
     assert_eq!((stat.outcome, stat.state % 2), (nsm::Outcome::Success, 1));
@@ -248,7 +254,7 @@ async fn the_status_monitor_answers() {
     assert_eq!(connection.call::<nsm::Mon>(&args).await.unwrap(), stat);
     assert_eq!(connection.call::<nsm::Unmon>(&mon_id).await.unwrap().state, stat.state);
     assert_eq!(connection.call::<nsm::UnmonAll>(&my_id).await.unwrap().state, stat.state);
-    // Nobody takes a crash for the asking, and a notice about a stranger gets no answer.
+    // SM_SIMU_CRASH is refused, and a notice about an unknown host gets no reply.
     assert!(connection.call::<nsm::SimuCrash>(&()).await.is_err());
     let notice = nsm::NotifyArgs { mon_name: b"nobody"[..].into(), state: 9 };
     let unheard = timeout(Duration::from_millis(300), connection.call::<nsm::Notify>(&notice));
@@ -258,7 +264,7 @@ async fn the_status_monitor_answers() {
 
 #[tokio::test]
 async fn a_rebooted_host_loses_its_locks_when_nothing_of_it_answers() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let file = file_of(&server).await;
     let alice = locker(server.at, "alice", 1).await;
     let bob = locker(server.at, "bob", 7).await;
@@ -272,10 +278,12 @@ async fn a_rebooted_host_loses_its_locks_when_nothing_of_it_answers() {
 
 #[tokio::test]
 async fn garbage_is_called_garbage() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let connection = server.connect().await;
     for procedure in (1..=15).chain(20..=23) {
-        let answer = connection.call_raw(nlm::PROGRAM, 4, procedure, &[0xff; 7]).await;
+        let answer = connection
+            .call_raw(wire::rpc::ProcedureId::new(nlm::PROGRAM, 4, procedure), &[0xff; 7])
+            .await;
         let Err(error) = answer else { continue };
         assert!(error.to_string().contains("GarbageArgs"), "{procedure}: {error}");
     }

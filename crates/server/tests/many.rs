@@ -1,9 +1,14 @@
-//! A restart of the whole server with many clients (R2.1): all are told in little time though a
+//! A restart of the whole server with many clients (B4.2): all are told in little time though a
 //! tenth of them is dead, and the file service does not notice.
 //!
 //! `LOCKKEEPER_HOSTS=10000` makes it many more; that wants a release build, and a machine that does
 //! little else.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -19,10 +24,11 @@ use keeper::bytes::Name;
 use keeper::change::{Change, Client, Protocol};
 use keeper::identity::{ClientId, Epoch, Incarnation};
 use lockkeeper_server::engine::Engine;
-use lockkeeper_server::{Config, Limits, Locks, Server};
-use store::{Committed, Memory, Store, Token};
-use support::world::{Is, World, kinds, open_all_descriptors, resident_kilobytes};
+use lockkeeper_server::{Config, Limits, LockConfig, Server};
+use store::{CommitOutcome, Memory, Store, Token};
 use support::{PATH, config, export, key, memory, open_rules};
+use testbed::peer::{HostState, Population, host_states, raise_descriptor_limit};
+use testbed::process::own_resident_kilobytes;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 use vfs::Exports;
@@ -31,10 +37,10 @@ use wire::nfs3::{GetAttr, GetAttrArgs, Handle};
 const OURS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A store that knows these hosts, as the run before left it.
-fn prefilled(world: &World) -> Memory {
+fn prefilled(population: &Population) -> Memory {
     let mut store = Memory::new();
     let mut changes = vec![Change::Started { epoch: Epoch(1), grace: false }];
-    for (number, (address, _)) in (1..).zip(&world.hosts) {
+    for (number, (address, _)) in (1..).zip(&population.hosts) {
         changes.push(Change::Client(Arc::new(Client {
             id: ClientId(number),
             protocol: Protocol::Nlm,
@@ -50,9 +56,9 @@ fn prefilled(world: &World) -> Memory {
             registrant: None,
         })));
     }
-    changes.push(Change::IdsBelow(world.hosts.len() as u64 + 1));
+    changes.push(Change::IdsBelow(population.hosts.len() as u64 + 1));
     changes.push(Change::GraceEnded);
-    assert!(matches!(store.commit(&changes, Token(1)), Committed::Done));
+    assert!(matches!(store.commit(&changes, Token(1)), CommitOutcome::Done));
     store
 }
 
@@ -69,7 +75,7 @@ async fn all_are_tried(engine: &Engine, dead: usize) -> bool {
     left.len() <= dead && left.iter().all(|is_tried| *is_tried)
 }
 
-/// An attempt that nobody reports on is over after 30 s; after one that failed, the next comes in 2 s.
+/// An attempt without a result ends after 30 s; after a failed one, the next follows in 2 s.
 const UNDER_WAY: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(31);
 
 /// How long a GETATTR takes, again and again until `done`.
@@ -90,7 +96,7 @@ fn middle(sorted: &[Duration]) -> Duration {
     sorted[sorted.len() / 2]
 }
 
-struct Measured {
+struct RestartMeasurement {
     told: Duration,
     tried: Duration,
     kilobytes: usize,
@@ -98,19 +104,20 @@ struct Measured {
     meanwhile: Duration,
 }
 
-async fn restart(world: &World) -> Measured {
-    let at_rest = resident_kilobytes();
+async fn restart(population: &Population) -> RestartMeasurement {
+    let at_rest = own_resident_kilobytes().unwrap();
     let exports = || Exports::new(vec![export(PATH, memory(), open_rules())]).unwrap();
-    let config = || Config { peer_rpcbind_port: world.rpcbind_port, ..config(Limits::default()) };
-    // What the file service does when there is nobody to tell.
-    let quiet = Server::start(config(), exports(), key(), Locks::in_memory()).await.unwrap();
+    let config =
+        || Config { peer_rpcbind_port: population.rpcbind_port, ..config(Limits::default()) };
+    // The baseline: GETATTR latency with no host to notify.
+    let quiet = Server::start(config(), exports(), key(), LockConfig::in_memory()).await.unwrap();
     let before = getattrs_of(quiet, Duration::from_millis(500)).await;
 
-    let locks = Locks { store: Box::new(prefilled(world)), ..Locks::in_memory() };
+    let locks = LockConfig { store: Box::new(prefilled(population)), ..LockConfig::in_memory() };
     let begun = Instant::now();
     let server = Server::start(config(), exports(), key(), locks).await.unwrap();
     let (engine, at) = (server.engine().clone(), server.addresses()[0]);
-    let (stopper, running) = (server.stopper(), tokio::spawn(server.run()));
+    let (handle, running) = (server.handle(), tokio::spawn(server.run()));
     let connection = Connection::connect(at, &Options::default().user(0, 0, &[])).await.unwrap();
     let root = mount::mount(&connection, PATH).await.unwrap();
     let done = Arc::new(AtomicBool::new(false));
@@ -118,25 +125,31 @@ async fn restart(world: &World) -> Measured {
         let (nfs, done) = (Nfs(connection), done.clone());
         async move { getattrs(&nfs, &root, &done).await }
     });
-    let dead = world.hosts.iter().filter(|(_, kind)| *kind != Is::Alive).count();
+    let dead = population.hosts.iter().filter(|(_, kind)| *kind != HostState::Alive).count();
     let mut kilobytes = 0;
-    while !all_are_tried(&engine, dead).await || world.all_told().is_none() {
-        kilobytes = kilobytes.max(resident_kilobytes());
+    while !all_are_tried(&engine, dead).await || population.all_notified().is_none() {
+        kilobytes = kilobytes.max(own_resident_kilobytes().unwrap());
         assert!(begun.elapsed() < Duration::from_secs(60), "not all were tried");
         sleep(Duration::from_millis(20)).await;
     }
     let tried = begun.elapsed();
     done.store(true, Ordering::Relaxed);
     let meanwhile = middle(&files.await.unwrap());
-    stopper.stop();
+    handle.stop();
     let _stopped = running.await.unwrap().unwrap();
-    let told = world.all_told().unwrap().duration_since(begun);
-    Measured { told, tried, kilobytes: kilobytes.saturating_sub(at_rest), before, meanwhile }
+    let told = population.all_notified().unwrap().duration_since(begun);
+    RestartMeasurement {
+        told,
+        tried,
+        kilobytes: kilobytes.saturating_sub(at_rest),
+        before,
+        meanwhile,
+    }
 }
 
 async fn getattrs_of(server: Server, how_long: Duration) -> Duration {
     let at = server.addresses()[0];
-    let (stopper, running) = (server.stopper(), tokio::spawn(server.run()));
+    let (handle, running) = (server.handle(), tokio::spawn(server.run()));
     let connection = Connection::connect(at, &Options::default().user(0, 0, &[])).await.unwrap();
     let root = mount::mount(&connection, PATH).await.unwrap();
     let done = Arc::new(AtomicBool::new(false));
@@ -146,7 +159,7 @@ async fn getattrs_of(server: Server, how_long: Duration) -> Duration {
         ends.store(true, Ordering::Relaxed);
     });
     let took = middle(&getattrs(&Nfs(connection), &root, &done).await);
-    stopper.stop();
+    handle.stop();
     let _stopped = running.await.unwrap().unwrap();
     took
 }
@@ -163,12 +176,12 @@ fn address() -> IpAddr {
 fn a_restart_with_many_clients_takes_little_time_and_disturbs_nobody() {
     let hosts: usize =
         std::env::var("LOCKKEEPER_HOSTS").map_or(300, |count| count.parse().unwrap());
-    open_all_descriptors();
+    raise_descriptor_limit();
     for with_dead in [false, true] {
-        let world = World::new(&kinds(hosts, with_dead), address);
+        let population = Population::new(&host_states(hosts, with_dead), address);
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let Measured { told, tried, kilobytes, before, meanwhile } =
-            runtime.block_on(restart(&world));
+        let RestartMeasurement { told, tried, kilobytes, before, meanwhile } =
+            runtime.block_on(restart(&population));
         println!(
             "{hosts} hosts, a tenth dead: {with_dead}; the living told after {told:.1?}, all tried \
              after {tried:.1?}; {kilobytes} kB more in use; GETATTR {before:?} before, {meanwhile:?} \

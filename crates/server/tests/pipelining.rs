@@ -1,6 +1,11 @@
 //! Many requests of one connection under way at once: every one is answered, once, whole, and
 //! none stays behind until something else happens to wake the server.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -8,8 +13,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use lockkeeper_server::Limits;
-use support::line::{marked, user};
-use support::{Running, Watched, call, file, reply, soon};
+use support::{InstrumentedFs, TestServer, bounded, call, file, reply};
+use testbed::peer::{marked, user};
+use testbed::random::Random;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -19,17 +25,6 @@ use wire::record::{Next, Records};
 use wire::rpc::Credential;
 use wire::{Decode, record};
 
-/// A small generator of numbers that look random.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 #[derive(Clone)]
 struct Files {
     root: Handle,
@@ -38,7 +33,7 @@ struct Files {
 
 /// The requests of one connection, and how many bytes each READ shall bring.
 fn requests(files: &Files, seed: u64, count: u32) -> (Vec<u8>, HashMap<u32, Option<usize>>) {
-    let mut dice = Dice(seed);
+    let mut random = Random::new(seed);
     let by = user(0, 0, &[]);
     let (mut bytes, mut expected) = (Vec::new(), HashMap::new());
     for number in 0..count {
@@ -47,10 +42,10 @@ fn requests(files: &Files, seed: u64, count: u32) -> (Vec<u8>, HashMap<u32, Opti
             expected.insert(xid, Some(count as usize));
             call::<Read>(xid, &by, &ReadArgs { file: files.large.clone(), offset: 0, count })
         };
-        let request = match dice.below(10) {
+        let request = match random.below(10) {
             0 => read(1 << 20),
-            1 => read(dice.below(100_000) as u32 + 1),
-            2 | 3 => read(dice.below(5_000) as u32 + 1),
+            1 => read(random.below(100_000) as u32 + 1),
+            2 | 3 => read(random.below(5_000) as u32 + 1),
             4 => call::<Null>(xid, &Credential::None, &()),
             5 => {
                 let name = format!("d{seed}-{number}").into_bytes().into();
@@ -76,14 +71,14 @@ async fn converse(server: std::net::SocketAddr, files: Files, seed: u64, count: 
     let limits = record::Limits { record_bytes_max: 2 << 20, fragments_max: 1 };
     let mut records = Records::new(limits);
     let mut received = bytes::BytesMut::new();
-    let mut dice = Dice(seed + 1_000);
+    let mut random = Random::new(seed + 1_000);
     let (mut longest, mut since) = (Duration::ZERO, Instant::now());
     while !expected.is_empty() {
         let Next::Record(record) = records.next(&mut received).unwrap() else {
-            let read = soon("more answers", receiver.read_buf(&mut received)).await.unwrap();
+            let read = bounded("more answers", receiver.read_buf(&mut received)).await.unwrap();
             assert_ne!(read, 0, "closed with {} unanswered", expected.len());
             longest = longest.max(since.elapsed());
-            if dice.below(200) == 0 {
+            if random.below(200) == 0 {
                 // Long enough for the server to fill every buffer on the way.
                 sleep(Duration::from_millis(20)).await;
             }
@@ -117,7 +112,7 @@ async fn every_request_is_answered_once_and_none_stays_behind() {
         (true, narrow.clone()),
         (false, narrow),
     ] {
-        let server = Running::start(Watched::with(prompt), limits).await;
+        let server = TestServer::start(InstrumentedFs::with(prompt), limits).await;
         let (nfs, root) = (server.nfs().await, server.root().await);
         let large = file(&nfs, &root, "large", 1 << 20).await;
         let files = Files { root, large };
@@ -135,16 +130,16 @@ async fn every_request_is_answered_once_and_none_stays_behind() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_ends_its_side_still_gets_its_answers() {
-    let server = Running::start(Watched::new(), Limits::default()).await;
+    let server = TestServer::start(InstrumentedFs::new(), Limits::default()).await;
     let object = server.root().await;
-    let mut line = server.line().await;
+    let mut stream = server.stream().await;
     for xid in 0..20 {
         let args = GetAttrArgs { object: object.clone() };
-        line.send_record(&call::<GetAttr>(xid, &Credential::None, &args)).await;
+        stream.send_record(&call::<GetAttr>(xid, &Credential::None, &args)).await;
     }
-    line.stream.shutdown().await.unwrap();
+    stream.stream.shutdown().await.unwrap();
     for _ in 0..20 {
-        assert!(line.receive().await.is_some());
+        assert!(stream.receive().await.is_some());
     }
-    line.is_closed().await;
+    stream.assert_closed().await;
 }

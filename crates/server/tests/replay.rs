@@ -1,5 +1,10 @@
 //! Retransmissions: what must not be done twice is answered twice.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -7,8 +12,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_server::Limits;
-use support::line::user;
-use support::{Running, Watched, call, file, results, soon, until};
+use support::user;
+use support::{InstrumentedFs, TestServer, bounded, call, file, results, until};
 use tokio::net::UdpSocket;
 use tokio::time::{sleep, timeout};
 use vfs::Rules;
@@ -24,7 +29,7 @@ fn root() -> Credential {
 }
 
 /// One request of each kind that fails, or does more, when it is done twice.
-async fn requests(server: &Running, xid: u32) -> Vec<(&'static str, Bytes)> {
+async fn requests(server: &TestServer, xid: u32) -> Vec<(&'static str, Bytes)> {
     let nfs = server.nfs().await;
     let dir = server.root().await;
     let prefix = format!("{xid:x}");
@@ -80,24 +85,24 @@ fn status(reply: &Bytes) -> u32 {
 
 #[tokio::test]
 async fn a_repeated_change_gets_the_first_reply_again_byte_for_byte() {
-    let server = Running::in_memory().await;
-    let mut line = server.line().await;
+    let server = TestServer::in_memory().await;
+    let mut stream = server.stream().await;
     for (name, request) in requests(&server, 0x1001).await {
-        let first = line.exchange(&request).await;
+        let first = stream.exchange(&request).await;
         if name != "SETATTR" {
             assert_eq!(status(&first), 0, "{name}");
         }
         for _ in 0..3 {
-            assert_eq!(line.exchange(&request).await, first, "{name}");
+            assert_eq!(stream.exchange(&request).await, first, "{name}");
         }
-        let mut other = server.line().await;
+        let mut other = server.stream().await;
         assert_eq!(other.exchange(&request).await, first, "{name} over a new connection");
     }
 }
 
 #[tokio::test]
 async fn a_change_repeated_over_udp_gets_the_first_reply_again() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let other = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     for (name, request) in requests(&server, 0x1002).await {
@@ -107,23 +112,23 @@ async fn a_change_repeated_over_udp_gets_the_first_reply_again() {
     }
 }
 
-async fn datagram(socket: &UdpSocket, server: &Running, request: &[u8]) -> Bytes {
+async fn datagram(socket: &UdpSocket, server: &TestServer, request: &[u8]) -> Bytes {
     socket.send_to(request, server.at).await.unwrap();
     let mut buffer = vec![0; 65_536];
-    let (length, _) = soon("a datagram", socket.recv_from(&mut buffer)).await.unwrap();
+    let (length, _) = bounded("a datagram", socket.recv_from(&mut buffer)).await.unwrap();
     Bytes::copy_from_slice(&buffer[..length])
 }
 
 #[tokio::test]
 async fn the_same_xid_with_another_body_is_a_new_request() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let nfs = server.nfs().await;
     let dir = server.root().await;
     file(&nfs, &dir, "a", 1).await;
     file(&nfs, &dir, "b", 1).await;
-    let mut line = server.line().await;
+    let mut stream = server.stream().await;
     for name in ["a", "b"] {
-        let reply = line.exchange(&call::<Remove>(7, &root(), &at(&dir, name))).await;
+        let reply = stream.exchange(&call::<Remove>(7, &root(), &at(&dir, name))).await;
         assert!(results::<Remove>(reply).is_ok(), "{name}");
         assert!(nfs.lookup(&dir, name.as_bytes()).await.is_err(), "{name} is still there");
     }
@@ -131,23 +136,23 @@ async fn the_same_xid_with_another_body_is_a_new_request() {
 
 #[tokio::test]
 async fn the_same_xid_by_another_caller_is_a_new_request() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let dir = server.root().await;
     let how = CreateHow::Guarded(NewAttributes::default());
     let args = CreateArgs { at: at(&dir, "mine"), how };
-    let mut line = server.line().await;
-    let first = line.exchange(&call::<Create>(7, &user(1, 1, &[]), &args)).await;
+    let mut stream = server.stream().await;
+    let first = stream.exchange(&call::<Create>(7, &user(1, 1, &[]), &args)).await;
     assert!(results::<Create>(first).is_ok());
-    let second = line.exchange(&call::<Create>(7, &user(2, 2, &[]), &args)).await;
+    let second = stream.exchange(&call::<Create>(7, &user(2, 2, &[]), &args)).await;
     assert_eq!(results::<Create>(second).unwrap_err().0, Status::Exist);
 }
 
 #[tokio::test]
 async fn a_long_write_that_differs_at_its_end_is_a_new_request() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let (nfs, dir) = (server.nfs().await, server.root().await);
     let file = file(&nfs, &dir, "f", 1).await;
-    let mut line = server.line().await;
+    let mut stream = server.stream().await;
     let mut data = vec![b'a'; 100_000];
     for last in [b'a', b'b'] {
         *data.last_mut().unwrap() = last;
@@ -158,7 +163,7 @@ async fn a_long_write_that_differs_at_its_end_is_a_new_request() {
             stability: Stability::Unstable,
             data: data.clone().into(),
         };
-        let reply = line.exchange(&call::<Write>(7, &root(), &args)).await;
+        let reply = stream.exchange(&call::<Write>(7, &root(), &args)).await;
         assert!(results::<Write>(reply).is_ok());
     }
     let read = nfs.read(&file, 99_999, 1).await.unwrap();
@@ -167,91 +172,91 @@ async fn a_long_write_that_differs_at_its_end_is_a_new_request() {
 
 #[tokio::test]
 async fn a_request_in_progress_is_not_started_twice_and_answers_on_the_newer_connection_too() {
-    let watched = Watched::new();
-    let server = Running::start(watched.clone(), Limits::default()).await;
+    let filesystem = InstrumentedFs::new();
+    let server = TestServer::start(filesystem.clone(), Limits::default()).await;
     let (nfs, dir) = (server.nfs().await, server.root().await);
     file(&nfs, &dir, "victim", 1).await;
     let request = call::<Remove>(7, &root(), &at(&dir, "victim"));
-    watched.hold("remove");
-    let mut old = server.line().await;
+    filesystem.hold("remove");
+    let mut old = server.stream().await;
     old.send_record(&request).await;
-    until("REMOVE was begun", || watched.begun("remove") == 1).await;
+    until("REMOVE was begun", || filesystem.started("remove") == 1).await;
     old.send_record(&request).await;
-    let mut new = server.line().await;
+    let mut new = server.stream().await;
     new.send_record(&request).await;
     // Enough time for a second start, if there were one.
     sleep(Duration::from_millis(100)).await;
-    watched.release("remove");
+    filesystem.release("remove");
     let reply = new.receive().await.expect("no reply on the new connection");
     assert!(results::<Remove>(reply.clone()).is_ok());
     assert_eq!(old.receive().await.unwrap(), reply);
-    assert_eq!(watched.begun("remove"), 1);
+    assert_eq!(filesystem.started("remove"), 1);
     let more = timeout(Duration::from_millis(50), old.stream.readable()).await;
     assert!(more.is_err(), "the old connection got the reply twice");
 }
 
 #[tokio::test]
 async fn the_reply_reaches_the_newest_connection_however_many_were_lost_before() {
-    let watched = Watched::new();
-    let server = Running::start(watched.clone(), Limits::default()).await;
+    let filesystem = InstrumentedFs::new();
+    let server = TestServer::start(filesystem.clone(), Limits::default()).await;
     let dir = server.root().await;
     let new = NewAttributes::default();
     let request = call::<MkDir>(7, &root(), &MkDirArgs { at: at(&dir, "d"), new });
-    watched.hold("make_dir");
+    filesystem.hold("make_dir");
     for _ in 0..20 {
-        let mut line = server.line().await;
-        line.send_record(&request).await;
-        line.answers_null().await;
+        let mut stream = server.stream().await;
+        stream.send_record(&request).await;
+        stream.assert_answers_null().await;
     }
-    let mut last = server.line().await;
+    let mut last = server.stream().await;
     last.send_record(&request).await;
-    last.answers_null().await;
-    watched.release("make_dir");
+    last.assert_answers_null().await;
+    filesystem.release("make_dir");
     let reply = last.receive().await.expect("closed");
     assert!(results::<MkDir>(reply).is_ok());
-    assert_eq!(watched.begun("make_dir"), 1);
+    assert_eq!(filesystem.started("make_dir"), 1);
 }
 
 #[tokio::test]
 async fn a_client_that_reconnects_while_its_request_is_held_gets_the_reply() {
-    let watched = Watched::new();
-    let server = Running::start(watched.clone(), Limits::default()).await;
+    let filesystem = InstrumentedFs::new();
+    let server = TestServer::start(filesystem.clone(), Limits::default()).await;
     let dir = server.root().await;
     let new = NewAttributes::default();
     let request = call::<MkDir>(7, &root(), &MkDirArgs { at: at(&dir, "d"), new });
-    watched.hold("make_dir");
-    let mut first = server.line().await;
+    filesystem.hold("make_dir");
+    let mut first = server.stream().await;
     first.send_record(&request).await;
-    until("MKDIR was begun", || watched.begun("make_dir") == 1).await;
+    until("MKDIR was begun", || filesystem.started("make_dir") == 1).await;
     drop(first);
-    let mut second = server.line().await;
+    let mut second = server.stream().await;
     second.send_record(&request).await;
-    second.answers_null().await;
-    watched.release("make_dir");
+    second.assert_answers_null().await;
+    filesystem.release("make_dir");
     assert!(results::<MkDir>(second.receive().await.unwrap()).is_ok());
-    assert_eq!(watched.begun("make_dir"), 1);
+    assert_eq!(filesystem.started("make_dir"), 1);
 }
 
 #[tokio::test]
 async fn the_cache_forgets_the_oldest_and_stays_small() {
     let limits = Limits { duplicates_per_peer_max: 10, ..Limits::default() };
-    let watched = Watched::new();
-    let server = Running::start(watched.clone(), limits).await;
+    let filesystem = InstrumentedFs::new();
+    let server = TestServer::start(filesystem.clone(), limits).await;
     let dir = server.root().await;
-    let mut line = server.line().await;
+    let mut stream = server.stream().await;
     let new = NewAttributes::default();
     let request =
         |n: u32| call::<MkDir>(n, &root(), &MkDirArgs { at: at(&dir, &format!("d{n}")), new });
     for n in 0..200 {
-        assert!(results::<MkDir>(line.exchange(&request(n)).await).is_ok());
+        assert!(results::<MkDir>(stream.exchange(&request(n)).await).is_ok());
     }
-    assert_eq!(watched.begun("make_dir"), 200);
+    assert_eq!(filesystem.started("make_dir"), 200);
     for n in 190..200 {
-        assert!(results::<MkDir>(line.exchange(&request(n)).await).is_ok(), "{n} is forgotten");
+        assert!(results::<MkDir>(stream.exchange(&request(n)).await).is_ok(), "{n} is forgotten");
     }
-    assert_eq!(watched.begun("make_dir"), 200);
+    assert_eq!(filesystem.started("make_dir"), 200);
     for n in 0..190 {
-        let again = results::<MkDir>(line.exchange(&request(n)).await);
+        let again = results::<MkDir>(stream.exchange(&request(n)).await);
         assert_eq!(again.unwrap_err().0, Status::Exist, "{n} is remembered");
     }
 }
@@ -259,22 +264,22 @@ async fn the_cache_forgets_the_oldest_and_stays_small() {
 #[tokio::test]
 async fn the_cache_is_bounded_in_bytes() {
     let limits = Limits { duplicates_bytes_max: 8192, ..Limits::default() };
-    let watched = Watched::new();
-    let server = Running::start(watched.clone(), limits).await;
+    let filesystem = InstrumentedFs::new();
+    let server = TestServer::start(filesystem.clone(), limits).await;
     let dir = server.root().await;
-    let mut line = server.line().await;
+    let mut stream = server.stream().await;
     let new = NewAttributes::default();
     let mut bytes = 0;
     for n in 0..100 {
         let args = MkDirArgs { at: at(&dir, &format!("d{n}")), new };
-        bytes += line.exchange(&call::<MkDir>(n, &root(), &args)).await.len();
+        bytes += stream.exchange(&call::<MkDir>(n, &root(), &args)).await.len();
     }
     let kept = 8192 * 100 / bytes as u32;
     for n in (0..100).rev() {
         let args = MkDirArgs { at: at(&dir, &format!("d{n}")), new };
-        let before = watched.begun("make_dir");
-        line.exchange(&call::<MkDir>(n, &root(), &args)).await;
-        let again = watched.begun("make_dir") > before;
+        let before = filesystem.started("make_dir");
+        stream.exchange(&call::<MkDir>(n, &root(), &args)).await;
+        let again = filesystem.started("make_dir") > before;
         if n + 1 > 100 - kept {
             assert!(!again, "{n} is forgotten, of {kept} that fit");
         }
@@ -287,22 +292,22 @@ async fn the_cache_is_bounded_in_bytes() {
 #[tokio::test]
 async fn writes_do_not_push_other_replies_out() {
     let limits = Limits { duplicates_max: 100, ..Limits::default() };
-    let server = Running::start(support::memory(), limits).await;
+    let server = TestServer::start(support::memory(), limits).await;
     let (nfs, dir) = (server.nfs().await, server.root().await);
     let target = file(&nfs, &dir, "f", 1).await;
     file(&nfs, &dir, "victim", 1).await;
-    let mut line = server.line().await;
+    let mut stream = server.stream().await;
     let remove = call::<Remove>(7, &root(), &at(&dir, "victim"));
-    let first = line.exchange(&remove).await;
+    let first = stream.exchange(&remove).await;
     for n in 0..500 {
         let data = Bytes::from_static(b"data");
         nfs.write(&target, n, data, Stability::Unstable).await.unwrap();
     }
-    assert_eq!(line.exchange(&remove).await, first);
+    assert_eq!(stream.exchange(&remove).await, first);
 }
 
 /// Sends requests as datagrams from this address, without waiting for their replies.
-async fn flood(server: &Running, from: &str, dir: &Handle, count: u32) {
+async fn flood(server: &TestServer, from: &str, dir: &Handle, count: u32) {
     let socket = UdpSocket::bind((from, 0)).await.unwrap();
     for n in 0..count {
         let remove = call::<Remove>(n, &root(), &at(dir, "nothing"));
@@ -321,17 +326,17 @@ async fn nobody_makes_the_cache_forget_what_another_asked() {
     let networks = ["127.0.0.1/32", "127.0.0.3/32"].map(|network| network.parse().unwrap());
     let rules = Rules { clients: networks.to_vec(), ..support::open_rules() };
     let exports = vec![support::export(support::PATH, support::memory(), rules)];
-    let server = Running::try_start(support::config(limits), exports).await.unwrap();
+    let server = TestServer::try_start(support::config(limits), exports).await.unwrap();
     let (nfs, dir) = (server.nfs().await, server.root().await);
     file(&nfs, &dir, "victim", 1).await;
-    let mut line = server.line().await;
+    let mut stream = server.stream().await;
     let remove = call::<Remove>(7, &root(), &at(&dir, "victim"));
-    let first = line.exchange(&remove).await;
+    let first = stream.exchange(&remove).await;
     assert_eq!(status(&first), 0);
     // A stranger, and a client that is admitted.
     for from in ["127.0.0.2", "127.0.0.3"] {
         flood(&server, from, &dir, 3000).await;
-        assert_eq!(line.exchange(&remove).await, first, "{from} made it forget");
+        assert_eq!(stream.exchange(&remove).await, first, "{from} made it forget");
     }
     // There is room for others, too.
     let create = call::<MkDir>(
@@ -339,5 +344,5 @@ async fn nobody_makes_the_cache_forget_what_another_asked() {
         &root(),
         &MkDirArgs { at: at(&dir, "new"), new: NewAttributes::default() },
     );
-    assert_eq!(status(&line.exchange(&create).await), 0);
+    assert_eq!(status(&stream.exchange(&create).await), 0);
 }

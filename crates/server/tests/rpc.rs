@@ -1,11 +1,11 @@
 //! The envelope of calls, RFC 5531: what is answered to a call that cannot be carried out.
-#![allow(clippy::unwrap_used, reason = "a test fails so")]
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
 
 use bytes::Bytes;
-use support::line::user;
-use support::{Line, Running, call, reply, results};
+use support::user;
+use support::{RecordStream, TestServer, call, reply, results};
 use wire::nfs3::{self, GetAttr, GetAttrArgs, Read, ReadArgs, SetAttr, SetAttrArgs};
 use wire::rpc::{Accepted, AuthStatus, Credential, Denial, Procedure, Reply};
 use wire::{Encode, Writer, mount};
@@ -28,11 +28,11 @@ fn plain(numbers: (u32, u32, u32), args: &[u8]) -> Bytes {
 
 /// What the server answers to `record`, on a connection that works afterwards.
 async fn answer(record: &[u8]) -> Reply {
-    let server = Running::in_memory().await;
-    let mut line = server.line().await;
-    let answer = reply(line.exchange(record).await);
+    let server = TestServer::in_memory().await;
+    let mut stream = server.stream().await;
+    let answer = reply(stream.exchange(record).await);
     assert_eq!(answer.xid, 77);
-    line.answers_null().await;
+    stream.assert_answers_null().await;
     answer
 }
 
@@ -75,13 +75,13 @@ async fn bytes_after_the_arguments_are_garbage() {
     let answer = answer(&plain((nfs3::PROGRAM, 3, 0), &[0; 4])).await;
     assert_eq!(answer.verdict, Ok(Accepted::GarbageArgs));
 
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let object = server.root().await;
-    let mut line = server.line().await;
+    let mut stream = server.stream().await;
     let good = call::<GetAttr>(77, &Credential::None, &GetAttrArgs { object });
     let longer = [&good[..], &[0; 4]].concat();
-    assert_eq!(reply(line.exchange(&longer).await).verdict, Ok(Accepted::GarbageArgs));
-    assert!(results::<GetAttr>(line.exchange(&good).await).is_ok());
+    assert_eq!(reply(stream.exchange(&longer).await).verdict, Ok(Accepted::GarbageArgs));
+    assert!(results::<GetAttr>(stream.exchange(&good).await).is_ok());
 }
 
 #[tokio::test]
@@ -116,10 +116,10 @@ async fn seventeen_groups_are_a_bad_credential() {
 #[tokio::test]
 async fn sixteen_groups_are_taken() {
     let groups: Vec<u32> = (5000..5016).collect();
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let object = server.root().await;
     let record = call::<GetAttr>(1, &user(4_000_000_000, 1, &groups), &GetAttrArgs { object });
-    assert!(results::<GetAttr>(server.line().await.exchange(&record).await).is_ok());
+    assert!(results::<GetAttr>(server.stream().await.exchange(&record).await).is_ok());
 }
 
 #[tokio::test]
@@ -138,48 +138,48 @@ async fn another_version_of_rpc_is_a_mismatch() {
 
 #[tokio::test]
 async fn what_is_no_call_gets_no_answer_and_does_no_harm() {
-    let server = Running::in_memory().await;
-    let mut line = server.line().await;
+    let server = TestServer::in_memory().await;
+    let mut stream = server.stream().await;
     let mut reply_to_nobody = Writer::new();
     wire::rpc::write_accepted(&mut reply_to_nobody, 9, Accepted::Success);
-    line.send_record(&reply_to_nobody.finish().to_bytes()).await;
-    line.send_record(&[]).await;
-    line.send_record(&[1, 2, 3]).await;
-    line.send_record(&[0; 7]).await;
-    line.send_record(&[0xff; 400]).await;
-    line.answers_null().await;
+    stream.send_record(&reply_to_nobody.finish().to_bytes()).await;
+    stream.send_record(&[]).await;
+    stream.send_record(&[1, 2, 3]).await;
+    stream.send_record(&[0; 7]).await;
+    stream.send_record(&[0xff; 400]).await;
+    stream.assert_answers_null().await;
 }
 
 #[tokio::test]
 async fn an_envelope_that_ends_early_is_answered_or_ignored_but_never_fatal() {
-    let server = Running::in_memory().await;
-    let mut line = server.line().await;
+    let server = TestServer::in_memory().await;
+    let mut stream = server.stream().await;
     let whole = call::<nfs3::Null>(77, &user(1, 2, &[3, 4]), &());
     for length in (0..whole.len()).step_by(4) {
-        line.send_record(&whole[..length]).await;
+        stream.send_record(&whole[..length]).await;
         if length >= 8 {
-            let answer = reply(line.receive().await.unwrap());
+            let answer = reply(stream.receive().await.unwrap());
             assert_ne!(answer.verdict, Ok(Accepted::Success), "{length}");
         }
     }
-    line.answers_null().await;
+    stream.assert_answers_null().await;
 }
 
 #[tokio::test]
 async fn a_call_without_credential_is_done_as_nobody() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let nfs = server.nfs().await;
     let root = server.root().await;
     let new = nfs3::NewAttributes { mode: Some(0o600), ..Default::default() };
     let secret = nfs.create(&root, b"secret", new).await.unwrap();
 
-    let mut line: Line = server.line().await;
+    let mut stream: RecordStream = server.stream().await;
     let args = ReadArgs { file: secret.clone(), offset: 0, count: 1 };
-    let as_nobody = line.exchange(&call::<Read>(1, &Credential::None, &args)).await;
+    let as_nobody = stream.exchange(&call::<Read>(1, &Credential::None, &args)).await;
     assert_eq!(results::<Read>(as_nobody).unwrap_err().0, nfs3::Status::Acces);
-    let as_owner = line.exchange(&call::<Read>(2, &user(0, 0, &[]), &args)).await;
+    let as_owner = stream.exchange(&call::<Read>(2, &user(0, 0, &[]), &args)).await;
     assert!(results::<Read>(as_owner).is_ok());
     let args = SetAttrArgs { object: secret, new, guard: None };
-    let as_nobody = line.exchange(&call::<SetAttr>(3, &Credential::None, &args)).await;
+    let as_nobody = stream.exchange(&call::<SetAttr>(3, &Credential::None, &args)).await;
     assert_eq!(results::<SetAttr>(as_nobody).unwrap_err().0, nfs3::Status::Perm);
 }

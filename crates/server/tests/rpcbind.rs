@@ -1,27 +1,34 @@
-//! How clients find the server: its own rpcbind, asked by us and by Debian's tools, and Debian's
-//! rpcbind, told by us.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+//! How clients find the server: its own rpcbind, queried by this test and by Debian's tools, and
+//! Debian's rpcbind, with which it registers.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
 use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use client::rpcbind::{Over, Rpcbind};
+use client::rpcbind::{RpcTransport, Rpcbind};
 use client::{CallError, Connection, Datagram, Options, Refusal};
 use lockkeeper_server::{Config, Limits, RpcbindMode, RpcbindState};
-use support::network::Network;
-use support::{PATH, Running, config, export, memory, open_rules};
+use support::{PATH, TestServer, config, export, memory, open_rules};
+use testbed::debian::Machine;
+use testbed::namespace::Namespace;
+use testbed::process::Process;
+use testbed::wait::until_blocking;
 use tokio::sync::oneshot;
-use wire::rpc::Accepted;
+use wire::rpc::{Accepted, ProcedureId};
 use wire::rpcbind::{Binding, Mapping, Netid, universal, v2, v3, v4};
 
 const NFS: u32 = wire::nfs3::PROGRAM;
 const MOUNT: u32 = wire::mount::PROGRAM;
-/// A program that nobody serves.
+/// A program that is not served.
 const OTHER: u32 = 0x2000_0001;
 
 fn exports() -> Vec<vfs::Export> {
@@ -29,7 +36,7 @@ fn exports() -> Vec<vfs::Export> {
 }
 
 /// A server with an rpcbind of its own on a free port, and where that is.
-async fn embedded() -> (Running, SocketAddr) {
+async fn embedded() -> (TestServer, SocketAddr) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let config = Config {
         listen: "[::]:0".parse().unwrap(),
@@ -37,7 +44,7 @@ async fn embedded() -> (Running, SocketAddr) {
         rpcbind_port: port,
         ..config(Limits::default())
     };
-    let server = Running::try_start(config, exports()).await.unwrap();
+    let server = TestServer::try_start(config, exports()).await.unwrap();
     assert_eq!(server.rpcbind, RpcbindState::Embedded { port });
     (server, SocketAddr::new("127.0.0.1".parse().unwrap(), port))
 }
@@ -47,7 +54,7 @@ fn administrator() -> Options {
     Options { reserved_port: true, ..Options::default() }
 }
 
-async fn ask(at: SocketAddr, over: Over) -> Rpcbind {
+async fn ask(at: SocketAddr, over: RpcTransport) -> Rpcbind {
     Rpcbind::connect(at, over, &Options::default()).await.unwrap()
 }
 
@@ -69,7 +76,7 @@ fn binding(program: u32, netid: &str, address: &str) -> Binding {
 async fn every_version_knows_where_our_programs_are() {
     let (server, at) = embedded().await;
     let port = server.at.port();
-    for over in [Over::Tcp, Over::Udp] {
+    for over in [RpcTransport::Tcp, RpcTransport::Udp] {
         let mut rpcbind = ask(at, over).await;
         for (program, version) in [(NFS, 3), (MOUNT, 1), (MOUNT, 3)] {
             for netid in [Netid::Tcp, Netid::Udp] {
@@ -92,7 +99,7 @@ async fn every_version_knows_where_our_programs_are() {
 #[tokio::test]
 async fn a_version_that_is_not_served_is_found_anyway_except_when_asked_for_exactly() {
     let (server, at) = embedded().await;
-    let mut rpcbind = ask(at, Over::Tcp).await;
+    let mut rpcbind = ask(at, RpcTransport::Tcp).await;
     let port = rpcbind.get_port(NFS, 4, Netid::Tcp).await.unwrap();
     assert_eq!(port, server.at.port());
     let asked = Binding { version: 4, ..binding(NFS, "tcp", "") };
@@ -103,7 +110,7 @@ async fn a_version_that_is_not_served_is_found_anyway_except_when_asked_for_exac
 #[tokio::test]
 async fn lists_name_every_program_version_and_transport() {
     let (server, at) = embedded().await;
-    let mut rpcbind = ask(at, Over::Tcp).await;
+    let mut rpcbind = ask(at, RpcTransport::Tcp).await;
     let mappings = rpcbind.call::<v2::Dump>(&()).await.unwrap().0;
     for (program, version) in [(100_000, 2), (100_000, 4), (NFS, 3), (MOUNT, 1), (MOUNT, 3)] {
         let of = mappings.iter().filter(|m| (m.program, m.version) == (program, version)).count();
@@ -126,7 +133,7 @@ async fn lists_name_every_program_version_and_transport() {
 #[tokio::test]
 async fn programs_of_this_host_register_and_leave_and_ours_stay() {
     let (server, at) = embedded().await;
-    for over in [Over::Tcp, Over::Udp] {
+    for over in [RpcTransport::Tcp, RpcTransport::Udp] {
         let mut user = ask(at, over).await;
         let refused = user.call::<v2::Set>(&mapping(OTHER, 700)).await.unwrap();
         assert!(!refused, "not from a port that any user can send from");
@@ -166,16 +173,18 @@ async fn registrations_are_bounded() {
 #[tokio::test]
 async fn calls_to_third_parties_are_not_made() {
     let (_server, at) = embedded().await;
-    for over in [Over::Tcp, Over::Udp] {
+    for over in [RpcTransport::Tcp, RpcTransport::Udp] {
         for (version, procedure) in [(2, v2::CALLIT), (3, 5), (4, 5), (4, 10)] {
             let outcome = match over {
-                Over::Tcp => {
+                RpcTransport::Tcp => {
                     let connection = Connection::connect(at, &Options::default()).await.unwrap();
-                    connection.call_raw(100_000, version, procedure, &[0; 16]).await
+                    connection
+                        .call_raw(ProcedureId::new(100_000, version, procedure), &[0; 16])
+                        .await
                 }
-                Over::Udp => {
+                RpcTransport::Udp => {
                     let mut socket = Datagram::connect(at, &Options::default()).await.unwrap();
-                    socket.call_raw(100_000, version, procedure, &[0; 16]).await
+                    socket.call_raw(ProcedureId::new(100_000, version, procedure), &[0; 16]).await
                 }
             };
             let refusal = Refusal::NotRun(Accepted::ProcedureUnavailable);
@@ -187,18 +196,18 @@ async fn calls_to_third_parties_are_not_made() {
     }
 }
 
-/// A server in a network of its own, until this is dropped.
-struct Served {
+/// A server in a network, stopped when dropped.
+struct ServerThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Served {
-    fn start(network: &Network, config: Config) -> Result<(Self, RpcbindState), String> {
+impl ServerThread {
+    fn start(network: &Namespace, config: Config) -> Result<(Self, RpcbindState), String> {
         let (ready, started) = mpsc::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread =
-            network.spawn(async move || match Running::try_start(config, exports()).await {
+            network.spawn(async move || match TestServer::try_start(config, exports()).await {
                 Ok(server) => {
                     ready.send(Ok(server.rpcbind.clone())).unwrap();
                     let _ = stopped.await;
@@ -218,7 +227,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ServerThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -236,8 +245,8 @@ fn on_111(mode: RpcbindMode) -> Config {
     }
 }
 
-fn said(network: &Network, program: &str, args: &[&str]) -> String {
-    let output = network.run(program, args);
+fn output(network: &Namespace, program: &str, args: &[&str]) -> String {
+    let output = network.output(program, args).unwrap();
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
     assert!(output.status.success(), "{program} {args:?}: {text}");
@@ -246,15 +255,15 @@ fn said(network: &Network, program: &str, args: &[&str]) -> String {
 
 #[test]
 fn debian_s_rpcinfo_and_showmount_understand_our_rpcbind() {
-    let network = Network::new();
-    let (_served, state) = Served::start(&network, on_111(RpcbindMode::Auto)).unwrap();
+    let network = Namespace::new().unwrap();
+    let (_served, state) = ServerThread::start(&network, on_111(RpcbindMode::Auto)).unwrap();
     assert_eq!(state, RpcbindState::Embedded { port: 111 });
-    let list = said(&network, "rpcinfo", &["-p", "127.0.0.1"]);
+    let list = output(&network, "rpcinfo", &["-p", "127.0.0.1"]);
     for line in ["100000    2   tcp    111", "100003    3   tcp   2049", "100005    3   udp   2049"]
     {
         assert!(list.contains(line), "{line} is not in\n{list}");
     }
-    let list = said(&network, "rpcinfo", &["-s", "127.0.0.1"]);
+    let list = output(&network, "rpcinfo", &["-s", "127.0.0.1"]);
     let nfs = list.lines().find(|line| line.contains("100003")).unwrap();
     for netid in ["tcp", "udp", "tcp6", "udp6"] {
         assert!(nfs.contains(netid), "{nfs}");
@@ -262,23 +271,23 @@ fn debian_s_rpcinfo_and_showmount_understand_our_rpcbind() {
     for transport in ["tcp", "udp"] {
         for (program, version) in [("100003", "3"), ("100005", "1"), ("100005", "3")] {
             let args = ["-T", transport, "127.0.0.1", program, version];
-            assert!(said(&network, "rpcinfo", &args).contains("ready and waiting"));
+            assert!(output(&network, "rpcinfo", &args).contains("ready and waiting"));
         }
     }
-    let list = said(&network, "rpcinfo", &["-T", "tcp6", "::1", "100003", "3"]);
+    let list = output(&network, "rpcinfo", &["-T", "tcp6", "::1", "100003", "3"]);
     assert!(list.contains("ready and waiting"), "{list}");
-    assert!(said(&network, "showmount", &["-e", "127.0.0.1"]).contains(PATH));
-    assert!(said(&network, "showmount", &["-a", "127.0.0.1"]).contains("All mount points"));
+    assert!(output(&network, "showmount", &["-e", "127.0.0.1"]).contains(PATH));
+    assert!(output(&network, "showmount", &["-a", "127.0.0.1"]).contains("All mount points"));
 }
 
 #[test]
 fn strangers_cannot_register_and_get_no_list_over_udp() {
-    let (here, there) = Network::pair();
-    let (_served, _) = Served::start(&here, on_111(RpcbindMode::Embedded)).unwrap();
+    let (here, there) = Namespace::pair().unwrap();
+    let (_served, _) = ServerThread::start(&here, on_111(RpcbindMode::Embedded)).unwrap();
     there.block_on(async || {
         for at in ["10.99.0.1:111", "[fd99::1]:111"] {
             let at: SocketAddr = at.parse().unwrap();
-            for over in [Over::Tcp, Over::Udp] {
+            for over in [RpcTransport::Tcp, RpcTransport::Udp] {
                 let options = administrator();
                 let mut rpcbind = Rpcbind::connect(at, over, &options).await.unwrap();
                 assert!(!rpcbind.call::<v2::Set>(&mapping(OTHER, 700)).await.unwrap());
@@ -291,7 +300,7 @@ fn strangers_cannot_register_and_get_no_list_over_udp() {
                 assert_eq!(near.port(), 2049);
                 let list = rpcbind.call::<v2::Dump>(&()).await;
                 let list4 = rpcbind.call::<v4::Dump>(&()).await;
-                if over == Over::Tcp {
+                if over == RpcTransport::Tcp {
                     assert!(list.is_ok() && list4.is_ok());
                 } else {
                     assert!(matches!(list, Err(CallError::Refused(_))), "{list:?}");
@@ -301,66 +310,33 @@ fn strangers_cannot_register_and_get_no_list_over_udp() {
         }
     });
     here.block_on(async || {
-        let mut rpcbind = ask("127.0.0.1:111".parse().unwrap(), Over::Udp).await;
+        let mut rpcbind = ask("127.0.0.1:111".parse().unwrap(), RpcTransport::Udp).await;
         assert!(rpcbind.call::<v2::Dump>(&()).await.is_ok());
     });
 }
 
-/// Debian's rpcbind with a /run of its own.
-struct System {
-    child: Child,
-}
-
-impl System {
-    fn start(network: &Network) -> Self {
-        let script = "mount -t tmpfs tmpfs /run && mkdir /run/rpcbind && exec rpcbind -f";
-        let child = network
-            .command("sh")
-            .args(["-c", script])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let system = Self { child };
-        eventually("rpcbind answers", || {
-            network.run("rpcinfo", &["-p", "127.0.0.1"]).status.success()
-        });
-        system
-    }
-}
-
-impl Drop for System {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let give_up = Instant::now() + support::PATIENCE;
-    while !so() {
-        assert!(Instant::now() < give_up, "in vain waited until {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+/// Debian's rpcbind.
+fn system_rpcbind(network: &Namespace) -> Process {
+    Machine::boot(network).unwrap().rpcbind().unwrap()
 }
 
 /// How many lines of `rpcinfo` are about NFS.
-fn registered(network: &Network) -> usize {
-    let list = network.run("rpcinfo", &["127.0.0.1"]);
+fn registered(network: &Namespace) -> usize {
+    let list = network.output("rpcinfo", &["127.0.0.1"]).unwrap();
     String::from_utf8_lossy(&list.stdout).lines().filter(|line| line.contains("100003")).count()
 }
 
 #[test]
 fn debian_s_rpcbind_knows_us_from_start_to_stop_and_again_after_it_restarted() {
-    let network = Network::new();
-    let system = System::start(&network);
-    let (served, state) = Served::start(&network, on_111(RpcbindMode::Auto)).unwrap();
+    let network = Namespace::new().unwrap();
+    let system = system_rpcbind(&network);
+    let (served, state) = ServerThread::start(&network, on_111(RpcbindMode::Auto)).unwrap();
     assert_eq!(state, RpcbindState::System { port: 111 });
     assert_eq!(registered(&network), 4);
-    assert!(said(&network, "showmount", &["-e", "127.0.0.1"]).contains(PATH));
+    assert!(output(&network, "showmount", &["-e", "127.0.0.1"]).contains(PATH));
     drop(system);
-    let system = System::start(&network);
-    eventually("the server registered again", || registered(&network) == 4);
+    let system = system_rpcbind(&network);
+    until_blocking("the server registered again", || registered(&network) == 4);
     drop(served);
     assert_eq!(registered(&network), 0);
     drop(system);
@@ -368,23 +344,24 @@ fn debian_s_rpcbind_knows_us_from_start_to_stop_and_again_after_it_restarted() {
 
 #[test]
 fn what_a_dead_server_left_behind_is_replaced_and_a_living_one_is_respected() {
-    let network = Network::new();
-    let _system = System::start(&network);
-    // Nobody listens on this port.
+    let network = Namespace::new().unwrap();
+    let _system = system_rpcbind(&network);
+    // Registers a port without a listener.
     network.block_on(async || {
         let options = administrator();
         let at = "127.0.0.1:111".parse().unwrap();
-        let mut rpcbind = Rpcbind::connect(at, Over::Tcp, &options).await.unwrap();
+        let mut rpcbind = Rpcbind::connect(at, RpcTransport::Tcp, &options).await.unwrap();
         let dead = Mapping { version: 3, ..mapping(NFS, 999) };
         assert!(rpcbind.call::<v2::Set>(&dead).await.unwrap());
     });
-    let (_first, _) = Served::start(&network, on_111(RpcbindMode::System)).unwrap();
-    let list = said(&network, "rpcinfo", &["-p", "127.0.0.1"]);
+    let (_first, _) = ServerThread::start(&network, on_111(RpcbindMode::System)).unwrap();
+    let list = output(&network, "rpcinfo", &["-p", "127.0.0.1"]);
     assert!(!list.contains(" 999 ") && list.contains("100003    3   tcp   2049"), "{list}");
 
     for mode in [RpcbindMode::System, RpcbindMode::Auto] {
         let second = Config { listen: "[::]:2050".parse().unwrap(), ..on_111(mode) };
-        let error = Served::start(&network, second).err().expect("two servers of one program");
+        let error =
+            ServerThread::start(&network, second).err().expect("two servers of one program");
         for part in ["an NFS server", "100003", "2049", "systemctl disable --now nfs-server"] {
             assert!(error.contains(part), "{part} is not in: {error}");
         }
@@ -394,21 +371,21 @@ fn what_a_dead_server_left_behind_is_replaced_and_a_living_one_is_respected() {
 
 #[test]
 fn a_host_without_rpcbind_is_named_with_a_way_out() {
-    let network = Network::new();
-    let error = Served::start(&network, on_111(RpcbindMode::System)).err().unwrap();
+    let network = Namespace::new().unwrap();
+    let error = ServerThread::start(&network, on_111(RpcbindMode::System)).err().unwrap();
     assert!(error.contains("--rpcbind embedded"), "{error}");
 }
 
 #[test]
 fn a_server_of_one_family_stays_registered_without_registering_again_and_again() {
-    let network = Network::new();
-    let _system = System::start(&network);
+    let network = Namespace::new().unwrap();
+    let _system = system_rpcbind(&network);
     let config = Config {
         listen: "[::1]:2049".parse().unwrap(),
         rpcbind_check_every: Duration::from_millis(100),
         ..on_111(RpcbindMode::System)
     };
-    let (_served, _) = Served::start(&network, config).unwrap();
+    let (_served, _) = ServerThread::start(&network, config).unwrap();
     assert_eq!(registered(&network), 2);
     // A look takes one connection, registering again takes another.
     let before = connections_made(&network);
@@ -417,9 +394,9 @@ fn a_server_of_one_family_stays_registered_without_registering_again_and_again()
     assert!((5..=22).contains(&made), "{made}");
 }
 
-/// How often anybody in this network has connected to somebody.
-fn connections_made(network: &Network) -> u32 {
-    let text = said(network, "cat", &["/proc/net/snmp"]);
+/// The number of active opens in this network (RFC 1213, tcpActiveOpens).
+fn connections_made(network: &Namespace) -> u32 {
+    let text = output(network, "cat", &["/proc/net/snmp"]);
     let line = text.lines().rfind(|line| line.starts_with("Tcp:")).unwrap();
     line.split_whitespace().nth(5).unwrap().parse().unwrap()
 }

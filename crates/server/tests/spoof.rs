@@ -1,7 +1,11 @@
-//! Nobody speaks for another (R6.3): what comes from another address, or from a port that any user
-//! can have, changes nothing; and nobody makes us call a third. In networks of the test, which need
-//! root.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+//! Spoofed requests (B7.7): a request from another address or from an unprivileged port changes
+//! nothing, and none makes the server call a third host. Runs in network namespaces; needs root.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -12,34 +16,34 @@ use std::time::Duration;
 
 use client::{CallError, Connection, Datagram, Locker, Options};
 use keeper::config::Verify;
-use support::house::{Ending, House, MOMENT, ip, server};
-use support::scene::{CLIENT, FOURTH, OTHER, THIRD, connect, locker, networks, options};
-use support::scripted::{Answer, Heard, Host, Rpcbind, script};
-use support::speaker::Speaker;
-use support::{PATIENCE, range};
+use support::clients::{CLIENT, FOURTH, OTHER, THIRD, connect, locker, networks, options};
+use support::range;
+use support::restartable::{Ending, MOMENT, RestartableServer, ip, server_address};
+use testbed::peer::{Answer, Host, ReceivedCall, RpcbindKind, UdpCaller, script};
+use testbed::wait::{self, until};
 use tokio::time::{sleep, timeout};
+use wire::Decode;
 use wire::nfs3::Handle;
 use wire::nlm::{self, FreeAllArgs, LockArgs, Status, StatusReply, TestArgs, v4};
 use wire::nsm::{self, MonArgs, MonId, MyId, NotifyArgs};
-use wire::{Decode, Encode};
 
-/// Who holds locks; who pretends to be it; who has no part in it; who wants the same locks.
+/// The holder of the locks, an impostor, a host without a part in it, and a competitor.
 const VICTIM: &str = CLIENT;
 const FORGER: &str = OTHER;
 const STRANGER: &str = THIRD;
 const RIVAL: &str = FOURTH;
 
-/// A host that has all services, with which a lock service could be made to speak.
+/// A host with every service that a lock server could be made to call.
 async fn host(at: &str) -> Host {
-    let mut host = Host::at(ip(at), 111, Rpcbind::Usual).await;
-    let void = || script(|_| Answer::Results(().to_bytes()));
+    let mut host = Host::bind(ip(at), 111, RpcbindKind::Full).await;
+    let void = || script(|_| Answer::results(&()));
     let locks = || {
-        script(|heard: &Heard| match heard.procedure {
+        script(|call: &ReceivedCall| match call.procedure {
             5 => {
-                let args = TestArgs::from_bytes(heard.args.clone()).unwrap();
-                Answer::with(&StatusReply { cookie: args.cookie, status: Status::Granted })
+                let args = TestArgs::from_bytes(call.args.clone()).unwrap();
+                Answer::results(&StatusReply { cookie: args.cookie, status: Status::Granted })
             }
-            _ => Answer::Results(().to_bytes()),
+            _ => Answer::results(&()),
         })
     };
     host.tcp(nlm::PROGRAM, 4, locks()).await;
@@ -54,7 +58,7 @@ async fn is_kept(rival: &Locker, file: &Handle) {
     assert_eq!(rival.lock(file, range(0, 1)).await.unwrap(), Status::Denied);
 }
 
-/// What somebody says who wants the victim to have rebooted; nothing of it is answered.
+/// Claims that the victim has rebooted; no claim gets a reply.
 async fn pretend_a_reboot(connection: &Connection, name: &'static str) {
     let connection = connection.with_timeout(MOMENT);
     let notice = NotifyArgs { mon_name: name.into(), state: 99 };
@@ -73,9 +77,9 @@ fn registration(of: &'static str, watched: &'static str) -> MonArgs {
 #[test]
 fn another_address_changes_nothing_and_nobody_makes_us_call_a_third() {
     let (ours, theirs) = networks();
-    let mut house = House::with(ours, true);
+    let mut server = RestartableServer::with(ours, true);
     theirs.block_on(async move || {
-        let file = house.root();
+        let file = server.root();
         let stranger = host(STRANGER).await;
         let (at_victim, at_forger) = (host(VICTIM).await, host(FORGER).await);
         let victim = locker(VICTIM, "victim", 5).await;
@@ -90,43 +94,46 @@ fn another_address_changes_nothing_and_nobody_makes_us_call_a_third() {
         is_kept(&rival, &file).await;
         assert_eq!(forger.lock(&file, range(0, 9)).await.unwrap(), Status::Denied);
 
-        // A place in line is its own, too.
+        // A waiter is protected as well.
         assert_eq!(rival.lock(&file, range(100, 9)).await.unwrap(), Status::Granted);
         assert_eq!(victim.wait(&file, range(100, 9)).await.unwrap(), Status::Blocked);
         assert_eq!(forger.cancel(&file, range(100, 9)).await.unwrap(), Status::Granted);
         assert_eq!(forger.unlock(&file, range(100, 9)).await.unwrap(), Status::Granted);
         assert_eq!(rival.unlock(&file, range(100, 9)).await.unwrap(), Status::Granted);
-        let is_grant = |heard: &Heard| heard.procedure == 5;
-        support::until("it was told", || at_victim.calls().iter().any(is_grant)).await;
+        let is_grant = |call: &ReceivedCall| call.procedure == 5;
+        until("it was told", || at_victim.calls().iter().any(is_grant)).await;
         assert_eq!(rival.lock(&file, range(100, 9)).await.unwrap(), Status::Denied);
 
-        // Nothing is left of the victim that could answer: still nobody speaks for it.
+        // The same when nothing of the victim is left to answer a probe.
         drop((victim, at_victim));
         sleep(MOMENT).await;
         pretend_a_reboot(&forger.connection, "victim").await;
         is_kept(&rival, &file).await;
 
-        // Whom we are to call is who asks, whatever it calls itself.
+        // A registration makes the server call its sender, whatever name it gives.
         let aimed = forger.connection.call::<nsm::Mon>(&registration(STRANGER, "victim")).await;
         assert_eq!(aimed.unwrap().outcome, nsm::Outcome::Success);
-        // Not at a program that no registrant has, and not at the word of a datagram.
+        // Refused: a program that no registrant has, and a registration by datagram.
         let mut odd = registration("forger", "victim");
         odd.mon_id.my_id.program = wire::nfs3::PROGRAM;
         let refused = forger.connection.call::<nsm::Mon>(&odd).await;
         assert_eq!(refused.unwrap().outcome, nsm::Outcome::Failure);
-        let mut datagrams = Datagram::connect(server(), &options(FORGER, true)).await.unwrap();
+        let mut datagrams =
+            Datagram::connect(server_address(), &options(FORGER, true)).await.unwrap();
         let refused = datagrams.call::<nsm::Mon>(&registration("forger", "victim")).await;
         assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
         let aimed = Locker::new(connect(FORGER).await, STRANGER, 1);
         assert_eq!(aimed.lock(&file, range(200, 1)).await.unwrap(), Status::Granted);
         assert_eq!(aimed.wait(&file, range(0, 1)).await.unwrap(), Status::Blocked);
 
-        // We restart: only the victim gets its lock back.
-        house.restart(Ending::Crash);
+        // After a restart only the victim can reclaim its lock.
+        server.restart(Ending::Crash);
         let forger = Locker::new(connect(FORGER).await, "victim", 5);
         assert_ne!(forger.reclaim(&file, range(0, 9)).await.unwrap(), Status::Granted);
-        let restart = |heard: &Heard| heard.program == 200_048 && heard.from.ip() == server().ip();
-        support::until("who registered was told", || at_forger.calls().iter().any(restart)).await;
+        let restart = |call: &ReceivedCall| {
+            call.program == 200_048 && call.from.ip() == server_address().ip()
+        };
+        until("who registered was told", || at_forger.calls().iter().any(restart)).await;
         let victim = locker(VICTIM, "victim", 5).await;
         assert_eq!(victim.reclaim(&file, range(0, 9)).await.unwrap(), Status::Granted);
         assert!(stranger.calls().is_empty(), "{:?}", stranger.calls());
@@ -134,28 +141,28 @@ fn another_address_changes_nothing_and_nobody_makes_us_call_a_third() {
     });
 }
 
-/// A grant that the victim has heard of and not answered.
-async fn unanswered_grant(file: &Handle) -> (Host, Speaker, Locker, nlm::Cookie) {
+/// A grant that the victim received and did not answer.
+async fn unanswered_grant(file: &Handle) -> (Host, UdpCaller, Locker, nlm::Cookie) {
     let victim = host(VICTIM).await;
-    let speaker = Speaker::new(ip(VICTIM), 1011, server()).await;
+    let caller = UdpCaller::bind(ip(VICTIM), 1011, server_address()).await;
     let rival = locker(RIVAL, "rival", 1).await;
     assert_eq!(rival.lock(file, range(0, 9)).await.unwrap(), Status::Granted);
     let args = locker(VICTIM, "victim", 5).await.lock_args(file, range(0, 9), true);
-    speaker.say::<v4::LockMsg>(1, &LockArgs { block: true, ..args }).await;
-    let heard = |procedure| victim.calls().into_iter().find(|one| one.procedure == procedure);
-    support::until("it heard BLOCKED", || heard(12).is_some()).await;
+    caller.send::<v4::LockMsg>(1, &LockArgs { block: true, ..args }).await;
+    let received = |procedure| victim.calls().into_iter().find(|one| one.procedure == procedure);
+    until("LOCK_RES", || received(12).is_some()).await;
     assert_eq!(rival.unlock(file, range(0, 9)).await.unwrap(), Status::Granted);
-    support::until("it heard GRANTED", || heard(10).is_some()).await;
-    let granted = heard(10).unwrap();
+    until("GRANTED_MSG", || received(10).is_some()).await;
+    let granted = received(10).unwrap();
     let cookie = TestArgs::from_bytes(granted.args).unwrap().cookie;
-    (victim, speaker, rival, cookie)
+    (victim, caller, rival, cookie)
 }
 
 async fn answer_grant_from(at: SocketAddr, cookie: &nlm::Cookie) {
-    let forger = Speaker::new(at.ip(), at.port(), server()).await;
+    let forger = UdpCaller::bind(at.ip(), at.port(), server_address()).await;
     for (xid, status) in [(1, Status::Denied), (2, Status::Granted)] {
         let answer = StatusReply { cookie: cookie.clone(), status };
-        forger.say::<v4::GrantedRes>(xid, &answer).await;
+        forger.send::<v4::GrantedRes>(xid, &answer).await;
         forger.reply(xid).await;
     }
 }
@@ -163,23 +170,23 @@ async fn answer_grant_from(at: SocketAddr, cookie: &nlm::Cookie) {
 /// The lock is the victim's, and the victim is asked again whether it has it.
 async fn is_still_open(victim: &Host, rival: &Locker, file: &Handle) {
     is_kept(rival, file).await;
-    let grants = || victim.calls().iter().filter(|heard| heard.procedure == 10).count();
+    let grants = || victim.calls().iter().filter(|call| call.procedure == 10).count();
     let before = grants();
-    support::until("it hears GRANTED again", || grants() > before).await;
+    until("it hears GRANTED again", || grants() > before).await;
     is_kept(rival, file).await;
 }
 
 #[test]
 fn an_answer_to_a_grant_counts_only_from_who_was_told() {
     let (ours, theirs) = networks();
-    let house = House::with(ours, true);
-    let file = house.root();
+    let server = RestartableServer::with(ours, true);
+    let file = server.root();
     theirs.block_on(async move || {
-        let (victim, speaker, rival, cookie) = unanswered_grant(&file).await;
+        let (victim, caller, rival, cookie) = unanswered_grant(&file).await;
         answer_grant_from(SocketAddr::new(ip(FORGER), 1012), &cookie).await;
         is_still_open(&victim, &rival, &file).await;
         let answer = StatusReply { cookie, status: Status::Granted };
-        speaker.say::<v4::GrantedRes>(9, &answer).await;
+        caller.send::<v4::GrantedRes>(9, &answer).await;
         is_kept(&rival, &file).await;
     });
 }
@@ -187,10 +194,10 @@ fn an_answer_to_a_grant_counts_only_from_who_was_told() {
 #[test]
 fn an_answer_to_a_grant_counts_only_from_a_reserved_port() {
     let (ours, theirs) = networks();
-    let house = House::with(ours, true);
-    let file = house.root();
+    let server = RestartableServer::with(ours, true);
+    let file = server.root();
     theirs.block_on(async move || {
-        let (victim, _speaker, rival, cookie) = unanswered_grant(&file).await;
+        let (victim, _caller, rival, cookie) = unanswered_grant(&file).await;
         answer_grant_from(SocketAddr::new(ip(VICTIM), 4000), &cookie).await;
         is_still_open(&victim, &rival, &file).await;
     });
@@ -199,8 +206,8 @@ fn an_answer_to_a_grant_counts_only_from_a_reserved_port() {
 #[test]
 fn a_user_of_the_victim_speaks_no_more_for_it_than_anybody() {
     let (ours, theirs) = networks();
-    let house = House::with(ours, true);
-    let file = house.root();
+    let server = RestartableServer::with(ours, true);
+    let file = server.root();
     theirs.block_on(async move || {
         let victim = locker(VICTIM, "victim", 5).await;
         let rival = locker(RIVAL, "rival", 1).await;
@@ -208,7 +215,7 @@ fn a_user_of_the_victim_speaks_no_more_for_it_than_anybody() {
         assert_eq!(rival.lock(&file, range(100, 9)).await.unwrap(), Status::Granted);
         assert_eq!(victim.wait(&file, range(100, 9)).await.unwrap(), Status::Blocked);
         // The same machine and name, but a port that every user of it can have.
-        let user = Connection::connect(server(), &options(VICTIM, false)).await.unwrap();
+        let user = Connection::connect(server_address(), &options(VICTIM, false)).await.unwrap();
         let user = Locker::new(user.with_timeout(MOMENT), "victim", 5);
         let is_too_weak = |answer: Result<Status, CallError>| {
             let answer = answer.unwrap_err().to_string();
@@ -230,31 +237,31 @@ fn a_user_of_the_victim_speaks_no_more_for_it_than_anybody() {
             user.connection.call::<nsm::UnmonAll>(&mon.mon_id.my_id).await.map(|_| ()),
         ));
         is_kept(&rival, &file).await;
-        // The one who waits is still in line: it is the next.
+        // The waiter is still queued and is granted next.
         assert_eq!(rival.unlock(&file, range(100, 9)).await.unwrap(), Status::Granted);
         assert_eq!(rival.lock(&file, range(100, 9)).await.unwrap(), Status::Denied);
-        // It is not even told who holds what.
+        // TEST does not reveal the holder either.
         let test = timeout(Duration::from_secs(5), user.test(&file, range(0, 1))).await;
         is_too_weak(test.unwrap().map(|outcome| outcome.status()));
     });
 }
 
-/// `verify = "ask"`: the word of the machine's own status monitor is needed for what anybody could
-/// have sent.
+/// `verify = "ask"`: a datagram, which can be forged, must be confirmed by the host's own status
+/// monitor.
 #[test]
 fn a_datagram_counts_only_if_the_status_monitor_answers_the_same_state() {
     let (ours, theirs) = networks();
-    let mut house = House::with(ours, true);
-    house.verify = Verify::Ask;
-    house.restart(Ending::Stop);
+    let mut server = RestartableServer::with(ours, true);
+    server.verify = Verify::Ask;
+    server.restart(Ending::Stop);
     theirs.block_on(async move || {
-        let file = house.root();
+        let file = server.root();
         let state = Arc::new(AtomicI32::new(7));
         let answered = state.clone();
-        let mut monitor = Host::at(ip(VICTIM), 111, Rpcbind::Usual).await;
-        let stat = move |_: &Heard| {
+        let mut monitor = Host::bind(ip(VICTIM), 111, RpcbindKind::Full).await;
+        let stat = move |_: &ReceivedCall| {
             let state = answered.load(Ordering::SeqCst);
-            Answer::with(&nsm::StatReply { outcome: nsm::Outcome::Failure, state })
+            Answer::results(&nsm::StatReply { outcome: nsm::Outcome::Failure, state })
         };
         monitor.udp(nsm::PROGRAM, 1, script(stat)).await;
         let victim = locker(VICTIM, "victim", 5).await;
@@ -264,15 +271,15 @@ fn a_datagram_counts_only_if_the_status_monitor_answers_the_same_state() {
         sleep(MOMENT).await;
         // Nothing of the victim answers; but its status monitor knows of no reboot.
         let options = Options { timeout: MOMENT, ..options(VICTIM, true) };
-        let mut datagrams = Datagram::connect(server(), &options).await.unwrap();
+        let mut datagrams = Datagram::connect(server_address(), &options).await.unwrap();
         let notice = NotifyArgs { mon_name: "victim".into(), state: 99 };
         assert!(datagrams.call::<nsm::Notify>(&notice).await.is_err());
-        let is_stat = |heard: &&Heard| (heard.program, heard.procedure) == (nsm::PROGRAM, 1);
+        let is_stat = |call: &&ReceivedCall| (call.program, call.procedure) == (nsm::PROGRAM, 1);
         assert!(monitor.calls().iter().filter(is_stat).count() > 0, "it was not asked");
         is_kept(&rival, &file).await;
         state.store(99, Ordering::SeqCst);
-        let options = Options { timeout: PATIENCE, ..options };
-        let mut datagrams = Datagram::connect(server(), &options).await.unwrap();
+        let options = Options { timeout: wait::LIMIT, ..options };
+        let mut datagrams = Datagram::connect(server_address(), &options).await.unwrap();
         datagrams.call::<nsm::Notify>(&notice).await.unwrap();
         assert_eq!(rival.lock(&file, range(0, 1)).await.unwrap(), Status::Granted);
     });

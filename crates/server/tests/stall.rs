@@ -1,5 +1,10 @@
 //! A store that fails: locks wait and never lie (I2, I11).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -7,8 +12,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use keeper::change::{Change, Snapshot};
-use lockkeeper_server::{Limits, Locks};
-use store::{Committed, Memory, Store, StoreError, Token};
+use lockkeeper_server::{Limits, LockConfig};
+use store::{CommitOutcome, Memory, Store, StoreError, Token};
 use support::*;
 use tokio::time::{sleep, timeout};
 use wire::nfs3::Handle;
@@ -64,7 +69,7 @@ impl Store for Faulty {
         self.inner.load()
     }
 
-    fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+    fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
         let (state, changed) = &*self.disk.0;
         let mut state = state.lock().unwrap();
         while state.0 == Mood::Hangs {
@@ -77,13 +82,13 @@ impl Store for Faulty {
             state.1 += 1;
         }
         match mood {
-            Mood::Works | Mood::Hangs => Committed::Done,
-            Mood::Full => Committed::NotWritten(trouble()),
+            Mood::Works | Mood::Hangs => CommitOutcome::Done,
+            Mood::Full => CommitOutcome::NotWritten(trouble()),
             Mood::LostAfter | Mood::LostBefore => {
                 state.0 = Mood::Works;
-                Committed::Unknown(trouble())
+                CommitOutcome::Unknown(trouble())
             }
-            Mood::Broken => Committed::NotWritten(StoreError::SyncFailed("EIO".into())),
+            Mood::Broken => CommitOutcome::NotWritten(StoreError::SyncFailed("EIO".into())),
         }
     }
 
@@ -96,12 +101,13 @@ impl Store for Faulty {
     }
 }
 
-async fn start() -> (Disk, Running, Handle) {
+async fn start() -> (Disk, TestServer, Handle) {
     let disk = Disk::new();
     let store = Box::new(Faulty { inner: Memory::new(), disk: disk.clone() });
-    let locks = Locks { store, ..Locks::in_memory() };
+    let locks = LockConfig { store, ..LockConfig::in_memory() };
     let exports = vec![export(PATH, memory(), open_rules())];
-    let server = Running::try_start_with(config(Limits::default()), exports, locks).await.unwrap();
+    let server =
+        TestServer::try_start_with(config(Limits::default()), exports, locks).await.unwrap();
     let file = file(&server.nfs().await, &server.root().await, "locked", 0).await;
     (disk, server, file)
 }
@@ -136,7 +142,7 @@ async fn a_full_disk_delays_what_has_begun_and_refuses_what_comes_after() {
     assert!(since.elapsed() >= Duration::from_secs(4), "{:?}", since.elapsed());
     assert_eq!(monitor.await.unwrap().outcome, nsm::Outcome::Failure);
     // Files are served meanwhile.
-    timeout(PATIENCE, server.root()).await.unwrap();
+    timeout(LIMIT, server.root()).await.unwrap();
     assert!(!begun.is_finished() && !unlock.is_finished());
     disk.becomes(Mood::Works);
     assert_eq!(begun.await.unwrap(), Status::Granted);
@@ -182,6 +188,6 @@ async fn a_broken_disk_ends_the_server_with_the_reason() {
     let alice = locker(server.at, "alice", 1).await;
     disk.becomes(Mood::Broken);
     let asked = alice.lock(&file, range(0, 1));
-    let failed = tokio::join!(timeout(PATIENCE, asked), server.failed()).1;
+    let failed = tokio::join!(timeout(LIMIT, asked), server.failed()).1;
     assert!(failed.contains("the disk failed to keep"), "{failed}");
 }

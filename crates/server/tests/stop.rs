@@ -1,5 +1,10 @@
-//! A clean stop: what is under way is answered, and nothing can hold the stop up.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+//! A clean stop: requests in progress are answered, and nothing delays the stop beyond its bound.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -8,33 +13,33 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper_server::Limits;
-use support::{Running, call, results, until, with_a_held_request};
+use support::{TestServer, call, results, until, with_a_held_request};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 use wire::nfs3::GetAttr;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_is_under_way_is_answered_before_the_end() {
-    let (watched, server, mut line) = with_a_held_request().await;
+    let (filesystem, server, mut stream) = with_a_held_request().await;
     server.stop();
     sleep(Duration::from_millis(50)).await;
-    watched.release("attributes");
-    let reply = line.receive().await.expect("the connection was closed without the reply");
+    filesystem.release("attributes");
+    let reply = stream.receive().await.expect("the connection was closed without the reply");
     assert!(results::<GetAttr>(reply).is_ok());
     server.ended().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_and_unread_replies_do_not_hold_up_a_stop() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let (nfs, root) = (server.nfs().await, server.root().await);
     let file = support::file(&nfs, &root, "f", 1 << 20).await;
-    let mut idle = server.line().await;
-    idle.answers_null().await;
-    let mut unread = server.line().await;
+    let mut idle = server.stream().await;
+    idle.assert_answers_null().await;
+    let mut unread = server.stream().await;
     let args = wire::nfs3::ReadArgs { file, offset: 0, count: 1 << 20 };
     for xid in 0..20 {
-        let by = support::line::user(0, 0, &[]);
+        let by = support::user(0, 0, &[]);
         unread.send_record(&call::<wire::nfs3::Read>(xid, &by, &args)).await;
     }
     sleep(Duration::from_millis(100)).await;
@@ -43,25 +48,25 @@ async fn idle_connections_and_unread_replies_do_not_hold_up_a_stop() {
     server.stop();
     server.ended().await;
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-    idle.is_closed().await;
+    idle.assert_closed().await;
     assert!(TcpStream::connect(at).await.is_err(), "the port is still open");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operation_that_never_ends_does_not_hold_up_a_stop() {
-    let (watched, server, _line) = with_a_held_request().await;
+    let (filesystem, server, _line) = with_a_held_request().await;
     server.stop();
     let begun = Instant::now();
     server.ended().await;
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-    // What is left over ends quietly.
+    // The abandoned operation ends without a panic.
     let panics = Arc::new(AtomicUsize::new(0));
     let count = panics.clone();
     std::panic::set_hook(Box::new(move |_| {
         count.fetch_add(1, Ordering::Relaxed);
     }));
-    watched.release("attributes");
-    until("the file system is left alone", || Arc::strong_count(&watched) == 1).await;
+    filesystem.release("attributes");
+    until("the file system is left alone", || Arc::strong_count(&filesystem) == 1).await;
     sleep(Duration::from_millis(50)).await;
     let _ = std::panic::take_hook();
     assert_eq!(panics.load(Ordering::Relaxed), 0);
@@ -69,35 +74,35 @@ async fn an_operation_that_never_ends_does_not_hold_up_a_stop() {
 
 #[tokio::test]
 async fn a_server_takes_its_port_again_at_once() {
-    let server = Running::in_memory().await;
-    let mut line = server.line().await;
-    line.answers_null().await;
+    let server = TestServer::in_memory().await;
+    let mut stream = server.stream().await;
+    stream.assert_answers_null().await;
     let at = server.at;
     server.stop();
     server.ended().await;
     let mut config = support::config(Limits::default());
     config.listen = at;
     let exports = vec![support::export(support::PATH, support::memory(), support::open_rules())];
-    let again = Running::try_start(config, exports).await.unwrap();
+    let again = TestServer::try_start(config, exports).await.unwrap();
     assert_eq!(again.at, at);
-    again.line().await.answers_null().await;
+    again.stream().await.assert_answers_null().await;
 }
 
 #[tokio::test]
 async fn a_port_that_is_taken_is_named_with_a_way_to_find_who_has_it() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let mut config = support::config(Limits::default());
     config.listen = server.at;
-    let error = Running::try_start(config, vec![]).await.err().unwrap().to_string();
+    let error = TestServer::try_start(config, vec![]).await.err().unwrap().to_string();
     assert!(error.contains(&server.at.to_string()) && error.contains("ss -lptun"), "{error}");
 }
 
 #[tokio::test]
 async fn exports_are_replaced_without_a_stop() {
-    let server = Running::in_memory().await;
+    let server = TestServer::in_memory().await;
     let connection = server.connect().await;
     let new = support::export("/new", support::memory(), support::open_rules());
-    server.stopper.replace_exports(vfs::Exports::new(vec![new]).unwrap());
+    server.handle.replace_exports(vfs::Exports::new(vec![new]).unwrap());
     assert!(client::mount::mount(&connection, support::PATH).await.is_err());
     assert!(client::mount::mount(&connection, "/new").await.is_ok());
 }

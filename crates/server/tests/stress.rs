@@ -1,5 +1,10 @@
 //! A directory of the host under load: long listings, and changes that clients can follow.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -10,14 +15,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use client::nfs::Nfs;
 use lockkeeper_server::Limits;
-use support::Running;
+use support::TestServer;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
-use vfs::local::{LocalFs, Metadata, Options};
+use vfs::local::{LocalFs, MetadataMode, Options};
 use wire::nfs3::*;
 
 /// A server of a directory, and the directory.
-async fn serve(fill: impl FnOnce(&std::path::Path)) -> (Running, TempDir) {
+async fn serve(fill: impl FnOnce(&std::path::Path)) -> (TestServer, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let (root, state) = (dir.path().join("root"), dir.path().join("state"));
     std::fs::create_dir(&root).unwrap();
@@ -25,9 +30,9 @@ async fn serve(fill: impl FnOnce(&std::path::Path)) -> (Running, TempDir) {
     fill(&root);
     let mut options = Options::new(root, state);
     // What disks do is not the matter here.
-    options.metadata = Metadata::Async;
+    options.metadata = MetadataMode::Async;
     let filesystem = Arc::new(LocalFs::open(options).unwrap());
-    (Running::start(filesystem, Limits::default()).await, dir)
+    (TestServer::start(filesystem, Limits::default()).await, dir)
 }
 
 fn at(dir: &Handle, name: &str) -> DirOpArgs {
@@ -129,13 +134,13 @@ async fn entries_that_stay_are_listed_once_while_others_come_and_go() {
 async fn each_change_begins_where_the_one_before_ended() {
     let (server, _dir) = serve(|_| ()).await;
     let (connection, nfs, root) = (server.connect().await, server.nfs().await, server.root().await);
-    let mut last: Option<Before> = None;
+    let mut last: Option<WccAttributes> = None;
     let mut follow = |what: &str, wcc: &Wcc| {
         let before = wcc.before.unwrap_or_else(|| panic!("{what} says nothing of before"));
         if let Some(last) = last {
             assert_eq!(before, last, "{what}");
         }
-        last = Some(Before::from(&wcc.after.unwrap()));
+        last = Some(WccAttributes::from(&wcc.after.unwrap()));
     };
     let new = NewAttributes::default();
     for number in 0..50 {
@@ -164,7 +169,7 @@ async fn each_change_begins_where_the_one_before_ended() {
         if let Some(last) = last {
             assert_eq!(before, last, "WRITE {number}");
         }
-        last = Some(Before::from(&written.wcc.after.unwrap()));
+        last = Some(WccAttributes::from(&written.wcc.after.unwrap()));
     }
 }
 

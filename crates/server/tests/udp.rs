@@ -1,5 +1,10 @@
 //! UDP: one datagram, one call, and replies that leave from the address that was asked.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod support;
 
@@ -9,20 +14,21 @@ use std::time::Duration;
 
 use client::{Datagram, Options};
 use lockkeeper_server::Limits;
-use support::network::Network;
-use support::{PATH, Running, call, config, export, file, memory, open_rules, reply, soon};
+use support::{PATH, TestServer, bounded, call, config, export, file, memory, open_rules, reply};
+use testbed::namespace::Namespace;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 use wire::nfs3::*;
 use wire::rpc::{Accepted, Credential};
 
 /// A server on all addresses of one family, with a file of 100,000 bytes.
-async fn serve(listen: &str) -> (Running, Handle, Handle) {
+async fn serve(listen: &str) -> (TestServer, Handle, Handle) {
     let mut config = config(Limits::default());
     config.listen = listen.parse().unwrap();
     let mut rules = open_rules();
     rules.clients.push("0.0.0.0/0".parse().unwrap());
-    let mut server = Running::try_start(config, vec![export(PATH, memory(), rules)]).await.unwrap();
+    let mut server =
+        TestServer::try_start(config, vec![export(PATH, memory(), rules)]).await.unwrap();
     let ip: IpAddr = match listen.contains("::") {
         true => "::1".parse().unwrap(),
         false => "127.0.0.1".parse().unwrap(),
@@ -76,7 +82,7 @@ async fn both_families_share_one_port() {
     for ip in ["127.0.0.1", "::1"] {
         let at = SocketAddr::new(ip.parse().unwrap(), server.at.port());
         exercise(at, &root, &file).await;
-        support::Line::connect(at).await.answers_null().await;
+        support::RecordStream::connect(at).await.assert_answers_null().await;
     }
 }
 
@@ -94,7 +100,7 @@ async fn a_read_of_more_than_fits_is_cut_to_what_the_server_says_it_takes() {
 
 #[test]
 fn files_are_read_and_written_over_a_network_with_small_packets() {
-    let (here, there) = Network::pair();
+    let (here, there) = Namespace::pair().unwrap();
     let (ready, started) = mpsc::channel();
     let (finish, finished) = tokio::sync::oneshot::channel::<()>();
     let server = here.spawn(async move || {
@@ -107,7 +113,7 @@ fn files_are_read_and_written_over_a_network_with_small_packets() {
         for ip in ["10.99.0.1", "fd99::1"] {
             let at = SocketAddr::new(ip.parse().unwrap(), port);
             // With one packet lost all of a datagram is lost, so this also shows that none is.
-            soon("datagrams in fragments", exercise(at, &root, &file)).await;
+            bounded("datagrams in fragments", exercise(at, &root, &file)).await;
         }
     });
     drop(finish);
@@ -128,7 +134,7 @@ async fn a_reply_leaves_from_the_address_that_was_asked() {
         let to = SocketAddr::new(asked.parse().unwrap(), server.at.port());
         socket.send_to(&null, to).await.unwrap();
         let mut buffer = [0; 1000];
-        let (length, from) = soon("a reply", socket.recv_from(&mut buffer)).await.unwrap();
+        let (length, from) = bounded("a reply", socket.recv_from(&mut buffer)).await.unwrap();
         assert_eq!(from, to);
         let answer = reply(bytes::Bytes::copy_from_slice(&buffer[..length]));
         assert_eq!(answer.verdict, Ok(Accepted::Success));
@@ -145,7 +151,7 @@ async fn rubbish_and_cut_calls_do_no_harm() {
         socket.send(&whole[..length]).await.unwrap();
         if length >= 8 {
             let mut buffer = [0; 1000];
-            let received = soon("a refusal", socket.recv(&mut buffer)).await.unwrap();
+            let received = bounded("a refusal", socket.recv(&mut buffer)).await.unwrap();
             let answer = reply(bytes::Bytes::copy_from_slice(&buffer[..received]));
             assert_ne!(answer.verdict, Ok(Accepted::Success), "{length}");
         }
@@ -178,5 +184,5 @@ async fn many_clients_are_served_at_once() {
         let (at, root, file) = (server.at, root.clone(), file.clone());
         tasks.spawn(async move { exercise(at, &root, &file).await });
     }
-    soon("all clients", tasks.join_all()).await;
+    bounded("all clients", tasks.join_all()).await;
 }

@@ -1,9 +1,9 @@
-//! How fast the embedded store is: batches of 1, 16 and 64 locks in both modes, beside a bare
-//! append and fdatasync of as many bytes; loading a million locks; bytes per lock.
+//! The speed of the embedded store: batches of 1, 16 and 64 locks with both durabilities, compared with
+//! a bare append and fdatasync of as many bytes; loading a million locks; bytes per lock.
 //!
 //! `cargo bench -p lockkeeper-store [-- --seconds N] [--directory D] [--run-directory D]`
 
-// A bench ends on the first thing that goes wrong.
+// A bench ends at the first error.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs::{self, File};
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use keeper::bytes::{FileKey, OwnerTag};
 use keeper::change::{Change, Lock};
-use keeper::identity::{ClientId, Epoch, Incarnation, Lane, LockId, Owner, Transport};
+use keeper::identity::{ClientId, Epoch, Incarnation, LockId, Owner, OwnerNamespace, Transport};
 use keeper::range::Range;
 use keeper::request::Mode;
-use lockkeeper_store::{Committed, Durability, Embedded, Settings, Store, Token};
+use lockkeeper_store::{CommitOutcome, Durability, Embedded, EmbeddedSettings, Store, Token};
 
 const MILLION: u64 = 1_000_000;
 
@@ -40,7 +40,7 @@ fn main() {
     for durability in [Durability::Process, Durability::Power] {
         for size in [1, 16, 64] {
             let place = directory.path().join(format!("{durability:?}-{size}"));
-            let settings = Settings::new(&place, run.path(), durability).unwrap();
+            let settings = EmbeddedSettings::new(&place, run.path(), durability).unwrap();
             let mut store = Embedded::open(settings).unwrap();
             let mut worker = Worker::new(&mut store);
             let times = measure(length, || worker.batch(size));
@@ -56,7 +56,7 @@ fn main() {
     load_a_million(directory.path(), run.path());
 }
 
-/// Takes a lock and gives it back, in turns.
+/// Takes and releases locks in turns.
 struct Worker<'a> {
     store: &'a mut Embedded,
     token: u64,
@@ -84,7 +84,7 @@ impl<'a> Worker<'a> {
     fn commit(&mut self, changes: &[Change]) {
         self.token += 1;
         match self.store.commit(changes, Token(self.token)) {
-            Committed::Done => {}
+            CommitOutcome::Done => {}
             other => panic!("{other:?}"),
         }
     }
@@ -111,7 +111,7 @@ fn report(what: &str, size: u64, times: &[Duration]) {
     println!("{what:<28} {changes:>10.0} {batches:>10.0} {:>9.1} {:>9.1}", at(50), at(99));
 }
 
-/// The floor: as many bytes, appended and synced, without any meaning.
+/// The lower bound: as many bytes, appended and synced.
 fn bare_log(path: &Path, size: u64, length: Duration) -> Vec<Duration> {
     let file = File::create(path).unwrap();
     let bytes = vec![7; 56 + 60 * size as usize];
@@ -125,7 +125,7 @@ fn bare_log(path: &Path, size: u64, length: Duration) -> Vec<Duration> {
 
 fn load_a_million(directory: &Path, run: &Path) {
     let place = directory.join("million");
-    let settings = Settings::new(&place, run, Durability::Process).unwrap();
+    let settings = EmbeddedSettings::new(&place, run, Durability::Process).unwrap();
     let mut store = Embedded::open(settings.clone()).unwrap();
     let mut worker = Worker::new(&mut store);
     for first in (0..MILLION).step_by(64) {
@@ -161,7 +161,7 @@ fn load_a_million(directory: &Path, run: &Path) {
 fn lock(id: u64) -> Change {
     let owner = Owner {
         host: ClientId(id % 1000),
-        lane: Lane::new(IpAddr::from([192, 0, 2, 1]), Transport::Tcp, 4),
+        namespace: OwnerNamespace::new(IpAddr::from([192, 0, 2, 1]), Transport::Tcp, 4),
         number: id as u32 % 50_000,
         tag: OwnerTag::new(b"12345@alice.example.com"),
     };

@@ -1,5 +1,18 @@
-//! What every store must do, whatever it is made of. A store's tests call `check` and nothing else:
-//! a behaviour that only one store has is a behaviour that the keeper must not rely on.
+//! The test suite for every [`Store`], and the rows that its tests use. Only what [`check`] tests is
+//! common to all stores, so the engine relies on nothing else in normal operation.
+//!
+//! The suite cannot make a store fail. What the contract says about failures each store tests by
+//! itself, where the failure can be produced:
+//!
+//! | property | embedded | PostgreSQL |
+//! |---|---|---|
+//! | no acknowledged batch is lost in a crash, none is half applied | `embedded/tests/crashes.rs`, `tests/kills.rs` | `tests/postgres/faults.rs` |
+//! | `Unknown` is settled by `last_token`; commits are refused before | `embedded/tests.rs` | `tests/postgres/late_statements.rs` |
+//! | locks that may be missing make the snapshot a roster, until grace has ended | `embedded/tests.rs` | `tests/postgres/faults.rs` |
+//! | one writer (I12) | `embedded/tests.rs` | `tests/postgres/{leadership,paused}.rs` |
+//! | damage and newer formats are errors | `embedded/tests/damage.rs`, `tests/versions` | `tests/postgres/conformance.rs`, `tests/versions` |
+//! | a full disk is `NotWritten`, and passes | `tests/full.rs` | `tests/postgres/full.rs` |
+//! | `is_quick` only for batches that wait for nothing | `embedded/tests.rs` | never quick |
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,33 +20,38 @@ use std::sync::Arc;
 
 use keeper::bytes::{FileKey, Name, OwnerTag};
 use keeper::change::{Change, Client, Lock, Protocol, Reboot, Registrant, Share, Snapshot};
-use keeper::identity::{ClientId, Epoch, Incarnation, Lane, LockId, Owner, ShareId, Transport};
+use keeper::identity::{
+    ClientId, Epoch, Incarnation, LockId, Owner, OwnerNamespace, ShareId, Transport,
+};
 use keeper::range::Range;
 use keeper::request::{Access, Callback, Mode};
 
 use crate::error::StoreError;
-use crate::store::{Committed, Store, Token};
+use crate::store::{CommitOutcome, Store, Token};
 
-/// What was expected and did not happen, as a sentence.
+/// The expectation that a store did not meet, as a sentence.
 #[derive(Debug)]
-pub struct Broken(String);
+pub struct Nonconformance(String);
 
-impl fmt::Display for Broken {
+impl fmt::Display for Nonconformance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl From<StoreError> for Broken {
+impl From<StoreError> for Nonconformance {
     fn from(error: StoreError) -> Self {
-        Broken(format!("the store failed: {error}"))
+        Nonconformance(format!("the store failed: {error}"))
     }
 }
 
-/// Runs the whole suite. `fresh` gives an empty store; `reopen` ends the process that has it open,
-/// as far as the store can tell, and opens it again.
-pub fn check<S: Store>(fresh: impl Fn() -> S, reopen: impl Fn(S) -> S) -> Result<(), Broken> {
-    an_empty_store_is_exact_and_knows_nothing(fresh())?;
+/// Runs the whole suite. `fresh` returns a new, empty store; `reopen` closes a store as the end of
+/// its process would, and opens it again.
+pub fn check<S: Store>(
+    fresh: impl Fn() -> S,
+    reopen: impl Fn(S) -> S,
+) -> Result<(), Nonconformance> {
+    a_new_store_is_empty_and_exact(fresh())?;
     every_change_comes_back(fresh(), &reopen)?;
     a_token_names_the_last_batch(fresh(), &reopen)?;
     a_big_batch_is_one_batch(fresh(), &reopen)?;
@@ -42,13 +60,16 @@ pub fn check<S: Store>(fresh: impl Fn() -> S, reopen: impl Fn(S) -> S) -> Result
     clearing_keeps_the_epoch_and_the_ids(fresh(), &reopen)
 }
 
-fn an_empty_store_is_exact_and_knows_nothing(mut store: impl Store) -> Result<(), Broken> {
+fn a_new_store_is_empty_and_exact(mut store: impl Store) -> Result<(), Nonconformance> {
     same("an empty store", &store.load()?, &Snapshot::default())?;
-    holds(store.last_token()? == Token(0), "an empty store has no token yet")
+    holds(store.last_token()? == Token(0), "the token of an empty store is 0")
 }
 
-fn every_change_comes_back<S: Store>(store: S, reopen: &impl Fn(S) -> S) -> Result<(), Broken> {
-    let mut pair = Pair::new(store);
+fn every_change_comes_back<S: Store>(
+    store: S,
+    reopen: &impl Fn(S) -> S,
+) -> Result<(), Nonconformance> {
+    let mut checked = StoreAndModel::new(store);
     let steps: [&[Change]; 4] = [
         &[Change::Started { epoch: Epoch(7), grace: true }, Change::IdsBelow(1000)],
         &[client(1), client(2), lock(10, 1), lock(11, 2), share(12, 2)],
@@ -56,47 +77,53 @@ fn every_change_comes_back<S: Store>(store: S, reopen: &impl Fn(S) -> S) -> Resu
         &[Change::ClientGone(ClientId(2)), Change::LockGone(LockId(11)), Change::GraceEnded],
     ];
     for changes in steps {
-        pair.commit(changes)?;
-        pair.compare("after a batch")?;
+        checked.commit(changes)?;
+        checked.compare("after a batch")?;
     }
-    pair = pair.reopen(reopen)?;
-    pair.commit(&[Change::Stopped])?;
-    pair = pair.reopen(reopen)?;
-    pair.commit(&[Change::Started { epoch: Epoch(8), grace: false }])?;
-    pair.reopen(reopen).map(|_| ())
+    checked = checked.reopen(reopen)?;
+    checked.commit(&[Change::Stopped])?;
+    checked = checked.reopen(reopen)?;
+    checked.commit(&[Change::Started { epoch: Epoch(8), grace: false }])?;
+    checked.reopen(reopen).map(|_| ())
 }
 
 fn a_token_names_the_last_batch<S: Store>(
     store: S,
     reopen: &impl Fn(S) -> S,
-) -> Result<(), Broken> {
-    let mut pair = Pair::new(store);
+) -> Result<(), Nonconformance> {
+    let mut checked = StoreAndModel::new(store);
     for _ in 0..3 {
-        pair.commit(&[Change::IdsBelow(5)])?;
-        holds(pair.store.last_token()? == pair.token, "the last token is that of the last batch")?;
+        checked.commit(&[Change::IdsBelow(5)])?;
+        holds(
+            checked.store.last_token()? == checked.token,
+            "the last token is that of the last batch",
+        )?;
     }
-    pair = pair.reopen(reopen)?;
-    holds(pair.store.last_token()? == pair.token, "the last token outlives a restart")?;
-    pair.commit(&[])?;
-    holds(pair.store.last_token()? == pair.token, "an empty batch has a token, too")
+    checked = checked.reopen(reopen)?;
+    holds(checked.store.last_token()? == checked.token, "the last token outlives a restart")?;
+    checked.commit(&[])?;
+    holds(checked.store.last_token()? == checked.token, "an empty batch has a token")
 }
 
-fn a_big_batch_is_one_batch<S: Store>(store: S, reopen: &impl Fn(S) -> S) -> Result<(), Broken> {
-    let mut pair = Pair::new(store);
+fn a_big_batch_is_one_batch<S: Store>(
+    store: S,
+    reopen: &impl Fn(S) -> S,
+) -> Result<(), Nonconformance> {
+    let mut checked = StoreAndModel::new(store);
     let many: Vec<Change> = (0..20_000).map(|id| lock(id, id % 50)).collect();
-    pair.commit(&many)?;
-    pair.compare("after 20,000 locks in one batch")?;
+    checked.commit(&many)?;
+    checked.compare("after 20,000 locks in one batch")?;
     let gone: Vec<Change> = (0..20_000).map(|id| Change::LockGone(LockId(id))).collect();
-    pair.commit(&gone)?;
-    pair.reopen(reopen).map(|_| ())
+    checked.commit(&gone)?;
+    checked.reopen(reopen).map(|_| ())
 }
 
-/// Batches drawn by a small generator: ids come, change and go in every order.
+/// Pseudo-random batches that add, change and remove rows in every order.
 fn any_sequence_of_batches_comes_back<S: Store>(
     store: S,
     reopen: &impl Fn(S) -> S,
-) -> Result<(), Broken> {
-    let mut pair = Pair::new(store);
+) -> Result<(), Nonconformance> {
+    let mut checked = StoreAndModel::new(store);
     let mut random = 1u64;
     let mut draw = move |below: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -115,59 +142,61 @@ fn any_sequence_of_batches_comes_back<S: Store>(
                 _ => Change::IdsBelow(1000 + draw(1000)),
             })
             .collect();
-        pair.commit(&changes)?;
+        checked.commit(&changes)?;
         if round % 20 == 0 {
-            pair = pair.reopen(reopen)?;
+            checked = checked.reopen(reopen)?;
         }
     }
-    pair.reopen(reopen).map(|_| ())
+    checked.reopen(reopen).map(|_| ())
 }
 
-fn clearing_is_refused_while_locks_are_held(store: impl Store) -> Result<(), Broken> {
-    let mut pair = Pair::new(store);
-    pair.commit(&[client(1), lock(10, 1), share(11, 1)])?;
+fn clearing_is_refused_while_locks_are_held(store: impl Store) -> Result<(), Nonconformance> {
+    let mut checked = StoreAndModel::new(store);
+    checked.commit(&[client(1), lock(10, 1), share(11, 1)])?;
     holds(
-        matches!(pair.store.clear(false), Err(StoreError::LocksHeld(2))),
+        matches!(checked.store.clear(false), Err(StoreError::LocksHeld(2))),
         "clearing is refused, with the number of locks and shares, while they are held",
     )?;
-    pair.compare("after a refused clearing")?;
-    pair.store.clear(true)?;
-    holds(pair.store.load()?.locks.is_empty(), "a forced clearing clears")
+    checked.compare("after a refused clearing")?;
+    checked.store.clear(true)?;
+    holds(checked.store.load()?.locks.is_empty(), "a forced clearing clears")
 }
 
 fn clearing_keeps_the_epoch_and_the_ids<S: Store>(
     store: S,
     reopen: &impl Fn(S) -> S,
-) -> Result<(), Broken> {
-    let mut pair = Pair::new(store);
-    pair.commit(&[Change::Started { epoch: Epoch(9), grace: false }, Change::IdsBelow(77)])?;
-    pair.commit(&[client(1)])?;
-    pair.store.clear(false)?;
-    pair.expected = Snapshot { epoch: Epoch(9), ids_below: 77, ..Snapshot::default() };
-    pair.compare("after clearing")?;
-    pair = pair.reopen(reopen)?;
-    holds(pair.store.last_token()? == pair.token, "clearing keeps the token")?;
-    pair.commit(&[client(2), lock(80, 2)])?;
-    pair.reopen(reopen).map(|_| ())
+) -> Result<(), Nonconformance> {
+    let mut checked = StoreAndModel::new(store);
+    checked.commit(&[Change::Started { epoch: Epoch(9), grace: false }, Change::IdsBelow(77)])?;
+    checked.commit(&[client(1)])?;
+    checked.store.clear(false)?;
+    checked.expected = Snapshot { epoch: Epoch(9), ids_below: 77, ..Snapshot::default() };
+    checked.compare("after clearing")?;
+    checked = checked.reopen(reopen)?;
+    holds(checked.store.last_token()? == checked.token, "clearing keeps the token")?;
+    checked.commit(&[client(2), lock(80, 2)])?;
+    checked.reopen(reopen).map(|_| ())
 }
 
-/// A store beside what it should contain.
-struct Pair<S> {
+/// A store and a model of what it should contain.
+struct StoreAndModel<S> {
     store: S,
     expected: Snapshot,
     token: Token,
 }
 
-impl<S: Store> Pair<S> {
+impl<S: Store> StoreAndModel<S> {
     fn new(store: S) -> Self {
         Self { store, expected: Snapshot::default(), token: Token(0) }
     }
 
-    fn commit(&mut self, changes: &[Change]) -> Result<(), Broken> {
+    fn commit(&mut self, changes: &[Change]) -> Result<(), Nonconformance> {
         self.token.0 += 1;
         match self.store.commit(changes, self.token) {
-            Committed::Done => {}
-            Committed::NotWritten(error) | Committed::Unknown(error) => return Err(error.into()),
+            CommitOutcome::Done => {}
+            CommitOutcome::NotWritten(error) | CommitOutcome::Unknown(error) => {
+                return Err(error.into());
+            }
         }
         for change in changes {
             self.expected.apply(change.clone());
@@ -175,33 +204,33 @@ impl<S: Store> Pair<S> {
         Ok(())
     }
 
-    fn reopen(self, reopen: &impl Fn(S) -> S) -> Result<Self, Broken> {
+    fn reopen(self, reopen: &impl Fn(S) -> S) -> Result<Self, Nonconformance> {
         let mut again = Self { store: reopen(self.store), ..self };
         again.compare("after a restart")?;
         Ok(again)
     }
 
-    fn compare(&mut self, when: &str) -> Result<(), Broken> {
+    fn compare(&mut self, when: &str) -> Result<(), Nonconformance> {
         same(when, &self.store.load()?, &self.expected)
     }
 }
 
-fn same(when: &str, found: &Snapshot, expected: &Snapshot) -> Result<(), Broken> {
+fn same(when: &str, found: &Snapshot, expected: &Snapshot) -> Result<(), Nonconformance> {
     if found == expected {
         return Ok(());
     }
-    Err(Broken(format!("{when}: load gave {found:?}, expected {expected:?}")))
+    Err(Nonconformance(format!("{when}: load gave {found:?}, expected {expected:?}")))
 }
 
-fn holds(truth: bool, sentence: &str) -> Result<(), Broken> {
-    if truth { Ok(()) } else { Err(Broken(format!("this does not hold: {sentence}"))) }
+fn holds(truth: bool, sentence: &str) -> Result<(), Nonconformance> {
+    if truth { Ok(()) } else { Err(Nonconformance(format!("this does not hold: {sentence}"))) }
 }
 
 fn address(host: u64) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, host as u8))
 }
 
-/// A row that has everything that a row of its kind can have, for this id.
+/// A client with this id; over all ids, every field takes every form.
 pub fn client(id: u64) -> Change {
     let registrant = (id.is_multiple_of(2)).then(|| Registrant {
         callback: Callback {
@@ -236,12 +265,13 @@ pub fn client(id: u64) -> Change {
 fn owner(host: u64) -> Arc<Owner> {
     Arc::new(Owner {
         host: ClientId(host),
-        lane: Lane::new(address(200), Transport::Udp, 4),
+        namespace: OwnerNamespace::new(address(200), Transport::Udp, 4),
         number: u32::MAX,
         tag: OwnerTag::new(&[0, 255, b'@']),
     })
 }
 
+/// A lock with this id and host; over all ids, every field takes every form.
 pub fn lock(id: u64, host: u64) -> Change {
     let range = Range::between(id, if id.is_multiple_of(2) { u64::MAX } else { id + 9 });
     Change::Lock(Lock {
@@ -256,6 +286,7 @@ pub fn lock(id: u64, host: u64) -> Change {
     })
 }
 
+/// A share reservation with this id and host.
 pub fn share(id: u64, host: u64) -> Change {
     Change::Share(Share {
         id: ShareId(id),
@@ -268,7 +299,7 @@ pub fn share(id: u64, host: u64) -> Change {
     })
 }
 
-/// The batch with this number, whoever asks.
+/// A pseudo-random batch that depends on `number` only.
 pub fn batch(number: u64) -> Vec<Change> {
     let mut random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut draw = |below: u64| {

@@ -1,33 +1,36 @@
-//! The store that needs nothing but a directory: a journal of batches with checksums, and snapshots
-//! that take the place of old journals.
+//! The store in a directory: a journal of checksummed batches, and snapshots that replace old
+//! journals.
 //!
 //! ```text
-//! journal.N     batches, one after another; only the newest one is ever written to
-//! snapshot.N    all that was in the files before journal.N
-//! *.unfinished  a file that is not complete yet; it gets its name when it is, and synced
+//! journal.N     batches in order; only the newest journal is written to
+//! snapshot.N    the state before the first batch of journal.N
+//! *.unfinished  a file under construction; renamed when it is complete and synced
 //! ```
 //!
-//! Reading it back is the newest snapshot and the journals from the same generation on. Every start
-//! begins a new journal, whose head says how far the one before counts, so a torn end is never
-//! written over, and its remains are never read again. Batches are numbered without a gap, and each
-//! says up to which number all were synced before it: what the end of a process or of the power
-//! cannot explain is damage (`replay.rs`), and is refused.
+//! The bytes of these files are drawn in `frame.rs` (files and frames), `record.rs` (rows) and
+//! `mark.rs` (the high-water mark beside the store).
 //!
-//! How far the locks can be trusted is decided once, at the start (`verdict.rs`), written into the
-//! head of the new journal, and repeated in every batch until grace has ended.
+//! The state is the newest snapshot and all journals from its generation on. Every start begins a
+//! new journal, whose header says with which batch the one before ends: a torn end is never
+//! overwritten, and its remains are never read again. Batches are numbered without gaps, and each
+//! carries the number up to which all were synced before it. What neither the end of a process nor
+//! a power loss can explain is damage (`replay.rs`), and the store is refused.
+//!
+//! Whether the locks are exact is decided once, at the start (`exactness.rs`), written into the
+//! header of the new journal, and repeated in every batch until grace has ended.
 
 mod background;
 mod body;
 pub mod disk;
+mod exactness;
+mod files;
 mod frame;
-mod image;
 mod log;
-pub mod mark;
+mod mark;
 mod replay;
-mod verdict;
 
 #[cfg(test)]
-mod power;
+mod simulated_disk;
 #[cfg(test)]
 mod tests;
 
@@ -39,50 +42,58 @@ use std::time::{Duration, Instant};
 
 use keeper::change::{Change, Exactness, Snapshot};
 
+use crate::boot_id::BootId;
 use crate::durability::Durability;
 use crate::error::StoreError;
-use crate::store::{Committed, Store, Token, may_clear};
-use background::{Condenser, Syncer};
+use crate::store::{CommitOutcome, Store, Token, may_clear};
+use background::{Compactor, Syncer};
 use body::Body;
 use disk::{Directory, Disk};
-use frame::{FileHead, Kind};
+use frame::{FileHeader, FileKind};
 use log::Log;
-use mark::{BootId, Mark, Marker};
-use replay::{Found, Until, replay, unreadable};
+use mark::{Mark, MarkFile};
+use replay::{LogContents, LogPosition, replay, unreadable};
 
-/// How long what may wait for its sync does wait.
+/// The time until an acknowledged batch that was not synced is synced in the background.
 const SYNC_DELAY: Duration = Duration::from_secs(1);
-/// How long a store that is in use is waited for.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-/// A journal of this length ends, and the next begins.
+/// How long to wait for another process to release the directory.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+/// A journal that has reached this length is followed by the next.
 const JOURNAL_BYTES: u64 = 64 << 20;
-/// So many journals are put into a snapshot whatever their length: a server that starts and dies
-/// again and again leaves many.
-const JOURNALS: u64 = 16;
+/// More journals than this are compacted regardless of their length: a server that crashes again
+/// and again at its start leaves many short ones.
+const JOURNALS_MAX: u64 = 16;
 
-/// Where the store is, and how it behaves.
+/// Where an embedded store is, and how it behaves.
 #[derive(Clone)]
-pub struct Settings {
+pub struct EmbeddedSettings {
+    /// What an acknowledged batch survives.
     pub durability: Durability,
+    /// Keeps the store.
     pub disk: Arc<dyn Disk>,
-    /// What a start of the machine empties.
+    /// Keeps the high-water mark; a restart of the machine must empty it.
     pub run: Arc<dyn Disk>,
+    /// The present start of the machine.
     pub boot: BootId,
+    /// The time until a batch that was not synced is synced in the background.
     pub sync_delay: Duration,
+    /// The length at which a journal is followed by the next.
     pub journal_bytes: u64,
 }
 
-impl Settings {
-    /// `directory` keeps the store; `run_directory` is on tmpfs, and keeps only the mark.
+impl EmbeddedSettings {
+    /// `directory` keeps the store; `run_directory` is on tmpfs and keeps the high-water mark. Both
+    /// are created if they do not exist.
     pub fn new(
         directory: impl Into<PathBuf>,
         run_directory: impl Into<PathBuf>,
         durability: Durability,
     ) -> Result<Self, StoreError> {
         let open = |path: PathBuf| -> Result<Arc<dyn Disk>, StoreError> {
-            let place = path.display().to_string();
-            let made = Directory::new(path);
-            Ok(Arc::new(made.map_err(|error| StoreError::Unwritable(format!("{place}: {error}")))?))
+            let location = path.display().to_string();
+            let directory = Directory::new(path)
+                .map_err(|error| StoreError::Unwritable(format!("{location}: {error}")))?;
+            Ok(Arc::new(directory))
         };
         Ok(Self {
             durability,
@@ -96,113 +107,117 @@ impl Settings {
     }
 }
 
+/// The embedded store, open for writing and locked against other processes. Dropping it syncs the
+/// journal.
 pub struct Embedded {
-    settings: Settings,
+    settings: EmbeddedSettings,
     running: Running,
-    /// What the start has read, until somebody wants it or it is no longer true.
+    /// The state read at the start, until it is returned or a batch is written.
     loaded: Option<Snapshot>,
     token: Token,
     roster: bool,
     /// The last batch that was `Done`.
-    done: u64,
-    /// The first batch of a run is synced whatever it is: a journal without a batch is then one in
-    /// which nothing was ever acknowledged.
-    first: bool,
-    /// The last batch ended in `Unknown`, and nobody has asked yet.
-    unsettled: bool,
+    last_done: u64,
+    /// No batch of this run is `Done` yet. The first one is always synced, so a journal without a
+    /// batch is one in which nothing was acknowledged.
+    is_first: bool,
+    /// The last commit was `Unknown` and is not settled.
+    is_unsettled: bool,
     body: Body,
-    /// Released last, when nothing writes any more.
+    /// Dropped last, when nothing writes any more.
     _lock: Box<dyn Send>,
 }
 
-/// One journal under way, with its helpers. Dropped in this order.
+/// The current journal and its background threads. Dropped in this order.
 struct Running {
     syncer: Syncer,
-    condenser: Condenser,
+    compactor: Compactor,
     log: Arc<Log>,
-    /// Bytes of journals that have ended and are in no snapshot.
+    /// Bytes of earlier journals that are in no snapshot yet.
     ended_bytes: u64,
 }
 
 impl Embedded {
-    pub fn open(settings: Settings) -> Result<Self, StoreError> {
+    /// Opens the store, or creates it if the directory has none. Waits up to a second for another
+    /// process to release it, then fails with [`StoreError::InUse`].
+    pub fn open(settings: EmbeddedSettings) -> Result<Self, StoreError> {
         let lock = lock(&settings)?;
-        let (running, found) = start(&settings, None)?;
+        let (running, contents) = start(&settings, None)?;
         Ok(Self {
             running,
-            token: found.token,
-            roster: found.roster,
-            done: found.number,
-            loaded: Some(found.snapshot),
-            first: true,
-            unsettled: false,
+            token: contents.token,
+            roster: contents.roster,
+            last_done: contents.last_batch,
+            loaded: Some(contents.snapshot),
+            is_first: true,
+            is_unsettled: false,
             body: Body::default(),
             settings,
             _lock: lock,
         })
     }
 
-    /// What a person should know and no batch has failed for: old journals that could not be put
-    /// into a snapshot, and take up space.
-    pub fn trouble(&self) -> Option<&StoreError> {
-        self.running.condenser.trouble()
+    /// Why the last compaction failed. No batch fails because of it, but old journals take up space.
+    pub fn compaction_error(&self) -> Option<&StoreError> {
+        self.running.compactor.last_error()
     }
 
-    /// Finds out what became of the last batch, by starting anew.
+    /// Settles an unknown commit by starting anew from the files.
     fn settle(&mut self) -> Result<(), StoreError> {
-        self.running.log.fine()?;
-        if !self.unsettled {
+        self.running.log.ensure_healthy()?;
+        if !self.is_unsettled {
             return Ok(());
         }
-        self.running.condenser.wait();
+        self.running.compactor.wait();
         self.running.syncer.stop();
-        self.running.log.fine()?;
-        let (running, found) = start(&self.settings, Some(self.done))?;
+        self.running.log.ensure_healthy()?;
+        let (running, contents) = start(&self.settings, Some(self.last_done))?;
         self.running = running;
-        (self.token, self.roster, self.done) = (found.token, found.roster, found.number);
-        (self.loaded, self.first, self.unsettled) = (Some(found.snapshot), true, false);
+        (self.token, self.roster) = (contents.token, contents.roster);
+        self.last_done = contents.last_batch;
+        (self.loaded, self.is_first, self.is_unsettled) = (Some(contents.snapshot), true, false);
         Ok(())
     }
 
-    /// Writes what is in `self.body` as one batch.
-    fn write(&mut self, token: Token, roster: bool, sync: bool) -> Committed {
+    /// Writes the records in `self.body` as one batch.
+    fn write(&mut self, token: Token, roster: bool, sync: bool) -> CommitOutcome {
         self.loaded = None;
         self.rotate_if_long();
         let log = &self.running.log;
-        if let Err(error) = log.fine() {
-            return Committed::NotWritten(error);
+        if let Err(error) = log.ensure_healthy() {
+            return CommitOutcome::NotWritten(error);
         }
-        let number = match log.add(self.body.bytes(), token.0, roster) {
+        let number = match log.append(self.body.bytes(), token.0, roster) {
             Ok(number) => number,
             Err(error) => {
-                return Committed::NotWritten(image::unwritable(&*self.settings.disk, &error));
+                return CommitOutcome::NotWritten(files::unwritable(&*self.settings.disk, &error));
             }
         };
-        let sync = sync || self.first;
+        let sync = sync || self.is_first;
         if sync && let Err(error) = log.sync() {
-            return Committed::Unknown(error);
+            return CommitOutcome::Unknown(error);
         }
         if let Err(error) = log.acknowledge(number, sync) {
-            self.unsettled = true;
-            return Committed::Unknown(image::unwritable(&*self.settings.run, &error));
+            self.is_unsettled = true;
+            return CommitOutcome::Unknown(files::unwritable(&*self.settings.run, &error));
         }
-        (self.token, self.roster, self.done, self.first) = (token, roster, number, false);
-        Committed::Done
+        (self.token, self.roster) = (token, roster);
+        (self.last_done, self.is_first) = (number, false);
+        CommitOutcome::Done
     }
 
-    /// A failure is no failure of the batch that is about to be written: it is tried again with the
-    /// next, and a fatal one is seen there.
+    /// Ignores a failed rotation: the batch still fits into this journal, the next batch tries
+    /// again, and a fatal error is kept by the log.
     fn rotate_if_long(&mut self) {
-        let Running { log, condenser, ended_bytes, .. } = &mut self.running;
+        let Running { log, compactor, ended_bytes, .. } = &mut self.running;
         let limit = self.settings.journal_bytes;
         let bytes = log.bytes();
         if bytes < limit {
             return;
         }
-        if let Ok((generation, number)) = log.rotate() {
+        if let Ok(end) = log.rotate() {
             *ended_bytes += bytes;
-            let until = Until { generation, number };
-            if condenser.begin(&self.settings.disk, until, *ended_bytes, limit) {
+            if compactor.begin(&self.settings.disk, end, *ended_bytes, limit) {
                 *ended_bytes = 0;
             }
         }
@@ -215,28 +230,28 @@ impl Store for Embedded {
         let saved = match self.loaded.take() {
             Some(saved) => saved,
             None => {
-                self.running.condenser.wait();
+                self.running.compactor.wait();
                 let disk = &*self.settings.disk;
-                replay(disk, None)?.map(|found| found.snapshot).unwrap_or_default()
+                replay(disk, None)?.map(|contents| contents.snapshot).unwrap_or_default()
             }
         };
         let exactness = if self.roster { Exactness::Roster } else { Exactness::Exact };
         Ok(Snapshot { exactness, ..saved })
     }
 
-    fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
-        if self.unsettled {
-            let why = "what became of the last batch has not been asked".to_owned();
-            return Committed::NotWritten(StoreError::Unwritable(why));
+    fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
+        if self.is_unsettled {
+            let why = "the outcome of the last batch is unknown and must be settled first";
+            return CommitOutcome::NotWritten(StoreError::Unwritable(why.into()));
         }
         self.body.clear();
         changes.iter().for_each(|change| self.body.push(change));
-        let roster = self.roster && !changes.iter().any(ends_a_roster);
+        let roster = self.roster && !changes.iter().any(ends_roster);
         self.write(token, roster, self.settings.durability.must_sync(changes))
     }
 
     fn is_quick(&self, changes: &[Change]) -> bool {
-        let ordinary = !self.first && !self.unsettled;
+        let ordinary = !self.is_first && !self.is_unsettled;
         let fits = self.running.log.bytes() < self.settings.journal_bytes;
         ordinary && fits && !self.settings.durability.must_sync(changes)
     }
@@ -251,16 +266,16 @@ impl Store for Embedded {
         self.body.clear();
         self.body.push_cleared();
         match self.write(self.token, false, true) {
-            Committed::Done => Ok(()),
-            Committed::NotWritten(error) | Committed::Unknown(error) => Err(error),
+            CommitOutcome::Done => Ok(()),
+            CommitOutcome::NotWritten(error) | CommitOutcome::Unknown(error) => Err(error),
         }
     }
 }
 
-/// The kernel may take a moment to notice that a killed process has no lock any more.
-fn lock(settings: &Settings) -> Result<Box<dyn Send>, StoreError> {
+/// Locks the directory. Waits a moment: the kernel may release the lock of a killed process late.
+fn lock(settings: &EmbeddedSettings) -> Result<Box<dyn Send>, StoreError> {
     let disk = &*settings.disk;
-    let deadline = Instant::now() + LOCK_PATIENCE;
+    let deadline = Instant::now() + LOCK_WAIT;
     loop {
         match disk.lock().map_err(|error| unreadable(disk, "", &error))? {
             Some(lock) => return Ok(lock),
@@ -270,82 +285,86 @@ fn lock(settings: &Settings) -> Result<Box<dyn Send>, StoreError> {
     }
 }
 
-/// From here on the locks are what the changes say: recovery is over, or there was nobody to wait
+/// Whether the locks are exact from this change on: grace has ended, or a start had no host to wait
 /// for.
-fn ends_a_roster(change: &Change) -> bool {
+fn ends_roster(change: &Change) -> bool {
     matches!(change, Change::GraceEnded | Change::Started { grace: false, .. })
 }
 
-/// Reads all, judges it, and begins a new journal behind it. `done` is the last batch that this very
-/// process knows to be in the log.
-fn start(settings: &Settings, done: Option<u64>) -> Result<(Running, Found), StoreError> {
+/// Reads everything, decides its exactness, and begins a new journal after it. `last_done` is the
+/// last batch that this process knows to be in the log.
+fn start(
+    settings: &EmbeddedSettings,
+    last_done: Option<u64>,
+) -> Result<(Running, LogContents), StoreError> {
     let disk = &*settings.disk;
-    image::remove_unfinished(disk);
-    let found = match replay(disk, None)? {
-        Some(found) => found,
+    files::remove_unfinished(disk);
+    let contents = match replay(disk, None)? {
+        Some(contents) => contents,
         None => {
-            image::create(disk, settings.durability)
-                .map_err(|error| image::unwritable(disk, &error))?;
+            files::create_store(disk, settings.durability)
+                .map_err(|error| files::unwritable(disk, &error))?;
             replay(disk, None)?.ok_or_else(|| {
-                unreadable(disk, "", &io::Error::other("a new store is not there"))
+                unreadable(disk, "", &io::Error::other("the new store has vanished"))
             })?
         }
     };
-    let mark = Mark::read(&*settings.run, &found.store, settings.boot);
-    let found = verdict::judge(disk, found, mark, done)?;
+    let mark = Mark::read(&*settings.run, &contents.store_id, settings.boot);
+    let contents = exactness::assess(disk, contents, mark, last_done)?;
 
-    // A mark of this boot vouches that no sync has failed: then syncing once more is enough. Without
-    // one, the kernel may have given up on a page and still show it: all is written anew.
-    let vouched = mark.is_some_and(|mark| !mark.sync_failed);
-    if vouched {
-        sync_again(settings, &found)?;
+    // A mark of this boot proves that no sync has failed: syncing once more is enough. Without one
+    // the kernel may have dropped a dirty page that it still shows: everything is written anew.
+    let pages_intact = mark.is_some_and(|mark| !mark.sync_failed);
+    if pages_intact {
+        sync_again(settings, &contents)?;
     }
-    let head = FileHead {
-        kind: Kind::Journal,
-        store: found.store,
-        generation: found.generation + 1,
-        first: found.number + 1,
+    let header = FileHeader {
+        kind: FileKind::Journal,
+        store_id: contents.store_id,
+        generation: contents.generation + 1,
+        first: contents.last_batch + 1,
         durability: settings.durability,
-        roster: found.roster,
-        key: image::random().map_err(|error| image::unwritable(disk, &error))?,
+        roster: contents.roster,
+        key: files::random_bytes().map_err(|error| files::unwritable(disk, &error))?,
     };
-    let file = image::begin(disk, &head).map_err(|error| image::unwritable(disk, &error))?;
-    let (mut ended_bytes, mut snapshot_bytes) = (found.journal_bytes, found.snapshot_bytes);
-    if !vouched && ended_bytes > 0 {
-        snapshot_bytes =
-            image::replace(disk, &found).map_err(|error| image::unwritable(disk, &error))?;
+    let file =
+        files::create_journal(disk, &header).map_err(|error| files::unwritable(disk, &error))?;
+    let (mut ended_bytes, mut snapshot_bytes) = (contents.journal_bytes, contents.snapshot_bytes);
+    if !pages_intact && ended_bytes > 0 {
+        snapshot_bytes = files::replace_journals(disk, &contents)
+            .map_err(|error| files::unwritable(disk, &error))?;
         ended_bytes = 0;
     }
-    let marker = Marker::new(
+    let mark = MarkFile::create(
         &*settings.run,
         Mark {
-            store: found.store,
+            store_id: contents.store_id,
             boot: settings.boot,
-            acknowledged: found.number,
-            synced: found.number,
+            acknowledged: contents.last_batch,
+            synced: contents.last_batch,
             sync_failed: false,
         },
     )
-    .map_err(|error| image::unwritable(&*settings.run, &error))?;
-    let ahead = settings.journal_bytes as usize;
-    let log = Log::new(Arc::clone(&settings.disk), file, head, found.token.0, marker, ahead);
+    .map_err(|error| files::unwritable(&*settings.run, &error))?;
+    let zeros = settings.journal_bytes as usize;
+    let log = Log::new(Arc::clone(&settings.disk), file, header, contents.token.0, mark, zeros);
     let log = Arc::new(log);
-    let syncer = Syncer::new(Arc::clone(&log), settings.sync_delay)
-        .map_err(|error| image::unwritable(disk, &error))?;
-    let mut condenser = Condenser::new(snapshot_bytes);
-    let until = Until { generation: found.generation, number: found.number };
-    let limit = if found.journals > JOURNALS { 0 } else { settings.journal_bytes };
-    if ended_bytes > 0 && condenser.begin(&settings.disk, until, ended_bytes, limit) {
+    let syncer = Syncer::start(Arc::clone(&log), settings.sync_delay)
+        .map_err(|error| files::unwritable(disk, &error))?;
+    let mut compactor = Compactor::new(snapshot_bytes);
+    let end = LogPosition { generation: contents.generation, number: contents.last_batch };
+    let limit = if contents.journals > JOURNALS_MAX { 0 } else { settings.journal_bytes };
+    if ended_bytes > 0 && compactor.begin(&settings.disk, end, ended_bytes, limit) {
         ended_bytes = 0;
     }
-    Ok((Running { syncer, condenser, log, ended_bytes }, found))
+    Ok((Running { syncer, compactor, log, ended_bytes }, contents))
 }
 
-/// What a killed process has written may be in the page cache only.
-fn sync_again(settings: &Settings, found: &Found) -> Result<(), StoreError> {
+/// What a killed process has written may still be in the page cache only.
+fn sync_again(settings: &EmbeddedSettings, contents: &LogContents) -> Result<(), StoreError> {
     let disk = &*settings.disk;
-    let name = Kind::Journal.name(found.generation);
+    let name = FileKind::Journal.file_name(contents.generation);
     disk.open(&name)
         .and_then(|file| file.sync())
-        .map_err(|error| StoreError::SyncFailed(format!("{}: {error}", disk.place(&name))))
+        .map_err(|error| StoreError::SyncFailed(format!("{}: {error}", disk.display_path(&name))))
 }

@@ -1,98 +1,157 @@
-//! What can be wrong with a store, each with what a person can do about it (R5.4).
+//! What can go wrong with a store. Each message ends with what an operator can do about it (B5.5).
 
 use thiserror::Error;
 
+/// An error of a store. [`StoreError::is_fatal`] says which of them end the process.
 #[derive(Debug, Error)]
 pub enum StoreError {
+    /// The medium cannot be read, for a reason that is not damage.
     #[error(
-        "the store cannot be read: {0}. The server does not start with locks it cannot trust; \
-         restore the store from a backup, or clear it if nobody holds a lock"
+        "the store cannot be read: {0}. The server does not start without its locks; restore the \
+         store from a backup, or clear it if no client holds a lock"
     )]
     Unreadable(String),
+    /// What was read cannot have been written by this program.
     #[error(
-        "the store is damaged: {place}: {what}. The server does not start with locks it cannot \
-         trust. Restore the store from a backup; or, if no client holds a lock any more, move its \
+        "the store is damaged: {location}: {what}. The server does not start with incomplete \
+         locks. Restore the store from a backup; or, if no client holds a lock any more, move its \
          directory away or rename its schema, and the server starts with an empty one"
     )]
-    Damaged { place: String, what: String },
+    Damaged {
+        /// The file or the table.
+        location: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The format is newer than this program.
     #[error(
-        "{place} was written by a newer version of this program (format {found}, this one knows \
+        "{location} was written by a newer version of this program (format {found}, this one knows \
          {known}). Start the newer version again; or, if no client holds a lock any more, move the \
          directory of the store away or rename its schema, and the server starts with an empty one"
     )]
-    Newer { place: String, found: u64, known: u64 },
+    Newer {
+        /// The file or the schema.
+        location: String,
+        /// The format that was found.
+        found: u64,
+        /// The newest format that this program reads.
+        known: u64,
+    },
+    /// Nothing can be written at the moment.
     #[error(
         "the store cannot be written: {0}. Nothing is acknowledged until it can be; look for a \
          full disk, a lost mount or a database that is down"
     )]
     Unwritable(String),
-    /// What the disk has is unknown from here on: the process must end (I11).
+    /// A sync failed: what the disk has is unknown from here on, and the process must end (I11).
     #[error(
         "the disk failed to keep what was written: {0}. What it has now is unknown, so the server \
-         ends; look at the kernel's log and the disk's health before starting it again"
+         ends; check the kernel log and the disk's health before starting it again"
     )]
     SyncFailed(String),
+    /// Another process has the embedded store open.
     #[error(
         "another server has opened this store. Two servers on one store would grant one lock \
          twice; stop the other one first"
     )]
     InUse,
+    /// [`transfer::copy`](crate::transfer::copy) into this store did not finish.
     #[error(
         "a copy into this store was begun and not finished, so some locks are missing. Clear it and \
          copy again: lockkeeper store clear URL --force, lockkeeper store copy FROM URL"
     )]
     Unfinished,
+    /// A store with this many locks and shares is not cleared without force.
     #[error(
         "{0} locks and shares are held. Clearing the store takes them from programs that rely on \
          them; stop the clients first, or force it"
     )]
     LocksHeld(u64),
+    /// [`PostgresSettings`](crate::PostgresSettings) that cannot work.
     #[error("the settings of the PostgreSQL store are wrong: {0}")]
     BadSettings(String),
+    /// The database does not answer, or the connection broke.
     #[error(
-        "{place} cannot be used: {why}. Nothing is acknowledged until it can be; look whether it \
-         runs, and whether this server may connect to it"
+        "{location} cannot be used: {why}. Nothing is acknowledged until it can be; check that it \
+         runs, and that this server may connect to it"
     )]
-    Unreachable { place: String, why: String },
+    Unreachable {
+        /// The database, without its password.
+        location: String,
+        /// What happened on the connection.
+        why: String,
+    },
+    /// The database role lacks a privilege.
     #[error(
-        "{place} does not let role {role:?} do what a server does ({said}). As its administrator: \
+        "{location} denies role {role:?} what a server needs ({message}). As its administrator: \
          {fix}"
     )]
-    NotAllowed { place: String, role: String, said: String, fix: String },
+    NotAllowed {
+        /// The database.
+        location: String,
+        /// The role that the server uses.
+        role: String,
+        /// The database's own message.
+        message: String,
+        /// SQL that grants what is missing.
+        fix: String,
+    },
+    /// The database guarantees less than `durability = "power"` promises.
     #[error(
-        "{place} runs with {setting} = off: what it acknowledges may not outlive a loss of power, \
+        "{location} runs with {setting} = off: what it acknowledges may not survive a power loss, \
          which durability = \"power\" promises. As its administrator: {fix}; or choose \
          durability = \"process\""
     )]
-    WeakPromises { place: String, setting: String, fix: String },
-    #[error("this server has not taken the seat of this store yet: it may only look")]
-    NoSeat,
-    /// What was told is no longer what is stored: the process must end (I2).
+    WeakDurability {
+        /// The database.
+        location: String,
+        /// The PostgreSQL setting.
+        setting: String,
+        /// SQL that changes it.
+        fix: String,
+    },
+    /// Only the leader writes.
     #[error(
-        "{place} has lost what it had acknowledged ({what}): it was restored from a backup, or \
-         failed over to a replica that lagged behind. This server ends; started again it takes \
-         the locks for incomplete, and lets clients reclaim theirs in a whole grace period"
+        "this server is not the leader of this store, so it may only read; it must take the \
+         leadership first"
     )]
-    Forgot { place: String, what: String },
-    /// Whatever this process believes about locks is history: it must end (I12).
+    NotLeader,
+    /// Acknowledged batches are gone from the database: the process must end (I2).
+    #[error(
+        "{location} has lost what it had acknowledged ({what}): it was restored from a backup, or \
+         failed over to a replica that lagged behind. This server ends; started again it treats \
+         the locks as incomplete, and lets clients reclaim theirs in a whole grace period"
+    )]
+    LostCommits {
+        /// The database.
+        location: String,
+        /// What was expected and what was found.
+        what: String,
+    },
+    /// This process's view of the locks is outdated: it must end (I12).
     #[error("another server took over: {by} since {since}; this one ends")]
-    Replaced { by: String, since: String },
+    Replaced {
+        /// The node that leads now.
+        by: String,
+        /// Since when, by the database's clock.
+        since: String,
+    },
 }
 
 impl StoreError {
-    /// Whether trying again can only make it worse: the driver ends the process on it.
+    /// Whether a retry could only do harm. The process ends without another reply.
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,
             StoreError::SyncFailed(_)
                 | StoreError::Damaged { .. }
-                | StoreError::Forgot { .. }
+                | StoreError::LostCommits { .. }
                 | StoreError::Replaced { .. }
         )
     }
 
-    /// Whether it may be gone after a while by itself.
-    pub fn may_pass(&self) -> bool {
+    /// Whether it may go away by itself, so that waiting makes sense.
+    pub fn is_transient(&self) -> bool {
         matches!(self, StoreError::Unreachable { .. } | StoreError::Unwritable(_))
     }
 }

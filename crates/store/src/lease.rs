@@ -1,12 +1,13 @@
-//! The lease: whether this server may still speak. Asked before every reply, so it is a few atomic
-//! loads and one reading of the clock.
+//! The lease: whether this server may still reply. Checked before every reply, so a check is a few
+//! atomic loads and one reading of the clock.
 //!
-//! The clock is `CLOCK_BOOTTIME`, which also counts while the machine is suspended; and a renewal is
-//! dated by the moment before it was sent. So a process that was stopped for longer than its term
-//! knows it the moment it goes on, before it has heard anything.
+//! The clock is `CLOCK_BOOTTIME`, which also counts while the machine is suspended, and a renewal
+//! counts from before it was sent. So a process that was paused for longer than its term finds the
+//! lease expired as soon as it continues, before it hears from the database.
 //!
-//! What remains: a holder that cannot reach the database, and has not heard that a standby came in
-//! the meantime, goes on with files. Locks stop: nothing is decided by a lease that is not fresh.
+//! Known limit: a leader that cannot reach the database, and cannot know that a standby has
+//! appeared meanwhile, continues to serve files. Locks stop: they are decided under a fresh lease
+//! only.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -14,129 +15,137 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+/// The leader's lease; clones share its state. Renewed by the heartbeat, read by every thread that
+/// replies.
 #[derive(Clone, Debug)]
-pub struct Lease(Arc<Shared>);
+pub struct Lease(Arc<LeaseState>);
 
 #[derive(Debug)]
-struct Shared {
+struct LeaseState {
     term: Duration,
-    /// When the last renewal that succeeded was sent.
-    renewed: AtomicU64,
-    /// When the heartbeat's thread last ran, whether or not the database answered it.
-    ticked: AtomicU64,
+    /// When the last successful renewal was sent.
+    renewed_at: AtomicU64,
+    /// When the heartbeat thread last ran, whether or not the database answered.
+    ticked_at: AtomicU64,
     standby: AtomicBool,
-    over: AtomicBool,
+    ended: AtomicBool,
     replaced_by: OnceLock<String>,
-    lost: OnceLock<String>,
-    trouble: Mutex<Option<String>>,
+    loss: OnceLock<String>,
+    last_error: Mutex<Option<String>>,
 }
 
 impl Lease {
-    /// From a seat taken by a statement that was sent at `sent`. A standby is assumed until the
-    /// first heartbeat has looked.
+    /// The lease of a leadership taken by a statement that was sent at `sent`, on the clock of
+    /// [`boottime`]. A standby is assumed until the first heartbeat has answered.
     pub fn new(term: Duration, sent: Duration) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(LeaseState {
             term,
-            renewed: AtomicU64::new(nanos(sent)),
-            ticked: AtomicU64::new(nanos(boottime())),
+            renewed_at: AtomicU64::new(nanos(sent)),
+            ticked_at: AtomicU64::new(nanos(boottime())),
             standby: AtomicBool::new(true),
-            over: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             replaced_by: OnceLock::new(),
-            lost: OnceLock::new(),
-            trouble: Mutex::new(None),
+            loss: OnceLock::new(),
+            last_error: Mutex::new(None),
         }))
     }
 
-    /// Renewed within half its term; or, while no standby was there at the last renewal, this
-    /// process was never stopped for so long that one could have come and taken the seat.
+    /// Whether replies may leave: the lease was renewed within half its term; or no standby existed
+    /// at the last renewal, and this process was not paused for long enough since for one to appear
+    /// and take over.
     pub fn is_held(&self) -> bool {
-        let shared = &*self.0;
-        if shared.over.load(Ordering::Acquire) {
+        let state = &*self.0;
+        if state.ended.load(Ordering::Acquire) {
             return false;
         }
         // Read in this order: a renewal after the first load only makes the answer stricter.
-        let standby = shared.standby.load(Ordering::Acquire);
-        let since = if standby { &shared.renewed } else { &shared.ticked };
-        ago(since) < shared.term / 2
+        let standby = state.standby.load(Ordering::Acquire);
+        let since = if standby { &state.renewed_at } else { &state.ticked_at };
+        elapsed(since) < state.term / 2
     }
 
-    /// Renewed within half its term, whoever waits: what is decided about locks now is decided by the
-    /// one who has the store.
+    /// Whether locks may be decided: the lease was renewed within half its term, with or without a
+    /// standby.
     pub fn is_fresh(&self) -> bool {
-        !self.0.over.load(Ordering::Acquire) && self.renewed_ago() < self.0.term / 2
+        !self.0.ended.load(Ordering::Acquire) && self.renewed_ago() < self.0.term / 2
     }
 
-    /// Set once a heartbeat or a commit found another writer.
+    /// The node that leads now, once a heartbeat or a commit has found out.
     pub fn replaced_by(&self) -> Option<String> {
         self.0.replaced_by.get().cloned()
     }
 
+    /// The time since the last successful renewal was sent.
     pub fn renewed_ago(&self) -> Duration {
-        ago(&self.0.renewed)
+        elapsed(&self.0.renewed_at)
     }
 
-    /// A standby whose counter moved within the last lease, as the heartbeat saw it.
+    /// Whether the last heartbeat found a standby whose counter had moved within the last term.
     pub fn has_standby(&self) -> bool {
         self.0.standby.load(Ordering::Acquire)
     }
 
-    /// Why the last heartbeat failed, until one succeeds.
-    pub fn trouble(&self) -> Option<String> {
-        self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Why the last heartbeat failed; `None` once one has succeeded.
+    pub fn last_error(&self) -> Option<String> {
+        self.0.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// How long the lease lasts without a renewal.
     pub fn term(&self) -> Duration {
         self.0.term
     }
 
+    /// Records a heartbeat that was sent at `sent` and succeeded.
     pub fn renew(&self, sent: Duration, standby: bool) {
-        // A standby is believed before the renewal that found it, never after.
+        // A new standby counts before the renewal that found it.
         if standby {
             self.0.standby.store(true, Ordering::Release);
         }
-        self.0.renewed.store(nanos(sent), Ordering::Release);
-        self.0.ticked.store(nanos(sent), Ordering::Release);
+        self.0.renewed_at.store(nanos(sent), Ordering::Release);
+        self.0.ticked_at.store(nanos(sent), Ordering::Release);
         self.0.standby.store(standby, Ordering::Release);
-        self.fail(None);
+        self.set_last_error(None);
     }
 
-    /// The heartbeat's thread runs. After a pause in which somebody could have taken the seat only a
-    /// renewal counts: the thread must not vouch for others who go on at the same moment.
+    /// Records that the heartbeat thread runs. After a pause in which a standby could have taken
+    /// over, only a renewal counts: other threads of the process continue at the same moment.
     pub fn tick(&self) {
-        if ago(&self.0.ticked) < self.0.term / 2 {
-            self.0.ticked.store(nanos(boottime()), Ordering::Release);
+        if elapsed(&self.0.ticked_at) < self.0.term / 2 {
+            self.0.ticked_at.store(nanos(boottime()), Ordering::Release);
         }
     }
 
-    pub fn fail(&self, why: Option<String>) {
-        *self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    /// Records why a heartbeat failed.
+    pub fn set_last_error(&self, error: Option<String>) {
+        *self.0.last_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 
-    pub fn replaced(&self, by: &str) {
+    /// Ends the lease because `by` leads now.
+    pub fn set_replaced_by(&self, by: &str) {
         let _ = self.0.replaced_by.set(by.to_owned());
         self.end();
     }
 
-    /// Why the store can never be had again by this process, once that is so.
-    pub fn why_lost(&self) -> Option<String> {
+    /// Why this process can never use the store again, once that is certain.
+    pub fn loss_reason(&self) -> Option<String> {
         let replaced = self.0.replaced_by.get();
         let replaced = replaced.map(|by| format!("{by} has taken over; this server ends"));
-        replaced.or_else(|| self.0.lost.get().cloned())
+        replaced.or_else(|| self.0.loss.get().cloned())
     }
 
-    /// The store has failed for good.
-    pub fn lost(&self, why: String) {
-        let _ = self.0.lost.set(why);
+    /// Ends the lease because the store has failed for good.
+    pub fn set_lost(&self, why: String) {
+        let _ = self.0.loss.set(why);
         self.end();
     }
 
-    /// Given up: from here on it is not held, whatever a late heartbeat says.
+    /// Ends the lease: it is never held again, not even after a late renewal.
     pub fn end(&self) {
-        self.0.over.store(true, Ordering::Release);
+        self.0.ended.store(true, Ordering::Release);
     }
 }
 
-/// The time since this machine started, also that in which it slept.
+/// The time since this machine started, including the time it was suspended.
 pub fn boottime() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
@@ -146,8 +155,8 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn ago(since: &AtomicU64) -> Duration {
-    // Loaded before the clock is read: a store in between would make it negative, which is now.
+fn elapsed(since: &AtomicU64) -> Duration {
+    // Loaded before the clock is read: a renewal in between counts as zero.
     let since = since.load(Ordering::Acquire);
     Duration::from_nanos(nanos(boottime()).saturating_sub(since))
 }
@@ -158,11 +167,11 @@ mod tests {
 
     const TERM: Duration = Duration::from_secs(10);
 
-    /// A lease renewed and ticked so long ago.
+    /// A lease that was renewed and ticked that long ago.
     fn aged(renewed: Duration, ticked: Duration, standby: bool) -> Lease {
         let lease = Lease::new(TERM, boottime());
         lease.renew(boottime().saturating_sub(renewed), standby);
-        lease.0.ticked.store(nanos(boottime().saturating_sub(ticked)), Ordering::Release);
+        lease.0.ticked_at.store(nanos(boottime().saturating_sub(ticked)), Ordering::Release);
         lease
     }
 
@@ -179,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_standby_a_process_that_was_stopped_asks_first() {
+    fn without_a_standby_a_process_that_was_paused_renews_first() {
         assert!(!aged(TERM * 2, TERM * 2, false).is_held());
     }
 
     #[test]
-    fn a_thread_that_was_stopped_itself_vouches_for_nobody() {
+    fn a_tick_after_a_pause_does_not_extend_the_lease() {
         let lease = aged(TERM * 2, TERM * 2, false);
         lease.tick();
         assert!(!lease.is_held());
@@ -193,9 +202,9 @@ mod tests {
     }
 
     #[test]
-    fn who_was_replaced_or_left_holds_nothing() {
+    fn a_replaced_or_ended_lease_is_never_held_again() {
         let lease = aged(Duration::ZERO, Duration::ZERO, false);
-        lease.replaced("b");
+        lease.set_replaced_by("b");
         assert_eq!((lease.is_held(), lease.replaced_by().as_deref()), (false, Some("b")));
         let lease = aged(Duration::ZERO, Duration::ZERO, false);
         lease.end();

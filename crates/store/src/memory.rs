@@ -1,11 +1,11 @@
-//! The store for trials and tests: as correct as the others while the process lives, and gone with
-//! it.
+//! The store for trials and tests: conforms like the others while the process lives, and ends with it.
 
 use keeper::change::{Change, Snapshot};
 
 use crate::error::StoreError;
-use crate::store::{Committed, Store, Token, cleared, may_clear};
+use crate::store::{CommitOutcome, Store, Token, cleared, may_clear};
 
+/// A store in memory. It keeps nothing across a restart; every commit succeeds.
 #[derive(Debug, Default)]
 pub struct Memory {
     saved: Snapshot,
@@ -13,6 +13,7 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// An empty store.
     pub fn new() -> Self {
         Self::default()
     }
@@ -23,12 +24,12 @@ impl Store for Memory {
         Ok(self.saved.clone())
     }
 
-    fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+    fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
         for change in changes {
             self.saved.apply(change.clone());
         }
         self.token = token;
-        Committed::Done
+        CommitOutcome::Done
     }
 
     fn is_quick(&self, _: &[Change]) -> bool {

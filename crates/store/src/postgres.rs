@@ -1,41 +1,42 @@
-//! The store in PostgreSQL, for sites with more than one server. The database is the only thing that
-//! they share: it keeps the locks, says who serves, and refuses everybody else's writes.
+//! The store in PostgreSQL, for sites with more than one server. The servers share nothing but the
+//! database: it keeps the locks, records which server leads, and refuses the writes of all others.
 //!
 //! ```text
 //! state     one row: epoch, token of the last batch, writer, session   written by every batch
-//! seat      one row: who serves, its heartbeat and lease               written by the heartbeat
-//! nodes     who waits for the seat                                     written by standbys
-//! intact    one row that a crash of the database takes away            exact or roster?
+//! seat      one row: the leader, its heartbeat and lease               written by the heartbeat
+//! nodes     the standbys                                               written by standbys
+//! intact    one row, unlogged: a crash of the database removes it      exact or roster?
 //! clients locks shares                                                 the keeper's rows
 //! keys      secrets that all nodes share
 //! ```
 //!
-//! A batch is one statement in one round trip (`batch.rs`), on condition that `writer` is ours (I12)
-//! and `session` is that of this connection. `writer` counts up when the seat is taken, `session`
-//! when the writer connects anew: so what a former holder or a former connection may still deliver
-//! changes nothing. That is also how a lost reply is settled: the new session first, then the token.
+//! A batch is one statement in one round trip (`batch.rs`), on condition that `writer` and `session`
+//! are this server's (I12). `writer` counts up when the leadership is taken, `session` when the
+//! leader reconnects: a statement that arrives late from a former leader or over an abandoned
+//! connection changes nothing. An unknown commit is settled the same way: a new session first, then
+//! the token.
 //!
-//! What the database has, it has exactly; unless it acknowledged before it synced (`weak`) and has
-//! crashed since (`intact` is empty then), or lacks a batch that we know it had: then the locks are a
-//! roster, until a grace period has ended durably.
+//! What the database has is exact, with two exceptions: it acknowledged before it synced (`weak`)
+//! and has crashed since (`intact` is empty); or it lacks a batch that was acknowledged. Then the
+//! locks are a roster until a grace period has ended durably.
 //!
-//! Two connections: the committer's, and that of the heartbeat. No pool: there is one committer, and
-//! what a pool does when a connection breaks is exactly what must not be done here.
+//! There are two connections, one for commits and one for the heartbeat, and no pool: a pool
+//! reconnects silently, without the new session that fencing needs.
 
 mod batch;
 mod columns;
 mod connection;
-mod engine;
 mod heartbeat;
-mod line;
+mod leader_watch;
+mod leadership;
 mod load;
 mod migrations;
 mod process;
-mod promises;
 mod rows;
+mod runtime;
 mod schema;
-mod seat;
-mod watch;
+mod server_durability;
+mod session;
 
 use std::time::{Duration, Instant};
 
@@ -43,35 +44,39 @@ use keeper::change::{Change, Snapshot};
 
 use crate::durability::Durability;
 use crate::error::StoreError;
-use crate::store::{Committed, Store, Token};
-use batch::Batch;
-use connection::{Address, Backend, CONNECT_MAX};
-use engine::Engine;
+use crate::store::{CommitOutcome, Store, Token};
+use batch::BatchRows;
+use connection::{Backend, CONNECT_MAX, Database};
 use heartbeat::Heartbeat;
-use line::Line;
+use runtime::Runtime;
+use session::Session;
 
 use crate::lease::{self, Lease};
-pub use process::Process;
-pub use seat::{COMMAND, Holder, Seat, Standby};
-pub use watch::{Moment, Verdict, Watch};
+pub use leader_watch::{LeaderWatch, QueryTimes, TakeoverDecision};
+pub use leadership::{COMMAND_SUFFIX, Leader, Leadership, Standby};
+pub use process::ProcessIdentity;
 
 const LEASE: Duration = Duration::from_secs(3);
 const LEASE_MIN: Duration = Duration::from_millis(600);
 const LEASE_MAX: Duration = Duration::from_secs(300);
 
+/// How to reach the database, and how this server appears in it.
 #[derive(Clone)]
 pub struct PostgresSettings {
     /// `postgres://user:password@host:port/database`, or `host=/run/postgresql dbname=...`.
     pub url: String,
-    /// The schema; without one that of the url's `search_path`, else `lockkeeper`.
+    /// The schema; by default that of the url's `search_path`, else `lockkeeper`.
     pub schema: Option<String>,
+    /// What an acknowledged batch survives.
     pub durability: Durability,
     /// The name of this server among those that share the store.
     pub node: String,
+    /// How long a leader that does not renew its lease is waited for, 0.6 s to 5 min.
     pub lease: Duration,
 }
 
 impl PostgresSettings {
+    /// Settings with the default schema and a lease of 3 s.
     pub fn new(url: &str, node: &str, durability: Durability) -> Self {
         Self { url: url.to_owned(), schema: None, durability, node: node.to_owned(), lease: LEASE }
     }
@@ -84,284 +89,304 @@ impl PostgresSettings {
         if !(LEASE_MIN..=LEASE_MAX).contains(&self.lease) {
             let lease = self.lease;
             return bad(format!(
-                "a lease of {lease:?} is not within {LEASE_MIN:?} and {LEASE_MAX:?}"
+                "a lease of {lease:?} is not between {LEASE_MIN:?} and {LEASE_MAX:?}"
             ));
         }
         Ok(())
     }
 }
 
+/// A connection to the store in PostgreSQL: of a reader at first, of the leader after
+/// [`Postgres::take_leadership`]. Dropping it releases the leadership.
 pub struct Postgres {
     settings: PostgresSettings,
-    address: Address,
-    line: Option<Line>,
-    /// Counts connections.
-    opened: u64,
-    /// Who served our former connections over there, and may still be at work.
-    former: Vec<Backend>,
-    /// What makes us the writer, once the seat is taken.
-    title: Option<Title>,
-    remarks: Vec<String>,
-    /// Last: all the others may need it to end.
-    engine: Engine,
+    database: Database,
+    session: Option<Session>,
+    connections_opened: u64,
+    /// Backends of connections that were given up; they may still be running a statement.
+    abandoned: Vec<Backend>,
+    /// Present while this server leads.
+    writer: Option<Writer>,
+    warnings: Vec<String>,
+    /// Dropped last: the other fields may need it to end.
+    runtime: Runtime,
 }
 
-/// What we know as the writer.
-struct Title {
-    writer: i64,
+/// The state of a leader.
+struct Writer {
+    /// `state.writer` while this server leads.
+    number: i64,
     lease: Lease,
-    /// Ends with the title.
+    /// Stops when the writer is dropped.
     heartbeat: Option<Heartbeat>,
     /// The last batch that is known to be in the store.
     done: Token,
-    /// A batch of which nobody knows.
+    /// A batch whose outcome is unknown.
     unsettled: Option<Token>,
-    vouched: Vouched,
+    intact: IntactRow,
     replaced: Option<(String, String)>,
 }
 
-/// Whether the store says of itself that it is exact. A roster stays one until its grace has ended
-/// durably.
+/// The row of `intact`, by which the store says that its locks are exact. A roster gets it when a
+/// grace period has ended durably.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Vouched {
-    Given,
+enum IntactRow {
+    Written,
     Due,
     Withheld,
 }
 
 impl Postgres {
-    /// Connects and brings the tables up to date. Not the writer yet: that is [`Postgres::take`].
+    /// Connects, and creates or migrates the tables. The result may only read, until
+    /// [`Postgres::take_leadership`].
     pub fn connect(settings: PostgresSettings) -> Result<Self, StoreError> {
         settings.check()?;
-        let address = Address::parse(&settings.url, settings.schema.as_deref(), &settings.node)?;
-        let engine = Engine::start("lockkeeper-postgres")
-            .map_err(|error| StoreError::Unreadable(format!("no thread for it: {error}")))?;
-        engine.wait(async {
-            let mut connection = address.open(CONNECT_MAX).await?;
-            address.schema.prepare(&mut connection.client, &address).await
+        let database = Database::parse(&settings.url, settings.schema.as_deref(), &settings.node)?;
+        let runtime = Runtime::start("lockkeeper-postgres")
+            .map_err(|error| StoreError::Unreadable(format!("cannot start a thread: {error}")))?;
+        runtime.block_on(async {
+            let mut connection = database.open(CONNECT_MAX).await?;
+            database.schema.prepare(&mut connection.client, &database).await
         })?;
         let mut store = Self {
             settings,
-            address,
-            line: None,
-            opened: 0,
-            former: Vec::new(),
-            title: None,
-            remarks: Vec::new(),
-            engine,
+            database,
+            session: None,
+            connections_opened: 0,
+            abandoned: Vec::new(),
+            writer: None,
+            warnings: Vec::new(),
+            runtime,
         };
-        store.line()?;
+        store.ensure_session()?;
         Ok(store)
     }
 
+    /// The settings of this connection.
     pub fn settings(&self) -> &PostgresSettings {
         &self.settings
     }
 
-    /// What a person should know of the server's settings.
-    pub fn remarks(&self) -> Vec<String> {
-        self.remarks.clone()
+    /// Settings of the database that weaken durability, each with how to change it.
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
     }
 
-    /// Who serves, and who waits.
-    pub fn seat(&mut self) -> Result<Seat, StoreError> {
-        self.line()?;
-        let number = self.opened;
-        self.ask(async |line: &Line| Seat::read(&line.connection, number).await)
+    /// Reads which server leads and which stand by.
+    pub fn leadership(&mut self) -> Result<Leadership, StoreError> {
+        self.ensure_session()?;
+        let number = self.connections_opened;
+        self.run(async |session: &Session| Leadership::read(&session.connection, number).await)
     }
 
-    /// One look at the seat for a watch, which says whether it may be taken as it was seen.
-    pub fn watch(&mut self, watch: &mut Watch) -> Result<(Seat, Verdict), StoreError> {
-        let asked = Instant::now();
-        let seat = self.seat();
-        let moment = Moment { asked, answered: Instant::now() };
-        let verdict = watch.look(moment, seat.as_ref().ok());
-        seat.map(|seat| (seat, verdict))
+    /// Reads the leadership for `watch`, which decides whether it may be taken with
+    /// [`Postgres::take_leadership_if_unchanged`].
+    pub fn observe_leader(
+        &mut self,
+        watch: &mut LeaderWatch,
+    ) -> Result<(Leadership, TakeoverDecision), StoreError> {
+        let sent = Instant::now();
+        let leadership = self.leadership();
+        let times = QueryTimes { sent, answered: Instant::now() };
+        let decision = watch.observe(times, leadership.as_ref().ok());
+        leadership.map(|leadership| (leadership, decision))
     }
 
-    /// Becomes the writer, whoever was: the former one's writes are refused from here on.
-    pub fn take(&mut self) -> Result<Lease, StoreError> {
-        match self.take_if(None)? {
-            Some(lease) => Ok(lease),
-            None => Err(StoreError::NoSeat),
-        }
+    /// Becomes the leader unconditionally. The writes of the previous leader are refused from here
+    /// on.
+    pub fn take_leadership(&mut self) -> Result<Lease, StoreError> {
+        self.acquire(None)?.ok_or(StoreError::NotLeader)
     }
 
-    /// Becomes the writer if nothing has happened since this look at the seat: a holder that shows
-    /// life again keeps it, and of two takers one gets it. One that is not certain to have ended is
-    /// remembered as [`Seat::unfenced`] until [`Postgres::fenced`].
-    pub fn take_as_seen(&mut self, seat: &Seat) -> Result<Option<Lease>, StoreError> {
-        let holder = seat.holder.as_ref();
-        let process = holder.and_then(|holder| holder.process.as_ref());
-        let seen = seat::Seen {
-            writer: rows::signed(holder.map_or(0, |holder| holder.writer)),
-            heartbeat: rows::signed(holder.map_or(0, |holder| holder.heartbeat)),
-            is_gone: process.is_some_and(Process::is_gone),
+    /// Becomes the leader, unless the leader has made progress since `observed` was read or another
+    /// node was faster: then `None`. A previous leader that may still run is listed in
+    /// [`Leadership::unfenced`] until [`Postgres::set_all_fenced`].
+    pub fn take_leadership_if_unchanged(
+        &mut self,
+        observed: &Leadership,
+    ) -> Result<Option<Lease>, StoreError> {
+        let leader = observed.leader.as_ref();
+        let process = leader.and_then(|leader| leader.process.as_ref());
+        let expected = leadership::ExpectedLeader {
+            writer: rows::signed(leader.map_or(0, |leader| leader.writer)),
+            heartbeat: rows::signed(leader.map_or(0, |leader| leader.heartbeat)),
+            has_exited: process.is_some_and(ProcessIdentity::has_exited),
         };
-        self.take_if(Some(&seen))
+        self.acquire(Some(&expected))
     }
 
-    /// Whoever was taken to be dead has been made harmless.
-    pub fn fenced(&mut self) -> Result<(), StoreError> {
-        let Some(title) = &self.title else { return Err(StoreError::NoSeat) };
-        let writer = title.writer;
-        self.line()?;
-        self.ask(async |line: &Line| seat::fenced(&line.connection, writer).await)
+    /// Empties [`Leadership::unfenced`]: every node in it can do no more harm.
+    pub fn set_all_fenced(&mut self) -> Result<(), StoreError> {
+        let Some(writer) = &self.writer else { return Err(StoreError::NotLeader) };
+        let number = writer.number;
+        self.ensure_session()?;
+        self.run(async |session: &Session| {
+            leadership::set_all_fenced(&session.connection, number).await
+        })
     }
 
-    fn take_if(&mut self, seen: Option<&seat::Seen>) -> Result<Option<Lease>, StoreError> {
-        self.title = None;
-        self.line()?;
+    fn acquire(
+        &mut self,
+        expected: Option<&leadership::ExpectedLeader>,
+    ) -> Result<Option<Lease>, StoreError> {
+        self.writer = None;
+        self.ensure_session()?;
         let (node, term) = (self.settings.node.clone(), self.settings.lease);
         let sent = lease::boottime();
-        let taken = self.ask_even_if_blocked(async |line: &Line| {
-            let synchronous = line.promises.synchronous(true);
-            seat::take(&line.connection, &node, term, synchronous, seen).await
+        let acquired = self.run_unblocking(async |session: &Session| {
+            let synchronous = session.server_durability.synchronous_commit(true);
+            leadership::acquire(&session.connection, &node, term, synchronous, expected).await
         })?;
-        let Some(taken) = taken else { return Ok(None) };
-        let (pen, done) = (taken.pen, taken.token);
-        let vouched = if taken.roster { Vouched::Withheld } else { Vouched::Due };
-        self.write_with(pen, vouched)?;
+        let Some(leadership::Acquisition { fencing, token, roster }) = acquired else {
+            return Ok(None);
+        };
+        self.adopt_fencing(fencing, if roster { IntactRow::Withheld } else { IntactRow::Due })?;
         let lease = Lease::new(term, sent);
-        let heartbeat = Heartbeat::start(self.address.clone(), pen.writer, lease.clone())
-            .map_err(|error| StoreError::Unwritable(format!("no heartbeat: {error}")))?;
-        self.title = Some(Title {
-            writer: pen.writer,
+        let heartbeat = Heartbeat::start(self.database.clone(), fencing.writer, lease.clone())
+            .map_err(|error| {
+                StoreError::Unwritable(format!("cannot start the heartbeat: {error}"))
+            })?;
+        self.writer = Some(Writer {
+            number: fencing.writer,
             lease: lease.clone(),
             heartbeat: Some(heartbeat),
-            done,
+            done: token,
             unsettled: None,
-            vouched: if taken.roster { Vouched::Withheld } else { Vouched::Given },
+            intact: if roster { IntactRow::Withheld } else { IntactRow::Written },
             replaced: None,
         });
         Ok(Some(lease))
     }
 
-    /// A clean stop: whoever waits may have the seat at once. Without it the seat is free when the
-    /// lease has run out.
-    pub fn release(&mut self) -> Result<(), StoreError> {
-        let Some(title) = &mut self.title else { return Ok(()) };
-        title.lease.end();
-        title.heartbeat = None;
-        let writer = title.writer;
-        self.line()?;
-        // Nothing to say if it is another's: then that one has it already.
-        self.ask(async |line: &Line| seat::release(&line.connection, writer).await)?;
-        self.title = None;
-        if let Some(line) = &mut self.line {
-            line.pen = None;
+    /// Gives the leadership up, so that a standby need not wait for the lease. Does nothing if this
+    /// server does not lead.
+    pub fn release_leadership(&mut self) -> Result<(), StoreError> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        writer.lease.end();
+        writer.heartbeat = None;
+        let number = writer.number;
+        self.ensure_session()?;
+        // Changes nothing if another node leads already.
+        self.run(async |session: &Session| leadership::release(&session.connection, number).await)?;
+        self.writer = None;
+        if let Some(session) = &mut self.session {
+            session.fencing = None;
         }
         Ok(())
     }
 
-    /// Says that this node waits for the seat; to be repeated about every sixth of a lease.
+    /// Registers this node as a standby. Must be repeated about every sixth of a lease.
     pub fn stand_by(&mut self) -> Result<(), StoreError> {
-        self.line()?;
+        self.ensure_session()?;
         let node = self.settings.node.clone();
-        self.ask(async |line: &Line| seat::stand_by(&line.connection, &node).await)
+        self.run(async |session: &Session| leadership::stand_by(&session.connection, &node).await)
     }
 
+    /// Removes this node from the standbys.
     pub fn stop_standing_by(&mut self) -> Result<(), StoreError> {
-        self.line()?;
+        self.ensure_session()?;
         let node = self.settings.node.clone();
-        self.ask(async |line: &Line| seat::stop_standing_by(&line.connection, &node).await)
+        self.run(async |session: &Session| {
+            leadership::stop_standing_by(&session.connection, &node).await
+        })
     }
 
     /// The secret of this name, if there is one.
     pub fn key(&mut self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let sql = "SELECT value FROM keys WHERE name = $1";
-        self.line()?;
-        let row =
-            self.ask(async |line: &Line| line.connection.client.query_opt(sql, &[&name]).await);
+        self.ensure_session()?;
+        let row = self.run(async |session: &Session| {
+            session.connection.client.query_opt(sql, &[&name]).await
+        });
         Ok(row?.map(|row| row.get(0)))
     }
 
-    /// The secret of this name; `fresh` becomes it if there is none yet.
+    /// The secret of this name; `fresh`, durably, if there was none.
     pub fn key_or_insert(&mut self, name: &str, fresh: &[u8]) -> Result<Vec<u8>, StoreError> {
         let insert = "INSERT INTO keys (name, value) SELECT $1, $2 \
              WHERE set_config('synchronous_commit', $3::text, true) <> '' \
              ON CONFLICT DO NOTHING";
-        self.line()?;
-        self.ask(async |line: &Line| {
-            let client = &line.connection.client;
-            client.execute(insert, &[&name, &fresh, &line.promises.synchronous(true)]).await?;
+        self.ensure_session()?;
+        self.run(async |session: &Session| {
+            let client = &session.connection.client;
+            let synchronous = session.server_durability.synchronous_commit(true);
+            client.execute(insert, &[&name, &fresh, &synchronous]).await?;
             let row = client.query_one("SELECT value FROM keys WHERE name = $1", &[&name]).await?;
             row.try_get(0)
         })
     }
 }
 
-/// One that ends without a clean stop leaves the seat too, if it still can: nobody needs to wait for
-/// it, or to fence it.
 impl Drop for Postgres {
+    /// Releases the leadership even without a clean stop, if possible: the next leader then need
+    /// neither wait for this one nor fence it.
     fn drop(&mut self) {
-        let replaced = self.title.as_ref().is_none_or(|title| title.replaced.is_some());
-        if !replaced {
-            let _ = self.release();
+        if self.writer.as_ref().is_some_and(|writer| writer.replaced.is_none()) {
+            let _ = self.release_leadership();
         }
     }
 }
 
 impl Store for Postgres {
-    fn leave(&mut self) {
-        // If it fails, whoever waits has the seat when the lease has run out.
-        let _ = self.release();
+    fn release(&mut self) {
+        // If it fails, a standby takes over when the lease has expired.
+        let _ = self.release_leadership();
     }
 
     fn load(&mut self) -> Result<Snapshot, StoreError> {
-        if self.title.as_ref().is_some_and(|title| title.unsettled.is_some()) {
+        if self.writer.as_ref().is_some_and(|writer| writer.unsettled.is_some()) {
             self.last_token()?;
         }
         let loaded = self.load_all()?;
-        match &self.title {
-            Some(title) if title.writer != loaded.writer => Err(self.refused()),
+        match &self.writer {
+            Some(writer) if writer.number != loaded.writer => Err(self.explain_refusal()),
             _ => Ok(loaded.snapshot),
         }
     }
 
-    fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
-        if let Err(error) = self.may_write().and_then(|()| self.line()) {
-            return Committed::NotWritten(error);
+    fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
+        if let Err(error) = self.may_write().and_then(|()| self.ensure_session()) {
+            return CommitOutcome::NotWritten(error);
         }
-        let batch = Batch::of(changes);
+        let rows = BatchRows::of(changes);
         let must_sync = self.settings.durability.must_sync(changes);
-        let written = self.try_ask_for(batch.patience(), async |line: &Line| {
-            batch.write(line, token, must_sync).await
+        let written = self.try_run_within(rows.time_limit(), async |session: &Session| {
+            rows.write(session, token, must_sync).await
         });
         match written {
             Ok(true) => {
                 self.committed(changes, token);
-                Committed::Done
+                CommitOutcome::Done
             }
-            Ok(false) => Committed::NotWritten(self.refused()),
-            Err(failure) if failure.aborted => Committed::NotWritten(failure.error),
+            Ok(false) => CommitOutcome::NotWritten(self.explain_refusal()),
+            Err(failure) if failure.aborted => CommitOutcome::NotWritten(failure.error),
             Err(failure) => {
-                if let Some(title) = &mut self.title {
-                    title.unsettled = Some(token);
+                if let Some(writer) = &mut self.writer {
+                    writer.unsettled = Some(token);
                 }
-                Committed::Unknown(failure.error)
+                CommitOutcome::Unknown(failure.error)
             }
         }
     }
 
-    /// After an `Unknown` the connection is gone, so `line` opens a session of which the lost
-    /// statement knows nothing: what is read then stays true.
+    /// An unknown commit has closed its connection, so `ensure_session` begins a new session, which
+    /// fences the lost statement: the token that is read then stays true.
     fn last_token(&mut self) -> Result<Token, StoreError> {
-        self.line()?;
-        let (token, writer) = self.ask(async |line: &Line| line.last_token().await)?;
-        if self.title.as_ref().is_some_and(|title| title.writer != writer) {
-            return Err(self.refused());
+        self.ensure_session()?;
+        let (token, writer) = self.run(async |session: &Session| session.last_token().await)?;
+        if self.writer.as_ref().is_some_and(|own| own.number != writer) {
+            return Err(self.explain_refusal());
         }
-        self.expects(token)?;
-        if let Some(title) = &mut self.title {
-            (title.done, title.unsettled) = (token, None);
+        self.check_last_token(token)?;
+        if let Some(writer) = &mut self.writer {
+            (writer.done, writer.unsettled) = (token, None);
         }
         Ok(token)
     }
 
     fn clear(&mut self, force: bool) -> Result<(), StoreError> {
         self.may_write()?;
-        self.line()?;
-        if self.clear_all(force)? { Ok(()) } else { Err(self.refused()) }
+        self.ensure_session()?;
+        if self.clear_all(force)? { Ok(()) } else { Err(self.explain_refusal()) }
     }
 }

@@ -1,12 +1,12 @@
-//! One row or one change as bytes. Written by hand, so that every byte is known, and checked on the
-//! way back: a record that no encoder of ours could have written is refused, never repaired.
+//! The bytes of one change or one row of the embedded store. Every value has exactly one encoding;
+//! bytes that the encoder cannot have produced are refused, never repaired.
 //!
-//! All numbers are little-endian. A *count* is 7 bits to the byte, lowest first, the top bit set on
-//! all bytes but the last. *Bytes* are a count and that many bytes. An *address* is the byte 4 and
-//! four bytes, or the byte 6 and sixteen; `::ffff:a.b.c.d` is written as `a.b.c.d`.
+//! Integers are little-endian. A *count* has 7 bits per byte, lowest first, the top bit set on all
+//! bytes but the last (LEB128). *Bytes* are a count and that many bytes. An *address* is the byte 4
+//! and four bytes, or the byte 6 and sixteen; `::ffff:a.b.c.d` is written as `a.b.c.d`.
 //!
 //! ```text
-//! record      version u8 = 1 | kind u8 | the fields of that kind, and nothing after them
+//! record      version u8 = 1 | kind u8 | the fields of that kind, and no byte after them
 //!
 //!  1 Started      epoch u64 | grace u8 (0, 1)
 //!  2 GraceEnded   -
@@ -14,7 +14,7 @@
 //!  4 IdsBelow     id u64
 //!  5 Client       id u64 | protocol u8 (0 NLM, 1 NSM) | flags u8 | incarnation u32
 //!                 | registered_at_ms u64 | epoch u64 | address | name bytes
-//!                 | used: count, then so many addresses
+//!                 | used: count, then that many addresses
 //!                 | reboot, if flag 4: from u32 | to u32 | before u64
 //!                 | registrant, if flag 8: program u32 | version u32 | procedure u32
 //!                 |     | private 16 bytes | its name bytes | watched bytes
@@ -27,8 +27,8 @@
 //!  9 Share        id u64 | flags u8 | incarnation u32 | since_ms u64 | owner | file bytes
 //!                 flags: access 1 read, 2 write; deny 4 read, 8 write
 //! 10 ShareGone    id u64
-//! 11 Facts        epoch u64 | ids_below u64 | token u64 | flags u8
-//!                 flags: 1 in grace, 2 stopped cleanly, 4 roster, 8 nothing came after the stop
+//! 11 Metadata     epoch u64 | ids_below u64 | token u64 | flags u8
+//!                 flags: 1 in grace, 2 stopped cleanly, 4 roster, 8 at rest
 //! 12 Cleared      -
 //!
 //! owner           host u64 | number u32 | transport u8 (0 TCP, 1 UDP) | version u8
@@ -45,17 +45,19 @@ use std::sync::Arc;
 
 use keeper::bytes::{FileKey, Name, OwnerTag};
 use keeper::change::{Change, Client, Exactness, Lock, Protocol, Reboot, Registrant, Share};
-use keeper::identity::{ClientId, Epoch, Incarnation, Lane, LockId, Owner, ShareId, Transport};
+use keeper::identity::{
+    ClientId, Epoch, Incarnation, LockId, Owner, OwnerNamespace, ShareId, Transport,
+};
 use keeper::range::Range;
 use keeper::request::{Access, Callback, Mode};
 use thiserror::Error;
 
 use crate::store::Token;
-pub(crate) use read::Reader;
-pub(crate) use write::Writer;
+pub(crate) use read::FieldReader;
+pub(crate) use write::FieldWriter;
 
-/// The version that this program writes, and the only one that it reads.
-pub const VERSION: u8 = 1;
+/// The version that this program writes, and the only one it reads.
+pub(crate) const VERSION: u8 = 1;
 
 const STARTED: u8 = 1;
 const GRACE_ENDED: u8 = 2;
@@ -67,48 +69,48 @@ const LOCK: u8 = 7;
 const LOCK_GONE: u8 = 8;
 const SHARE: u8 = 9;
 const SHARE_GONE: u8 = 10;
-const FACTS: u8 = 11;
+const METADATA: u8 = 11;
 const CLEARED: u8 = 12;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub(crate) enum Record {
     Change(Change),
-    /// What is known besides the rows.
-    Facts(Facts),
-    /// Locks, shares and registrations were forgotten here (R5.3).
+    /// Everything in a snapshot besides its rows.
+    Metadata(Metadata),
+    /// All locks, shares and registrations were removed (B5.7).
     Cleared,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
-    pub epoch: Epoch,
-    pub ids_below: u64,
-    pub token: Token,
-    pub in_grace: bool,
-    pub stopped_cleanly: bool,
-    pub exactness: Exactness,
-    /// The clean stop was the last thing that happened.
-    pub at_rest: bool,
+pub(crate) struct Metadata {
+    pub(crate) epoch: Epoch,
+    pub(crate) ids_below: u64,
+    pub(crate) token: Token,
+    pub(crate) in_grace: bool,
+    pub(crate) stopped_cleanly: bool,
+    pub(crate) exactness: Exactness,
+    /// A clean stop is the last change.
+    pub(crate) at_rest: bool,
 }
 
-/// Why bytes are no record.
+/// Why bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum BadRecord {
+pub(crate) enum RecordError {
     #[error("a record ends in the middle of its {0}")]
     Short(&'static str),
     #[error("a record goes on for {0} bytes after its last field")]
     Long(usize),
-    #[error("a record is of version {0}, and this program knows version {VERSION}")]
+    #[error("a record has version {0}, and this program knows version {VERSION}")]
     Version(u8),
-    #[error("a record is of the unknown kind {0}")]
+    #[error("a record has the unknown kind {0}")]
     Kind(u8),
     #[error("a record has {1} where its {0} should be")]
     Value(&'static str, u64),
 }
 
-/// Adds the record of `change` to `out`.
-pub fn encode(change: &Change, out: &mut Vec<u8>) {
-    let mut to = Writer::new(out);
+/// Appends the record of `change` to `out`.
+pub(crate) fn encode(change: &Change, out: &mut Vec<u8>) {
+    let mut to = FieldWriter::new(out);
     match change {
         Change::Started { epoch, grace } => {
             to.head(STARTED);
@@ -127,7 +129,7 @@ pub fn encode(change: &Change, out: &mut Vec<u8>) {
     }
 }
 
-fn encode_client(to: &mut Writer<'_>, client: &Client) {
+fn encode_client(to: &mut FieldWriter<'_>, client: &Client) {
     to.head_and_id(CLIENT, client.id.0);
     to.u8(match client.protocol {
         Protocol::Nlm => 0,
@@ -161,7 +163,7 @@ fn encode_client(to: &mut Writer<'_>, client: &Client) {
     }
 }
 
-fn encode_lock(to: &mut Writer<'_>, lock: &Lock) {
+fn encode_lock(to: &mut FieldWriter<'_>, lock: &Lock) {
     to.head_and_id(LOCK, lock.id.0);
     to.flags([lock.mode == Mode::Exclusive, lock.monitored, false, false]);
     to.u32(lock.incarnation.0);
@@ -172,7 +174,7 @@ fn encode_lock(to: &mut Writer<'_>, lock: &Lock) {
     to.bytes(lock.file.bytes());
 }
 
-fn encode_share(to: &mut Writer<'_>, share: &Share) {
+fn encode_share(to: &mut FieldWriter<'_>, share: &Share) {
     to.head_and_id(SHARE, share.id.0);
     to.flags([share.access.read, share.access.write, share.deny.read, share.deny.write]);
     to.u32(share.incarnation.0);
@@ -181,38 +183,38 @@ fn encode_share(to: &mut Writer<'_>, share: &Share) {
     to.bytes(share.file.bytes());
 }
 
-fn encode_owner(to: &mut Writer<'_>, owner: &Owner) {
+fn encode_owner(to: &mut FieldWriter<'_>, owner: &Owner) {
     to.u64(owner.host.0);
     to.u32(owner.number);
-    to.u8(match owner.lane.transport() {
+    to.u8(match owner.namespace.transport() {
         Transport::Tcp => 0,
         Transport::Udp => 1,
     });
-    to.u8(owner.lane.version());
-    to.address(owner.lane.ours());
+    to.u8(owner.namespace.version());
+    to.address(owner.namespace.server_address());
     to.bytes(owner.tag.bytes());
 }
 
-pub fn encode_facts(facts: &Facts, out: &mut Vec<u8>) {
-    let mut to = Writer::new(out);
-    to.head(FACTS);
-    to.u64(facts.epoch.0);
-    to.u64(facts.ids_below);
-    to.u64(facts.token.0);
-    let roster = facts.exactness == Exactness::Roster;
-    to.flags([facts.in_grace, facts.stopped_cleanly, roster, facts.at_rest]);
+pub(crate) fn encode_metadata(metadata: &Metadata, out: &mut Vec<u8>) {
+    let mut to = FieldWriter::new(out);
+    to.head(METADATA);
+    to.u64(metadata.epoch.0);
+    to.u64(metadata.ids_below);
+    to.u64(metadata.token.0);
+    let roster = metadata.exactness == Exactness::Roster;
+    to.flags([metadata.in_grace, metadata.stopped_cleanly, roster, metadata.at_rest]);
 }
 
-pub fn encode_cleared(out: &mut Vec<u8>) {
-    Writer::new(out).head(CLEARED);
+pub(crate) fn encode_cleared(out: &mut Vec<u8>) {
+    FieldWriter::new(out).head(CLEARED);
 }
 
-/// Reads back what is exactly one record.
-pub fn decode(bytes: &[u8]) -> Result<Record, BadRecord> {
-    let mut from = Reader::new(bytes);
+/// Decodes exactly one record.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
+    let mut from = FieldReader::new(bytes);
     let version = from.u8("version")?;
     if version != VERSION {
-        return Err(BadRecord::Version(version));
+        return Err(RecordError::Version(version));
     }
     let record = match from.u8("kind")? {
         STARTED => Record::Change(Change::Started {
@@ -228,15 +230,15 @@ pub fn decode(bytes: &[u8]) -> Result<Record, BadRecord> {
         LOCK_GONE => Record::Change(Change::LockGone(LockId(from.u64("id")?))),
         SHARE => Record::Change(Change::Share(decode_share(&mut from)?)),
         SHARE_GONE => Record::Change(Change::ShareGone(ShareId(from.u64("id")?))),
-        FACTS => Record::Facts(decode_facts(&mut from)?),
+        METADATA => Record::Metadata(decode_metadata(&mut from)?),
         CLEARED => Record::Cleared,
-        kind => return Err(BadRecord::Kind(kind)),
+        kind => return Err(RecordError::Kind(kind)),
     };
     from.end()?;
     Ok(record)
 }
 
-fn decode_client(from: &mut Reader<'_>) -> Result<Client, BadRecord> {
+fn decode_client(from: &mut FieldReader<'_>) -> Result<Client, RecordError> {
     let id = ClientId(from.u64("client id")?);
     let protocol = from.choice("protocol", [Protocol::Nlm, Protocol::Nsm])?;
     let [monitored, fenced, has_reboot, has_registrant] = from.flags("flags of a client")?;
@@ -267,7 +269,7 @@ fn decode_client(from: &mut Reader<'_>) -> Result<Client, BadRecord> {
     })
 }
 
-fn decode_reboot(from: &mut Reader<'_>) -> Result<Reboot, BadRecord> {
+fn decode_reboot(from: &mut FieldReader<'_>) -> Result<Reboot, RecordError> {
     Ok(Reboot {
         from: Incarnation(from.u32("reboot")?),
         to: Incarnation(from.u32("reboot")?),
@@ -275,7 +277,7 @@ fn decode_reboot(from: &mut Reader<'_>) -> Result<Reboot, BadRecord> {
     })
 }
 
-fn decode_registrant(from: &mut Reader<'_>) -> Result<Registrant, BadRecord> {
+fn decode_registrant(from: &mut FieldReader<'_>) -> Result<Registrant, RecordError> {
     let program = from.u32("program")?;
     let version = from.u32("version")?;
     let procedure = from.u32("procedure")?;
@@ -285,23 +287,23 @@ fn decode_registrant(from: &mut Reader<'_>) -> Result<Registrant, BadRecord> {
     Ok(Registrant { callback: Callback { name, program, version, procedure }, watched, private })
 }
 
-fn decode_lock(from: &mut Reader<'_>) -> Result<Lock, BadRecord> {
+fn decode_lock(from: &mut FieldReader<'_>) -> Result<Lock, RecordError> {
     let id = LockId(from.u64("lock id")?);
-    let [exclusive, monitored, no, neither] = from.flags("flags of a lock")?;
-    if no || neither {
-        return Err(BadRecord::Value("flags of a lock", u64::MAX));
+    let [exclusive, monitored, unused4, unused8] = from.flags("flags of a lock")?;
+    if unused4 || unused8 {
+        return Err(RecordError::Value("flags of a lock", u64::MAX));
     }
     let incarnation = Incarnation(from.u32("incarnation")?);
     let since_ms = from.u64("time")?;
     let (first, last) = (from.u64("range")?, from.u64("range")?);
-    let range = Range::between(first, last).ok_or(BadRecord::Value("end of a range", last))?;
+    let range = Range::between(first, last).ok_or(RecordError::Value("end of a range", last))?;
     let owner = Arc::new(decode_owner(from)?);
     let file = FileKey::new(from.bytes("file")?);
     let mode = if exclusive { Mode::Exclusive } else { Mode::Shared };
     Ok(Lock { id, file, owner, range, mode, incarnation, monitored, since_ms })
 }
 
-fn decode_share(from: &mut Reader<'_>) -> Result<Share, BadRecord> {
+fn decode_share(from: &mut FieldReader<'_>) -> Result<Share, RecordError> {
     let id = ShareId(from.u64("share id")?);
     let [reads, writes, deny_read, deny_write] = from.flags("flags of a share")?;
     Ok(Share {
@@ -315,21 +317,21 @@ fn decode_share(from: &mut Reader<'_>) -> Result<Share, BadRecord> {
     })
 }
 
-fn decode_owner(from: &mut Reader<'_>) -> Result<Owner, BadRecord> {
+fn decode_owner(from: &mut FieldReader<'_>) -> Result<Owner, RecordError> {
     let host = ClientId(from.u64("host")?);
     let number = from.u32("owner's number")?;
     let transport = from.choice("transport", [Transport::Tcp, Transport::Udp])?;
     let version = from.u8("protocol version")?;
     let ours = from.address("our address")?;
     let tag = OwnerTag::new(from.bytes("owner's tag")?);
-    Ok(Owner { host, lane: Lane::new(ours, transport, version), number, tag })
+    Ok(Owner { host, namespace: OwnerNamespace::new(ours, transport, version), number, tag })
 }
 
-fn decode_facts(from: &mut Reader<'_>) -> Result<Facts, BadRecord> {
+fn decode_metadata(from: &mut FieldReader<'_>) -> Result<Metadata, RecordError> {
     let epoch = Epoch(from.u64("epoch")?);
     let ids_below = from.u64("id")?;
     let token = Token(from.u64("token")?);
-    let [in_grace, stopped_cleanly, roster, at_rest] = from.flags("flags of the facts")?;
+    let [in_grace, stopped_cleanly, roster, at_rest] = from.flags("flags of the metadata")?;
     let exactness = if roster { Exactness::Roster } else { Exactness::Exact };
-    Ok(Facts { epoch, ids_below, token, in_grace, stopped_cleanly, exactness, at_rest })
+    Ok(Metadata { epoch, ids_below, token, in_grace, stopped_cleanly, exactness, at_rest })
 }

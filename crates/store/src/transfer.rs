@@ -1,31 +1,47 @@
-//! The state of one store put into another, whatever they are made of.
+//! Copies the state of one store into another, of the same kind or not.
 
 use keeper::change::{Change, Exactness, Snapshot};
 use keeper::identity::Epoch;
 
 use crate::error::StoreError;
-use crate::store::{Committed, Store, Token};
+use crate::store::{CommitOutcome, Store, Token};
 
-/// So many rows in one batch.
-const ROWS: usize = 5_000;
-/// Set in `ids_below` while a store is being filled, so that no server starts with half of a copy.
-/// No server ever gives that many ids.
+const ROWS_PER_BATCH: usize = 5_000;
+/// Set in `ids_below` until the copy is complete, so that no server starts with half of one. No
+/// server hands out that many ids.
 const UNFINISHED: u64 = 1 << 63;
 
+/// Why a copy was refused or did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
+    /// The source is a roster: locks may be missing.
     #[error(
-        "the first store cannot say that all its locks are there, because the machine was switched \
-         off. Start the server with it, let the grace period end, stop it, and copy again"
+        "locks may be missing from the first store, because the machine lost power. Start the \
+         server with it, let the grace period end, stop it, and copy again"
     )]
     Inexact,
+    /// The target is in use.
     #[error(
         "the second store is not empty: it has {clients} clients and {locks} locks and shares. \
-         Clear it first, if nobody needs them: lockkeeper store clear URL"
+         Clear it first, if they are not needed: lockkeeper store clear URL"
     )]
-    NotEmpty { clients: usize, locks: usize },
+    NotEmpty {
+        /// Clients in the target.
+        clients: usize,
+        /// Locks and shares in the target.
+        locks: usize,
+    },
+    /// The target failed, and is [`is_unfinished`] until it is cleared.
     #[error("after {after} of {of} rows: {error}. Clear the second store and copy again")]
-    Interrupted { after: usize, of: usize, error: StoreError },
+    Interrupted {
+        /// Rows that were written.
+        after: usize,
+        /// Rows in the source.
+        of: usize,
+        /// What failed.
+        error: StoreError,
+    },
+    /// One of the stores could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -35,74 +51,76 @@ pub fn is_unfinished(saved: &Snapshot) -> bool {
     saved.ids_below & UNFINISHED != 0
 }
 
-/// Empties a store (R5.3), also one with half of a copy.
+/// Clears a store (B5.7), including one with half of a copy.
 pub fn clear(store: &mut dyn Store, force: bool) -> Result<(), StoreError> {
     store.clear(force)?;
-    let left = store.load()?;
-    if !is_unfinished(&left) {
+    let cleared = store.load()?;
+    if !is_unfinished(&cleared) {
         return Ok(());
     }
     let token = Token(store.last_token()?.0 + 1);
-    match store.commit(&[Change::IdsBelow(left.ids_below & !UNFINISHED)], token) {
-        Committed::Done => Ok(()),
-        Committed::NotWritten(error) | Committed::Unknown(error) => Err(error),
+    match store.commit(&[Change::IdsBelow(cleared.ids_below & !UNFINISHED)], token) {
+        CommitOutcome::Done => Ok(()),
+        CommitOutcome::NotWritten(error) | CommitOutcome::Unknown(error) => Err(error),
     }
 }
 
-/// Copies everything; `progress` hears how many of how many rows are there. No epoch and no id that
-/// either store has used comes again. The first store is left as it is.
+/// Copies everything from an exact store into an empty one and returns what was copied; `progress`
+/// is called with the rows written so far and their total. The target continues with the greater
+/// epoch and ids, so that none is used twice. The source does not change.
 pub fn copy(
     from: &mut dyn Store,
     to: &mut dyn Store,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Snapshot, CopyError> {
     let saved = from.load()?;
-    let there = to.load()?;
+    let before = to.load()?;
     if saved.exactness == Exactness::Roster {
         return Err(CopyError::Inexact);
     }
     if is_unfinished(&saved) {
         return Err(StoreError::Unfinished.into());
     }
-    let held = there.locks.len() + there.shares.len();
-    if held + there.clients.len() > 0 {
-        return Err(CopyError::NotEmpty { clients: there.clients.len(), locks: held });
+    let held = before.locks.len() + before.shares.len();
+    if held + before.clients.len() > 0 {
+        return Err(CopyError::NotEmpty { clients: before.clients.len(), locks: held });
     }
-    let ids_below = saved.ids_below.max(there.ids_below & !UNFINISHED);
-    let epoch = Epoch(saved.epoch.0.max(there.epoch.0));
+    let ids_below = saved.ids_below.max(before.ids_below & !UNFINISHED);
+    let epoch = Epoch(saved.epoch.0.max(before.epoch.0));
 
     let rows = saved.clients.values().cloned().map(Change::Client);
     let rows = rows.chain(saved.locks.values().cloned().map(Change::Lock));
     let rows = rows.chain(saved.shares.values().cloned().map(Change::Share));
     let rows: Vec<Change> = rows.collect();
-    let mut writer = Writer { to, token: Token(0), after: 0, of: rows.len() };
-    writer.token = writer.to.last_token()?;
-    writer.write(&[Change::IdsBelow(ids_below | UNFINISHED)])?;
-    for batch in rows.chunks(ROWS) {
-        writer.write(batch)?;
-        writer.after += batch.len();
-        progress(writer.after, writer.of);
+    let mut target = CopyTarget { to, token: Token(0), after: 0, of: rows.len() };
+    target.token = target.to.last_token()?;
+    target.write(&[Change::IdsBelow(ids_below | UNFINISHED)])?;
+    for batch in rows.chunks(ROWS_PER_BATCH) {
+        target.write(batch)?;
+        target.after += batch.len();
+        progress(target.after, target.of);
     }
     let mut last = vec![Change::Started { epoch, grace: saved.in_grace }];
     last.extend(saved.stopped_cleanly.then_some(Change::Stopped));
     last.push(Change::IdsBelow(ids_below));
-    writer.write(&last)?;
+    target.write(&last)?;
     Ok(saved)
 }
 
-struct Writer<'a> {
+/// The target, and how far the copy has come.
+struct CopyTarget<'a> {
     to: &'a mut dyn Store,
     token: Token,
     after: usize,
     of: usize,
 }
 
-impl Writer<'_> {
+impl CopyTarget<'_> {
     fn write(&mut self, changes: &[Change]) -> Result<(), CopyError> {
         self.token.0 += 1;
         match self.to.commit(changes, self.token) {
-            Committed::Done => Ok(()),
-            Committed::NotWritten(error) | Committed::Unknown(error) => {
+            CommitOutcome::Done => Ok(()),
+            CommitOutcome::NotWritten(error) | CommitOutcome::Unknown(error) => {
                 Err(CopyError::Interrupted { after: self.after, of: self.of, error })
             }
         }
@@ -125,18 +143,18 @@ mod tests {
         ];
         changes.extend((0..locks).map(|id| lock(id, 1)));
         changes.push(Change::Stopped);
-        assert!(matches!(store.commit(&changes, Token(9)), Committed::Done));
+        assert!(matches!(store.commit(&changes, Token(9)), CommitOutcome::Done));
         store
     }
 
     #[test]
-    fn a_copy_is_the_same_and_goes_on_with_the_greater_epoch_and_ids() {
+    fn a_copy_is_the_same_with_the_greater_epoch_and_ids() {
         let mut to = Memory::new();
         let used = [Change::Started { epoch: Epoch(99), grace: true }, Change::IdsBelow(2_000_000)];
-        assert!(matches!(to.commit(&used, Token(3)), Committed::Done));
-        let mut heard = Vec::new();
-        copy(&mut filled(12_000), &mut to, |after, of| heard.push((after, of))).unwrap();
-        assert_eq!(heard.last(), Some(&(12_002, 12_002)));
+        assert!(matches!(to.commit(&used, Token(3)), CommitOutcome::Done));
+        let mut reported = Vec::new();
+        copy(&mut filled(12_000), &mut to, |after, of| reported.push((after, of))).unwrap();
+        assert_eq!(reported.last(), Some(&(12_002, 12_002)));
         let expected =
             Snapshot { epoch: Epoch(99), ids_below: 2_000_000, ..filled(12_000).load().unwrap() };
         assert_eq!(to.load().unwrap(), expected);
@@ -144,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_used_is_not_written_over() {
+    fn a_store_with_locks_is_not_overwritten() {
         let error = copy(&mut filled(1), &mut filled(2), |_, _| ()).unwrap_err();
         assert!(matches!(error, CopyError::NotEmpty { clients: 1, locks: 3 }), "{error}");
     }
@@ -152,25 +170,25 @@ mod tests {
     #[test]
     fn a_store_that_knows_a_client_is_not_empty() {
         let mut to = Memory::new();
-        assert!(matches!(to.commit(&[client(1)], Token(1)), Committed::Done));
+        assert!(matches!(to.commit(&[client(1)], Token(1)), CommitOutcome::Done));
         let error = copy(&mut filled(1), &mut to, |_, _| ()).unwrap_err();
         assert!(matches!(error, CopyError::NotEmpty { clients: 1, locks: 0 }), "{error}");
     }
 
-    /// Takes only so many batches.
+    /// Accepts only so many batches.
     struct Short(Memory, usize);
 
     impl Store for Short {
         fn load(&mut self) -> Result<Snapshot, StoreError> {
             self.0.load()
         }
-        fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+        fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
             match self.1.checked_sub(1) {
                 Some(left) => {
                     self.1 = left;
                     self.0.commit(changes, token)
                 }
-                None => Committed::NotWritten(StoreError::Unwritable("full".into())),
+                None => CommitOutcome::NotWritten(StoreError::Unwritable("full".into())),
             }
         }
         fn last_token(&mut self) -> Result<Token, StoreError> {
@@ -182,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_copy_is_known_as_such_and_can_be_cleared_and_made_again() {
+    fn half_a_copy_is_detected_and_can_be_cleared_and_repeated() {
         let mut to = Short(Memory::new(), 3);
         let error = copy(&mut filled(12_000), &mut to, |_, _| ()).unwrap_err();
         assert!(matches!(error, CopyError::Interrupted { after: 10_000, .. }), "{error}");

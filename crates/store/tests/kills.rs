@@ -1,6 +1,6 @@
-//! A process under load is killed again and again. After each kill the store is compared with what
-//! the process was told: every batch that was `Done` is there, and at most the one in flight besides.
-//! `LOCKKEEPER_STORE_KILLS` sets how many; the long form is thousands.
+//! Kills a process under load again and again. After each kill the store must have every batch that was
+//! `Done`, and at most the one in flight besides. `LOCKKEEPER_STORE_KILLS` sets how often; the long
+//! form is thousands.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -12,14 +12,14 @@ use std::time::Duration;
 use keeper::change::{Change, Exactness, Snapshot};
 use keeper::identity::Epoch;
 use lockkeeper_store::conformance::batch;
-use lockkeeper_store::{Committed, Durability, Embedded, Settings, Store, Token};
+use lockkeeper_store::{CommitOutcome, Durability, Embedded, EmbeddedSettings, Store, Token};
 
 const DIRECTORY: &str = "LOCKKEEPER_STORE_CHILD_DIRECTORY";
 const POWER: &str = "LOCKKEEPER_STORE_CHILD_POWER";
 
-fn settings(directory: &Path, durability: Durability) -> Settings {
+fn settings(directory: &Path, durability: Durability) -> EmbeddedSettings {
     let run = directory.join("run");
-    let mut settings = Settings::new(directory.join("store"), run, durability).unwrap();
+    let mut settings = EmbeddedSettings::new(directory.join("store"), run, durability).unwrap();
     settings.journal_bytes = 50_000;
     settings.sync_delay = Duration::from_millis(5);
     settings
@@ -37,13 +37,13 @@ fn child() {
     loop {
         token.0 += 1;
         match store.commit(&batch(token.0), token) {
-            Committed::Done => writeln!(out, "done {}", token.0).unwrap(),
+            CommitOutcome::Done => writeln!(out, "done {}", token.0).unwrap(),
             other => panic!("{other:?}"),
         }
     }
 }
 
-/// Runs the child for a while, kills it, and returns the last batch that it was told is done.
+/// Runs the child for a while, kills it, and returns the last batch that was `Done`.
 fn killed_after(directory: &Path, durability: Durability, while_us: u64) -> Option<u64> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child", "--ignored", "--nocapture"]).env(DIRECTORY, directory);
@@ -68,22 +68,26 @@ fn kills() -> u64 {
 
 fn kill_again_and_again(durability: Durability) {
     let directory = tempfile::tempdir().unwrap();
-    let (mut expected, mut applied, mut told, mut rosters) = (Snapshot::default(), 0, 0, 0);
+    let (mut expected, mut applied, mut acknowledged, mut rosters) = (Snapshot::default(), 0, 0, 0);
     for round in 1..=kills() {
         let while_us = 3_000 + (round * 7_919) % 30_000;
-        told = killed_after(directory.path(), durability, while_us).unwrap_or(0).max(told);
-        // Every tenth time the machine starts again, as far as the store can tell.
+        acknowledged =
+            killed_after(directory.path(), durability, while_us).unwrap_or(0).max(acknowledged);
+        // Every tenth time the mark is removed, as by a restart of the machine.
         let restarted = round % 10 == 0;
         if restarted {
             std::fs::remove_dir_all(directory.path().join("run")).unwrap();
         }
         let mut store = Embedded::open(settings(directory.path(), durability)).unwrap();
         let last = store.last_token().unwrap().0;
-        assert!(last == told || last == told + 1, "told of {told}, found {last}");
+        assert!(
+            last == acknowledged || last == acknowledged + 1,
+            "batch {acknowledged} was acknowledged, {last} is the last"
+        );
         for token in applied + 1..=last {
             batch(token).into_iter().for_each(|change| expected.apply(change));
         }
-        (applied, told) = (last, last);
+        (applied, acknowledged) = (last, last);
         let found = store.load().unwrap();
         let roster = found.exactness == Exactness::Roster;
         let right = restarted && durability == Durability::Process && last > 0;
@@ -91,16 +95,16 @@ fn kill_again_and_again(durability: Durability) {
         expected.exactness = found.exactness;
         assert_eq!(found, expected, "round {round}");
         if roster {
-            // Its grace is over: exact again from here on.
+            // Grace ends: exact from here on.
             rosters += 1;
             let over = [Change::Started { epoch: Epoch(round), grace: true }, Change::GraceEnded];
             let committed = store.commit(&over, Token(last));
-            assert!(matches!(committed, Committed::Done), "{committed:?}");
+            assert!(matches!(committed, CommitOutcome::Done), "{committed:?}");
             over.into_iter().for_each(|change| expected.apply(change));
         }
     }
     println!("{durability:?}: {} kills, {applied} batches, {rosters} rosters", kills());
-    assert!(applied > kills(), "the child did next to nothing: {applied} batches");
+    assert!(applied > kills(), "the child committed only {applied} batches");
 }
 
 #[test]

@@ -1,17 +1,20 @@
-//! Who asks, after the export's rules have been applied to what the client said.
+//! The identity of a caller, after the export's squash rules.
 
 use std::sync::Arc;
 
-/// The identity that an operation is done with.
+/// The identity that an operation runs as.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Caller {
+    /// User id.
     pub uid: u32,
+    /// Primary group id.
     pub gid: u32,
-    /// Supplementary groups, sorted and without repeats.
+    /// Supplementary groups, sorted and without duplicates.
     pub groups: Arc<[u32]>,
 }
 
 impl Caller {
+    /// Sorts and deduplicates `groups`.
     pub fn new(uid: u32, gid: u32, groups: &[u32]) -> Self {
         let mut groups = groups.to_vec();
         groups.sort_unstable();
@@ -19,10 +22,12 @@ impl Caller {
         Self { uid, gid, groups: groups.into() }
     }
 
+    /// Whether this is uid 0, which passes every permission check except that for execution.
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 
+    /// Whether `gid` is the primary or a supplementary group.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.binary_search(&gid).is_ok()
     }

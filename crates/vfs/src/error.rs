@@ -1,63 +1,94 @@
-//! Why a file operation was not done. One value per answer that NFSv3 can give.
+//! Errors of file-system operations: one per NFSv3 status (RFC 1813, section 2.6).
 
-/// The reasons, in the vocabulary of the host's error numbers.
+/// Why an operation was refused or failed. Each variant names the NFSv3 status that it becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
+    /// `NFS3ERR_PERM`: only the owner or root may do this.
     #[error("not owner")]
     NotOwner,
+    /// `NFS3ERR_NOENT`: the directory has no entry of this name.
     #[error("no such file or directory")]
     NotFound,
+    /// `NFS3ERR_IO`: the storage failed.
     #[error("input or output error")]
     Io,
+    /// `NFS3ERR_NXIO`.
     #[error("no such device or address")]
     NoDevice,
+    /// `NFS3ERR_ACCES`: the caller lacks permission.
     #[error("permission denied")]
     Denied,
+    /// `NFS3ERR_EXIST`: the name is taken.
     #[error("file exists")]
     Exists,
+    /// `NFS3ERR_XDEV`: a rename or hard link to another file system.
     #[error("crosses file systems")]
     CrossesFileSystems,
+    /// `NFS3ERR_NOTDIR`.
     #[error("not a directory")]
     NotADirectory,
+    /// `NFS3ERR_ISDIR`.
     #[error("is a directory")]
     IsADirectory,
+    /// `NFS3ERR_INVAL`: an argument, or an operation that this type of file does not have.
     #[error("invalid argument")]
     Invalid,
+    /// `NFS3ERR_FBIG`: beyond the largest file size.
     #[error("file too large")]
     TooLarge,
+    /// `NFS3ERR_NOSPC`.
     #[error("no space left")]
     NoSpace,
+    /// `NFS3ERR_ROFS`.
     #[error("read-only file system")]
     ReadOnly,
+    /// `NFS3ERR_MLINK`.
     #[error("too many links")]
     TooManyLinks,
+    /// `NFS3ERR_NAMETOOLONG`.
     #[error("name too long")]
     NameTooLong,
+    /// `NFS3ERR_NOTEMPTY`.
     #[error("directory not empty")]
     NotEmpty,
+    /// `NFS3ERR_DQUOT`.
     #[error("quota exceeded")]
     Quota,
-    #[error("the file is gone")]
+    /// `NFS3ERR_STALE`: the object no longer exists, or its id is not of this file system.
+    #[error("stale file handle")]
     Stale,
+    /// `NFS3ERR_BADHANDLE`: the MAC or the format is wrong. Returned by
+    /// [`HandleKey::verify`](crate::HandleKey::verify), not by file systems.
     #[error("not a file handle")]
     BadHandle,
-    #[error("the file was changed by somebody else")]
+    /// `NFS3ERR_NOT_SYNC`: the guard of a SETATTR no longer matches.
+    #[error("the change time has moved")]
     NotSynchronised,
-    #[error("a cookie of another listing")]
+    /// `NFS3ERR_BAD_COOKIE`: the cookie or its verifier is no longer valid; the client lists the
+    /// directory from the start.
+    #[error("invalid directory cookie")]
     BadCookie,
+    /// `NFS3ERR_NOTSUPP`.
     #[error("not supported")]
     NotSupported,
+    /// `NFS3ERR_TOOSMALL`: not one directory entry fits into the reply. Returned by the server.
     #[error("the reply does not fit")]
     TooSmall,
-    #[error("a type that cannot be made")]
+    /// `NFS3ERR_BADTYPE`: this type of file cannot be created.
+    #[error("unsupported file type")]
     BadType,
+    /// `NFS3ERR_JUKEBOX`: temporarily impossible; the client retries after some seconds.
     #[error("try again later")]
     TryLater,
-    /// Only for [`Patience::Now`](crate::Patience): ask again with patience.
-    #[error("the answer would take time")]
+    /// The operation cannot finish without blocking. Valid only under
+    /// [`BlockingMode::Nonblocking`](crate::BlockingMode): the server repeats the call on a worker
+    /// thread, so nothing may have been changed. Under `MayBlock` the client gets
+    /// `NFS3ERR_JUKEBOX`.
+    #[error("would block")]
     WouldBlock,
 }
 
+/// The result of a file-system operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl From<rustix::io::Errno> for Error {
@@ -68,7 +99,8 @@ impl From<rustix::io::Errno> for Error {
             E::NOENT => Self::NotFound,
             E::NXIO => Self::NoDevice,
             E::NODEV => Self::NotSupported,
-            // A program that runs on the host: it may do so for ever.
+            // ETXTBSY: the file is being executed on the host, for an unbounded time. Retrying
+            // (`TryLater`) would hang the client.
             E::ACCESS | E::TXTBSY => Self::Denied,
             E::EXIST => Self::Exists,
             E::XDEV => Self::CrossesFileSystems,

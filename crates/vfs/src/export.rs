@@ -1,4 +1,4 @@
-//! What is offered to whom: exports and their rules.
+//! Exports: which file system is served under which path, and to whom.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -9,62 +9,72 @@ use bytes::Bytes;
 use ipnet::IpNet;
 use siphasher::sip::SipHasher24;
 
-use crate::groups::{Found, GroupCache};
-use crate::{Caller, Error, FileSystem, Patience, Result};
+use crate::groups::{GroupCache, GroupLookup};
+use crate::{BlockingMode, Caller, Error, FileSystem, Result};
 
+/// Whether clients may change anything in an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum ExportAccess {
+    /// As far as permissions allow.
     ReadWrite,
+    /// No: the server refuses with [`Error::ReadOnly`] before the file system is called.
     ReadOnly,
 }
 
-/// Whose identity is replaced by the anonymous one.
+/// Which callers are mapped to the anonymous identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Squash {
+    /// None.
     None,
-    /// uid 0 and gid 0 of the client are nobody here.
+    /// uid 0; gid 0 of other callers is mapped to the anonymous group.
     Root,
-    /// Everybody is.
+    /// All.
     All,
 }
 
 /// The rules of one export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    pub access: Access,
+    /// Read-write or read-only.
+    pub access: ExportAccess,
+    /// The networks that may mount and use the export.
     pub clients: Vec<IpNet>,
+    /// Which callers become anonymous.
     pub squash: Squash,
+    /// The uid of anonymous callers.
     pub anonymous_uid: u32,
+    /// The gid of anonymous callers.
     pub anonymous_gid: u32,
-    /// Calls that change something must come from a port below 1024, which on the client only
-    /// root can use: an unprivileged user there cannot speak for the machine.
-    pub reserved_ports: bool,
-    /// Whoever locks a file must be allowed to read it, or to write it for an exclusive lock.
-    /// Switched off for clients whose lock requests do not say who asks.
+    /// Requires calls to come from a port below 1024, which only root of the client can bind: its
+    /// unprivileged users cannot forge credentials.
+    pub require_reserved_ports: bool,
+    /// Requires permission to read a file for a shared lock on it, and to write it for an
+    /// exclusive one. Off for clients whose lock requests carry no credential.
     pub lock_auth: bool,
-    /// These clients always start with the same state and never tell of a restart (netboot): a new
-    /// connection after a reset is one.
+    /// The clients have no persistent NSM state and never report a reboot (netboot): a connection
+    /// that follows a reset one counts as a reboot.
     pub stateless_clients: bool,
 }
 
+/// The uid and gid of anonymous callers by default.
 pub const NOBODY: u32 = 65_534;
 
 impl Default for Rules {
     fn default() -> Self {
         Self {
-            access: Access::ReadWrite,
+            access: ExportAccess::ReadWrite,
             clients: private_networks(),
             squash: Squash::Root,
             anonymous_uid: NOBODY,
             anonymous_gid: NOBODY,
-            reserved_ports: true,
+            require_reserved_ports: true,
             lock_auth: true,
             stateless_clients: false,
         }
     }
 }
 
-/// Loopback, private and link-local networks: who may mount when nothing is configured.
+/// Loopback, private and link-local networks: the clients of an export by default.
 pub fn private_networks() -> Vec<IpNet> {
     const NETWORKS: [&str; 7] = [
         "10.0.0.0/8",
@@ -79,24 +89,26 @@ pub fn private_networks() -> Vec<IpNet> {
 }
 
 impl Rules {
+    /// Whether `client` may use the export.
     pub fn admits(&self, client: IpAddr) -> bool {
         self.clients.iter().any(|network| network.contains(&client))
     }
 
-    /// Who an anonymous call is done as.
+    /// The identity for calls without a credential, and for squashed ones.
     pub fn anonymous(&self) -> Caller {
         Caller::new(self.anonymous_uid, self.anonymous_gid, &[])
     }
 
-    /// Who a call with this credential is done as. A credential that carries all the groups it
-    /// can is taken to be cut off, and the groups that this host knows are used instead.
+    /// The identity for a call with this AUTH_SYS credential. A credential with 16 groups, the
+    /// most it can carry, may be truncated: then the groups that this host has for the user count
+    /// instead, which may take a query ([`Error::WouldBlock`] if that is not allowed).
     pub fn caller(
         &self,
         uid: u32,
         gid: u32,
         groups: &[u32],
         cache: &GroupCache,
-        patience: Patience,
+        blocking: BlockingMode,
     ) -> Result<Caller> {
         const GROUPS_OF_A_CREDENTIAL: usize = 16;
         if self.squash == Squash::All || (self.squash == Squash::Root && uid == 0) {
@@ -105,10 +117,10 @@ impl Rules {
         let known = if groups.len() < GROUPS_OF_A_CREDENTIAL {
             None
         } else {
-            match cache.groups_of(uid, patience) {
-                Found::Groups(known) => Some(known),
-                Found::Unknown => None,
-                Found::Later => return Err(Error::WouldBlock),
+            match cache.groups_of(uid, blocking) {
+                GroupLookup::Groups(known) => Some(known),
+                GroupLookup::Unknown => None,
+                GroupLookup::WouldBlock => return Err(Error::WouldBlock),
             }
         };
         let groups = known.as_deref().unwrap_or(groups);
@@ -123,19 +135,21 @@ impl Rules {
     }
 }
 
-/// A file system under a path, with rules.
+/// A file system, served under a path according to rules.
 #[derive(Clone)]
 pub struct Export {
-    /// In every handle; stays the same across restarts.
+    /// Part of every handle, so the same after each restart.
     pub id: u32,
-    /// What clients mount.
+    /// The path that clients mount.
     pub path: Bytes,
+    /// What is served.
     pub filesystem: Arc<dyn FileSystem>,
+    /// To whom, and how.
     pub rules: Rules,
 }
 
 impl Export {
-    /// The id of an export that has none configured.
+    /// The id of an export for which none is configured: a hash of its path.
     pub fn id_of_path(path: &[u8]) -> u32 {
         let mut hasher = SipHasher24::new();
         hasher.write(path);
@@ -143,7 +157,7 @@ impl Export {
     }
 }
 
-/// All that is served. Replaced as a whole when the configuration is read again.
+/// All exports of a server. Replaced as a whole when the configuration is reloaded.
 #[derive(Clone, Default)]
 pub struct Exports {
     list: Vec<Arc<Export>>,
@@ -151,7 +165,7 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// Two exports with one id, or with one path, cannot be told apart: the error says which.
+    /// Fails if two exports share an id or a path; the text of the error is for the user.
     pub fn new(exports: Vec<Export>) -> std::result::Result<Self, String> {
         let list: Vec<Arc<Export>> = exports.into_iter().map(Arc::new).collect();
         let mut by_id: HashMap<u32, Arc<Export>> = HashMap::new();
@@ -171,16 +185,17 @@ impl Exports {
         Ok(Self { list, by_id })
     }
 
+    /// In the order of [`Exports::new`].
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.list.iter()
     }
 
+    /// The export that a handle names.
     pub fn by_id(&self, id: u32) -> Option<&Arc<Export>> {
         self.by_id.get(&id)
     }
 
-    /// The export that `path` lies in, the deepest one, and the names that lead down from its
-    /// root.
+    /// The innermost export that contains `path`, and the components of `path` below its root.
     pub fn by_path<'a>(&self, path: &'a [u8]) -> Option<(&Arc<Export>, Vec<&'a [u8]>)> {
         let names = |path: &'a [u8]| -> Vec<&'a [u8]> {
             path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect()
@@ -229,24 +244,28 @@ mod tests {
     #[test]
     fn root_is_squashed_by_default_also_as_a_group() {
         let (rules, cache) = (Rules::default(), GroupCache::default());
-        let root = rules.caller(0, 0, &[0, 5], &cache, Patience::Now).unwrap();
+        let root = rules.caller(0, 0, &[0, 5], &cache, BlockingMode::Nonblocking).unwrap();
         assert_eq!(root, Caller::new(NOBODY, NOBODY, &[]));
-        let user = rules.caller(1000, 0, &[0, 5], &cache, Patience::Now).unwrap();
+        let user = rules.caller(1000, 0, &[0, 5], &cache, BlockingMode::Nonblocking).unwrap();
         assert_eq!(user, Caller::new(1000, NOBODY, &[NOBODY, 5]));
         let open = Rules { squash: Squash::None, ..rules };
-        assert!(open.caller(0, 0, &[], &cache, Patience::Now).unwrap().is_root());
+        assert!(open.caller(0, 0, &[], &cache, BlockingMode::Nonblocking).unwrap().is_root());
     }
 
     #[test]
-    fn a_full_group_list_is_looked_up_here() {
+    fn a_full_group_list_is_replaced_by_the_hosts() {
         let (rules, cache) =
             (Rules { squash: Squash::None, ..Rules::default() }, GroupCache::default());
         let sent: Vec<u32> = (100..116).collect();
-        assert_eq!(rules.caller(0, 0, &sent, &cache, Patience::Now), Err(Error::WouldBlock));
-        let root = rules.caller(0, 0, &sent, &cache, Patience::Wait).unwrap();
+        assert_eq!(
+            rules.caller(0, 0, &sent, &cache, BlockingMode::Nonblocking),
+            Err(Error::WouldBlock)
+        );
+        let root = rules.caller(0, 0, &sent, &cache, BlockingMode::MayBlock).unwrap();
         assert!(root.in_group(0) && !root.in_group(100));
-        let stranger = rules.caller(4_000_000_000, 1, &sent, &cache, Patience::Wait).unwrap();
-        assert!(stranger.in_group(115));
+        let unknown =
+            rules.caller(4_000_000_000, 1, &sent, &cache, BlockingMode::MayBlock).unwrap();
+        assert!(unknown.in_group(115));
     }
 
     #[test]
@@ -262,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn two_exports_that_cannot_be_told_apart_are_refused() {
+    fn exports_with_the_same_path_or_id_are_refused() {
         assert!(Exports::new(vec![export("/a"), export("/a")]).is_err());
         let other = Export { id: Export::id_of_path(b"/a"), ..export("/b") };
         let error = Exports::new(vec![export("/a"), other]).err().unwrap();

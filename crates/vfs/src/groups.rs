@@ -1,4 +1,5 @@
-//! The groups of a user as this host knows them, for users in more groups than AUTH_SYS carries.
+//! The groups of a user according to the host's name service, for users in more groups than the 16
+//! that AUTH_SYS carries.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -6,73 +7,77 @@ use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::Patience;
+use crate::BlockingMode;
 
-const FRESH: Duration = Duration::from_secs(300);
+const AGE_MAX: Duration = Duration::from_secs(300);
 const USERS_MAX: usize = 4096;
 const GROUPS_MAX: usize = 65_536;
 
-/// Answers are kept for five minutes if nothing else is said: name services can be slow.
+/// A cache of group lists by uid, because name services can be slow. Entries expire after five
+/// minutes by default.
 pub struct GroupCache {
-    fresh: Duration,
-    known: Mutex<HashMap<u32, Known>>,
+    age_max: Duration,
+    users: Mutex<HashMap<u32, CachedGroups>>,
 }
 
 impl Default for GroupCache {
     fn default() -> Self {
-        Self::fresh_for(FRESH)
+        Self::with_age_max(AGE_MAX)
     }
 }
 
-struct Known {
+struct CachedGroups {
+    /// `None`: the host does not know the user.
     groups: Option<Arc<[u32]>>,
-    since: Instant,
+    queried: Instant,
 }
 
-/// What is known of a user's groups.
+/// The result of [`GroupCache::groups_of`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum GroupLookup {
+    /// All groups of the user, the primary one included.
     Groups(Arc<[u32]>),
-    /// This host does not know the user.
+    /// The host does not know the user.
     Unknown,
-    /// Asking may take long, and there was no patience.
-    Later,
+    /// Not cached, and the name service may not be queried in this blocking mode.
+    WouldBlock,
 }
 
 impl GroupCache {
-    /// One whose answers are never older than this.
-    pub fn fresh_for(fresh: Duration) -> Self {
-        Self { fresh, known: Mutex::default() }
+    /// A cache whose answers are never older than `age_max`.
+    pub fn with_age_max(age_max: Duration) -> Self {
+        Self { age_max, users: Mutex::default() }
     }
 
-    pub fn groups_of(&self, uid: u32, patience: Patience) -> Found {
-        let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The groups of `uid`, from the cache or, with [`BlockingMode::MayBlock`], from the name
+    /// service.
+    pub fn groups_of(&self, uid: u32, blocking: BlockingMode) -> GroupLookup {
+        let lock = || self.users.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = |groups: &Option<Arc<[u32]>>| match groups {
-            Some(groups) => Found::Groups(groups.clone()),
-            None => Found::Unknown,
+            Some(groups) => GroupLookup::Groups(groups.clone()),
+            None => GroupLookup::Unknown,
         };
-        if let Some(known) = lock().get(&uid)
-            && known.since.elapsed() < self.fresh
+        if let Some(cached) = lock().get(&uid)
+            && cached.queried.elapsed() < self.age_max
         {
-            return answer(&known.groups);
+            return answer(&cached.groups);
         }
-        if patience == Patience::Now {
-            return Found::Later;
+        if blocking == BlockingMode::Nonblocking {
+            return GroupLookup::WouldBlock;
         }
-        let groups = look_up(uid).map(Arc::from);
+        let groups = query_name_service(uid).map(Arc::from);
         let found = answer(&groups);
-        let mut known = lock();
-        if known.len() >= USERS_MAX {
-            known.clear();
+        let mut users = lock();
+        if users.len() >= USERS_MAX {
+            users.clear();
         }
-        known.insert(uid, Known { groups, since: Instant::now() });
+        users.insert(uid, CachedGroups { groups, queried: Instant::now() });
         found
     }
 }
 
-/// Asks the host's name service.
 #[allow(unsafe_code)]
-fn look_up(uid: u32) -> Option<Vec<u32>> {
+fn query_name_service(uid: u32) -> Option<Vec<u32>> {
     let mut text = vec![0u8; 16 * 1024];
     let mut entry = MaybeUninit::<libc::passwd>::uninit();
     let mut result = std::ptr::null_mut();
@@ -112,18 +117,20 @@ mod tests {
     #[test]
     fn root_has_a_group_and_nobody_knows_user_four_billion() {
         let cache = GroupCache::default();
-        assert_eq!(cache.groups_of(0, Patience::Now), Found::Later);
-        let Found::Groups(groups) = cache.groups_of(0, Patience::Wait) else { panic!() };
+        assert_eq!(cache.groups_of(0, BlockingMode::Nonblocking), GroupLookup::WouldBlock);
+        let GroupLookup::Groups(groups) = cache.groups_of(0, BlockingMode::MayBlock) else {
+            panic!()
+        };
         assert!(groups.contains(&0));
-        assert_eq!(cache.groups_of(0, Patience::Now), Found::Groups(groups));
-        assert_eq!(cache.groups_of(4_000_000_000, Patience::Wait), Found::Unknown);
-        assert_eq!(cache.groups_of(4_000_000_000, Patience::Now), Found::Unknown);
+        assert_eq!(cache.groups_of(0, BlockingMode::Nonblocking), GroupLookup::Groups(groups));
+        assert_eq!(cache.groups_of(4_000_000_000, BlockingMode::MayBlock), GroupLookup::Unknown);
+        assert_eq!(cache.groups_of(4_000_000_000, BlockingMode::Nonblocking), GroupLookup::Unknown);
     }
 
     #[test]
-    fn an_old_answer_is_not_given() {
-        let cache = GroupCache::fresh_for(Duration::ZERO);
-        assert!(matches!(cache.groups_of(0, Patience::Wait), Found::Groups(_)));
-        assert_eq!(cache.groups_of(0, Patience::Now), Found::Later);
+    fn an_expired_answer_is_not_used() {
+        let cache = GroupCache::with_age_max(Duration::ZERO);
+        assert!(matches!(cache.groups_of(0, BlockingMode::MayBlock), GroupLookup::Groups(_)));
+        assert_eq!(cache.groups_of(0, BlockingMode::Nonblocking), GroupLookup::WouldBlock);
     }
 }

@@ -1,29 +1,55 @@
-//! What is served: file systems behind one trait, the handles that name their files, the exports
-//! that say who may reach them, and the callers that ask.
+//! Served file systems: the trait behind which they stand, the handles that name their files, the
+//! exports that say who may reach them, and the callers of their operations.
 //!
-//! [`FileSystem`] is the trait; [`local`] serves a directory of the host, [`memory`] keeps
-//! everything in memory. Another program serves its own file system by implementing the trait.
+//! [`FileSystem`] states the contract between the server and a file system. [`local`] serves a
+//! directory of the host, [`memory`] a tree in memory; a program that embeds the server implements
+//! the trait itself. The crate knows no protocol: no XDR, no sockets, no locks.
+//!
+//! | file | content |
+//! |---|---|
+//! | `filesystem.rs` | the trait, its contract, its arguments and replies |
+//! | `attributes.rs`, `error.rs`, `caller.rs` | file attributes; errors and their NFSv3 status; caller identity |
+//! | `handle.rs` | the bytes of a file handle; signing and verifying it |
+//! | `export.rs` | exports and their rules: clients, squashing, access |
+//! | `groups.rs` | supplementary groups from the host's name service, cached |
+//! | `names.rs` | the last known name of each file, for display |
+//! | `secrets.rs` | keys that outlive the process |
+//! | `memory.rs` | [`memory::MemoryFs`]: `memory/state.rs` (tree), `file.rs` (permissions), `data.rs` (sparse content) |
+//! | `local.rs` | [`local::LocalFs`]: opening, options, dispatch |
+//! | `local/tree.rs` | object id to open file; lookup without leaving the export |
+//! | `local/node.rs` | open files and the bounded cache of them |
+//! | `local/directory.rs`, `listing.rs` | create, remove, rename, link; READDIR |
+//! | `local/change.rs` | SETATTR |
+//! | `local/io.rs`, `uncommitted.rs` | READ, WRITE, COMMIT and the write verifier; files that await a COMMIT |
+//! | `local/permission.rs`, `identity.rs` | access checks by the kernel, cached; acting as the caller |
+//! | `local/fsid.rs`, `inodes.rs` | file-system ids; object ids where kernel handles are unavailable |
+//! | `local/housekeeping.rs`, `state.rs` | background thread; small state files |
+//! | `local/status.rs`, `sys.rs` | statx; raw system calls, the crate's unsafe code |
 
-pub mod attributes;
-pub mod caller;
-pub mod error;
+#![warn(missing_docs)]
+#![warn(unreachable_pub)]
+
+mod attributes;
+mod caller;
+mod error;
 pub mod export;
-pub mod filesystem;
+mod filesystem;
 pub mod groups;
-pub mod handle;
+mod handle;
 pub mod local;
 pub mod memory;
 pub mod names;
 pub mod secrets;
 
 pub use attributes::{
-    Attributes, Change, Device, FileKind, NewAttributes, SetTime, Snapshot, Time,
+    AttributeChange, Attributes, Device, FileKind, NewAttributes, SetTime, Time, WccAttributes,
 };
 pub use caller::Caller;
 pub use error::{Error, Result};
-pub use export::{Access, Export, Exports, Rules, Squash};
+pub use export::{Export, ExportAccess, Exports, Rules, Squash};
 pub use filesystem::{
-    Context, CreateMode, DirEntry, FileSystem, Listed, Looked, Made, NodeKind, ObjectId, Patience,
-    Permissions, ReadOut, Removed, Renamed, Space, Stability, Traits, WriteVerifier, Written,
+    BlockingMode, Context, CreateMode, CreateReply, DirEntry, FileSystem, FileSystemInfo,
+    LookupReply, NodeKind, ObjectId, Permissions, ReadDirReply, ReadReply, RemoveReply,
+    RenameReply, Space, Stability, WriteReply, WriteVerifier, verifier_as_times,
 };
-pub use handle::{FileKey, FileSystemId, HandleKey, Opened};
+pub use handle::{FileKey, FileSystemId, HandleKey, SignedHandle, VerifiedHandle};

@@ -1,9 +1,9 @@
-//! A directory of the host, served as it is.
+//! [`LocalFs`]: a directory of the host.
 //!
-//! The kernel decides what a caller may do: an operation runs with the caller's uid, gid and
-//! groups where the server may take them on, else as the server. Three things differ, as NFS
-//! needs it: the owner of a file may always read, write and resize it, whoever may execute it may
-//! read it, and ACCESS tells the plain truth nevertheless.
+//! The kernel checks permissions: operations run with the caller's uid, gid and groups if the
+//! server can assume them, else as the server. As NFS requires, the owner of a file may always
+//! read, write and resize it, and callers that may execute it may read it; ACCESS reports the mode
+//! without these exceptions.
 
 use std::{
     path::PathBuf,
@@ -17,9 +17,10 @@ use bytes::Bytes;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, fstatvfs, openat, readlinkat};
 
 use crate::{
-    Attributes, Change, Context, CreateMode, DirEntry, Error, FileKind, FileSystem, FileSystemId,
-    Listed, Looked, Made, NewAttributes, NodeKind, ObjectId, Patience, Permissions, ReadOut,
-    Removed, Renamed, Result, Space, Stability, Time, Traits, WriteVerifier, Written,
+    AttributeChange, Attributes, BlockingMode, Context, CreateMode, CreateReply, DirEntry, Error,
+    FileKind, FileSystem, FileSystemId, FileSystemInfo, LookupReply, NewAttributes, NodeKind,
+    ObjectId, Permissions, ReadDirReply, ReadReply, RemoveReply, RenameReply, Result, Space,
+    Stability, Time, WriteReply, WriteVerifier,
 };
 
 mod change;
@@ -43,108 +44,126 @@ pub use identity::prepare_worker_thread;
 use housekeeping::Housekeeping;
 use identity::Identity;
 use inodes::InodeMap;
-use node::Cache;
+use node::NodeCache;
 use status::status;
-use tree::{Objects, PATH_ONLY, Tree};
-use uncommitted::Uncommitted;
+use tree::{ObjectScheme, PATH_ONLY, Tree};
+use uncommitted::UncommittedFiles;
 
-/// A link's text up to this length is in the inode of the common file systems.
+/// Common file systems store the text of a link of up to this length in the inode, so reading it
+/// does not block.
 const SHORT_LINK: u64 = 59;
 
+/// How to serve a directory.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The directory to serve.
     pub root: PathBuf,
-    /// Where the server keeps what must survive it. Only the server may be able to write there.
+    /// A directory for ids and the inode map, writable by the server only.
     pub state: PathBuf,
-    /// `None`: found out and remembered.
+    /// `None`: derived from the file system and recorded in `state`.
     pub id: Option<FileSystemId>,
-    pub metadata: Metadata,
-    /// How many descriptors may be open for long.
+    /// When metadata operations return.
+    pub metadata: MetadataMode,
+    /// The bound on cached open descriptors; at least 64.
     pub descriptors_max: usize,
-    pub handles: Handles,
+    /// How objects are identified.
+    pub handles: HandleChoice,
 }
 
 impl Options {
+    /// The defaults: synchronous metadata, 4096 descriptors, kernel handles if available.
     pub fn new(root: impl Into<PathBuf>, state: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
             state: state.into(),
             id: None,
-            metadata: Metadata::Sync,
+            metadata: MetadataMode::Sync,
             descriptors_max: 4096,
-            handles: Handles::Auto,
+            handles: HandleChoice::Auto,
         }
     }
 }
 
-/// When creations, removals, renames and changes of attributes are answered.
+/// When operations that create, remove, rename or change attributes return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Metadata {
-    /// When they are durable, as RFC 1813 wants it.
+pub enum MetadataMode {
+    /// When they are durable, as RFC 1813 requires.
     Sync,
-    /// When they are done. A crash of the host may undo the last seconds.
+    /// Before that. A crash of the host may undo the last seconds.
     Async,
 }
 
+/// How objects are to be identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Handles {
-    /// The kernel's where they can be had, else the inode map.
+pub enum HandleChoice {
+    /// By kernel file handles if privilege and file system allow it, else by the inode map.
     Auto,
-    /// The inode map in any case.
+    /// By the inode map.
     InodeMap,
 }
 
-/// What clients can count on.
+/// How objects are identified, and so how long client handles stay valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandleKind {
-    /// Handles survive restarts and renames.
+    /// Handles survive restarts and all renames.
     Kernel,
-    /// Handles survive restarts and renames by clients; a file that is renamed on the server
-    /// itself is stale for clients that know its old name.
+    /// Handles survive restarts and renames by clients; a file renamed on the host itself becomes
+    /// stale until a client looks it up again.
     InodeMap,
 }
 
-/// Why a directory cannot be served, and what to do about it.
+/// Why a directory cannot be served. The text says how to fix it.
+#[allow(missing_docs, reason = "the fields appear in the error texts")]
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// The directory itself.
     #[error("cannot open {path}: {source}. Does the directory exist, and may the server read it?")]
     Root { path: PathBuf, source: std::io::Error },
+    /// The state directory.
     #[error(
         "cannot use the state directory {path}: {source}. Create it, owned by the server's user, with mode 0700"
     )]
     State { path: PathBuf, source: std::io::Error },
+    /// `/proc` is not mounted.
     #[error("cannot open /proc/self/fd: {0}. Mount /proc, as in `mount -t proc proc /proc`")]
     Proc(std::io::Error),
+    /// `faccessat2` is missing, without which callers' permissions cannot be checked.
     #[error(
         "the kernel does not answer faccessat2: {0}. Lockkeeper needs Linux 5.10; in a container, use a newer runtime or allow the call in its seccomp profile"
     )]
     Access(std::io::Error),
+    /// The server would give callers its own privileges.
     #[error(
         "the server is not root but has CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH or CAP_FOWNER, with which every client could reach every file of {path}. Run it as root, which acts as each caller, or without these"
     )]
-    Power { path: PathBuf },
+    Capabilities { path: PathBuf },
+    /// [`Options::descriptors_max`] is too small.
     #[error("{descriptors_max} descriptors are too few to serve a directory: allow at least 64")]
     Descriptors { descriptors_max: usize },
+    /// The background thread or the random source.
     #[error("cannot start serving {path}: {source}")]
     Start { path: PathBuf, source: std::io::Error },
 }
 
-/// A directory of the host as a [`FileSystem`]. Mount points below it are shown but not entered.
+/// A directory of the host as a [`FileSystem`]. Mount points below it are listed but not entered.
+///
+/// Supports nonblocking calls. Worker threads should have called [`prepare_worker_thread`].
 pub struct LocalFs {
     tree: Arc<Tree>,
     _housekeeping: Housekeeping,
 }
 
 impl LocalFs {
+    /// Opens the directory and starts the background thread, which ends when this value is
+    /// dropped.
     pub fn open(options: Options) -> std::result::Result<Self, OpenError> {
         let Options { root: path, state, descriptors_max, .. } = options;
         if descriptors_max < 64 {
             return Err(OpenError::Descriptors { descriptors_max });
         }
         let identity = Identity::of_process();
-        if identity.gives_power_away() {
-            return Err(OpenError::Power { path });
+        if identity.exposes_capabilities() {
+            return Err(OpenError::Capabilities { path });
         }
         let root_error = |source: rustix::io::Errno| OpenError::Root {
             path: path.clone(),
@@ -157,7 +176,7 @@ impl LocalFs {
         let proc = openat(CWD, "/proc/self/fd", flags, Mode::empty())
             .map_err(|error| OpenError::Proc(error.into()))?;
         sys::access(&mount, Access::EXISTS).map_err(|error| OpenError::Access(error.into()))?;
-        // One that follows: the directory may have been given as a link.
+        // Through the open directory: `options.root` may be a symbolic link.
         let root = openat(&mount, c".", PATH_ONLY, Mode::empty()).map_err(root_error)?;
         let found = status(&root).map_err(root_error)?;
         let id = match options.id {
@@ -167,39 +186,40 @@ impl LocalFs {
 
         let handle = sys::handle_at(&mount, c"", AtFlags::EMPTY_PATH)
             .ok()
-            .filter(|_| options.handles == Handles::Auto)
+            .filter(|_| options.handles == HandleChoice::Auto)
             .filter(|(handle, _)| sys::open_handle(&mount, handle, PATH_ONLY).is_ok());
-        let (objects, object, mount_id) = match handle {
-            Some((handle, mount_id)) => (Objects::Kernel, handle, mount_id),
+        let (scheme, object, mount_id) = match handle {
+            Some((handle, mount_id)) => (ObjectScheme::Kernel, handle, mount_id),
             None => {
                 let inode = found.attributes.fileid;
                 let map = InodeMap::open(&state, id.0, inode).map_err(state_error)?;
-                // The root needs no name to be found by, so no birth either.
-                (Objects::Map(map), inodes::compose(inode, found.born.unwrap_or(0)), 0)
+                // The root is always open and never looked up in the map, so a file system without
+                // birth times needs no substitute here.
+                (ObjectScheme::Map(map), inodes::compose(inode, found.born.unwrap_or(0)), 0)
             }
         };
 
-        let traits = Traits {
+        let info = FileSystemInfo {
             name_max: fstatvfs(&mount).map_or(255, |space| space.f_namemax as u32),
             links_max: sys::links_max(&mount).unwrap_or(32_000),
-            ..Traits::default()
+            ..FileSystemInfo::default()
         };
         let start_error = |source: std::io::Error| OpenError::Start { path: path.clone(), source };
         let verifier = sys::random().map_err(|error| start_error(error.into()))?;
-        let cache = Cache::new(descriptors_max);
+        let cache = NodeCache::new(descriptors_max);
         let root = Arc::new(cache.node(object, FileKind::Directory, root));
         let tree = Arc::new(Tree {
             id,
-            traits,
+            info,
             metadata: options.metadata,
             root,
             mount,
             mount_id,
             device: found.device,
             proc,
-            objects,
+            scheme,
             cache,
-            uncommitted: Uncommitted::new(descriptors_max / 8),
+            uncommitted: UncommittedFiles::new(descriptors_max / 8),
             identity,
             verifier: AtomicU64::new(verifier),
             openat2_missing: AtomicBool::new(false),
@@ -208,24 +228,25 @@ impl LocalFs {
         Ok(Self { tree, _housekeeping: housekeeping })
     }
 
-    pub fn promises(&self) -> HandleKind {
-        match self.tree.objects {
-            Objects::Kernel => HandleKind::Kernel,
-            Objects::Map(_) => HandleKind::InodeMap,
+    /// How objects are identified.
+    pub fn handle_kind(&self) -> HandleKind {
+        match self.tree.scheme {
+            ObjectScheme::Kernel => HandleKind::Kernel,
+            ObjectScheme::Map(_) => HandleKind::InodeMap,
         }
     }
 
-    /// Whether operations run with the caller's identity, or all with the server's.
+    /// Whether operations run with the identity of the caller, or all with that of the server.
     pub fn acts_as_caller(&self) -> bool {
         self.tree.identity != Identity::Server
     }
 }
 
-/// Changes wait for the disk, and only worker threads may take on a caller's identity.
-fn patient(context: &Context<'_>) -> Result<()> {
-    match context.patience {
-        Patience::Wait => Ok(()),
-        Patience::Now => Err(Error::WouldBlock),
+/// Operations that write block on the disk, and only worker threads may assume an identity.
+fn require_blocking(context: &Context<'_>) -> Result<()> {
+    match context.blocking {
+        BlockingMode::MayBlock => Ok(()),
+        BlockingMode::Nonblocking => Err(Error::WouldBlock),
     }
 }
 
@@ -242,11 +263,11 @@ impl FileSystem for LocalFs {
         self.tree.path(object)
     }
 
-    fn traits(&self) -> Traits {
-        self.tree.traits
+    fn info(&self) -> FileSystemInfo {
+        self.tree.info
     }
 
-    fn prompt(&self) -> bool {
+    fn supports_nonblocking(&self) -> bool {
         true
     }
 
@@ -261,12 +282,12 @@ impl FileSystem for LocalFs {
         object: &ObjectId,
         new: &NewAttributes,
         guard: Option<Time>,
-    ) -> Result<Change> {
-        patient(context)?;
+    ) -> Result<AttributeChange> {
+        require_blocking(context)?;
         self.tree.set_attributes(context, object, new, guard)
     }
 
-    fn lookup(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<Looked> {
+    fn lookup(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<LookupReply> {
         self.tree.lookup(context, dir, name)
     }
 
@@ -287,7 +308,7 @@ impl FileSystem for LocalFs {
         }
         let attributes = self.tree.attributes(&node)?;
         if attributes.size > SHORT_LINK {
-            patient(context)?;
+            require_blocking(context)?;
         }
         let text = readlinkat(&node.path, c"", Vec::with_capacity(256))?;
         Ok((Bytes::from(text.into_bytes()), attributes))
@@ -299,7 +320,7 @@ impl FileSystem for LocalFs {
         file: &ObjectId,
         offset: u64,
         count: u32,
-    ) -> Result<ReadOut> {
+    ) -> Result<ReadReply> {
         self.tree.read(context, file, offset, count)
     }
 
@@ -310,20 +331,20 @@ impl FileSystem for LocalFs {
         offset: u64,
         data: &Bytes,
         stability: Stability,
-    ) -> Result<Written> {
-        patient(context)?;
+    ) -> Result<WriteReply> {
+        require_blocking(context)?;
         self.tree.write(context, file, offset, data, stability)
     }
 
-    /// The whole file, whatever part was asked for: the kernel has no smaller `fsync`.
+    /// Commits the whole file; `fsync` takes no range.
     fn commit(
         &self,
         context: &Context<'_>,
         file: &ObjectId,
         _offset: u64,
         _count: u32,
-    ) -> Result<Change> {
-        patient(context)?;
+    ) -> Result<AttributeChange> {
+        require_blocking(context)?;
         self.tree.commit(context, file)
     }
 
@@ -337,8 +358,8 @@ impl FileSystem for LocalFs {
         dir: &ObjectId,
         name: &[u8],
         mode: &CreateMode,
-    ) -> Result<Made> {
-        patient(context)?;
+    ) -> Result<CreateReply> {
+        require_blocking(context)?;
         self.tree.create(context, dir, name, mode)
     }
 
@@ -348,8 +369,8 @@ impl FileSystem for LocalFs {
         dir: &ObjectId,
         name: &[u8],
         new: &NewAttributes,
-    ) -> Result<Made> {
-        patient(context)?;
+    ) -> Result<CreateReply> {
+        require_blocking(context)?;
         self.tree.make_dir(context, dir, name, new)
     }
 
@@ -360,8 +381,8 @@ impl FileSystem for LocalFs {
         name: &[u8],
         text: &[u8],
         new: &NewAttributes,
-    ) -> Result<Made> {
-        patient(context)?;
+    ) -> Result<CreateReply> {
+        require_blocking(context)?;
         self.tree.make_symlink(context, dir, name, text, new)
     }
 
@@ -372,18 +393,23 @@ impl FileSystem for LocalFs {
         name: &[u8],
         kind: NodeKind,
         new: &NewAttributes,
-    ) -> Result<Made> {
-        patient(context)?;
+    ) -> Result<CreateReply> {
+        require_blocking(context)?;
         self.tree.make_node(context, dir, name, kind, new)
     }
 
-    fn remove(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<Removed> {
-        patient(context)?;
+    fn remove(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<RemoveReply> {
+        require_blocking(context)?;
         self.tree.remove(context, dir, name)
     }
 
-    fn remove_dir(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<Removed> {
-        patient(context)?;
+    fn remove_dir(
+        &self,
+        context: &Context<'_>,
+        dir: &ObjectId,
+        name: &[u8],
+    ) -> Result<RemoveReply> {
+        require_blocking(context)?;
         self.tree.remove_dir(context, dir, name)
     }
 
@@ -392,8 +418,8 @@ impl FileSystem for LocalFs {
         context: &Context<'_>,
         from: (&ObjectId, &[u8]),
         to: (&ObjectId, &[u8]),
-    ) -> Result<Renamed> {
-        patient(context)?;
+    ) -> Result<RenameReply> {
+        require_blocking(context)?;
         self.tree.rename(context, from, to)
     }
 
@@ -403,8 +429,8 @@ impl FileSystem for LocalFs {
         file: &ObjectId,
         dir: &ObjectId,
         name: &[u8],
-    ) -> Result<(Attributes, Change)> {
-        patient(context)?;
+    ) -> Result<(Attributes, AttributeChange)> {
+        require_blocking(context)?;
         self.tree.link(context, file, dir, name)
     }
 
@@ -416,8 +442,8 @@ impl FileSystem for LocalFs {
         _verifier: [u8; 8],
         plus: bool,
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<Listed> {
-        patient(context)?;
+    ) -> Result<ReadDirReply> {
+        require_blocking(context)?;
         self.tree.read_dir(context, dir, cookie, plus, sink)
     }
 
@@ -444,16 +470,16 @@ mod tests {
     use crate::Caller;
 
     #[test]
-    fn without_openat2_lookup_works_and_leads_into_no_mount() {
+    fn without_openat2_lookup_works_and_enters_no_mount() {
         let state = tempfile::tempdir().unwrap();
         let fs = LocalFs::open(Options::new("/", state.path())).unwrap();
         fs.tree.openat2_missing.store(true, Relaxed);
         let caller = Caller::new(0, 0, &[]);
-        let context = Context { caller: &caller, patience: Patience::Wait };
+        let context = Context { caller: &caller, blocking: BlockingMode::MayBlock };
         let found = fs.lookup(&context, &fs.root(), b"usr").unwrap();
         assert_eq!(fs.lookup(&context, &found.object, b"..").unwrap().object, fs.root());
         assert_eq!(fs.lookup(&context, &fs.root(), b"proc").unwrap_err(), Error::Denied);
-        let now = Context { patience: Patience::Now, ..context };
-        assert_eq!(fs.lookup(&now, &fs.root(), b"usr").unwrap_err(), Error::WouldBlock);
+        let nonblocking = Context { blocking: BlockingMode::Nonblocking, ..context };
+        assert_eq!(fs.lookup(&nonblocking, &fs.root(), b"usr").unwrap_err(), Error::WouldBlock);
     }
 }

@@ -1,8 +1,8 @@
-//! A file system in memory: for trials, for tests, and as a plain statement of what every other
-//! one should do.
+//! [`MemoryFs`]: a file system in memory, for trials and tests and as the reference for the
+//! semantics that other implementations must have.
 //!
-//! One lock around everything; clarity before speed. What is served is gone with the process, so
-//! objects carry a number of the instance, and handles of an earlier one are stale.
+//! One mutex guards everything: clarity before speed. The content ends with the process, so object
+//! ids contain a random number of the instance, and handles of an earlier instance are stale.
 
 use std::{
     collections::HashMap,
@@ -13,10 +13,10 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    Attributes, Change, Context, CreateMode, DirEntry, Error, FileKind, FileSystem, FileSystemId,
-    Listed, Looked, Made, NewAttributes, NodeKind, ObjectId, Permissions, ReadOut, Removed,
-    Renamed, Result, SetTime, Snapshot, Space, Stability, Time, WriteVerifier, Written,
-    filesystem::verifier_as_times,
+    AttributeChange, Attributes, Context, CreateMode, CreateReply, DirEntry, Error, FileKind,
+    FileSystem, FileSystemId, LookupReply, NewAttributes, NodeKind, ObjectId, Permissions,
+    ReadDirReply, ReadReply, RemoveReply, RenameReply, Result, SetTime, Space, Stability, Time,
+    WccAttributes, WriteReply, WriteVerifier, verifier_as_times,
 };
 
 mod data;
@@ -29,24 +29,31 @@ use state::{LINKS_MAX, ROOT, State, check_name, check_new_name};
 
 const TEXT_MAX: usize = 4095;
 
+/// How to set up a [`MemoryFs`].
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
+    /// Its permanent id.
     pub id: FileSystemId,
-    /// Owner and mode of the root.
+    /// Owner of the root directory.
     pub uid: u32,
+    /// Group of the root directory.
     pub gid: u32,
+    /// Mode of the root directory.
     pub mode: u32,
+    /// The bound on the content of all files.
     pub bytes_max: u64,
+    /// The bound on the number of files and directories.
     pub files_max: u64,
 }
 
 impl Options {
-    /// Everybody may create files in the root.
+    /// A root directory in which every user may create files, 1 GiB, a million files.
     pub fn new(id: FileSystemId) -> Self {
         Self { id, uid: 0, gid: 0, mode: 0o1777, bytes_max: 1 << 30, files_max: 1_000_000 }
     }
 }
 
+/// A [`FileSystem`] in memory. Never blocks.
 pub struct MemoryFs {
     options: Options,
     instance: u64,
@@ -54,10 +61,12 @@ pub struct MemoryFs {
 }
 
 impl MemoryFs {
+    /// An empty file system with the default [`Options`].
     pub fn new(id: FileSystemId) -> Self {
         Self::with(Options::new(id))
     }
 
+    /// An empty file system.
     pub fn with(options: Options) -> Self {
         let Options { uid, gid, mode, bytes_max, files_max, .. } = options;
         let mut state = State {
@@ -80,7 +89,7 @@ impl MemoryFs {
             body: Body::Directory(Directory::new(ROOT)),
         };
         state.files.insert(ROOT, root);
-        // Each hasher of the standard library has keys of its own.
+        // Each `RandomState` has random keys.
         let instance = RandomState::new().hash_one((now.seconds, now.nanoseconds));
         Self { options, instance, state: Mutex::new(state) }
     }
@@ -105,13 +114,12 @@ impl MemoryFs {
         if ours { Ok(u64::from_be_bytes(number)) } else { Err(Error::Stale) }
     }
 
-    fn looked(&self, state: &State, number: u64) -> Result<Looked> {
+    fn lookup_reply(&self, state: &State, number: u64) -> Result<LookupReply> {
         let attributes = state.file(number)?.attributes(number);
-        Ok(Looked { object: self.object(number), attributes })
+        Ok(LookupReply { object: self.object(number), attributes })
     }
 
-    /// Makes a file in `dir`; what could not be given at once is changed afterwards, and if that
-    /// is refused there is no file.
+    /// Creates an object; if an attribute may not be set, none is created.
     fn make(
         &self,
         context: &Context<'_>,
@@ -119,31 +127,37 @@ impl MemoryFs {
         name: &[u8],
         body: Body,
         new: &NewAttributes,
-    ) -> Result<Made> {
+    ) -> Result<CreateReply> {
         let mut state = self.state();
         let dir = self.number(dir)?;
-        let before = Snapshot::from(&state.file(dir)?.attributes(dir));
+        let before = WccAttributes::from(&state.file(dir)?.attributes(dir));
         let number = state.add(context.caller, dir, name, body, new)?;
-        self.made(&state, dir, before, number)
+        self.create_reply(&state, dir, before, number)
     }
 
-    fn made(&self, state: &State, dir: u64, before: Snapshot, number: u64) -> Result<Made> {
-        let Looked { object, attributes } = self.looked(state, number)?;
-        Ok(Made { object, attributes, dir: state.change(dir, before)? })
+    fn create_reply(
+        &self,
+        state: &State,
+        dir: u64,
+        before: WccAttributes,
+        number: u64,
+    ) -> Result<CreateReply> {
+        let LookupReply { object, attributes } = self.lookup_reply(state, number)?;
+        Ok(CreateReply { object, attributes, dir: state.change(dir, before)? })
     }
 
-    /// Takes a name out of a directory.
-    fn take_out(
+    /// REMOVE and RMDIR.
+    fn remove_entry(
         &self,
         context: &Context<'_>,
         dir: &ObjectId,
         name: &[u8],
         is_dir: bool,
-    ) -> Result<Removed> {
+    ) -> Result<RemoveReply> {
         check_name(name)?;
         let mut state = self.state();
         let dir = self.number(dir)?;
-        let before = Snapshot::from(&state.file(dir)?.attributes(dir));
+        let before = WccAttributes::from(&state.file(dir)?.attributes(dir));
         let victim = state.find(context.caller, dir, name)?;
         state.may_replace(context.caller, dir, victim, is_dir)?;
         if is_dir && !state.file(victim)?.directory()?.is_empty() {
@@ -151,7 +165,7 @@ impl MemoryFs {
         }
         let now = state.tick();
         state.unlink(dir, name, now)?;
-        Ok(Removed { dir: state.change(dir, before)? })
+        Ok(RemoveReply { dir: state.change(dir, before)? })
     }
 }
 
@@ -164,12 +178,12 @@ impl FileSystem for MemoryFs {
         self.object(ROOT)
     }
 
-    fn prompt(&self) -> bool {
+    fn supports_nonblocking(&self) -> bool {
         true
     }
 
     fn attributes(&self, _: &Context<'_>, object: &ObjectId) -> Result<Attributes> {
-        Ok(self.looked(&self.state(), self.number(object)?)?.attributes)
+        Ok(self.lookup_reply(&self.state(), self.number(object)?)?.attributes)
     }
 
     fn set_attributes(
@@ -178,7 +192,7 @@ impl FileSystem for MemoryFs {
         object: &ObjectId,
         new: &NewAttributes,
         guard: Option<Time>,
-    ) -> Result<Change> {
+    ) -> Result<AttributeChange> {
         let mut state = self.state();
         let number = self.number(object)?;
         let before = state.file(number)?.attributes(number);
@@ -186,16 +200,16 @@ impl FileSystem for MemoryFs {
             return Err(Error::NotSynchronised);
         }
         state.set(context.caller, number, new)?;
-        state.change(number, Snapshot::from(&before))
+        state.change(number, WccAttributes::from(&before))
     }
 
-    fn lookup(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<Looked> {
+    fn lookup(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<LookupReply> {
         let state = self.state();
         if name != b"." && name != b".." {
             check_name(name)?;
         }
         let number = state.find(context.caller, self.number(dir)?, name)?;
-        self.looked(&state, number)
+        self.lookup_reply(&state, number)
     }
 
     fn access(
@@ -227,7 +241,7 @@ impl FileSystem for MemoryFs {
         file: &ObjectId,
         offset: u64,
         count: u32,
-    ) -> Result<ReadOut> {
+    ) -> Result<ReadReply> {
         let mut state = self.state();
         let number = self.number(file)?;
         let now = state.tick();
@@ -238,7 +252,7 @@ impl FileSystem for MemoryFs {
         let data = file.data()?.read(offset, count.into());
         let eof = offset.saturating_add(data.len() as u64) >= file.data()?.size();
         let attributes = Some(file.attributes(number));
-        Ok(ReadOut { data: Bytes::from(data), eof, attributes })
+        Ok(ReadReply { data: Bytes::from(data), eof, attributes })
     }
 
     fn write(
@@ -248,7 +262,7 @@ impl FileSystem for MemoryFs {
         offset: u64,
         data: &Bytes,
         _: Stability,
-    ) -> Result<Written> {
+    ) -> Result<WriteReply> {
         let mut state = self.state();
         let number = self.number(file)?;
         let (now, room) = (state.tick(), state.room());
@@ -264,21 +278,21 @@ impl FileSystem for MemoryFs {
             return Err(Error::NoSpace);
         }
         if count > 0 {
-            file.wrote(context.caller, now);
+            file.mark_written(context.caller, now);
         }
         let taken = file.data()?.used() - before.used;
         state.bytes_used += taken;
-        let file = state.change(number, Snapshot::from(&before))?;
-        // Nothing here outlives the process, but nothing is lost as long as the verifier stays.
-        Ok(Written { count: count as u32, stability: Stability::File, file })
+        let file = state.change(number, WccAttributes::from(&before))?;
+        // Nothing outlives the process, but nothing is lost while the write verifier is the same.
+        Ok(WriteReply { count: count as u32, stability: Stability::File, file })
     }
 
-    fn commit(&self, _: &Context<'_>, file: &ObjectId, _: u64, _: u32) -> Result<Change> {
+    fn commit(&self, _: &Context<'_>, file: &ObjectId, _: u64, _: u32) -> Result<AttributeChange> {
         let state = self.state();
         let number = self.number(file)?;
         let file = state.file(number)?;
         file.data()?;
-        state.change(number, Snapshot::from(&file.attributes(number)))
+        state.change(number, WccAttributes::from(&file.attributes(number)))
     }
 
     fn write_verifier(&self) -> WriteVerifier {
@@ -291,10 +305,10 @@ impl FileSystem for MemoryFs {
         dir: &ObjectId,
         name: &[u8],
         mode: &CreateMode,
-    ) -> Result<Made> {
+    ) -> Result<CreateReply> {
         let mut state = self.state();
         let dir = self.number(dir)?;
-        let before = Snapshot::from(&state.file(dir)?.attributes(dir));
+        let before = WccAttributes::from(&state.file(dir)?.attributes(dir));
         let new = match mode {
             CreateMode::Unchecked(new) | CreateMode::Guarded(new) => *new,
             CreateMode::Exclusive(verifier) => {
@@ -309,7 +323,9 @@ impl FileSystem for MemoryFs {
                 let there = state.file(number)?.attributes(number);
                 match mode {
                     CreateMode::Guarded(_) => return Err(Error::Exists),
-                    CreateMode::Unchecked(new) => state.take(context.caller, number, new.size)?,
+                    CreateMode::Unchecked(new) => {
+                        state.reuse_existing(context.caller, number, new.size)?
+                    }
                     CreateMode::Exclusive(_) => {
                         let same = there.kind == FileKind::Regular
                             && there.size == 0
@@ -324,7 +340,7 @@ impl FileSystem for MemoryFs {
             }
             other => other?,
         };
-        self.made(&state, dir, before, number)
+        self.create_reply(&state, dir, before, number)
     }
 
     fn make_dir(
@@ -333,7 +349,7 @@ impl FileSystem for MemoryFs {
         dir: &ObjectId,
         name: &[u8],
         new: &NewAttributes,
-    ) -> Result<Made> {
+    ) -> Result<CreateReply> {
         let body = Body::Directory(Directory::new(self.number(dir)?));
         self.make(context, dir, name, body, new)
     }
@@ -345,7 +361,7 @@ impl FileSystem for MemoryFs {
         name: &[u8],
         text: &[u8],
         new: &NewAttributes,
-    ) -> Result<Made> {
+    ) -> Result<CreateReply> {
         if text.is_empty() || text.contains(&0) {
             return Err(Error::Invalid);
         }
@@ -362,7 +378,7 @@ impl FileSystem for MemoryFs {
         name: &[u8],
         kind: NodeKind,
         new: &NewAttributes,
-    ) -> Result<Made> {
+    ) -> Result<CreateReply> {
         let body = match kind {
             NodeKind::Block(device) => Body::Block(device),
             NodeKind::Character(device) => Body::Character(device),
@@ -372,16 +388,21 @@ impl FileSystem for MemoryFs {
         self.make(context, dir, name, body, new)
     }
 
-    fn remove(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<Removed> {
-        self.take_out(context, dir, name, false)
+    fn remove(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<RemoveReply> {
+        self.remove_entry(context, dir, name, false)
     }
 
-    fn remove_dir(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<Removed> {
+    fn remove_dir(
+        &self,
+        context: &Context<'_>,
+        dir: &ObjectId,
+        name: &[u8],
+    ) -> Result<RemoveReply> {
         // RFC 1813, 3.3.13.
         if name == b".." {
             return Err(Error::Exists);
         }
-        self.take_out(context, dir, name, true)
+        self.remove_entry(context, dir, name, true)
     }
 
     fn rename(
@@ -389,17 +410,17 @@ impl FileSystem for MemoryFs {
         context: &Context<'_>,
         from: (&ObjectId, &[u8]),
         to: (&ObjectId, &[u8]),
-    ) -> Result<Renamed> {
+    ) -> Result<RenameReply> {
         check_name(from.1)?;
         check_name(to.1)?;
         let mut state = self.state();
         let (source, target) = (self.number(from.0)?, self.number(to.0)?);
         state.file(source)?.directory()?;
         state.file(target)?.directory()?;
-        let source_before = Snapshot::from(&state.file(source)?.attributes(source));
-        let target_before = Snapshot::from(&state.file(target)?.attributes(target));
+        let source_before = WccAttributes::from(&state.file(source)?.attributes(source));
+        let target_before = WccAttributes::from(&state.file(target)?.attributes(target));
         state.rename(context.caller, (source, from.1), (target, to.1))?;
-        Ok(Renamed {
+        Ok(RenameReply {
             from: state.change(source, source_before)?,
             to: state.change(target, target_before)?,
         })
@@ -411,7 +432,7 @@ impl FileSystem for MemoryFs {
         file: &ObjectId,
         dir: &ObjectId,
         name: &[u8],
-    ) -> Result<(Attributes, Change)> {
+    ) -> Result<(Attributes, AttributeChange)> {
         check_new_name(name)?;
         let mut state = self.state();
         let (number, dir) = (self.number(file)?, self.number(dir)?);
@@ -422,7 +443,7 @@ impl FileSystem for MemoryFs {
         if file.links >= LINKS_MAX {
             return Err(Error::TooManyLinks);
         }
-        let before = Snapshot::from(&state.file(dir)?.attributes(dir));
+        let before = WccAttributes::from(&state.file(dir)?.attributes(dir));
         match state.find(context.caller, dir, name) {
             Ok(_) => return Err(Error::Exists),
             Err(Error::NotFound) => {}
@@ -430,7 +451,7 @@ impl FileSystem for MemoryFs {
         }
         state.file(dir)?.allow(context.caller, WRITE | EXECUTE)?;
         let now = state.tick();
-        state.enter(dir, name, number, now)?;
+        state.add_entry(dir, name, number, now)?;
         let file = state.file_mut(number)?;
         file.links += 1;
         file.changed = now;
@@ -446,22 +467,22 @@ impl FileSystem for MemoryFs {
         _: [u8; 8],
         plus: bool,
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<Listed> {
+    ) -> Result<ReadDirReply> {
         let state = self.state();
         let number = self.number(dir)?;
         let file = state.file(number)?;
         let directory = file.directory()?;
         file.allow(context.caller, READ)?;
         let plus = plus && file.grants(context.caller, EXECUTE);
-        let mut give = |name: &[u8], cookie, fileid| {
-            let found = if plus { self.looked(&state, fileid).ok() } else { None };
-            sink(DirEntry { name, fileid, cookie, found })
+        let mut emit = |name: &[u8], cookie, fileid| {
+            let lookup = if plus { self.lookup_reply(&state, fileid).ok() } else { None };
+            sink(DirEntry { name, fileid, cookie, lookup })
         };
-        let eof = (cookie >= SELF_COOKIE || give(b".", SELF_COOKIE, number))
-            && (cookie >= PARENT_COOKIE || give(b"..", PARENT_COOKIE, directory.parent))
-            && directory.after(cookie).all(|(at, entry)| give(&entry.name, at, entry.file));
+        let eof = (cookie >= SELF_COOKIE || emit(b".", SELF_COOKIE, number))
+            && (cookie >= PARENT_COOKIE || emit(b"..", PARENT_COOKIE, directory.parent))
+            && directory.after(cookie).all(|(at, entry)| emit(&entry.name, at, entry.file));
         let attributes = Some(file.attributes(number));
-        Ok(Listed { verifier: [0; 8], eof, attributes })
+        Ok(ReadDirReply { verifier: [0; 8], eof, attributes })
     }
 
     fn space(&self, _: &Context<'_>, object: &ObjectId) -> Result<Space> {
@@ -483,14 +504,14 @@ impl FileSystem for MemoryFs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Caller, Patience};
+    use crate::{BlockingMode, Caller};
 
     #[test]
     fn bytes_and_files_are_bounded_and_come_back() {
         let options = Options { bytes_max: 10_000, files_max: 3, ..Options::new(FileSystemId(1)) };
         let fs = MemoryFs::with(options);
         let caller = Caller::new(1, 1, &[]);
-        let context = Context { caller: &caller, patience: Patience::Now };
+        let context = Context { caller: &caller, blocking: BlockingMode::Nonblocking };
         let create = |name: &[u8]| {
             let mode = CreateMode::Guarded(NewAttributes::default());
             fs.create(&context, &fs.root(), name, &mode).map(|made| made.object)
@@ -520,7 +541,7 @@ mod tests {
     fn objects_of_another_instance_are_stale() {
         let (one, other) = (MemoryFs::new(FileSystemId(1)), MemoryFs::new(FileSystemId(1)));
         let caller = Caller::new(0, 0, &[]);
-        let context = Context { caller: &caller, patience: Patience::Now };
+        let context = Context { caller: &caller, blocking: BlockingMode::Nonblocking };
         assert_eq!(other.attributes(&context, &one.root()), Err(Error::Stale));
         assert_eq!(other.attributes(&context, &ObjectId::from(1)), Err(Error::Stale));
     }

@@ -1,7 +1,7 @@
-//! By what name each file was last seen, so that listings can show paths.
+//! The name by which each file was last reached, so that lock listings can show paths.
 //!
-//! Bounded: two generations of a map. A name that is seen moves to the young one; when that is
-//! full the old one is forgotten. Names are a convenience, never a way to reach a file.
+//! Bounded by two generations of a map: a recorded name goes into the young one, and when that is
+//! full the old one is dropped. For display only, never used to open a file.
 
 use std::collections::HashMap;
 use std::mem;
@@ -11,9 +11,10 @@ use bytes::Bytes;
 
 use crate::{FileKey, FileSystemId, ObjectId};
 
+/// A bounded cache of file names.
 pub struct Names {
     generation_max: usize,
-    seen: Mutex<Generations>,
+    generations: Mutex<Generations>,
 }
 
 #[derive(Default)]
@@ -28,43 +29,46 @@ struct Name {
     name: Bytes,
 }
 
-/// Deeper than any path that a client can spell; stops a loop of stale names.
+/// Deeper than real paths; ends a loop among stale names.
 const DEPTH_MAX: usize = 256;
 
 impl Names {
+    /// A cache of at most `names_max` names.
     pub fn new(names_max: usize) -> Self {
-        Self { generation_max: names_max.div_ceil(2), seen: Mutex::default() }
+        Self { generation_max: names_max.div_ceil(2), generations: Mutex::default() }
     }
 
-    /// `file` was seen as `name` in the directory `dir` of the same file system.
-    pub fn saw(&self, file: &FileKey, dir: &ObjectId, name: &[u8]) {
+    /// Records that `file` is the entry `name` of `dir`, a directory of the same file system.
+    pub fn record(&self, file: &FileKey, dir: &ObjectId, name: &[u8]) {
         if name == b"." || name == b".." {
             return;
         }
-        let mut seen = self.lock();
-        if seen.young.get(file).is_some_and(|known| known.dir == *dir && known.name == name) {
+        let mut names = self.lock();
+        if names.young.get(file).is_some_and(|known| known.dir == *dir && known.name == name) {
             return;
         }
-        if seen.young.len() >= self.generation_max {
-            seen.old = mem::take(&mut seen.young);
+        if names.young.len() >= self.generation_max {
+            names.old = mem::take(&mut names.young);
         }
         let name = Name { dir: *dir, name: Bytes::copy_from_slice(name) };
-        seen.young.insert(*file, name);
+        names.young.insert(*file, name);
     }
 
+    /// Drops the name of `file`.
     pub fn forget(&self, file: &FileKey) {
-        let mut seen = self.lock();
-        seen.young.remove(file);
-        seen.old.remove(file);
+        let mut names = self.lock();
+        names.young.remove(file);
+        names.old.remove(file);
     }
 
-    /// The path of `file` below `root`, or `None` where a part of it was never seen.
+    /// The path of `file` below `root`; `None` if the name of the file or of a directory on the
+    /// way is unknown.
     pub fn path(&self, file: &FileKey, root: &ObjectId) -> Option<Vec<u8>> {
-        let seen = self.lock();
+        let names = self.lock();
         let mut parts = Vec::new();
         let mut at = file.object;
         while at != *root {
-            let known = seen.get(file.filesystem, at)?;
+            let known = names.get(file.filesystem, at)?;
             parts.push(known.name.clone());
             if parts.len() > DEPTH_MAX {
                 return None;
@@ -76,7 +80,7 @@ impl Names {
     }
 
     fn lock(&self) -> MutexGuard<'_, Generations> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.generations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -96,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_put_together_from_the_names_seen() {
+    fn a_path_is_put_together_from_recorded_names() {
         let names = Names::new(100);
-        names.saw(&file(2), &1.into(), b"projects");
-        names.saw(&file(3), &2.into(), b"a.db");
+        names.record(&file(2), &1.into(), b"projects");
+        names.record(&file(3), &2.into(), b"a.db");
         assert_eq!(names.path(&file(3), &1.into()).unwrap(), b"projects/a.db");
         assert_eq!(names.path(&file(1), &1.into()).unwrap(), b"");
         assert_eq!(names.path(&file(4), &1.into()), None);
-        names.saw(&file(3), &1.into(), b"renamed");
+        names.record(&file(3), &1.into(), b"renamed");
         assert_eq!(names.path(&file(3), &1.into()).unwrap(), b"renamed");
         names.forget(&file(3));
         assert_eq!(names.path(&file(3), &1.into()), None);
@@ -113,18 +117,18 @@ mod tests {
     fn a_million_names_leave_at_most_the_bound() {
         let names = Names::new(1000);
         for number in 2..1_000_000 {
-            names.saw(&file(number), &1.into(), b"x");
+            names.record(&file(number), &1.into(), b"x");
         }
-        let seen = names.lock();
-        assert!(seen.young.len() + seen.old.len() <= 1000);
-        assert!(seen.young.contains_key(&file(999_999)));
+        let generations = names.lock();
+        assert!(generations.young.len() + generations.old.len() <= 1000);
+        assert!(generations.young.contains_key(&file(999_999)));
     }
 
     #[test]
     fn a_loop_of_stale_names_ends() {
         let names = Names::new(10);
-        names.saw(&file(2), &3.into(), b"a");
-        names.saw(&file(3), &2.into(), b"b");
+        names.record(&file(2), &3.into(), b"a");
+        names.record(&file(3), &2.into(), b"b");
         assert_eq!(names.path(&file(2), &1.into()), None);
     }
 }

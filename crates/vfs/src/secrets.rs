@@ -1,23 +1,25 @@
-//! Secrets that must outlive the process, such as the key of the file handles.
+//! Secrets that must outlive the process, such as the key that signs file handles.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// Where secrets are kept: a directory of one server, or a store that several share.
+/// A place for secrets: a directory of one server, or a store that several servers share.
 pub trait Secrets {
-    /// The secret of this name; made at random the first time it is asked for.
+    /// The secret of this name. Generated on the first call, and the same in all later calls.
     fn secret(&self, name: &str) -> io::Result<[u8; 16]>;
 }
 
-/// One file per secret, readable by the server alone.
+/// A directory with one file, `<name>.key`, per secret. Refuses a file that another user owns or
+/// can read.
 #[derive(Debug)]
 pub struct SecretsInDirectory {
     dir: PathBuf,
 }
 
 impl SecretsInDirectory {
+    /// Secrets in `dir`, which must exist.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
@@ -32,13 +34,13 @@ impl Secrets for SecretsInDirectory {
             Ok(mut file) => {
                 let found = file.metadata()?;
                 if found.uid() != rustix::process::geteuid().as_raw() {
-                    let text = "not the server's own file; delete it to make a new one (clients \
+                    let text = "owned by another user; delete it to generate a new one (clients \
                                 must then mount again)";
                     return Err(explain(io::Error::new(io::ErrorKind::PermissionDenied, text)));
                 }
                 if found.mode() & 0o077 != 0 {
-                    let text = "readable by others; run: chmod 600 on it, or delete it to make a \
-                                new one (clients must then mount again)";
+                    let text = "readable by other users; run chmod 600 on it, or delete it to \
+                                generate a new one (clients must then mount again)";
                     return Err(explain(io::Error::new(io::ErrorKind::PermissionDenied, text)));
                 }
                 let mut secret = [0; 16];
@@ -48,7 +50,7 @@ impl Secrets for SecretsInDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let mut secret = [0; 16];
                 rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
-                // Written beside and renamed, so that a crash leaves no half a key.
+                // Renamed into place, so that a crash cannot leave part of a key.
                 let fresh = path.with_extension("new");
                 let mut file = OpenOptions::new()
                     .write(true)

@@ -1,72 +1,57 @@
-//! The same random operations, by random callers, on a directory of the host and on the memory
-//! file system: what the kernel does and what the plain statement says must be the same.
+//! The same random operations, by random callers, on a host directory and on the memory file
+//! system: the kernel and the reference implementation must agree.
 //!
-//! `SEED=n` repeats one run; `RUNS=n` makes more of them.
+//! `SEED=n` repeats one run; `RUNS=n` sets the number of runs.
 #![allow(clippy::unwrap_used)]
 
-mod world;
+mod fixture;
 
 use std::collections::BTreeMap;
 
+use fixture::*;
 use lockkeeper_vfs::{
     Attributes, Caller, CreateMode, Device, Error, FileKind, NewAttributes, NodeKind, ObjectId,
     SetTime, Time,
 };
-use world::*;
+use testbed::random::Random;
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const MODES: [u32; 10] = [0o777, 0o755, 0o700, 0o644, 0o444, 0o000, 0o2775, 0o1777, 0o4755, 0o6711];
 const STEPS: usize = 400;
 
-/// xorshift64*: one seed, one run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-}
-
-/// One file, as both file systems name it.
+/// One file in both file systems.
 type Pair = (ObjectId, ObjectId);
 
 struct Run {
     random: Random,
-    memory: World,
-    local: World,
+    memory: Fixture,
+    local: Fixture,
     pairs: Vec<Pair>,
     callers: [Caller; 4],
     log: Vec<String>,
 }
 
-/// What both must agree on. Times, and sizes of directories, are each one's own business.
+/// The attributes that must agree; times and sizes of directories may differ.
 fn seen(found: &Attributes) -> (FileKind, u32, u32, u32, u32, u64) {
     let size = if found.kind == FileKind::Regular { found.size } else { 0 };
     (found.kind, found.mode, found.links, found.uid, found.gid, size)
 }
 
 impl Run {
-    fn new(seed: u64, local: World) -> Self {
-        let memory = World::memory().unwrap();
+    fn new(seed: u64, local: Fixture) -> Self {
+        let memory = Fixture::memory().unwrap();
         let pairs = vec![(memory.root(), local.root())];
         let callers = [root(), alice(), bob(), carol()];
-        let random = Random(seed.wrapping_mul(2) + 1);
+        let random = Random::new(seed);
         Self { random, memory, local, pairs, callers, log: Vec::new() }
     }
 
-    /// Does the same on both and insists on the same outcome.
+    /// Performs an operation on both and compares the outcomes.
     fn both<T: PartialEq + std::fmt::Debug>(
         &mut self,
         what: String,
         caller: usize,
-        act: impl Fn(By<'_>, fn(&Pair) -> &ObjectId) -> T,
+        act: impl Fn(CallerView<'_>, fn(&Pair) -> &ObjectId) -> T,
     ) -> T {
         let caller = self.callers[caller].clone();
         self.log.push(format!("{} {what}", caller.uid));
@@ -77,15 +62,15 @@ impl Run {
     }
 
     fn step(&mut self) {
-        let caller = self.random.below(4);
-        let at = self.random.below(self.pairs.len());
-        let other = self.random.below(self.pairs.len());
+        let caller = self.random.index(4);
+        let at = self.random.index(self.pairs.len());
+        let other = self.random.index(self.pairs.len());
         let (pair, to) = (self.pairs[at], self.pairs[other]);
         let (name, new) = (self.random.pick(&NAMES), self.random.pick(&NAMES));
         let mode = self.random.pick(&MODES);
-        let number = self.random.below(10_000) as u64;
-        // Nobody closes the root, or little else would happen.
-        let action = self.random.below(if at == 0 { 12 } else { 18 });
+        let number = self.random.below(10_000);
+        // The root stays accessible, or most operations would fail.
+        let action = self.random.index(if at == 0 { 12 } else { 18 });
         match action {
             0 | 1 => {
                 let what = format!("create {at}/{name} {mode:o}");
@@ -129,7 +114,7 @@ impl Run {
                 });
             }
             11 => {
-                // The host may forbid links to files of others; that is its own rule.
+                // The host may forbid links to files of others (`protected_hardlinks`).
                 let what = format!("link {at} {other}/{name}");
                 let _ = self.both(what, 0, |by, side| by.link(side(&pair), side(&to), name));
             }
@@ -169,14 +154,14 @@ impl Run {
         self.compare();
     }
 
-    /// Something with a new object, which is a pair from now on.
+    /// An operation that creates an object in both.
     fn made(
         &mut self,
         what: String,
         caller: usize,
         dir: &Pair,
         name: &str,
-        make: impl Fn(By<'_>, &ObjectId) -> Result<ObjectId, Error>,
+        make: impl Fn(CallerView<'_>, &ObjectId) -> Result<ObjectId, Error>,
     ) {
         let what = format!("{what} = {}", self.pairs.len());
         let done = self.both(what, caller, |by, side| make(by, side(dir)).map(drop));
@@ -190,7 +175,7 @@ impl Run {
         }
     }
 
-    /// Every file that was ever seen looks the same, or is gone from both.
+    /// Every known file has the same attributes, or is stale in both.
     fn compare(&mut self) {
         let root = self.callers[0].clone();
         for (number, pair) in self.pairs.iter().enumerate() {
@@ -200,7 +185,7 @@ impl Run {
         }
     }
 
-    /// The whole trees, with the files' contents.
+    /// Compares the trees, including the content of files.
     fn compare_trees(&self) {
         let root = &self.callers[0];
         let memory = tree(self.memory.by(root), &self.memory.root());
@@ -209,7 +194,7 @@ impl Run {
     }
 }
 
-fn tree(by: By<'_>, dir: &ObjectId) -> BTreeMap<Vec<u8>, String> {
+fn tree(by: CallerView<'_>, dir: &ObjectId) -> BTreeMap<Vec<u8>, String> {
     let mut found = BTreeMap::new();
     for name in by.names(dir, 2).unwrap() {
         let looked = by.fs.lookup(&by.context(), dir, &name).unwrap();
@@ -223,7 +208,7 @@ fn tree(by: By<'_>, dir: &ObjectId) -> BTreeMap<Vec<u8>, String> {
     found
 }
 
-fn run(open: fn() -> Option<World>) {
+fn run(open: fn() -> Option<Fixture>) {
     let number = |key| std::env::var(key).ok().and_then(|value| value.parse::<u64>().ok());
     let seeds = match number("SEED") {
         Some(seed) => seed..=seed,
@@ -242,10 +227,10 @@ fn run(open: fn() -> Option<World>) {
 
 #[test]
 fn a_host_directory_does_what_the_memory_file_system_does() {
-    run(World::local);
+    run(Fixture::local);
 }
 
 #[test]
 fn without_kernel_handles_and_preparation_it_does_the_same() {
-    run(World::local_by_inode_map);
+    run(Fixture::local_by_inode_map);
 }

@@ -1,8 +1,8 @@
-//! What is special about a directory of the host: its handles, the kernel's identity, the things
-//! that happen behind the server's back.
+//! What is specific to a directory of the host: handles, identity, descriptors, and changes made on
+//! the host itself.
 #![allow(clippy::unwrap_used)]
 
-mod world;
+mod fixture;
 
 use std::{
     fs,
@@ -12,13 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fixture::*;
 use lockkeeper_vfs::{
     Caller, CreateMode, Error, FileSystem, FileSystemId, NewAttributes, ObjectId,
-    local::{HandleKind, Handles, LocalFs, Metadata, Options, prepare_worker_thread},
+    local::{HandleChoice, HandleKind, LocalFs, MetadataMode, Options, prepare_worker_thread},
 };
-use world::*;
 
-/// The descriptors of this process that lead below `path`, with what they lead to.
+/// The targets of this process's descriptors below `path`.
 fn descriptors_below(path: &Path) -> Vec<String> {
     let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
     let targets = links.filter_map(|entry| fs::read_link(entry.path()).ok());
@@ -31,19 +31,19 @@ fn a_kernel_handle_survives_restart_and_any_rename() {
     let Some(host) = Host::new() else { return };
     let alice = alice();
     let (dir, file) = {
-        let fs = host.open(Handles::Auto);
-        assert_eq!(fs.promises(), HandleKind::Kernel);
-        let by = By::new(&fs, &alice);
+        let fs = host.open(HandleChoice::Auto);
+        assert_eq!(fs.handle_kind(), HandleKind::Kernel);
+        let by = CallerView::new(&fs, &alice);
         let dir = by.mkdir(&fs.root(), "d", 0o755).unwrap();
         let file = by.create(&dir, "f", 0o644).unwrap();
         by.write(&file, 0, b"data").unwrap();
         (dir, file)
     };
     fs::rename(host.path("d/f"), host.path("behind our back")).unwrap();
-    let fs = host.open(Handles::Auto);
-    let by = By::new(&fs, &alice);
+    let fs = host.open(HandleChoice::Auto);
+    let by = CallerView::new(&fs, &alice);
     assert_eq!(by.read(&file, 0, 9).unwrap().0, b"data");
-    // By the handle alone: the kernel knows no name of it yet.
+    // By the handle alone: the kernel has no dentry for it yet.
     by.write(&file, 4, b"more").unwrap();
     by.set(&file, with_mode(0o600)).unwrap();
     assert_eq!(by.link(&file, &dir, "linked"), Ok(2));
@@ -56,9 +56,9 @@ fn the_inode_map_survives_restart_and_renames_by_clients() {
     let Some(host) = Host::new() else { return };
     let alice = alice();
     let (dir, file, linked, lost) = {
-        let fs = host.open(Handles::InodeMap);
-        assert_eq!(fs.promises(), HandleKind::InodeMap);
-        let by = By::new(&fs, &alice);
+        let fs = host.open(HandleChoice::InodeMap);
+        assert_eq!(fs.handle_kind(), HandleKind::InodeMap);
+        let by = CallerView::new(&fs, &alice);
         let dir = by.mkdir(&fs.root(), "d", 0o755).unwrap();
         let file = by.create(&dir, "f", 0o644).unwrap();
         let linked = by.create(&dir, "one", 0o644).unwrap();
@@ -70,8 +70,8 @@ fn the_inode_map_survives_restart_and_renames_by_clients() {
         (dir, file, linked, lost)
     };
     fs::rename(host.path("e/lost"), host.path("behind our back")).unwrap();
-    let fs = host.open(Handles::InodeMap);
-    let by = By::new(&fs, &alice);
+    let fs = host.open(HandleChoice::InodeMap);
+    let by = CallerView::new(&fs, &alice);
     assert!(by.attributes(&file).is_ok());
     assert!(by.attributes(&dir).is_ok());
     assert!(by.attributes(&linked).is_ok());
@@ -84,13 +84,13 @@ fn the_inode_map_survives_restart_and_renames_by_clients() {
 fn a_file_that_took_anothers_name_is_not_taken_for_it() {
     let Some(host) = Host::new() else { return };
     let alice = alice();
-    let file = By::new(&host.open(Handles::InodeMap), &alice)
-        .create(&host.open(Handles::InodeMap).root(), "f", 0o644)
+    let file = CallerView::new(&host.open(HandleChoice::InodeMap), &alice)
+        .create(&host.open(HandleChoice::InodeMap).root(), "f", 0o644)
         .unwrap();
     fs::remove_file(host.path("f")).unwrap();
     fs::write(host.path("f"), "another, perhaps with the same inode number").unwrap();
-    let fs = host.open(Handles::InodeMap);
-    assert_eq!(By::new(&fs, &alice).attributes(&file), Err(Error::Stale));
+    let fs = host.open(HandleChoice::InodeMap);
+    assert_eq!(CallerView::new(&fs, &alice).attributes(&file), Err(Error::Stale));
 }
 
 #[test]
@@ -98,8 +98,8 @@ fn a_torn_inode_map_is_read_up_to_the_tear() {
     let Some(host) = Host::new() else { return };
     let alice = alice();
     let (first, second) = {
-        let fs = host.open(Handles::InodeMap);
-        let by = By::new(&fs, &alice);
+        let fs = host.open(HandleChoice::InodeMap);
+        let by = CallerView::new(&fs, &alice);
         let first = by.create(&fs.root(), "first", 0o644).unwrap();
         (first, by.create(&fs.root(), "second", 0o644).unwrap())
     };
@@ -109,32 +109,32 @@ fn a_torn_inode_map_is_read_up_to_the_tear() {
     let length = fs::metadata(&map).unwrap().len();
     fs::OpenOptions::new().write(true).open(&map).unwrap().set_len(length - 3).unwrap();
     for _ in 0..2 {
-        let fs = host.open(Handles::InodeMap);
-        let by = By::new(&fs, &alice);
+        let fs = host.open(HandleChoice::InodeMap);
+        let by = CallerView::new(&fs, &alice);
         assert!(by.attributes(&first).is_ok());
-        // Lost the first time; then seen, and written behind the tear.
+        // Lost with the torn record; then looked up again and recorded behind the tear.
         let looked = by.lookup(&fs.root(), "second");
         assert_eq!(looked, Ok(second));
     }
-    let fs = host.open(Handles::InodeMap);
-    assert!(By::new(&fs, &alice).attributes(&second).is_ok());
+    let fs = host.open(HandleChoice::InodeMap);
+    assert!(CallerView::new(&fs, &alice).attributes(&second).is_ok());
 }
 
 #[test]
 fn two_exports_of_one_directory_share_the_inode_map() {
     let Some(host) = Host::new() else { return };
     let alice = alice();
-    let (one, other) = (host.open(Handles::InodeMap), host.open(Handles::InodeMap));
-    let file = By::new(&one, &alice).create(&one.root(), "f", 0o644).unwrap();
-    assert!(By::new(&other, &alice).attributes(&file).is_ok());
+    let (one, other) = (host.open(HandleChoice::InodeMap), host.open(HandleChoice::InodeMap));
+    let file = CallerView::new(&one, &alice).create(&one.root(), "f", 0o644).unwrap();
+    assert!(CallerView::new(&other, &alice).attributes(&file).is_ok());
 }
 
 #[test]
 fn a_removed_file_is_not_kept_alive() {
     let Some(host) = Host::new() else { return };
     let alice = alice();
-    let fs = host.open(Handles::Auto);
-    let by = By::new(&fs, &alice);
+    let fs = host.open(HandleChoice::Auto);
+    let by = CallerView::new(&fs, &alice);
     for name in ["removed", "replaced", "behind our back"] {
         let file = by.create(&fs.root(), name, 0o644).unwrap();
         by.write(&file, 0, &[7; 100_000]).unwrap();
@@ -156,11 +156,11 @@ fn a_removed_file_is_not_kept_alive() {
 }
 
 #[test]
-fn idle_files_are_let_go_but_not_those_with_unstable_writes() {
+fn idle_files_are_closed_except_those_with_unstable_writes() {
     let Some(host) = Host::new() else { return };
     let alice = alice();
-    let fs = host.open(Handles::Auto);
-    let by = By::new(&fs, &alice);
+    let fs = host.open(HandleChoice::Auto);
+    let by = CallerView::new(&fs, &alice);
     by.create(&fs.root(), "idle", 0o644).unwrap();
     let written = by.create(&fs.root(), "written", 0o644).unwrap();
     by.write(&written, 0, b"x").unwrap();
@@ -185,9 +185,9 @@ fn idle_files_are_let_go_but_not_those_with_unstable_writes() {
 fn descriptors_are_bounded() {
     let Some(host) = Host::new() else { return };
     let root = root();
-    let options = options(host.root.path(), host.state.path(), Handles::Auto);
+    let options = options(host.root.path(), host.state.path(), HandleChoice::Auto);
     let fs = LocalFs::open(Options { descriptors_max: 64, ..options }).unwrap();
-    let by = By::new(&fs, &root);
+    let by = CallerView::new(&fs, &root);
     let files: Vec<ObjectId> = (0..500)
         .map(|number| {
             let file = by.create(&fs.root(), &number.to_string(), 0o644).unwrap();
@@ -201,7 +201,7 @@ fn descriptors_are_bounded() {
 }
 
 #[test]
-fn running_out_of_descriptors_makes_room_instead_of_failing() {
+fn running_out_of_descriptors_empties_the_cache_instead_of_failing() {
     let name = "running_out_of_descriptors_makes_room_instead_of_failing";
     if std::env::var_os("FEW_DESCRIPTORS").is_none() {
         if is_root() {
@@ -216,9 +216,9 @@ fn running_out_of_descriptors_makes_room_instead_of_failing() {
         return;
     }
     let host = Host::new().unwrap();
-    let fs = host.open(Handles::Auto);
+    let fs = host.open(HandleChoice::Auto);
     let alice = alice();
-    let by = By::new(&fs, &alice);
+    let by = CallerView::new(&fs, &alice);
     let files: Vec<ObjectId> =
         (0..300).map(|n| by.create(&fs.root(), &n.to_string(), 0o644).unwrap()).collect();
     for (number, file) in files.iter().enumerate() {
@@ -232,7 +232,7 @@ fn running_out_of_descriptors_makes_room_instead_of_failing() {
 fn the_servers_identity_is_back_after_each_operation() {
     let Some(host) = Host::new() else { return };
     prepare_worker_thread();
-    let fs = host.open(Handles::Auto);
+    let fs = host.open(HandleChoice::Auto);
     assert!(fs.acts_as_caller());
     let identity = || {
         let status = fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -243,13 +243,13 @@ fn the_servers_identity_is_back_after_each_operation() {
     assert!(before.0.ends_with("\t0"));
     let alice = alice();
     let carol = Caller::new(1002, 1002, &[7, 8, 9]);
-    let by = By::new(&fs, &alice);
+    let by = CallerView::new(&fs, &alice);
     let file = by.create(&fs.root(), "f", 0o600).unwrap();
     assert_eq!(identity(), before);
     by.write(&file, 0, b"x").unwrap();
     assert_eq!(identity(), before);
     for caller in [&alice, &carol] {
-        let by = By::new(&fs, caller);
+        let by = CallerView::new(&fs, caller);
         let _ = by.read(&file, 0, 1);
         let _ = by.write(&file, 0, b"y");
         let _ = by.set(&file, with_mode(0o600));
@@ -259,14 +259,14 @@ fn the_servers_identity_is_back_after_each_operation() {
         assert_eq!(identity(), before);
     }
     let nobody = Caller::new(u32::MAX, 0, &[]);
-    assert_eq!(By::new(&fs, &nobody).create(&fs.root(), "g", 0o644), Err(Error::Invalid));
+    assert_eq!(CallerView::new(&fs, &nobody).create(&fs.root(), "g", 0o644), Err(Error::Invalid));
     assert_eq!(identity(), before);
 }
 
 #[test]
 fn callers_on_many_threads_do_not_mix() {
     let Some(host) = Host::new() else { return };
-    let fs = host.open(Handles::Auto);
+    let fs = host.open(HandleChoice::Auto);
     std::thread::scope(|scope| {
         for thread in 0..8_u32 {
             let fs = &fs;
@@ -275,34 +275,34 @@ fn callers_on_many_threads_do_not_mix() {
                 for number in 0..100_u32 {
                     let uid = 2000 + (thread + number) % 5;
                     let caller = Caller::new(uid, uid + 100, &[uid + 200]);
-                    let by = By::new(fs, &caller);
+                    let by = CallerView::new(fs, &caller);
                     let name = format!("{thread}-{number}");
                     let file = by.create(&fs.root(), &name, 0o600).unwrap();
                     by.write(&file, 0, name.as_bytes()).unwrap();
                     let found = by.attributes(&file).unwrap();
                     assert_eq!((found.uid, found.gid), (uid, uid + 100));
                     let other = Caller::new(uid + 1, uid + 1, &[]);
-                    assert_eq!(By::new(fs, &other).read(&file, 0, 1), Err(Error::Denied));
+                    assert_eq!(CallerView::new(fs, &other).read(&file, 0, 1), Err(Error::Denied));
                 }
             });
         }
     });
-    assert_eq!(By::new(&fs, &root()).names(&fs.root(), 1000).unwrap().len(), 800);
+    assert_eq!(CallerView::new(&fs, &root()).names(&fs.root(), 1000).unwrap().len(), 800);
 }
 
 #[test]
 fn renames_in_opposite_directions_do_not_block_each_other() {
     let Some(host) = Host::new() else { return };
-    let fs = host.open(Handles::Auto);
+    let fs = host.open(HandleChoice::Auto);
     let root = root();
-    let by = By::new(&fs, &root);
+    let by = CallerView::new(&fs, &root);
     let one = by.mkdir(&fs.root(), "one", 0o777).unwrap();
     let two = by.mkdir(&fs.root(), "two", 0o777).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let (fs, root) = (&fs, &root);
             scope.spawn(move || {
-                let by = By::new(fs, root);
+                let by = CallerView::new(fs, root);
                 let (from, to) = if thread % 2 == 0 { (&one, &two) } else { (&two, &one) };
                 let name = thread.to_string();
                 by.create(from, &name, 0o644).unwrap();
@@ -319,17 +319,19 @@ fn renames_in_opposite_directions_do_not_block_each_other() {
 #[test]
 fn nothing_is_lost_when_many_files_are_written_with_few_descriptors() {
     let Some(host) = Host::new() else { return };
-    let options = options(host.root.path(), host.state.path(), Handles::Auto);
+    let options = options(host.root.path(), host.state.path(), HandleChoice::Auto);
     let fs = LocalFs::open(Options { descriptors_max: 64, ..options }).unwrap();
     let root = root();
     let files: Vec<ObjectId> = (0..100)
-        .map(|number| By::new(&fs, &root).create(&fs.root(), &number.to_string(), 0o600).unwrap())
+        .map(|number| {
+            CallerView::new(&fs, &root).create(&fs.root(), &number.to_string(), 0o600).unwrap()
+        })
         .collect();
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
             let (fs, root, files) = (&fs, &root, &files);
             scope.spawn(move || {
-                let by = By::new(fs, root);
+                let by = CallerView::new(fs, root);
                 for round in 0..10 {
                     for (number, file) in files.iter().enumerate() {
                         let at = thread * 100 + round * 10;
@@ -343,7 +345,7 @@ fn nothing_is_lost_when_many_files_are_written_with_few_descriptors() {
         }
     });
     for (number, file) in files.iter().enumerate() {
-        let content = By::new(&fs, &root).read(file, 0, 1000).unwrap().0;
+        let content = CallerView::new(&fs, &root).read(file, 0, 1000).unwrap().0;
         for thread in 0..4 {
             for round in 0..10 {
                 let at = thread * 100 + round * 10;
@@ -357,7 +359,7 @@ fn nothing_is_lost_when_many_files_are_written_with_few_descriptors() {
 }
 
 #[test]
-fn nothing_leads_out_of_the_export() {
+fn no_lookup_leaves_the_export() {
     let Some(host) = Host::new() else { return };
     let served = host.path("served");
     fs::create_dir_all(served.join("d")).unwrap();
@@ -365,9 +367,9 @@ fn nothing_leads_out_of_the_export() {
     symlink("../secret", served.join("file")).unwrap();
     symlink("..", served.join("dir")).unwrap();
     symlink("/", served.join("absolute")).unwrap();
-    let fs = open(&served, host.state.path(), Handles::Auto);
+    let fs = open(&served, host.state.path(), HandleChoice::Auto);
     let root = root();
-    let by = By::new(&fs, &root);
+    let by = CallerView::new(&fs, &root);
     for name in ["file", "dir", "absolute"] {
         let link = by.lookup(&fs.root(), name).unwrap();
         assert_eq!(by.read(&link, 0, 9), Err(Error::Invalid));
@@ -391,9 +393,9 @@ fn a_hundred_thousand_entries_are_listed_in_reasonable_time() {
     for number in 0..100_000 {
         fs::File::create(host.path(&format!("d/{number}"))).unwrap();
     }
-    let fs = host.open(Handles::Auto);
+    let fs = host.open(HandleChoice::Auto);
     let root = root();
-    let by = By::new(&fs, &root);
+    let by = CallerView::new(&fs, &root);
     let dir = by.lookup(&fs.root(), "d").unwrap();
     for (plus, at_once, limit) in [(false, 1000, 20), (true, 100, 60)] {
         let begin = Instant::now();
@@ -405,7 +407,7 @@ fn a_hundred_thousand_entries_are_listed_in_reasonable_time() {
                     return false;
                 }
                 part += 1;
-                assert!(!plus || entry.found.is_some() || entry.name == b"..");
+                assert!(!plus || entry.lookup.is_some() || entry.name == b"..");
                 cookie = entry.cookie;
                 true
             });
@@ -423,12 +425,12 @@ fn a_hundred_thousand_entries_are_listed_in_reasonable_time() {
 #[test]
 fn the_file_system_id_is_kept_and_shared() {
     let Some(host) = Host::new() else { return };
-    let id = host.open(Handles::Auto).id();
-    assert_eq!(host.open(Handles::Auto).id(), id);
+    let id = host.open(HandleChoice::Auto).id();
+    assert_eq!(host.open(HandleChoice::Auto).id(), id);
     fs::create_dir(host.path("below")).unwrap();
-    let below = open(&host.path("below"), host.state.path(), Handles::Auto);
+    let below = open(&host.path("below"), host.state.path(), HandleChoice::Auto);
     assert_eq!(below.id(), id);
-    let options = options(host.root.path(), host.state.path(), Handles::Auto);
+    let options = options(host.root.path(), host.state.path(), HandleChoice::Auto);
     let configured = Options { id: Some(FileSystemId(77)), ..options };
     assert_eq!(LocalFs::open(configured).unwrap().id(), FileSystemId(77));
 }
@@ -438,24 +440,24 @@ fn two_exports_of_one_file_system_name_a_file_alike() {
     let Some(host) = Host::new() else { return };
     fs::create_dir(host.path("below")).unwrap();
     fs::write(host.path("below/f"), "").unwrap();
-    for handles in [Handles::Auto, Handles::InodeMap] {
+    for handles in [HandleChoice::Auto, HandleChoice::InodeMap] {
         let above = host.open(handles);
         let below = open(&host.path("below"), host.state.path(), handles);
         let root = root();
-        let dir = By::new(&above, &root).lookup(&above.root(), "below").unwrap();
+        let dir = CallerView::new(&above, &root).lookup(&above.root(), "below").unwrap();
         assert_eq!(dir, below.root());
-        let one = By::new(&above, &root).lookup(&dir, "f").unwrap();
-        assert_eq!(By::new(&below, &root).lookup(&below.root(), "f"), Ok(one));
+        let one = CallerView::new(&above, &root).lookup(&dir, "f").unwrap();
+        assert_eq!(CallerView::new(&below, &root).lookup(&below.root(), "f"), Ok(one));
     }
 }
 
 #[test]
 fn durable_metadata_changes_nothing_else() {
     let Some(host) = Host::new() else { return };
-    let options = options(host.root.path(), host.state.path(), Handles::Auto);
-    let fs = LocalFs::open(Options { metadata: Metadata::Sync, ..options }).unwrap();
+    let options = options(host.root.path(), host.state.path(), HandleChoice::Auto);
+    let fs = LocalFs::open(Options { metadata: MetadataMode::Sync, ..options }).unwrap();
     let alice = alice();
-    let by = By::new(&fs, &alice);
+    let by = CallerView::new(&fs, &alice);
     let dir = by.mkdir(&fs.root(), "d", 0o755).unwrap();
     let file = by.create(&dir, "f", 0o000).unwrap();
     by.set(&file, with_mode(0o200)).unwrap();
@@ -489,11 +491,12 @@ fn an_unprivileged_server_serves_as_itself() {
         if !is_root() {
             return;
         }
-        // From a copy, because the build directory may be closed to others.
+        // A copy, because the build directory may be inaccessible to the other user.
         let dir = tempfile::tempdir().unwrap();
         chmod(dir.path(), 0o755);
         let program = dir.path().join("test");
-        // By another process: what this one writes, its children hold open, and cannot run.
+        // Copied by another process: children inherit a descriptor that this one writes to, and a
+        // file open for writing cannot be executed.
         let mut copied = Command::new("install");
         copied.arg(std::env::current_exe().unwrap()).arg(&program);
         assert!(copied.status().unwrap().success());
@@ -509,10 +512,10 @@ fn an_unprivileged_server_serves_as_itself() {
     }
     let (root, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let fs = LocalFs::open(Options::new(root.path(), state.path())).unwrap();
-    assert_eq!(fs.promises(), HandleKind::InodeMap);
+    assert_eq!(fs.handle_kind(), HandleKind::InodeMap);
     assert!(!fs.acts_as_caller());
     let caller = Caller::new(1000, 1000, &[]);
-    let by = By::new(&fs, &caller);
+    let by = CallerView::new(&fs, &caller);
     let file = by.create(&fs.root(), "f", 0o666).unwrap();
     assert_eq!(by.mode(&file), 0o666);
     assert_eq!(by.write(&file, 0, b"data"), Ok(4));

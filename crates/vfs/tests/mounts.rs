@@ -1,15 +1,15 @@
-//! A directory of the host among mounts: full, read-only, failing, mounted elsewhere.
+//! A host directory on mounts that are full, read-only, failing, or mounted elsewhere.
 #![allow(clippy::unwrap_used)]
 
-mod world;
+mod fixture;
 
 use std::{fs, path::Path, process::Command};
 
-use lockkeeper_vfs::{Error, FileSystem, Stability, local::Handles};
-use world::*;
+use fixture::*;
+use lockkeeper_vfs::{Error, FileSystem, Stability, local::HandleChoice};
 
-/// Runs the test `name` of this file again in a mount name space of its own, where it may mount
-/// what it likes. `true` if this is already that run.
+/// Runs the test `name` of this file again in a mount namespace of its own. `true` if this is
+/// already that run.
 fn in_own_mount_space(name: &str) -> bool {
     if std::env::var_os("OWN_MOUNT_SPACE").is_some() {
         return true;
@@ -38,9 +38,9 @@ fn a_full_file_system_takes_what_fits_and_says_so() {
     }
     let host = Host::new().unwrap();
     mount(&["-t", "tmpfs", "-o", "size=64k,mode=1777", "none"], host.root.path());
-    let fs = host.open(Handles::Auto);
+    let fs = host.open(HandleChoice::Auto);
     let alice = alice();
-    let by = By::new(&fs, &alice);
+    let by = CallerView::new(&fs, &alice);
     let file = by.create(&fs.root(), "f", 0o644).unwrap();
     let written = by.write(&file, 0, &[7; 100_000]).unwrap();
     assert!((32_000..=65_536).contains(&written), "{written}");
@@ -61,10 +61,10 @@ fn a_mount_point_below_is_seen_but_not_entered() {
     fs::create_dir(host.path("bound")).unwrap();
     let own = host.root.path().to_string_lossy().into_owned();
     mount(&["--bind", &own], &host.path("bound"));
-    for handles in [Handles::Auto, Handles::InodeMap] {
+    for handles in [HandleChoice::Auto, HandleChoice::InodeMap] {
         let fs = host.open(handles);
         let root = root();
-        let by = By::new(&fs, &root);
+        let by = CallerView::new(&fs, &root);
         assert_eq!(by.lookup(&fs.root(), "mounted"), Err(Error::Denied));
         assert_eq!(by.lookup(&fs.root(), "bound"), Err(Error::Denied));
         assert_eq!(by.rmdir(&fs.root(), "mounted"), Err(Error::Denied));
@@ -72,7 +72,7 @@ fn a_mount_point_below_is_seen_but_not_entered() {
         by.fs
             .read_dir(&by.context(), &fs.root(), 0, [0; 8], true, &mut |entry| {
                 if entry.name == b"mounted" {
-                    assert!(entry.found.is_none());
+                    assert!(entry.lookup.is_none());
                     seen += 1;
                 }
                 true
@@ -93,9 +93,9 @@ fn a_read_only_mount_is_reported_as_such() {
     let own = host.root.path().to_string_lossy().into_owned();
     mount(&["--bind", &own], host.root.path());
     mount(&["-o", "remount,bind,ro", "none"], host.root.path());
-    let fs = host.open(Handles::Auto);
+    let fs = host.open(HandleChoice::Auto);
     for caller in [root(), alice()] {
-        let by = By::new(&fs, &caller);
+        let by = CallerView::new(&fs, &caller);
         let file = by.lookup(&fs.root(), "f").unwrap();
         assert_eq!(by.read(&file, 0, 9).unwrap().0, b"data");
         assert_eq!(by.write(&file, 0, b"x"), Err(Error::ReadOnly));
@@ -110,7 +110,7 @@ fn a_failed_write_back_changes_the_verifier() {
         return;
     }
     let host = Host::new().unwrap();
-    // A disk that promises more than it has: a sparse image on a small tmpfs.
+    // A disk larger than its backing store: a sparse image on a small tmpfs.
     let disk = tempfile::tempdir().unwrap();
     mount(&["-t", "tmpfs", "-o", "size=4m", "none"], disk.path());
     let image = disk.path().join("image");
@@ -122,9 +122,9 @@ fn a_failed_write_back_changes_the_verifier() {
     assert!(made.is_ok_and(|status| status.success()), "cannot run mkfs.ext4: install e2fsprogs");
     mount(&["-o", "loop,errors=continue", &image.to_string_lossy()], host.root.path());
     chmod(host.root.path(), 0o1777);
-    let fs = host.open(Handles::Auto);
+    let fs = host.open(HandleChoice::Auto);
     let alice = alice();
-    let by = By::new(&fs, &alice);
+    let by = CallerView::new(&fs, &alice);
     let file = by.create(&fs.root(), "f", 0o644).unwrap();
     let verifier = fs.write_verifier();
     for megabyte in 0..16 {
@@ -166,7 +166,7 @@ fn a_file_system_keeps_its_id_wherever_it_is_mounted() {
         for _ in 0..2 {
             let at = tempfile::tempdir().unwrap();
             mount(&["-o", "loop", &image.to_string_lossy()], at.path());
-            ids.push(open(at.path(), host.state.path(), Handles::Auto).id());
+            ids.push(open(at.path(), host.state.path(), HandleChoice::Auto).id());
             unmount(at.path());
         }
     }
@@ -176,11 +176,11 @@ fn a_file_system_keeps_its_id_wherever_it_is_mounted() {
 }
 
 #[test]
-fn handles_lead_to_files_that_the_kernel_has_not_seen_since_it_started() {
+fn handles_open_files_that_were_not_looked_up_since_the_mount() {
     if !in_own_mount_space("handles_lead_to_files_that_the_kernel_has_not_seen_since_it_started") {
         return;
     }
-    for handles in [Handles::Auto, Handles::InodeMap] {
+    for handles in [HandleChoice::Auto, HandleChoice::InodeMap] {
         let host = Host::new().unwrap();
         let image = host.state.path().join("image");
         make_image(&image);
@@ -190,7 +190,7 @@ fn handles_lead_to_files_that_the_kernel_has_not_seen_since_it_started() {
         let alice = alice();
         let (dir, deep, file, link) = {
             let fs = host.open(handles);
-            let by = By::new(&fs, &alice);
+            let by = CallerView::new(&fs, &alice);
             let dir = by.mkdir(&fs.root(), "d", 0o755).unwrap();
             let deep = by.mkdir(&dir, "deep", 0o755).unwrap();
             let file = by.create(&deep, "f", 0o444).unwrap();
@@ -200,7 +200,7 @@ fn handles_lead_to_files_that_the_kernel_has_not_seen_since_it_started() {
         unmount(host.root.path());
         mount(&["-o", "loop", &image], host.root.path());
         let fs = host.open(handles);
-        let by = By::new(&fs, &alice);
+        let by = CallerView::new(&fs, &alice);
         assert_eq!(by.link(&file, &fs.root(), "linked"), Ok(2));
         assert_eq!(by.set(&file, with_mode(0o400)), Ok(()));
         assert_eq!(by.write(&file, 4, b"more"), Ok(4));

@@ -1,4 +1,4 @@
-//! MOUNT versions 1 and 3, RFC 1813 appendix I: from a path to the first handle.
+//! MOUNT versions 1 and 3, RFC 1813 appendix I: the root handle of an export.
 
 use bytes::Bytes;
 
@@ -36,7 +36,7 @@ pub mod v1 {
 xdr_bytes! {
     /// A path on the server.
     pub struct Path(max 1024);
-    /// A host, group or network.
+    /// A host, a netgroup or a network.
     pub struct HostName(max 255);
 }
 
@@ -55,15 +55,15 @@ xdr_enum! {
     }
 }
 
-/// MNT of version 3: the handle and the credentials that are taken.
+/// mountres3_ok: the root handle and the accepted authentication flavours.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mounted {
+pub struct MountOk {
     pub root: Handle,
     pub flavours: Vec<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MntReply(pub std::result::Result<Mounted, MountStatus>);
+pub struct MntReply(pub std::result::Result<MountOk, MountStatus>);
 
 const FLAVOURS_MAX: u32 = 16;
 
@@ -93,7 +93,7 @@ impl Decode for MntReply {
             return Err(Error::TooLong { length, max: FLAVOURS_MAX });
         }
         let flavours = (0..length).map(|_| input.u32()).collect::<Result<_>>()?;
-        Ok(Self(Ok(Mounted { root, flavours })))
+        Ok(Self(Ok(MountOk { root, flavours })))
     }
 }
 
@@ -128,7 +128,7 @@ impl Decode for MntReply1 {
 }
 
 xdr_struct! {
-    /// One line of DUMP: who mounted what.
+    /// One entry of DUMP: a host and what it mounted.
     pub struct Mount {
         pub host: HostName,
         pub path: Path,
@@ -138,7 +138,7 @@ xdr_struct! {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mounts(pub Vec<Mount>);
 
-/// One line of EXPORT: what is offered to whom.
+/// One entry of EXPORT: a path and the clients that may mount it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
     pub path: Path,

@@ -1,5 +1,5 @@
-//! NFS version 3, RFC 1813: program, procedures and status; arguments and replies live in
-//! [`call`] and [`reply`], what a file looks like in [`attributes`].
+//! NFS version 3, RFC 1813: program, procedures and status. Arguments and replies are in [`call`] and
+//! [`reply`], file attributes in [`attributes`].
 
 pub mod attributes;
 pub mod call;
@@ -43,15 +43,15 @@ procedures! { PROGRAM, VERSION;
 xdr_bytes! {
     /// A file handle: opaque to the client.
     pub struct Handle(max 64);
-    /// One component of a path. The wire sets no maximum; a name that is too long for the file
-    /// system gets NAMETOOLONG, one that is absurd gets GARBAGE_ARGS.
+    /// One component of a path. The protocol sets no maximum; a name that is too long for the file
+    /// system gets NAMETOOLONG, one that exceeds this maximum GARBAGE_ARGS.
     pub struct Name(max 4096);
     /// The text of a symbolic link.
     pub struct LinkText(max 4096);
 }
 
 xdr_enum! {
-    /// Section 2.6.
+    /// nfsstat3, section 2.6.
     pub enum Status {
         Ok = 0,
         Perm = 1,

@@ -1,13 +1,13 @@
 //! NLM versions 1, 3 and 4, Open Group C702 chapters 10 and 14: locks on files.
 //!
-//! The messages of all versions are the same but for the width of ranges and the number of
-//! statuses. So each has one Rust form, that of version 4, in [`call`] and [`reply`]; [`Versioned`]
-//! says and understands it in any version, and [`Old`] marks the narrow form of versions 1 and 3
-//! where the type must tell. Version 2 is a private matter of some clients and is not spoken.
+//! The messages of all versions differ only in the width of ranges and the set of statuses. So each
+//! has one Rust type, that of version 4, in [`call`] and [`reply`]; [`Versioned`] encodes and decodes
+//! it in any version, and [`Narrow`] is the 32-bit form of versions 1 and 3 as a type of its own.
+//! Version 2 is private to some clients and not supported.
 //!
-//! Each procedure from TEST to GRANTED exists twice: as a call that is answered, and as a `Msg`
-//! that gets an empty answer or none, and a `Res` that is a call in the other direction; the cookie
-//! tells which belongs to which.
+//! Each procedure from TEST to GRANTED exists twice: as a call with a reply, and as a `Msg` call
+//! with an empty reply or none, answered by a `Res` call in the other direction; the cookie matches
+//! the two.
 
 pub mod call;
 pub mod reply;
@@ -15,7 +15,7 @@ mod version;
 
 pub use call::*;
 pub use reply::*;
-pub use version::{Old, Version, Versioned};
+pub use version::{Narrow, Version, Versioned};
 
 use crate::rpc::{Procedure, procedures};
 use crate::xdr::xdr_bytes;
@@ -31,21 +31,21 @@ pub mod v1 {
 
     procedures! { PROGRAM, V1;
         Null = 0 (()) -> ();
-        Test = 1 (Old<TestArgs>) -> Old<TestReply>;
-        Lock = 2 (Old<LockArgs>) -> Old<StatusReply>;
-        Cancel = 3 (Old<CancelArgs>) -> Old<StatusReply>;
-        Unlock = 4 (Old<UnlockArgs>) -> Old<StatusReply>;
-        Granted = 5 (Old<TestArgs>) -> Old<StatusReply>;
-        TestMsg = 6 (Old<TestArgs>) -> ();
-        LockMsg = 7 (Old<LockArgs>) -> ();
-        CancelMsg = 8 (Old<CancelArgs>) -> ();
-        UnlockMsg = 9 (Old<UnlockArgs>) -> ();
-        GrantedMsg = 10 (Old<TestArgs>) -> ();
-        TestRes = 11 (Old<TestReply>) -> ();
-        LockRes = 12 (Old<StatusReply>) -> ();
-        CancelRes = 13 (Old<StatusReply>) -> ();
-        UnlockRes = 14 (Old<StatusReply>) -> ();
-        GrantedRes = 15 (Old<StatusReply>) -> ();
+        Test = 1 (Narrow<TestArgs>) -> Narrow<TestReply>;
+        Lock = 2 (Narrow<LockArgs>) -> Narrow<StatusReply>;
+        Cancel = 3 (Narrow<CancelArgs>) -> Narrow<StatusReply>;
+        Unlock = 4 (Narrow<UnlockArgs>) -> Narrow<StatusReply>;
+        Granted = 5 (Narrow<TestArgs>) -> Narrow<StatusReply>;
+        TestMsg = 6 (Narrow<TestArgs>) -> ();
+        LockMsg = 7 (Narrow<LockArgs>) -> ();
+        CancelMsg = 8 (Narrow<CancelArgs>) -> ();
+        UnlockMsg = 9 (Narrow<UnlockArgs>) -> ();
+        GrantedMsg = 10 (Narrow<TestArgs>) -> ();
+        TestRes = 11 (Narrow<TestReply>) -> ();
+        LockRes = 12 (Narrow<StatusReply>) -> ();
+        CancelRes = 13 (Narrow<StatusReply>) -> ();
+        UnlockRes = 14 (Narrow<StatusReply>) -> ();
+        GrantedRes = 15 (Narrow<StatusReply>) -> ();
     }
 }
 
@@ -55,25 +55,25 @@ pub mod v3 {
 
     procedures! { PROGRAM, V3;
         Null = 0 (()) -> ();
-        Test = 1 (Old<TestArgs>) -> Old<TestReply>;
-        Lock = 2 (Old<LockArgs>) -> Old<StatusReply>;
-        Cancel = 3 (Old<CancelArgs>) -> Old<StatusReply>;
-        Unlock = 4 (Old<UnlockArgs>) -> Old<StatusReply>;
-        Granted = 5 (Old<TestArgs>) -> Old<StatusReply>;
-        TestMsg = 6 (Old<TestArgs>) -> ();
-        LockMsg = 7 (Old<LockArgs>) -> ();
-        CancelMsg = 8 (Old<CancelArgs>) -> ();
-        UnlockMsg = 9 (Old<UnlockArgs>) -> ();
-        GrantedMsg = 10 (Old<TestArgs>) -> ();
-        TestRes = 11 (Old<TestReply>) -> ();
-        LockRes = 12 (Old<StatusReply>) -> ();
-        CancelRes = 13 (Old<StatusReply>) -> ();
-        UnlockRes = 14 (Old<StatusReply>) -> ();
-        GrantedRes = 15 (Old<StatusReply>) -> ();
-        Share = 20 (Old<ShareArgs>) -> Old<ShareReply>;
-        Unshare = 21 (Old<ShareArgs>) -> Old<ShareReply>;
-        NmLock = 22 (Old<LockArgs>) -> Old<StatusReply>;
-        FreeAll = 23 (Old<FreeAllArgs>) -> ();
+        Test = 1 (Narrow<TestArgs>) -> Narrow<TestReply>;
+        Lock = 2 (Narrow<LockArgs>) -> Narrow<StatusReply>;
+        Cancel = 3 (Narrow<CancelArgs>) -> Narrow<StatusReply>;
+        Unlock = 4 (Narrow<UnlockArgs>) -> Narrow<StatusReply>;
+        Granted = 5 (Narrow<TestArgs>) -> Narrow<StatusReply>;
+        TestMsg = 6 (Narrow<TestArgs>) -> ();
+        LockMsg = 7 (Narrow<LockArgs>) -> ();
+        CancelMsg = 8 (Narrow<CancelArgs>) -> ();
+        UnlockMsg = 9 (Narrow<UnlockArgs>) -> ();
+        GrantedMsg = 10 (Narrow<TestArgs>) -> ();
+        TestRes = 11 (Narrow<TestReply>) -> ();
+        LockRes = 12 (Narrow<StatusReply>) -> ();
+        CancelRes = 13 (Narrow<StatusReply>) -> ();
+        UnlockRes = 14 (Narrow<StatusReply>) -> ();
+        GrantedRes = 15 (Narrow<StatusReply>) -> ();
+        Share = 20 (Narrow<ShareArgs>) -> Narrow<ShareReply>;
+        Unshare = 21 (Narrow<ShareArgs>) -> Narrow<ShareReply>;
+        NmLock = 22 (Narrow<LockArgs>) -> Narrow<StatusReply>;
+        FreeAll = 23 (Narrow<FreeAllArgs>) -> ();
     }
 }
 
@@ -106,20 +106,18 @@ pub mod v4 {
 }
 
 xdr_bytes! {
-    /// What the caller wants to see again in the answer: four bytes from Linux, eight from macOS,
-    /// none at all from some.
+    /// Opaque data that the reply repeats: four bytes from Linux, eight from macOS, none from some.
     pub struct Cookie(max 1024);
-    /// The file. No handle of NFSv3 is longer than 64 bytes, but the wire has room for more; a
-    /// longer one is a stale handle, not garbage.
+    /// The file. No handle of NFSv3 is longer than 64 bytes, but NLM allows more; a longer one is a
+    /// stale handle, not garbage.
     pub struct FileHandle(max 1024);
-    /// Who on the calling host; `oh` in the specification.
+    /// The owner on the calling host; `oh` in the specification.
     pub struct OwnerHandle(max 1024);
-    /// The host that calls, by the name it gives itself.
+    /// The calling host, by its own name.
     pub struct CallerName(max 1024);
 }
 
-/// The name that the caller of a procedure gives its host, read without decoding the rest: it is
-/// the same in all versions.
+/// The caller's host name, read without decoding the rest; its position is the same in all versions.
 pub fn peek_caller_name(procedure: u32, args: &[u8]) -> Option<&[u8]> {
     // Every request but FREE_ALL begins with a cookie, up to two flags, and the name.
     let flags = match procedure {

@@ -1,4 +1,4 @@
-//! NSM version 1, Open Group C702 chapter 11: who has restarted, and who wants to know.
+//! NSM version 1, Open Group C702 chapter 11: monitoring hosts and announcing restarts.
 //!
 //! A *state* is odd while its host is up and grows with each restart.
 
@@ -19,7 +19,7 @@ procedures! { PROGRAM, VERSION;
 }
 
 xdr_bytes! {
-    /// A host, as it calls itself or as others call it.
+    /// A host name.
     pub struct Name(max 1024);
 }
 
@@ -32,8 +32,8 @@ xdr_enum! {
 }
 
 xdr_struct! {
-    /// my_id: who wants to be told, and by which procedure. The specification calls the three
-    /// numbers `int`; they are numbers of RPC, which are unsigned.
+    /// my_id: the host and the procedure to call when the monitored host restarts. The specification
+    /// types the three numbers as `int`; RPC numbers are unsigned.
     pub struct MyId {
         pub my_name: Name,
         pub program: u32,
@@ -47,7 +47,7 @@ xdr_struct! {
         pub my_id: MyId,
     }
 
-    /// mon: a registration, and what its owner wants to hear again.
+    /// mon: a registration, and data that the callback repeats.
     pub struct MonArgs {
         pub mon_id: MonId,
         pub private: Private,
@@ -72,8 +72,7 @@ xdr_struct! {
         pub state: i32,
     }
 
-    /// status: "that host has restarted", to the procedure named in [`MyId`], which answers with
-    /// nothing.
+    /// status: "that host has restarted", to the procedure in [`MyId`], which has no result.
     pub struct StatusArgs {
         pub mon_name: Name,
         pub state: i32,
@@ -81,7 +80,7 @@ xdr_struct! {
     }
 }
 
-/// Sixteen bytes that mean something only to who registered.
+/// Sixteen bytes that are meaningful to the registrant only.
 pub type Private = [u8; 16];
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Record marking, RFC 5531 section 11: how messages are told apart on a stream.
+//! Record marking, RFC 5531 section 11: separates messages on a stream.
 //!
-//! Each fragment begins with a word: the top bit says "last of its record", the rest is the
-//! fragment's length. Nearly every record is one fragment, and such a record is cut out of the
-//! receive buffer without copying it.
+//! Each fragment begins with a word: the top bit marks the last fragment of a record, the rest is the
+//! fragment's length. Nearly every record is one fragment, which is split off the receive buffer
+//! without a copy.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -11,7 +11,7 @@ pub fn mark(length: usize) -> u32 {
     LAST | length as u32
 }
 
-/// How long that word is.
+/// The length of that word.
 pub const MARK_BYTES: usize = 4;
 
 const LAST: u32 = 0x8000_0000;
@@ -23,7 +23,7 @@ pub struct Limits {
     pub fragments_max: usize,
 }
 
-/// Why a stream cannot be read on. There is no way to find the next record after either.
+/// Why a stream cannot be read any further: the next record cannot be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("a record of more than {max} bytes")]
@@ -32,11 +32,11 @@ pub enum Error {
     TooManyFragments { max: usize },
 }
 
-/// Cuts records out of a growing buffer.
+/// Splits records off a growing buffer.
 #[derive(Debug)]
 pub struct Records {
     limits: Limits,
-    /// Earlier fragments of a record that comes in several.
+    /// Earlier fragments of the present record.
     gathered: BytesMut,
     fragments: usize,
 }
@@ -46,8 +46,8 @@ impl Records {
         Self { limits, gathered: BytesMut::new(), fragments: 0 }
     }
 
-    /// The next whole record at the front of `received`, or how many bytes are missing before
-    /// there can be one.
+    /// The next complete record at the front of `received`, or the least number of bytes that it
+    /// still lacks.
     pub fn next(&mut self, received: &mut BytesMut) -> Result<Next, Error> {
         loop {
             let Some(word) = received.first_chunk::<MARK_BYTES>() else {
@@ -79,8 +79,7 @@ impl Records {
         }
     }
 
-    /// Whether the stream stands between two records, so that silence is idleness and not a
-    /// stalled sender.
+    /// Whether the stream is between two records: then a silent peer is idle, not stalled.
     pub fn between(&self, received: &BytesMut) -> bool {
         received.is_empty() && self.fragments == 0
     }

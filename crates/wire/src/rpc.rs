@@ -1,16 +1,34 @@
-//! ONC RPC version 2, RFC 5531: the envelope around every call and reply.
+//! ONC RPC version 2, RFC 5531: the headers of calls and replies.
 
 use bytes::Bytes;
 
 use crate::xdr::{Decode, Encode, Error, Reader, Result, Writer, xdr_bytes, xdr_enum, xdr_struct};
 
-/// A procedure of a program: what the client needs to call it and to understand the answer.
+/// A procedure of a program, with the types of its arguments and results.
 pub trait Procedure {
     const PROGRAM: u32;
     const VERSION: u32;
     const NUMBER: u32;
     type Args: Encode + Decode;
     type Reply: Encode + Decode;
+}
+
+/// Which procedure of which program a call is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ProcedureId {
+    pub program: u32,
+    pub version: u32,
+    pub procedure: u32,
+}
+
+impl ProcedureId {
+    pub const fn new(program: u32, version: u32, procedure: u32) -> Self {
+        Self { program, version, procedure }
+    }
+
+    pub const fn of<P: Procedure>() -> Self {
+        Self::new(P::PROGRAM, P::VERSION, P::NUMBER)
+    }
 }
 
 /// Declares procedures of one program and version.
@@ -44,7 +62,7 @@ xdr_bytes! {
     pub struct MachineName(max 255);
 }
 
-/// Who calls, as the caller says.
+/// The caller's identity, as the caller claims it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credential {
     None,
@@ -62,7 +80,7 @@ xdr_struct! {
     }
 }
 
-/// Up to sixteen supplementary groups, all that AUTH_SYS can carry.
+/// Up to sixteen supplementary groups, the limit of AUTH_SYS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Groups {
     count: usize,
@@ -124,7 +142,7 @@ impl Encode for Credential {
     }
 }
 
-/// A call whose envelope is understood; `args` is not looked at yet.
+/// A call with a decoded header; `args` is not decoded yet.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub xid: u32,
@@ -135,29 +153,33 @@ pub struct Call {
     pub args: Bytes,
 }
 
-/// Why a record is not a call that can be looked at further.
+/// Why a record is not a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// Not a call at all: nobody waits for an answer.
+pub enum CallParseError {
+    /// A reply, or too short: it gets no answer.
     NotACall,
-    /// A call that deserves this answer.
+    /// A call that is answered with this denial.
     Denied { xid: u32, denial: Denial },
-    /// The envelope ends early.
+    /// The header ends early: answered with GARBAGE_ARGS.
     Garbage { xid: u32 },
 }
 
 impl Call {
-    pub fn parse(record: Bytes) -> std::result::Result<Self, Refused> {
+    pub fn to(&self) -> ProcedureId {
+        ProcedureId::new(self.program, self.version, self.procedure)
+    }
+
+    pub fn parse(record: Bytes) -> std::result::Result<Self, CallParseError> {
         let mut input = Reader::new(record);
         let (Ok(xid), Ok(CALL)) = (input.u32(), input.u32()) else {
-            return Err(Refused::NotACall);
+            return Err(CallParseError::NotACall);
         };
         Self::after_xid(xid, input)
     }
 
-    fn after_xid(xid: u32, mut input: Reader) -> std::result::Result<Self, Refused> {
-        let garbage = |_| Refused::Garbage { xid };
-        let denied = |denial| Refused::Denied { xid, denial };
+    fn after_xid(xid: u32, mut input: Reader) -> std::result::Result<Self, CallParseError> {
+        let garbage = |_| CallParseError::Garbage { xid };
+        let denied = |denial| CallParseError::Denied { xid, denial };
         if input.u32().map_err(garbage)? != RPC_VERSION {
             return Err(denied(Denial::RpcMismatch { low: RPC_VERSION, high: RPC_VERSION }));
         }
@@ -178,13 +200,9 @@ impl Call {
     }
 }
 
-/// Writes the envelope of a call; the arguments follow.
-pub fn write_call(
-    out: &mut Writer,
-    xid: u32,
-    (program, version, procedure): (u32, u32, u32),
-    credential: &Credential,
-) {
+/// Writes the header of a call; the arguments follow.
+pub fn write_call(out: &mut Writer, xid: u32, to: ProcedureId, credential: &Credential) {
+    let ProcedureId { program, version, procedure } = to;
     for word in [xid, CALL, RPC_VERSION, program, version, procedure] {
         out.u32(word);
     }
@@ -193,7 +211,7 @@ pub fn write_call(
 }
 
 xdr_enum! {
-    /// Why a credential is not taken.
+    /// auth_stat: why a credential is rejected.
     pub enum AuthStatus {
         BadCredential = 1,
         RejectedCredential = 2,
@@ -205,17 +223,17 @@ xdr_enum! {
     }
 }
 
-/// The call was not looked at.
+/// MSG_DENIED: the call was rejected before its procedure was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denial {
     RpcMismatch { low: u32, high: u32 },
     Auth(AuthStatus),
 }
 
-/// The call was looked at; did the procedure run?
+/// MSG_ACCEPTED, accept_stat: whether the procedure ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accepted {
-    /// It ran: its results follow.
+    /// The results follow.
     Success,
     ProgramUnavailable,
     ProgramMismatch {
@@ -227,7 +245,7 @@ pub enum Accepted {
     SystemError,
 }
 
-/// Writes the envelope of a reply to an accepted call; after `Success` the results follow.
+/// Writes the header of a reply to an accepted call; after `Success` the results follow.
 pub fn write_accepted(out: &mut Writer, xid: u32, accepted: Accepted) {
     for word in [xid, REPLY, 0, AUTH_NONE, 0] {
         out.u32(word);
@@ -263,7 +281,7 @@ pub fn write_denied(out: &mut Writer, xid: u32, denial: Denial) {
     }
 }
 
-/// A reply whose envelope is understood; after `Success`, `results` is what the procedure said.
+/// A reply with a decoded header; `results` are those of the procedure if it is `Success`.
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub xid: u32,
@@ -310,7 +328,7 @@ mod tests {
 
     fn call(credential: &Credential) -> Bytes {
         let mut out = Writer::new();
-        write_call(&mut out, 7, (100_003, 3, 1), credential);
+        write_call(&mut out, 7, ProcedureId::new(100_003, 3, 1), credential);
         out.u32(99);
         out.finish().to_bytes()
     }
@@ -338,7 +356,10 @@ mod tests {
         let mut bytes = call(&Credential::None).to_vec();
         bytes[27] = 6; // RPCSEC_GSS
         let denial = Denial::Auth(AuthStatus::RejectedCredential);
-        assert_eq!(Call::parse(bytes.into()).err(), Some(Refused::Denied { xid: 7, denial }));
+        assert_eq!(
+            Call::parse(bytes.into()).err(),
+            Some(CallParseError::Denied { xid: 7, denial })
+        );
     }
 
     #[test]
@@ -357,15 +378,15 @@ mod tests {
         let denial = Denial::Auth(AuthStatus::BadCredential);
         assert_eq!(
             Call::parse(out.finish().to_bytes()).err(),
-            Some(Refused::Denied { xid: 7, denial })
+            Some(CallParseError::Denied { xid: 7, denial })
         );
     }
 
     #[test]
-    fn a_reply_sent_to_a_server_is_no_call() {
+    fn a_reply_is_not_a_call() {
         let mut out = Writer::new();
         write_accepted(&mut out, 7, Accepted::Success);
-        assert_eq!(Call::parse(out.finish().to_bytes()).err(), Some(Refused::NotACall));
+        assert_eq!(Call::parse(out.finish().to_bytes()).err(), Some(CallParseError::NotACall));
     }
 
     #[test]

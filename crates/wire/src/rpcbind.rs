@@ -1,4 +1,4 @@
-//! rpcbind versions 2 (portmap), 3 and 4, RFC 1833: which port serves which program.
+//! rpcbind versions 2 (portmap), 3 and 4, RFC 1833: the ports of RPC programs.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -42,7 +42,7 @@ pub mod v3 {
     }
 }
 
-/// Version 4: as 3, with a little more to ask.
+/// Version 4: as 3, with more procedures.
 pub mod v4 {
     use super::*;
 
@@ -82,7 +82,7 @@ xdr_struct! {
         pub owner: Text,
     }
 
-    /// One answer of GETADDRLIST.
+    /// One entry of GETADDRLIST.
     pub struct Address {
         pub address: Text,
         pub netid: Text,
@@ -120,7 +120,7 @@ lists! {
     Addresses of Address;
 }
 
-/// The transports that rpcbind knows by name.
+/// The transports of version 3 and 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Netid {
     Tcp,

@@ -1,12 +1,12 @@
 //! XDR, RFC 4506: big-endian words, opaque data padded to four bytes.
 //!
-//! A [`Reader`] hands out slices of the buffer it reads from; a [`Writer`] collects words in one
-//! buffer and carries at most one large payload beside it, so that the data of a READ reply or a
-//! WRITE call goes to the socket from where it lies.
+//! A [`Reader`] returns slices of the buffer it reads; a [`Writer`] collects words in one buffer and
+//! carries at most one large payload beside it, so that the data of a READ reply or a WRITE call is
+//! never copied.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// Why bytes are not the message they were taken for.
+/// Why bytes are not the expected message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("the message ends inside a field")]
@@ -51,7 +51,7 @@ impl Reader {
         self.fixed(length as usize)
     }
 
-    /// An opaque whose length both sides know.
+    /// Opaque data of fixed length.
     pub fn fixed(&mut self, length: usize) -> Result<Bytes> {
         let padded = length.checked_next_multiple_of(4).ok_or(Error::Short)?;
         if padded > self.0.len() {
@@ -62,7 +62,7 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// As `fixed`, copied out: for the few bytes of a verifier.
+    /// As `fixed`, copied: for short data such as a verifier.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let mut bytes = [0; N];
         let padding = N.wrapping_neg() & 3;
@@ -74,7 +74,7 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// A linked list as XDR spells it: each item preceded by TRUE, the end marked by FALSE.
+    /// A linked list: TRUE before each item, FALSE at the end.
     pub fn list<T: Decode>(&mut self, max: u32) -> Result<Vec<T>> {
         let mut items = Vec::new();
         while bool::decode(self)? {
@@ -86,12 +86,12 @@ impl Reader {
         Ok(items)
     }
 
-    /// What is left, unread.
+    /// The bytes that were not read.
     pub fn rest(self) -> Bytes {
         self.0
     }
 
-    /// Ends the message: nothing may follow.
+    /// Fails if bytes are left.
     pub fn finish(self) -> Result<()> {
         match self.0.len() {
             0 => Ok(()),
@@ -145,7 +145,7 @@ impl Writer {
         Self { head: BytesMut::with_capacity(256), payload: Bytes::new() }
     }
 
-    /// Writes after what `head` already holds, for example the place of a record mark.
+    /// Appends to `head`, which may hold a placeholder for the record mark.
     pub fn after(head: BytesMut) -> Self {
         Self { head, payload: Bytes::new() }
     }
@@ -173,7 +173,7 @@ impl Writer {
         self.head.put_bytes(0, bytes.len().wrapping_neg() & 3);
     }
 
-    /// A counted opaque that ends the message and is sent from where it lies.
+    /// A counted opaque that ends the message and is not copied.
     pub fn payload(&mut self, bytes: Bytes) {
         self.u32(bytes.len() as u32);
         self.payload = bytes;
@@ -187,7 +187,7 @@ impl Writer {
         self.u32(0);
     }
 
-    /// The buffer, to be written on, and the payload that goes after it.
+    /// The buffer, which may still be changed, and the payload after it.
     pub fn into_parts(self) -> (BytesMut, Bytes) {
         (self.head, self.payload)
     }
@@ -297,7 +297,7 @@ impl<T: Decode> Decode for Option<T> {
     }
 }
 
-/// Opaque bytes of a length that both sides know: verifiers of NFS, what NSM keeps for others.
+/// Opaque data of fixed length: verifiers of NFS, private data of NSM.
 impl<const N: usize> Encode for [u8; N] {
     fn encode(&self, out: &mut Writer) {
         out.fixed(self);

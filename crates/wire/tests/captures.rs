@@ -1,5 +1,5 @@
 //! Messages of real peers, read back from captures.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod nlm;
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bytes::{Bytes, BytesMut};
-use judge::tshark::{Checksums, Seen, dissect};
+use judge::tshark::{Checksums, DissectedMessage, dissect};
 use judge::{Complaint, programs};
 use lockkeeper_wire::nsm::StatusArgs;
 use lockkeeper_wire::record::{Limits, Next, Records};
@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits { record_bytes_max: 1 << 21, fragments_max: 16 };
 /// What Linux's statd calls its own kernel with; tshark does not look into it.
 const KERNEL_CALLBACK: (u32, u32, u32) = (locks::PROGRAM, locks::V3, 16);
 
-/// Understands one kind of message and gives its fields, after saying it again.
+/// Decodes one kind of message, encodes it again, and returns its fields.
 type Reader = fn(Bytes) -> Vec<String>;
 
 /// Readers of the arguments and the reply of each procedure.
@@ -88,12 +88,12 @@ fn from_hex(text: &str) -> Bytes {
     digits.map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
 }
 
-fn number(seen: &Seen) -> (u32, u32, u32) {
+fn number(seen: &DissectedMessage) -> (u32, u32, u32) {
     (seen.program, seen.version, seen.procedure)
 }
 
 /// The arguments of a call, or the results of a reply that has any.
-fn body(message: Bytes, seen: &Seen) -> Option<Bytes> {
+fn body(message: Bytes, seen: &DissectedMessage) -> Option<Bytes> {
     if seen.is_reply {
         let reply = Reply::from_bytes(message).unwrap();
         assert_eq!(reply.xid, seen.xid);
@@ -145,7 +145,7 @@ fn every_message_of_a_real_peer_is_understood_and_said_again_alike() {
     assert!(understood >= 18, "only {understood} messages of NLM and NSM");
 }
 
-/// Bytes that a real statd and a real sm-notify sent, written out: they were never ours.
+/// Bytes that a real statd and a real sm-notify sent, not produced by this crate.
 #[test]
 fn what_statd_and_sm_notify_said_means_what_they_meant() {
     let last_word = |name: &str, wanted: fn(&Call) -> bool| {

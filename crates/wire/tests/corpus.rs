@@ -1,5 +1,5 @@
 //! The corpus of every fuzz target, run through the target's own check without a fuzzer.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! MOUNT, said by us and by nfs3_types.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! MOUNT messages, encoded by this crate and by nfs3_types.
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
 
@@ -78,7 +78,7 @@ fn same_numbers(ours: &[judge::programs::Procedure], prefix: &str) {
     }
 }
 
-/// Nobody else speaks version 1; RFC 1094 appendix A: a status, then 32 bytes without a length.
+/// No other crate has version 1; RFC 1094 appendix A: a status, then 32 bytes without a length.
 #[test]
 fn version_1_answers_with_a_bare_handle_of_32_bytes() {
     for seed in SEEDS {

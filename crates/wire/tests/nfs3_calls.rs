@@ -1,4 +1,4 @@
-//! The arguments of the NFSv3 procedures, said by us and by nfs3_types.
+//! The arguments of the NFSv3 procedures, encoded by this crate and by nfs3_types.
 
 mod support;
 
@@ -126,7 +126,7 @@ fn mknod_args_agree() {
             Node::Block(new, d) => mknoddata3::NF3BLK(dev(new, *d)),
             Node::Socket(new) => mknoddata3::NF3SOCK(new_attributes(new)),
             Node::Fifo(new) => mknoddata3::NF3FIFO(new_attributes(new)),
-            // They can read this and not write it.
+            // nfs3_types decodes this but cannot encode it.
             Node::Other(_) => {
                 let bytes = ours.to_bytes();
                 let (theirs, length) = MKNOD3args::unpack(&mut &bytes[..]).unwrap();

@@ -1,5 +1,5 @@
-//! The replies of the NFSv3 procedures, said by us and by nfs3_types.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! The replies of the NFSv3 procedures, encoded by this crate and by nfs3_types.
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
 
@@ -16,7 +16,7 @@ fn reply<T, F, Theirs, TheirFailure>(
 ) -> Nfs3Result<Theirs, TheirFailure> {
     match ours {
         Ok(body) => Nfs3Result::Ok(done(body)),
-        Err(Failed(code, body)) => Nfs3Result::Err((status(*code), failed(body))),
+        Err(ErrorReply(code, body)) => Nfs3Result::Err((status(*code), failed(body))),
     }
 }
 

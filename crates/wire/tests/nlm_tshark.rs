@@ -1,18 +1,18 @@
 //! The fields of every NLM and NSM message, as tshark reads them.
 //!
 //! Needs tshark (Debian: package `tshark`); without it these tests fail.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod nlm;
 
 use std::any::type_name;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use judge::tshark::{Checksums, Seen, dissect};
+use judge::tshark::{Checksums, DissectedMessage, dissect};
 use judge::{Capture, Source};
 use lockkeeper_wire::nlm::{Access, Mode, ShareArgs, Status, StatusReply, v4};
 use lockkeeper_wire::nsm::{self, Outcome, StatReply};
-use lockkeeper_wire::rpc::{self, Accepted, Credential, Procedure};
+use lockkeeper_wire::rpc::{self, Accepted, Credential, Procedure, ProcedureId};
 use lockkeeper_wire::{Encode, Writer};
 use nlm::dissected::{expected, read};
 use nlm::fields::Described;
@@ -47,7 +47,7 @@ impl Conversation {
     {
         self.xid += 1;
         let mut out = Writer::new();
-        let to = (P::PROGRAM, P::VERSION, P::NUMBER);
+        let to = ProcedureId::of::<P>();
         rpc::write_call(&mut out, self.xid, to, &Credential::None);
         args.encode(&mut out);
         self.capture.datagram(CLIENT, SERVER, &out.finish().to_bytes());
@@ -64,7 +64,7 @@ impl Conversation {
         }
     }
 
-    fn dissect(&self) -> Vec<Seen> {
+    fn dissect(&self) -> Vec<DissectedMessage> {
         let dir = tempfile::tempdir().unwrap();
         let pcap = dir.path().join("locks.pcap");
         self.capture.save(&pcap).unwrap();
@@ -99,7 +99,7 @@ fn tshark_reads_in_every_message_what_we_wrote() {
         messages.iter().zip(&conversation.expected)
     {
         assert!(message.understood, "{procedure}");
-        let Seen { program, version, is_reply, .. } = message;
+        let DissectedMessage { program, version, is_reply, .. } = message;
         let what = format!("{program} v{version} {procedure} reply {is_reply}: {value}");
         assert_eq!(&read(message), fields, "{what}");
         let field = message.fields.iter().find(|field| field.name.contains(".procedure_v"));
@@ -114,7 +114,7 @@ fn plain_name(text: &str) -> String {
 }
 
 /// What tshark says about a field in the messages that have it.
-fn texts<'a>(messages: &'a [Seen], name: &str) -> Vec<&'a str> {
+fn texts<'a>(messages: &'a [DissectedMessage], name: &str) -> Vec<&'a str> {
     let fields = messages.iter().flat_map(|message| &message.fields);
     fields
         .filter(|field| field.name == name)

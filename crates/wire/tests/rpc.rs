@@ -1,4 +1,4 @@
-//! The envelopes of calls and replies, said by us, by onc-rpc and by nfs3_types.
+//! The headers of calls and replies, encoded by this crate, by onc-rpc and by nfs3_types.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn marked(message: &[u8]) -> Vec<u8> {
     [&mark(message.len()).to_be_bytes(), message].concat()
 }
 
-fn our_call(xid: u32, to: (u32, u32, u32), credential: &Credential, args: &[u8]) -> Bytes {
+fn our_call(xid: u32, to: ProcedureId, credential: &Credential, args: &[u8]) -> Bytes {
     let mut out = Writer::new();
     write_call(&mut out, xid, to, credential);
     out.fixed(args);
@@ -41,13 +41,14 @@ fn our_reply(xid: u32, verdict: Result<Accepted, Denial>, results: &[u8]) -> Byt
 
 /// A sample call whose credential is at most 200 bytes long: onc-rpc stops there, where
 /// RFC 5531 stops at 400.
-fn sample(source: &mut Source) -> (u32, (u32, u32, u32), Credential, Bytes) {
+fn sample(source: &mut Source) -> (u32, ProcedureId, Credential, Bytes) {
     let mut credential = source.any();
     if let Credential::Sys(sys) = &mut credential {
         sys.machine.0.truncate(100);
     }
     let args = (0..source.below(9)).flat_map(|_| source.any::<[u8; 4]>()).collect();
-    (source.any(), (source.any(), source.any(), source.any()), credential, args)
+    let to = ProcedureId::new(source.any(), source.any(), source.any());
+    (source.any(), to, credential, args)
 }
 
 fn their_credential(ours: &Credential) -> AuthFlavor<&[u8]> {
@@ -68,9 +69,9 @@ fn calls_agree_with_onc_rpc() {
     for seed in SEEDS {
         let (xid, to, credential, args) = sample(&mut Source::new(seed));
         let body = CallBody::new(
-            to.0,
-            to.1,
-            to.2,
+            to.program,
+            to.version,
+            to.procedure,
             their_credential(&credential),
             AuthFlavor::AuthNone(None),
             &args[..],
@@ -82,8 +83,8 @@ fn calls_agree_with_onc_rpc() {
         assert_eq!(Message::try_from(&our_bytes[..]).unwrap(), theirs, "seed {seed}");
 
         let call = Call::parse(their_bytes[4..].to_vec().into()).unwrap();
+        assert_eq!(call.to(), to);
         assert_eq!((call.xid, call.credential, call.args), (xid, credential, args));
-        assert_eq!((call.program, call.version, call.procedure), to);
     }
 }
 
@@ -110,14 +111,14 @@ fn calls_with_full_credentials_agree_with_nfs3_types() {
             gid: ours.gid,
             gids: ours.groups.as_slice().to_vec(),
         };
-        let to = (source.any(), source.any(), source.any());
+        let to = ProcedureId::new(source.any(), source.any(), source.any());
         let theirs = nfs3::rpc_msg {
             xid: source.any(),
             body: nfs3::msg_body::CALL(nfs3::call_body {
                 rpcvers: nfs3::RPC_VERSION_2,
-                prog: to.0,
-                vers: to.1,
-                proc: to.2,
+                prog: to.program,
+                vers: to.version,
+                proc: to.procedure,
                 cred: nfs3::opaque_auth::auth_unix(&theirs),
                 verf: nfs3::opaque_auth::default(),
             }),
@@ -130,9 +131,9 @@ fn calls_with_full_credentials_agree_with_nfs3_types() {
 }
 
 /// What a reply says, ours and theirs.
-type Verdict<'a> = (Result<Accepted, Denial>, ReplyBody<&'a [u8], &'a [u8]>);
+type ReplyParts<'a> = (Result<Accepted, Denial>, ReplyBody<&'a [u8], &'a [u8]>);
 
-fn verdicts(results: &[u8]) -> Vec<Verdict<'_>> {
+fn verdicts(results: &[u8]) -> Vec<ReplyParts<'_>> {
     let accepted = |ours, theirs| {
         let reply = AcceptedReply::new(AuthFlavor::AuthNone(None), theirs);
         (Ok(ours), ReplyBody::Accepted(reply))
@@ -228,7 +229,7 @@ fn a_flavour_that_we_do_not_take_is_denied() {
         let body = CallBody::new(1, 2, 3, credential, AuthFlavor::AuthNone(None), &[][..]);
         let bytes = Message::new(5, MessageType::Call(body)).serialise().unwrap();
         let refused = Call::parse(bytes[4..].to_vec().into()).err();
-        assert_eq!(refused, Some(Refused::Denied { xid: 5, denial }));
+        assert_eq!(refused, Some(CallParseError::Denied { xid: 5, denial }));
     }
 }
 
@@ -266,6 +267,6 @@ fn bytes_after_a_credential_inside_its_body_are_refused() {
     let denial = Denial::Auth(AuthStatus::BadCredential);
     assert_eq!(
         Call::parse(out.finish().to_bytes()).err(),
-        Some(Refused::Denied { xid: 7, denial })
+        Some(CallParseError::Denied { xid: 7, denial })
     );
 }

@@ -1,5 +1,5 @@
-//! rpcbind, said by us and by onc-rpcbind; version 2 by nfs3_types too.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! rpcbind messages, encoded by this crate and by onc-rpcbind; version 2 also by nfs3_types.
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
 

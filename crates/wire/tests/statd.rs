@@ -1,7 +1,5 @@
-//! NSM with Debian's rpc.statd and sm-notify: they understand us, and we them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod nlm;
+//! NSM with Debian's rpc.statd and sm-notify, in both directions.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::fs;
 use std::net::UdpSocket;
@@ -11,13 +9,15 @@ use lockkeeper_wire::nsm::{
     self, Mon, MonArgs, MonId, MyId, Name, Notify, NotifyArgs, Null, Outcome, Stat, StatReply,
     StateReply, StatusArgs, Unmon, UnmonAll,
 };
-use lockkeeper_wire::rpc::{self, Accepted, Call, Credential, Procedure, Reply};
+use lockkeeper_wire::rpc::{Accepted, Call, Credential, Procedure, Reply};
 use lockkeeper_wire::rpcbind::{self, Mapping, PROTOCOL_UDP, v2};
-use lockkeeper_wire::{Decode, Encode, Writer, nlm as locks};
-use nlm::network::{Network, PATIENCE, eventually, state_directory};
+use lockkeeper_wire::{Decode, Encode, nlm as locks};
+use testbed::debian::{Machine, STATD_PORT, state_directory};
+use testbed::namespace::Namespace;
+use testbed::peer;
+use testbed::wait::LIMIT;
 
-/// Where statd listens; the state that it starts with.
-const STATD_PORT: u16 = 662;
+/// The state that statd starts with.
 const STATE: i32 = 7;
 
 /// What the kernel asks its statd for: to be called by a procedure that only it serves.
@@ -25,7 +25,7 @@ const KERNEL_PROCEDURE: u32 = 16;
 
 fn socket(address: &str) -> UdpSocket {
     let socket = UdpSocket::bind(address).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
     socket
 }
 
@@ -37,10 +37,7 @@ fn receive(socket: &UdpSocket) -> (Bytes, std::net::SocketAddr) {
 
 fn call<P: Procedure>(socket: &UdpSocket, to: &str, args: &P::Args) -> P::Reply {
     let xid = 0x1000 + P::NUMBER;
-    let mut out = Writer::new();
-    rpc::write_call(&mut out, xid, (P::PROGRAM, P::VERSION, P::NUMBER), &Credential::None);
-    args.encode(&mut out);
-    socket.send_to(&out.finish().to_bytes(), to).unwrap();
+    socket.send_to(&peer::call::<P>(xid, &Credential::None, args), to).unwrap();
     let reply = Reply::from_bytes(receive(socket).0).unwrap();
     assert_eq!((reply.xid, reply.verdict), (xid, Ok(Accepted::Success)));
     P::Reply::from_bytes(reply.results).unwrap()
@@ -50,27 +47,20 @@ fn call<P: Procedure>(socket: &UdpSocket, to: &str, args: &P::Args) -> P::Reply 
 fn serve<R: Encode>(socket: &UdpSocket, answer: impl FnOnce(&Call) -> R) {
     let (bytes, from) = receive(socket);
     let call = Call::parse(bytes).unwrap();
-    let mut out = Writer::new();
-    rpc::write_accepted(&mut out, call.xid, Accepted::Success);
-    answer(&call).encode(&mut out);
-    socket.send_to(&out.finish().to_bytes(), from).unwrap();
+    socket.send_to(&peer::success(call.xid, &answer(&call)), from).unwrap();
 }
 
 #[test]
 fn statd_understands_our_calls_and_calls_us_back() {
-    let network = Network::new();
-    let dir = state_directory(STATE.cast_unsigned());
+    let network = Namespace::new().unwrap();
+    let machine = Machine::boot(&network).unwrap();
+    let dir = state_directory(STATE.cast_unsigned()).unwrap();
     let record = dir.path().join("sm/127.0.0.9");
-    let _rpcbind = network.start("rpcbind", &["-f"]);
-    let socket_of_rpcbind = network.inside("run/rpcbind.sock");
-    eventually("rpcbind is up", || socket_of_rpcbind.exists());
-    let port = STATD_PORT.to_string();
-    let path = dir.path().to_str().unwrap();
-    let _statd = network.start("rpc.statd", &["-F", "-L", "-P", path, "-p", &port]);
+    let _rpcbind = machine.rpcbind().unwrap();
+    let _statd = machine.statd(&dir).unwrap();
 
     network.enter(|| {
         let statd = format!("127.0.0.1:{STATD_PORT}");
-        eventually("statd listens", || UdpSocket::bind(("127.0.0.1", STATD_PORT)).is_err());
         let us = socket("127.0.0.1:701");
         call::<Null>(&us, &statd, &());
 
@@ -120,15 +110,15 @@ fn statd_understands_our_calls_and_calls_us_back() {
 
 #[test]
 fn notices_of_sm_notify_are_understood() {
-    let network = Network::new();
-    let dir = state_directory(STATE.cast_unsigned());
+    let network = Namespace::new().unwrap();
+    let machine = Machine::boot(&network).unwrap();
+    let dir = state_directory(STATE.cast_unsigned()).unwrap();
     let registration = "0100007f 000186b5 00000003 00000010 00000000000000000000000000000000 \
                         127.0.0.9 client7.example.org\n";
     fs::write(dir.path().join("sm/127.0.0.9"), registration).unwrap();
     let names = network.enter(|| {
         let (portmap, statd) = (socket("127.0.0.9:111"), socket("127.0.0.9:662"));
-        let path = dir.path().to_str().unwrap();
-        let _notifier = network.start("sm-notify", &["-d", "-f", "-P", path]);
+        let _notifier = machine.sm_notify(&dir).unwrap();
         serve(&portmap, |call| {
             let to = (call.program, call.version, call.procedure);
             assert_eq!(to, (rpcbind::PROGRAM, rpcbind::V2, v2::GetPort::NUMBER));

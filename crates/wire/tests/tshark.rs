@@ -1,7 +1,7 @@
 //! Every call and reply of every program, judged by tshark.
 //!
 //! Needs tshark (Debian: package `tshark`); without it these tests fail.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -1,5 +1,5 @@
-//! The agent: reads requests from the serial port, runs each command in a process group of its
-//! own, and sends back what it writes and how it ends.
+//! The agent: reads requests from the serial port, runs each command in a process group of its own,
+//! and sends back its output and exit status.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 
 use crate::line::{Event, Request};
 
-/// Serves the port for ever: a guest without an agent is of no use to anybody.
+/// Serves the port; never returns except on an error.
 pub fn serve(path: &str) -> Result<()> {
     let port = OpenOptions::new().read(true).write(true).open(path);
     let port = port.with_context(|| format!("cannot open {path}"))?;
@@ -28,7 +28,7 @@ pub fn serve(path: &str) -> Result<()> {
     let mut line = String::new();
     loop {
         line.clear();
-        // An empty read only means that nobody is at the other end just now.
+        // An empty read only means that the other end is not connected at the moment.
         if reader.read_line(&mut line).context("cannot read the port")? == 0 {
             thread::sleep(Duration::from_millis(50));
             continue;
@@ -78,7 +78,7 @@ impl Commands {
             Request::Input { id, data } => {
                 let stdin = running.get_mut(&id).and_then(|command| command.stdin.as_mut());
                 if let Some(stdin) = stdin {
-                    // A command that ended or closed its input does not want it.
+                    // The command has ended or closed its input.
                     let _ = stdin.write_all(&data).and_then(|()| stdin.flush());
                 }
             }
@@ -108,7 +108,7 @@ fn spawn(command: Vec<u8>) -> Result<Child> {
         .context("cannot start /bin/sh")
 }
 
-/// Waits for the command itself, not for what it left in the background with its output open.
+/// Waits for the command itself, not for background processes that keep its output open.
 fn follow(id: u64, mut child: Child, table: &Mutex<HashMap<u64, Running>>, events: &Sender<Event>) {
     let readers = [
         child.stdout.take().map(|out| relay(out, events, move |data| Event::Stdout { id, data })),
@@ -149,6 +149,6 @@ fn relay(
 
 #[allow(unsafe_code)]
 fn kill_group(group: i32, number: i32) {
-    // SAFETY: kill takes two integers and touches no memory of ours.
+    // SAFETY: kill takes two integers and accesses no memory.
     unsafe { libc::kill(-group, number) };
 }

@@ -1,6 +1,6 @@
-//! One turn of the exerciser: open a file, find what the turns before left in it, do this turn's
-//! operations on file and model alike, compare on every read, close. Between turns the file may
-//! change hands to another client; close-to-open consistency says that this must not show.
+//! One turn of the exerciser: opens a file, checks that it has the content of the turns before,
+//! performs this turn's operations on file and model, compares on every read, and closes. Successive
+//! turns may run on different clients; close-to-open consistency makes this invisible.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::random::Random;
 #[derive(Debug, Clone, Copy)]
 pub struct Turn {
     pub seed: u64,
-    /// Which of the files of this seed.
+    /// The number of the file.
     pub file: u64,
     pub turn: u64,
     pub operations: u64,
@@ -26,7 +26,7 @@ pub fn take_turn(turn: &Turn, path: &Path) -> Result<()> {
     let mut model = Model::before(turn.seed, turn.file, turn.turn, turn.operations);
     let mut file = open(path)?;
     model.check_all(&read(&file, 0, model.len() + 1)?).with_context(|| {
-        format!("{turn:?}: the file is not as the turn before left it, when opened")
+        format!("{turn:?}: when opened, the file differs from the result of the previous turn")
     })?;
     let mut random = Random::stream(turn.seed, turn.file, turn.turn);
     for step in 0..turn.operations {
@@ -83,7 +83,7 @@ fn read(file: &File, offset: u64, length: u64) -> Result<Vec<u8>> {
     Ok(buffer)
 }
 
-/// A shared map of a whole file; written back by the kernel when it pleases, at the latest on close.
+/// A shared mapping of a whole file; the kernel writes it back by the close at the latest.
 struct Map {
     address: *mut libc::c_void,
     length: usize,
@@ -113,7 +113,7 @@ impl Map {
 
     #[allow(unsafe_code)]
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the map lives as long as self, and nobody else in this process has a map of it.
+        // SAFETY: the mapping lives as long as self, and this process has no other one of the file.
         unsafe { std::slice::from_raw_parts_mut(self.address.cast(), self.length) }
     }
 }
@@ -121,7 +121,7 @@ impl Map {
 impl Drop for Map {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        // SAFETY: exactly the range that mmap gave, and no slice of it outlives self.
+        // SAFETY: exactly the range that mmap returned, and no slice of it outlives self.
         unsafe { libc::munmap(self.address, self.length) };
     }
 }
@@ -134,7 +134,7 @@ impl std::fmt::Display for Brief<'_> {
             Operation::Write { offset, data } => write!(f, "write {} at {offset}", data.len()),
             Operation::Append { data } => write!(f, "append {}", data.len()),
             Operation::MapWrite { offset, data } => {
-                write!(f, "write {} at {offset} through a map", data.len())
+                write!(f, "write {} at {offset} through a mapping", data.len())
             }
             other => write!(f, "{other:?}"),
         }

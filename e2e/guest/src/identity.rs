@@ -1,5 +1,5 @@
-//! `as UID:GID[:GROUP,...]`: become somebody else, then run a program. Numbers only, so that the
-//! guest needs no accounts.
+//! `as UID:GID[:GROUP,...] PROGRAM`: runs a program with another identity. Numeric ids only, so that
+//! the guest needs no accounts.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_two_numbers_and_maybe_groups() {
+    fn an_identity_is_two_numbers_and_optional_groups() {
         let plain = Identity { uid: 1, gid: 2, groups: vec![] };
         assert_eq!(Identity::parse("1:2").unwrap(), plain);
         let grouped = Identity { uid: 1, gid: 2, groups: vec![3, 4] };

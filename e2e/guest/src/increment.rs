@@ -1,6 +1,6 @@
-//! `increment PATH LOG`: read a number under a lock, add one, write it back, until the input ends.
-//! What was written is logged on the local disk before the lock is given up, so that a number that
-//! two have written, or one that nobody has, tells where a lock failed.
+//! `increment PATH LOG`: reads a number under a lock, adds one and writes it back, until the input
+//! ends. Each number is logged on the local disk before the lock is released: a number that was
+//! written twice, or never, shows where a lock failed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -13,12 +13,12 @@ use anyhow::{Context, Result, ensure};
 
 use crate::lock::{Kind, Outcome, Range, open, say, set};
 
-/// The number takes this many digits, so that each write replaces all of the last.
+/// A fixed number of digits, so that each write replaces the whole previous one.
 const DIGITS: usize = 12;
 
 static END: AtomicBool = AtomicBool::new(false);
 
-/// Prints how often it added.
+/// Increments until the input ends, then prints the number of increments.
 pub fn run(path: &Path, log: &Path) -> Result<()> {
     let file = open(path)?;
     let log = OpenOptions::new().create(true).append(true).open(log);
@@ -29,7 +29,7 @@ pub fn run(path: &Path, log: &Path) -> Result<()> {
     });
     let mut count = 0_u64;
     while !END.load(Ordering::Relaxed) {
-        add_one(&file, &mut log).with_context(|| format!("after {count} times"))?;
+        add_one(&file, &mut log).with_context(|| format!("after {count} increments"))?;
         count += 1;
     }
     say(&count.to_string())

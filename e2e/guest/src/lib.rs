@@ -1,6 +1,8 @@
-//! What runs inside a guest of the lab: the agent that obeys the harness, and the small programs
-//! that exercise an NFS mount. The harness links the same library, so that both sides share one
-//! protocol ([`line`]) and one model of what a file must contain ([`model`]).
+//! Programs that run inside a guest: the agent that executes commands of the harness, and small
+//! programs that exercise an NFS mount. The harness links the same library, so that both sides share
+//! the protocol ([`mod@line`]) and the model of file contents ([`model`]).
+
+#![warn(unreachable_pub)]
 
 pub mod agent;
 pub mod exercise;

@@ -1,29 +1,29 @@
-//! The protocol between harness and guest: one message per line on a virtio serial port. Many
-//! commands run at once, told apart by a number that the harness chooses. Bytes that are not
-//! graphic ASCII travel as `%XX`.
+//! The protocol between harness and guest: one message per line on a virtio serial port. Commands run
+//! concurrently, identified by a number that the harness chooses. Bytes other than graphic ASCII are
+//! escaped as `%XX`.
 
 use std::fmt;
 
 use anyhow::{Context, Result, bail};
 
-/// What the harness asks.
+/// A message of the harness.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Run this with `sh -c`.
     Run { id: u64, command: Vec<u8> },
-    /// Feed these bytes to its standard input.
+    /// Write these bytes to its standard input.
     Input { id: u64, data: Vec<u8> },
     /// Close its standard input.
     Eof { id: u64 },
-    /// Send this signal to it and all that it started.
+    /// Send this signal to its process group.
     Signal { id: u64, number: i32 },
 }
 
-/// What the guest tells.
+/// A message of the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Ready,
-    /// The boot has come this far; sent before there is an agent.
+    /// The progress of the boot; sent before the agent runs.
     Mark {
         name: String,
     },

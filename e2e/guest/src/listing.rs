@@ -1,5 +1,5 @@
-//! Listing a directory while another client creates and deletes in it. Names that start with
-//! `stay-` are there throughout: every listing must have each of them exactly once.
+//! Lists a directory while another client creates and deletes entries. Names that start with `stay-`
+//! exist throughout: every listing must contain each of them exactly once.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::random::Random;
 
 pub const STAYS: &str = "stay-";
 
-/// What is wrong with a listing.
+/// The errors of a listing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Flaws {
     missed: Vec<String>,
@@ -36,7 +36,7 @@ impl fmt::Display for Flaws {
 
 impl std::error::Error for Flaws {}
 
-/// Are `stay-00000` to `stay-{count-1}` all there, and no name twice?
+/// Checks that `stay-00000` to `stay-{count-1}` are all present, and no name occurs twice.
 pub fn check(names: &[String], count: u64) -> Result<(), Flaws> {
     let mut seen: HashMap<&str, u32> = HashMap::with_capacity(names.len());
     for name in names {
@@ -61,14 +61,14 @@ pub fn stay(number: u64) -> String {
     format!("{STAYS}{number:05}")
 }
 
-/// Lists until the time is over; the first flawed listing is an error.
+/// Lists until the time is over; the first wrong listing is an error.
 pub fn census(dir: &Path, count: u64, seconds: u64) -> Result<String> {
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut listings, mut sizes) = (0_u64, std::collections::HashSet::new());
     while listings == 0 || Instant::now() < end {
         let mut names = Vec::new();
         for entry in fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))? {
-            let name = entry.context("the listing broke off")?.file_name();
+            let name = entry.context("the listing was interrupted")?.file_name();
             names.push(name.to_string_lossy().into_owned());
         }
         check(&names, count).with_context(|| format!("listing {listings}"))?;
@@ -78,7 +78,7 @@ pub fn census(dir: &Path, count: u64, seconds: u64) -> Result<String> {
     Ok(format!("{listings} listings, {} different sizes", sizes.len()))
 }
 
-/// Creates and deletes names around those that stay, until the time is over.
+/// Creates and deletes other names until the time is over.
 pub fn churn(dir: &Path, seconds: u64, seed: u64) -> Result<String> {
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut random = Random::new(seed);
@@ -97,7 +97,7 @@ pub fn churn(dir: &Path, seconds: u64, seed: u64) -> Result<String> {
         }
     }
     if created == 0 || deleted == 0 {
-        bail!("{created} created, {deleted} deleted: that is no churn");
+        bail!("only {created} created, {deleted} deleted");
     }
     Ok(format!("{created} created, {deleted} deleted"))
 }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nobody_made_is_noticed() {
+    fn an_unexpected_name_is_noticed() {
         let mut names = full();
         names.push("stay-0004".to_owned());
         assert_eq!(check(&names, 100).unwrap_err().strange, ["stay-0004"]);

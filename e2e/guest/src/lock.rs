@@ -1,7 +1,7 @@
 //! Byte-range locks as a program takes them: POSIX (`fcntl`), open file description (`OFD`) and
-//! `flock`. `get` asks who holds it, `try` takes it or not and ends, `hold` takes it or not and
-//! keeps it, `wait` takes it however long that lasts and keeps it. Whoever keeps a lock does so
-//! until its standard input ends; meanwhile a line `unlock START LENGTH` gives up that range.
+//! `flock`. `get` asks for the holder, `try` tries to lock and exits, `hold` tries to lock and keeps
+//! the lock, `wait` waits for the lock and keeps it. A lock is kept until standard input ends;
+//! meanwhile a line `unlock START LENGTH` unlocks that range.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Error, Write};
@@ -32,19 +32,19 @@ impl Kind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
     pub(crate) start: i64,
-    /// 0 = to the end of the file, however far that goes.
+    /// 0: to the end of the file, wherever that is.
     pub(crate) length: i64,
 }
 
-/// How an attempt to take a lock ended.
+/// The result of an attempt to lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Granted,
-    /// Somebody else holds it.
+    /// Held by another owner.
     Denied,
-    /// A signal came while it waited.
+    /// Interrupted by a signal while waiting.
     Interrupted,
-    /// Waiting would have closed a circle.
+    /// Waiting would have caused a deadlock.
     Deadlock,
 }
 
@@ -59,7 +59,7 @@ impl Outcome {
     }
 }
 
-/// `read`, `write` or, to give it up, `none`.
+/// `read`, `write` or, to unlock, `none`.
 pub(crate) fn parse_mode(word: &str) -> Result<libc::c_int> {
     Ok(match word {
         "read" => libc::F_RDLCK,
@@ -122,7 +122,7 @@ fn keep(file: &File, kind: Kind) -> Result<()> {
     Ok(())
 }
 
-/// Takes or gives up a lock.
+/// Locks or unlocks.
 pub(crate) fn set(
     file: &File,
     kind: Kind,
@@ -175,7 +175,7 @@ fn description(mode: libc::c_int, range: Range) -> libc::flock {
 
 #[allow(unsafe_code)]
 fn fcntl(file: &File, command: libc::c_int, lock: &mut libc::flock) -> Result<(), Error> {
-    // SAFETY: an open descriptor and a flock structure that lives through the call.
+    // SAFETY: an open descriptor, and a flock structure that outlives the call.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), command, std::ptr::from_mut(lock)) };
     if result == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }

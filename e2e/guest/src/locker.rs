@@ -1,6 +1,6 @@
-//! `locker PATH`: one process with one file open that takes and gives up locks as it is told, a line
-//! each: `get|try|wait KIND MODE START LENGTH` and `unlock KIND START LENGTH`. It answers with a line
-//! when the call is over. A SIGUSR1 ends a wait. The end of its input closes the file.
+//! `locker PATH`: a process with one open file that locks and unlocks on command, one per line:
+//! `get|try|wait KIND MODE START LENGTH` and `unlock KIND START LENGTH`. It answers each with a line
+//! when the call returns. SIGUSR1 interrupts a wait. The end of its input closes the file.
 
 use std::fs::File;
 use std::io::{BufRead, Error};
@@ -43,11 +43,11 @@ fn obey(file: &File, order: &str) -> Result<String> {
     }
 }
 
-/// A handler that does nothing, without SA_RESTART: the call that waits returns EINTR.
+/// Installs an empty handler without SA_RESTART: a waiting call returns EINTR.
 #[allow(unsafe_code)]
 fn notice_signals() -> Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: an all-zero sigaction is valid, and the handler touches nothing.
+    // SAFETY: an all-zero sigaction is valid, and the handler does nothing.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;

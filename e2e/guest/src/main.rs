@@ -1,4 +1,4 @@
-//! `lockkeeper-guest`: one static program, many small tools, all run inside a guest of the lab.
+//! `lockkeeper-guest`: one static program with all tools that run inside a guest.
 
 use std::env;
 use std::process::ExitCode;

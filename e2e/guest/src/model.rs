@@ -1,17 +1,17 @@
-//! What a file must contain: a seeded history of writes, truncations and reads, kept in memory.
-//! Whoever knows the seed knows the contents after every turn, so that two guests and the harness
-//! need no channel between them but the turn number.
+//! The expected content of a file: a seeded history of writes, truncations and reads, in memory. The
+//! seed determines the content after every turn, so guests and harness need to exchange only the turn
+//! number.
 
 use std::fmt;
 
 use crate::random::Random;
 
-/// Files stay below this: small enough for a slow guest, large enough for many pages and several
+/// The bound on file sizes: small enough for a slow guest, large enough for many pages and several
 /// WRITE calls.
 pub const SIZE_MAX: u64 = 384 * 1024;
 const CHUNK_MAX: u64 = 48 * 1024;
 
-/// One thing done to a file.
+/// An operation on a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     Write { offset: u64, data: Vec<u8> },
@@ -24,7 +24,7 @@ pub enum Operation {
     Reopen,
 }
 
-/// The first place where a file is not what the history makes it.
+/// The first difference between a file and the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
     Length { expected: u64, found: u64 },
@@ -47,7 +47,7 @@ impl fmt::Display for Difference {
 
 impl std::error::Error for Difference {}
 
-/// A file as it must be.
+/// The expected content of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Model {
     contents: Vec<u8>,
@@ -75,11 +75,11 @@ impl Model {
         self.contents.is_empty()
     }
 
-    /// What happens next. Depends on nothing but the model and the stream of numbers.
+    /// The next operation; depends only on the model and the random stream.
     pub fn next_operation(&self, random: &mut Random) -> Operation {
         let length = 1 + random.below(CHUNK_MAX);
         let offset = random.below(SIZE_MAX - length);
-        // A map must lie within the file: beyond its last page an access is a SIGBUS.
+        // A mapping must lie within the file: an access beyond its last page raises SIGBUS.
         let inside = random.below(self.len());
         let room = length.min(self.len() - inside);
         match random.below(16) {
@@ -117,7 +117,7 @@ impl Model {
         }
     }
 
-    /// Compares what a read at `offset` of `length` bytes gave.
+    /// Checks the result of a read of `length` bytes at `offset`.
     pub fn check_read(&self, offset: u64, length: u64, found: &[u8]) -> Result<(), Difference> {
         let start = offset.min(self.len());
         let end = offset.saturating_add(length).min(self.len());
@@ -138,7 +138,7 @@ impl Model {
         }
     }
 
-    /// Compares a whole file.
+    /// Checks a whole file.
     pub fn check_all(&self, found: &[u8]) -> Result<(), Difference> {
         self.check_read(0, self.len().max(found.len() as u64), found)
     }

@@ -1,7 +1,7 @@
-//! A file held open while the world around it changes: orders come on standard input, one answer
-//! line each. `write TEXT` appends, `read` prints all, `fill BYTES SEED` writes seeded bytes from
-//! the start without syncing, `check BYTES SEED` reads them back, `send` hands dirty pages to the
-//! server without asking it to commit them, `sync`, `unlink`.
+//! A file held open, controlled by commands on standard input, each answered by a line. `write TEXT`
+//! appends, `read` prints all, `fill BYTES SEED` writes seeded bytes from the start without syncing,
+//! `check BYTES SEED` reads them back, `send` writes dirty pages to the server without a COMMIT,
+//! `sync`, `unlink`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Write};
@@ -54,12 +54,12 @@ fn obey(order: &str, file: &File, path: &Path) -> Result<String> {
     Ok(String::new())
 }
 
-/// Waits for the WRITE calls, but causes no COMMIT. In two steps: a call that asks for both at once
-/// also makes the client commit.
+/// Waits for the WRITE calls without causing a COMMIT. In two steps, because a call that starts and
+/// awaits the write-back makes the client commit.
 #[allow(unsafe_code)]
 fn send(file: &File) -> Result<()> {
     for flags in [libc::SYNC_FILE_RANGE_WRITE, libc::SYNC_FILE_RANGE_WAIT_BEFORE] {
-        // SAFETY: an open descriptor and numbers.
+        // SAFETY: an open descriptor and integers.
         if unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } != 0 {
             bail!("cannot send: {}", std::io::Error::last_os_error());
         }
@@ -67,7 +67,7 @@ fn send(file: &File) -> Result<()> {
     Ok(())
 }
 
-/// The bytes that `fill` writes, for whoever wants to compare.
+/// The bytes that `fill` writes.
 pub fn contents(bytes: usize, seed: u64) -> Vec<u8> {
     Random::new(seed).bytes(bytes)
 }

@@ -1,4 +1,4 @@
-//! Who creates a file first? With O_EXCL exactly one of all clients does.
+//! A race between clients to create files with O_EXCL: exactly one wins each.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};

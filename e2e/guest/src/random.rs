@@ -1,4 +1,4 @@
-//! A seeded source of numbers (splitmix64): one seed, one run, on every machine.
+//! A seeded random source (splitmix64), the same on every machine.
 
 #[derive(Debug, Clone)]
 pub struct Random(u64);
@@ -8,7 +8,7 @@ impl Random {
         Self(seed)
     }
 
-    /// A stream of its own for each (seed, a, b), so that a turn can be replayed without the others.
+    /// An independent stream for each (seed, a, b), so that a turn can be repeated without the others.
     pub fn stream(seed: u64, a: u64, b: u64) -> Self {
         let mut random = Self(seed);
         for part in [a, b] {

@@ -1,5 +1,5 @@
-//! A tree of small files, and a digest of one: names, types, modes, links and contents. Owners and
-//! times are left out: a copy may change them by right.
+//! Creates a tree of small files, and computes a digest of one over names, types, modes, links and
+//! contents. Owners and times are excluded, because a copy may change them.
 
 use std::fs;
 use std::hash::Hasher;
@@ -70,7 +70,7 @@ pub fn checksum(dir: &Path) -> Result<String> {
     Ok(format!("{digest:032x} {entries} entries"))
 }
 
-/// Length first, so that two fields never run into each other.
+/// Prefixed by its length, so that fields cannot be confused.
 fn field(hasher: &mut SipHasher13, bytes: &[u8]) {
     hasher.write(&(bytes.len() as u64).to_le_bytes());
     hasher.write(bytes);

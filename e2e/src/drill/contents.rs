@@ -1,5 +1,4 @@
-//! What is written is what is read: a tree copied in and out, and files that two guests change in
-//! turn.
+//! File contents: a tree copied in and out, and files that two guests change in turn.
 
 use std::time::Duration;
 
@@ -8,61 +7,61 @@ use guest::model::Model;
 use guest::tree;
 
 use super::Step;
-use super::world::World;
+use super::context::Drill;
 
 pub(super) const STEPS: &[Step] =
     &[Step::new("copy-a-tree", copy_tree), Step::new("exercise-from-two-guests", exercise)];
 
-const PATIENCE: Duration = Duration::from_secs(400);
+const TIMEOUT: Duration = Duration::from_secs(400);
 const SEED: u64 = 20_260;
 const FILES: u64 = 4;
 
-fn copy_tree(world: &World) -> Result<()> {
-    let room = world.room("open", "tree")?;
-    let (alice, bob, at) = (world.alice()?, world.bob()?, &room.guest);
-    let (count, tool) = (world.size.tree_files, "lockkeeper-guest");
+fn copy_tree(drill: &Drill) -> Result<()> {
+    let dir = drill.step_dir("open", "tree")?;
+    let (alice, bob, at) = (drill.alice()?, drill.bob()?, &dir.guest);
+    let (count, tool) = (drill.size.tree_files, "lockkeeper-guest");
     let original = alice.succeed_for(
         &format!("rm -rf /tmp/tree && {tool} maketree /tmp/tree {count} {SEED} && {tool} checksum /tmp/tree"),
-        PATIENCE,
+        TIMEOUT,
     )?;
-    alice.succeed_for(&format!("cp -a /tmp/tree {at}/ && rm -rf /tmp/tree"), PATIENCE)?;
-    let stored = tree::checksum(&room.file("tree"))?;
+    alice.succeed_for(&format!("cp -a /tmp/tree {at}/ && rm -rf /tmp/tree"), TIMEOUT)?;
+    let stored = tree::checksum(&dir.file("tree"))?;
     ensure!(stored == original, "the server's disk has {stored} instead of {original}");
     let copied = bob.succeed_for(
         &format!("cp -a {at}/tree /tmp/copy && {tool} checksum /tmp/copy && rm -rf /tmp/copy"),
-        PATIENCE,
+        TIMEOUT,
     )?;
     ensure!(copied == original, "the other guest copied {copied} instead of {original}");
-    alice.succeed_for(&format!("rm -r {at}/tree"), PATIENCE)?;
-    ensure!(!room.file("tree").exists(), "the tree could not be removed");
+    alice.succeed_for(&format!("rm -r {at}/tree"), TIMEOUT)?;
+    ensure!(!dir.file("tree").exists(), "the tree could not be removed");
     Ok(())
 }
 
 /// Both guests work at the same time, each on two of four files, and swap them after every round.
-fn exercise(world: &World) -> Result<()> {
-    let room = world.room("open", "exercise")?;
-    let guests = [world.alice()?, world.bob()?];
-    let operations = world.size.exercise_operations;
-    for turn in 0..world.size.exercise_rounds {
+fn exercise(drill: &Drill) -> Result<()> {
+    let dir = drill.step_dir("open", "exercise")?;
+    let guests = [drill.alice()?, drill.bob()?];
+    let operations = drill.size.exercise_operations;
+    for turn in 0..drill.size.exercise_rounds {
         let mut runs = Vec::new();
         for (number, guest) in guests.iter().enumerate() {
             let mine = (0..FILES).filter(|file| (file + turn) % 2 == number as u64);
             let commands: Vec<String> = mine
                 .map(|file| {
-                    let path = format!("{}/file-{file}", room.guest);
+                    let path = format!("{}/file-{file}", dir.guest);
                     format!("lockkeeper-guest exercise {SEED} {file} {turn} {operations} {path}")
                 })
                 .collect();
             runs.push((guest.name(), guest.spawn(&commands.join(" && "))?));
         }
         for (name, run) in runs {
-            let output = run.wait(PATIENCE)?;
+            let output = run.wait(TIMEOUT)?;
             ensure!(output.status == 0, "{name}: {}", output.errors());
         }
     }
     for file in 0..FILES {
-        let model = Model::before(SEED, file, world.size.exercise_rounds, operations);
-        let found = std::fs::read(room.file(&format!("file-{file}")))?;
+        let model = Model::before(SEED, file, drill.size.exercise_rounds, operations);
+        let found = std::fs::read(dir.file(&format!("file-{file}")))?;
         model.check_all(&found).with_context(|| format!("file-{file} on the server's disk"))?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The server dies by SIGKILL and comes back; what clients had open goes on as if nothing happened.
+//! The server dies by SIGKILL and comes back; open files of clients keep working.
 
 use std::fs;
 use std::thread;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use guest::open;
 
 use super::Step;
-use super::world::{Room, World};
+use super::context::{Drill, StepDir};
 use crate::agent::Task;
 use crate::guest::Guest;
 
@@ -23,11 +23,11 @@ pub(super) const STEPS: &[Step] = &[
     Step::new("client-crash", client_crash),
 ];
 
-/// A client that found the server gone tries again after up to a minute.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// A client that finds the server down retries after up to a minute.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn order(task: &mut Task, order: &str) -> Result<String> {
-    let answer = task.ask(order, PATIENCE)?;
+    let answer = task.ask(order, TIMEOUT)?;
     match answer.strip_prefix("ok ") {
         Some(answer) => Ok(answer.to_owned()),
         None => bail!("{order}: {answer}"),
@@ -38,35 +38,35 @@ fn forget_cached_pages(guest: &Guest) -> Result<()> {
     guest.succeed("sync; echo 3 > /proc/sys/vm/drop_caches").map(drop)
 }
 
-fn hold_open(guest: &Guest, room: &Room, name: &str) -> Result<Task> {
-    let mut task = guest.spawn(&format!("lockkeeper-guest open {}/{name} create", room.guest))?;
-    let line = task.line(PATIENCE)?;
+fn hold_open(guest: &Guest, dir: &StepDir, name: &str) -> Result<Task> {
+    let mut task = guest.spawn(&format!("lockkeeper-guest open {}/{name} create", dir.guest))?;
+    let line = task.line(TIMEOUT)?;
     ensure!(line == "open", "it said {line:?}");
     Ok(task)
 }
 
 fn finish(task: Task) -> Result<()> {
     task.close()?;
-    let output = task.wait(PATIENCE)?;
+    let output = task.wait(TIMEOUT)?;
     ensure!(output.status == 0, "status {}: {}", output.status, output.errors());
     Ok(())
 }
 
-fn open_file_crash(world: &World) -> Result<()> {
-    open_file(world, "crash-open", || world.server.restart().map(drop))
+fn open_file_crash(drill: &Drill) -> Result<()> {
+    open_file(drill, "crash-open", || drill.server.restart().map(drop))
 }
 
-fn open_file_restart(world: &World) -> Result<()> {
-    open_file(world, "restart-open", || {
-        world.server.stop()?;
-        world.server.start().map(drop)
+fn open_file_restart(drill: &Drill) -> Result<()> {
+    open_file(drill, "restart-open", || {
+        drill.server.stop()?;
+        drill.server.start().map(drop)
     })
 }
 
-fn open_file(world: &World, name: &str, restart: impl FnOnce() -> Result<()>) -> Result<()> {
-    let room = world.room("open", name)?;
-    let alice = world.alice()?;
-    let mut file = hold_open(alice, &room, "file")?;
+fn open_file(drill: &Drill, name: &str, restart: impl FnOnce() -> Result<()>) -> Result<()> {
+    let dir = drill.step_dir("open", name)?;
+    let alice = drill.alice()?;
+    let mut file = hold_open(alice, &dir, "file")?;
     order(&mut file, "write before-")?;
     order(&mut file, "sync")?;
     restart()?;
@@ -75,92 +75,92 @@ fn open_file(world: &World, name: &str, restart: impl FnOnce() -> Result<()>) ->
     ensure!(found == "before-", "after the restart it reads {found:?}");
     order(&mut file, "write after")?;
     order(&mut file, "sync")?;
-    room.expect_text("file", "before-after")?;
+    dir.expect_text("file", "before-after")?;
     finish(file)?;
-    let seen = world.bob()?.succeed_for(&format!("cat {}/file", room.guest), PATIENCE)?;
+    let seen = drill.bob()?.succeed_for(&format!("cat {}/file", dir.guest), TIMEOUT)?;
     ensure!(seen == "before-after", "the other guest reads {seen:?}");
     Ok(())
 }
 
-/// A handle is of the file, not of its name: the other guest moves it, and the server that comes
-/// back has never seen it under the old one.
-fn renamed_file(world: &World) -> Result<()> {
-    let room = world.room("open", "crash-renamed")?;
-    let alice = world.alice()?;
-    let mut file = hold_open(alice, &room, "file")?;
+/// A handle names the file, not its path: the other guest renames it, and the restarted server has
+/// never seen it under the old name.
+fn renamed_file(drill: &Drill) -> Result<()> {
+    let dir = drill.step_dir("open", "crash-renamed")?;
+    let alice = drill.alice()?;
+    let mut file = hold_open(alice, &dir, "file")?;
     order(&mut file, "write before-")?;
     order(&mut file, "sync")?;
-    let rename = format!("cd {} && mkdir dir && mv file dir/moved", room.guest);
-    world.bob()?.succeed_for(&rename, PATIENCE)?;
-    world.server.restart()?;
+    let rename = format!("cd {} && mkdir dir && mv file dir/moved", dir.guest);
+    drill.bob()?.succeed_for(&rename, TIMEOUT)?;
+    drill.server.restart()?;
     forget_cached_pages(alice)?;
     order(&mut file, "write after")?;
     order(&mut file, "sync")?;
-    room.expect_text("dir/moved", "before-after")?;
+    dir.expect_text("dir/moved", "before-after")?;
     finish(file)
 }
 
 /// The client renames what it deletes while it is open, and deletes it when it is closed.
-fn deleted_file(world: &World) -> Result<()> {
-    let room = world.room("open", "crash-deleted")?;
-    let alice = world.alice()?;
-    let mut file = hold_open(alice, &room, "file")?;
+fn deleted_file(drill: &Drill) -> Result<()> {
+    let dir = drill.step_dir("open", "crash-deleted")?;
+    let alice = drill.alice()?;
+    let mut file = hold_open(alice, &dir, "file")?;
     order(&mut file, "write before-")?;
     order(&mut file, "unlink")?;
     order(&mut file, "sync")?;
-    let names = names(&room)?;
+    let names = names(&dir)?;
     ensure!(names.len() == 1 && names[0].starts_with(".nfs"), "the directory has {names:?}");
-    world.server.restart()?;
+    drill.server.restart()?;
     forget_cached_pages(alice)?;
     order(&mut file, "write after")?;
     order(&mut file, "sync")?;
-    room.expect_text(&names[0], "before-after")?;
+    dir.expect_text(&names[0], "before-after")?;
     forget_cached_pages(alice)?;
     let found = order(&mut file, "read")?;
     ensure!(found == "before-after", "after the restart it reads {found:?}");
     finish(file)?;
     // The client does not wait for this REMOVE.
     for _ in 0..100 {
-        if self::names(&room)?.is_empty() {
+        if self::names(&dir)?.is_empty() {
             return Ok(());
         }
         thread::sleep(Duration::from_millis(100));
     }
-    bail!("still there after the close: {:?}", self::names(&room)?)
+    bail!("still there after the close: {:?}", self::names(&dir)?)
 }
 
-/// What was written UNSTABLE may be lost in a crash; the verifier tells the client to send it
-/// again. Killing a process loses nothing from the page cache, so the step loses it: it blanks the
-/// file while the server is down.
-fn uncommitted(world: &World) -> Result<()> {
+/// UNSTABLE writes may be lost in a crash; the verifier tells the client to send them again.
+/// Killing a process loses nothing from the page cache, so the step blanks the file while the
+/// server is down.
+fn uncommitted(drill: &Drill) -> Result<()> {
     const BYTES: usize = 6 << 20;
     const POINT: &str = "/mnt/wait";
-    let alice = world.alice()?;
+    let alice = drill.alice()?;
     // Without write=wait the client sends a COMMIT right behind the WRITEs.
-    let (source, options) = (world.source("open"), "vers=3,nosharecache,write=wait");
+    let (source, options) = (drill.source("open"), "vers=3,nosharecache,write=wait");
     alice.succeed(&format!("mkdir -p {POINT} && mount -t nfs -o {options} {source} {POINT}"))?;
     for attempt in 0..4_u64 {
         let name = format!("crash-uncommitted-{attempt}");
-        let mut room = world.room("open", &name)?;
-        room.guest = format!("{POINT}/{name}");
-        let mut file = hold_open(alice, &room, "file")?;
+        let mut dir = drill.step_dir("open", &name)?;
+        dir.guest = format!("{POINT}/{name}");
+        let mut file = hold_open(alice, &dir, "file")?;
         let before = calls(alice, POINT)?;
         order(&mut file, &format!("fill {BYTES} {attempt}"))?;
         order(&mut file, "send")?;
         let after = calls(alice, POINT)?;
-        world.server.kill();
+        drill.server.kill();
         if after.commits != before.commits || after.writes == before.writes {
-            // The client's own write-back was faster: what is committed must not be blanked.
-            world.server.start()?;
+            // The client's own write-back was faster: committed data must not be blanked.
+            drill.server.start()?;
             finish(file)?;
             continue;
         }
-        let written = room.metadata("file")?.len();
+        let written = dir.metadata("file")?.len();
         ensure!(written > 0, "the client sent nothing");
-        fs::write(room.file("file"), vec![0; written as usize]).context("cannot blank the file")?;
-        world.server.start()?;
+        fs::write(dir.file("file"), vec![0; written as usize]).context("cannot blank the file")?;
+        drill.server.start()?;
         order(&mut file, "sync")?;
-        let found = fs::read(room.file("file"))?;
+        let found = fs::read(dir.file("file"))?;
         ensure!(
             found == open::contents(BYTES, attempt),
             "the client did not send again what it had not been told was committed"
@@ -172,18 +172,18 @@ fn uncommitted(world: &World) -> Result<()> {
 }
 
 /// A kill in the middle of a copy, and some seconds without a server.
-fn copy_without_server(world: &World) -> Result<()> {
-    copy_through(world, "crash-copy", |copy| {
-        world.server.kill();
+fn copy_without_server(drill: &Drill) -> Result<()> {
+    copy_through(drill, "crash-copy", |copy| {
+        drill.server.kill();
         thread::sleep(Duration::from_secs(2));
         ensure!(copy.is_running(), "the copy ended without a server");
-        world.server.start().map(drop)
+        drill.server.start().map(drop)
     })
 }
 
-fn copy_without_cable(world: &World) -> Result<()> {
-    let alice = world.alice()?;
-    copy_through(world, "cut-copy", |copy| {
+fn copy_without_cable(drill: &Drill) -> Result<()> {
+    let alice = drill.alice()?;
+    copy_through(drill, "cut-copy", |copy| {
         alice.unplug()?;
         thread::sleep(Duration::from_secs(3));
         let cut_off = copy.is_running();
@@ -193,19 +193,19 @@ fn copy_without_cable(world: &World) -> Result<()> {
     })
 }
 
-/// Lets trouble happen as soon as the first bytes of a copy have arrived.
+/// Causes a fault as soon as the first bytes of a copy have arrived.
 fn copy_through(
-    world: &World,
+    drill: &Drill,
     name: &str,
     trouble: impl FnOnce(&Task) -> Result<()>,
 ) -> Result<()> {
-    let room = world.room("open", name)?;
-    let alice = world.alice()?;
+    let dir = drill.step_dir("open", name)?;
+    let alice = drill.alice()?;
     let digest = alice.succeed(
         "dd if=/dev/urandom of=/tmp/source bs=1M count=40 2>/dev/null && md5sum < /tmp/source",
     )?;
-    let copy = alice.spawn(&format!("cp /tmp/source {}/copy && rm /tmp/source", room.guest))?;
-    let begun = || room.metadata("copy").is_ok_and(|metadata| metadata.len() > 0);
+    let copy = alice.spawn(&format!("cp /tmp/source {}/copy && rm /tmp/source", dir.guest))?;
+    let begun = || dir.metadata("copy").is_ok_and(|metadata| metadata.len() > 0);
     for _ in 0..2_000 {
         if begun() {
             break;
@@ -214,33 +214,33 @@ fn copy_through(
     }
     ensure!(begun() && copy.is_running(), "the copy was not under way");
     trouble(&copy)?;
-    let output = copy.wait(PATIENCE)?;
+    let output = copy.wait(TIMEOUT)?;
     ensure!(output.status == 0, "{}", output.errors());
-    let command = format!("md5sum < {}/copy", room.guest);
-    let seen = world.bob()?.succeed_for(&command, PATIENCE)?;
+    let command = format!("md5sum < {}/copy", dir.guest);
+    let seen = drill.bob()?.succeed_for(&command, TIMEOUT)?;
     ensure!(seen == digest, "the other guest reads {seen} instead of {digest}");
     Ok(())
 }
 
-/// A client dies in the middle of its work: what it had synced is there, the other client does not
-/// notice, and after a boot it comes back.
-fn client_crash(world: &World) -> Result<()> {
-    let room = world.room("open", "client-crash")?;
-    let (alice, bob, at) = (world.alice()?, world.bob()?, &room.guest);
+/// A client dies in the middle of its work: what it had synced is intact, the other client is not
+/// affected, and the first can mount again after a boot.
+fn client_crash(drill: &Drill) -> Result<()> {
+    let dir = drill.step_dir("open", "client-crash")?;
+    let (alice, bob, at) = (drill.alice()?, drill.bob()?, &dir.guest);
     alice.succeed(&format!("echo synced > {at}/file && echo mark > /var/lib/nfs/mark && sync"))?;
-    let mut file = hold_open(alice, &room, "unfinished")?;
+    let mut file = hold_open(alice, &dir, "unfinished")?;
     order(&mut file, "write lost?")?;
     alice.crash();
     bob.succeed(&format!("cat {at}/file && echo here > {at}/bob"))?;
     alice.boot()?;
-    world.mount(alice, "open")?;
+    drill.mount(alice, "open")?;
     let found = alice.succeed(&format!("cat {at}/file {at}/bob /var/lib/nfs/mark"))?;
     ensure!(found == "synced\nhere\nmark", "after the boot it reads {found:?}");
     Ok(())
 }
 
-fn names(room: &Room) -> Result<Vec<String>> {
-    let entries = fs::read_dir(&room.host)?;
+fn names(dir: &StepDir) -> Result<Vec<String>> {
+    let entries = fs::read_dir(&dir.host)?;
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
@@ -250,7 +250,7 @@ struct Calls {
     commits: u64,
 }
 
-/// How often a guest has called WRITE and COMMIT for one mount, by its own account.
+/// How often a guest has called WRITE and COMMIT for one mount, from its own statistics.
 fn calls(guest: &Guest, point: &str) -> Result<Calls> {
     parse_calls(&guest.succeed("cat /proc/self/mountstats")?, point)
 }

@@ -1,6 +1,6 @@
-//! Eight processes in two guests add to one number under a lock, while server and guests are killed
-//! at random. Every number must have been written exactly once; only what was under way when its own
-//! guest died may be unknown.
+//! Eight processes in two guests increment one number under a lock, while server and guests are
+//! killed at random. Every number must have been written exactly once; only an increment in
+//! progress when its own guest died may be unknown.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use guest::random::Random;
 
 use super::Step;
-use super::locks::drill;
-use super::world::{Room, World};
+use super::context::{Drill, StepDir};
+use super::locks::default_settings;
 use crate::agent::Task;
 use crate::guest::Guest;
 use crate::server::Settings;
@@ -23,29 +23,29 @@ pub(super) const STEPS: &[Step] = &[
 ];
 
 const PROCESSES: usize = 4;
-const PATIENCE: Duration = Duration::from_secs(120);
-/// From the start of sm-notify until its notice is judged.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// From the start of sm-notify until its notice is decided.
 const NOTICE: Duration = Duration::from_secs(3);
 
 /// One guest's processes, and how many of them died with it.
-pub(super) struct Crew<'a> {
+pub(super) struct Incrementers<'a> {
     guest: &'a Guest,
     tasks: Vec<Task>,
     died: usize,
 }
 
-impl<'a> Crew<'a> {
-    pub(super) fn start(guest: &'a Guest, room: &Room) -> Result<Self> {
+impl<'a> Incrementers<'a> {
+    pub(super) fn start(guest: &'a Guest, dir: &StepDir) -> Result<Self> {
         guest.succeed("rm -f /var/lib/nfs/increments.*")?;
-        let mut crew = Self { guest, tasks: Vec::new(), died: 0 };
-        crew.set_to_work(room)?;
-        Ok(crew)
+        let mut incrementers = Self { guest, tasks: Vec::new(), died: 0 };
+        incrementers.start_all(dir)?;
+        Ok(incrementers)
     }
 
-    fn set_to_work(&mut self, room: &Room) -> Result<()> {
+    fn start_all(&mut self, dir: &StepDir) -> Result<()> {
         for number in 0..PROCESSES {
             let log = format!("/var/lib/nfs/increments.{number}");
-            let command = format!("exec lockkeeper-guest increment {}/number {log}", room.guest);
+            let command = format!("exec lockkeeper-guest increment {}/number {log}", dir.guest);
             self.tasks.push(self.guest.spawn(&command)?);
         }
         Ok(())
@@ -57,14 +57,14 @@ impl<'a> Crew<'a> {
         self.tasks.clear();
     }
 
-    fn is_at_work(&self) -> bool {
+    fn all_running(&self) -> bool {
         self.tasks.iter().all(Task::is_running)
     }
 
     pub(super) fn finish(&mut self) -> Result<()> {
         self.tasks.iter().try_for_each(Task::close)?;
         for task in self.tasks.drain(..) {
-            let output = task.wait(PATIENCE)?;
+            let output = task.wait(TIMEOUT)?;
             ensure!(output.status == 0, "{}: {}", self.guest.name(), output.errors());
         }
         Ok(())
@@ -77,73 +77,77 @@ impl<'a> Crew<'a> {
     }
 }
 
-fn strict(world: &World) -> Result<()> {
-    increments(world, &drill())
+fn strict(drill: &Drill) -> Result<()> {
+    increments(drill, &default_settings())
 }
 
-fn instant(world: &World) -> Result<()> {
+fn instant(drill: &Drill) -> Result<()> {
     let (grace, durability) = (Some("instant"), Some("power"));
-    increments(world, &Settings { grace, durability, ..drill() })
+    increments(drill, &Settings { grace, durability, ..default_settings() })
 }
 
-fn increments(world: &World, settings: &Settings) -> Result<()> {
-    world.stage(settings)?;
-    let room = world.room("open", "increments")?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
-    let mut crews = [Crew::start(alice, &room)?, Crew::start(bob, &room)?];
+fn increments(drill: &Drill, settings: &Settings) -> Result<()> {
+    drill.stage(settings)?;
+    let dir = drill.step_dir("open", "increments")?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
+    let mut groups = [Incrementers::start(alice, &dir)?, Incrementers::start(bob, &dir)?];
     let seed = u64::from(std::process::id());
-    world.note(format!("seed {seed}"));
+    drill.note(format!("seed {seed}"));
     let mut random = Random::new(seed);
     let (mut server_kills, mut client_kills) = (0, 0);
     let start = Instant::now();
-    let time = Duration::from_secs(world.size.increment_seconds);
-    while start.elapsed() < time || server_kills + client_kills < world.size.increment_kills {
+    let time = Duration::from_secs(drill.size.increment_seconds);
+    while start.elapsed() < time || server_kills + client_kills < drill.size.increment_kills {
         thread::sleep(Duration::from_millis(1_000 + random.below(3_000)));
-        for crew in &crews {
-            ensure!(crew.is_at_work(), "a process of {} ended by itself", crew.guest.name());
+        for incrementers in &groups {
+            ensure!(
+                incrementers.all_running(),
+                "a process of {} ended by itself",
+                incrementers.guest.name()
+            );
         }
         match random.below(10) {
-            // The server, and a moment without it.
+            // Kills the server, and leaves it down for a moment.
             0..7 => {
-                world.server.kill();
+                drill.server.kill();
                 thread::sleep(Duration::from_millis(random.below(500)));
-                world.server.start()?;
+                drill.server.start()?;
                 server_kills += 1;
             }
             // A guest, and sometimes the server with it.
             choice => {
-                let crew = &mut crews[random.below(2) as usize];
-                crew.crash();
+                let incrementers = &mut groups[random.below(2) as usize];
+                incrementers.crash();
                 client_kills += 1;
                 if choice == 7 {
-                    world.server.restart()?;
+                    drill.server.restart()?;
                     server_kills += 1;
                 }
-                crew.guest.boot()?;
-                // Its notice is judged first, as at an ordinary boot; who locks before that is the
-                // matter of `notice-comes-after-...`.
+                incrementers.guest.boot()?;
+                // Its notice is decided first, as at an ordinary boot; `notice-comes-after-...`
+                // tests locks before that.
                 thread::sleep(NOTICE);
-                world.mount(crew.guest, "open")?;
-                crew.set_to_work(&room)?;
+                drill.mount(incrementers.guest, "open")?;
+                incrementers.start_all(&dir)?;
             }
         }
     }
-    for crew in &mut crews {
-        crew.finish()?;
+    for incrementers in &mut groups {
+        incrementers.finish()?;
     }
-    let died = crews.iter().map(|crew| crew.died).sum();
-    let text = fs::read_to_string(room.file("number")).context("no number")?;
+    let died = groups.iter().map(|incrementers| incrementers.died).sum();
+    let text = fs::read_to_string(dir.file("number")).context("no number")?;
     let last: u64 = text.trim().parse().with_context(|| format!("{text:?}"))?;
     let mut logged = Vec::new();
-    for crew in &crews {
-        logged.extend(crew.logged()?);
+    for incrementers in &groups {
+        logged.extend(incrementers.logged()?);
     }
-    world.note(format!("{server_kills} kills of the server, {client_kills} of guests, sum {last}"));
+    drill.note(format!("{server_kills} kills of the server, {client_kills} of guests, sum {last}"));
     judge(last, &logged, died)
 }
 
-/// Each number up to the last was written by one process. Who died may have written one that it did
-/// not log.
+/// Each number up to the last was written by one process. A process that died may have written one
+/// that it did not log.
 pub(super) fn judge(last: u64, logged: &[u64], died: usize) -> Result<()> {
     let mut times: BTreeMap<u64, usize> = BTreeMap::new();
     for number in logged {

@@ -1,4 +1,5 @@
-//! Listing a directory while another guest creates and deletes in it: what stays is seen once.
+//! Listing a directory while another guest creates and deletes entries: those that stay are listed
+//! exactly once.
 
 use std::fs::File;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use guest::listing::stay;
 
 use super::Step;
-use super::world::World;
+use super::context::Drill;
 
 pub(super) const STEPS: &[Step] =
     &[Step::new("list-while-it-changes", plus), Step::new("list-names-while-it-changes", plain)];
@@ -15,27 +16,27 @@ pub(super) const STEPS: &[Step] =
 const STAYING: u64 = 1_500;
 
 /// READDIRPLUS, the client's first choice.
-fn plus(world: &World) -> Result<()> {
-    list_while_it_changes(world, "rdirplus")
+fn plus(drill: &Drill) -> Result<()> {
+    list_while_it_changes(drill, "rdirplus")
 }
 
 /// READDIR.
-fn plain(world: &World) -> Result<()> {
-    list_while_it_changes(world, "nordirplus")
+fn plain(drill: &Drill) -> Result<()> {
+    list_while_it_changes(drill, "nordirplus")
 }
 
-fn list_while_it_changes(world: &World, option: &str) -> Result<()> {
-    let room = world.room("open", &format!("listing-{option}"))?;
+fn list_while_it_changes(drill: &Drill, option: &str) -> Result<()> {
+    let dir = drill.step_dir("open", &format!("listing-{option}"))?;
     for number in 0..STAYING {
-        File::create(room.file(&stay(number))).context("cannot fill the directory")?;
+        File::create(dir.file(&stay(number))).context("cannot fill the directory")?;
     }
-    let (alice, bob, seconds) = (world.alice()?, world.bob()?, world.size.churn_seconds);
+    let (alice, bob, seconds) = (drill.alice()?, drill.bob()?, drill.size.churn_seconds);
     // Without attribute caching every listing starts with a look at the server.
-    let (source, point) = (world.source("open"), "/mnt/fresh");
+    let (source, point) = (drill.source("open"), "/mnt/fresh");
     bob.succeed(&format!(
         "mkdir -p {point} && mount -t nfs -o vers=3,noac,{option} {source} {point}"
     ))?;
-    let churn = alice.spawn(&format!("lockkeeper-guest churn {} {} 1", room.guest, seconds + 2))?;
+    let churn = alice.spawn(&format!("lockkeeper-guest churn {} {} 1", dir.guest, seconds + 2))?;
     let listed = format!("{point}/listing-{option}");
     let census = bob.run_for(
         &format!("lockkeeper-guest census {listed} {STAYING} {seconds}"),

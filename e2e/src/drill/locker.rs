@@ -1,16 +1,16 @@
-//! A process in a guest that takes and gives up locks of one file as a step tells it.
+//! A process in a guest that takes and releases locks on one file on command of a step.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
-use super::world::Room;
+use super::context::StepDir;
 use crate::agent::Task;
 use crate::guest::Guest;
 
-/// For what should take no time but may meet a client that waits for a server.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// For calls that should return at once but may find the client waiting for the server.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub struct Locker {
@@ -22,7 +22,7 @@ pub struct Locker {
 impl Locker {
     pub fn open(guest: &Guest, path: &str) -> Result<Self> {
         let mut task = guest.spawn(&format!("exec lockkeeper-guest locker {path}"))?;
-        let line = task.line(PATIENCE)?;
+        let line = task.line(TIMEOUT)?;
         ensure!(line == "open", "it said {line:?}");
         Ok(Self { task, name: format!("{}:{path}", guest.name()) })
     }
@@ -30,22 +30,22 @@ impl Locker {
     /// F_SETLK that must succeed.
     pub fn takes(&mut self, lock: &str) -> Result<Instant> {
         self.tries(lock)?;
-        self.granted(PATIENCE)
+        self.granted(TIMEOUT)
     }
 
     /// F_SETLK that must fail.
     pub fn is_refused(&mut self, lock: &str) -> Result<()> {
         self.tries(lock)?;
-        self.denied(PATIENCE)
+        self.denied(TIMEOUT)
     }
 
-    /// F_GETLK: `free`, or mode, start, length and process of who holds it.
+    /// F_GETLK: `free`, or mode, start, length and process of the holder.
     pub fn holder(&mut self, lock: &str) -> Result<String> {
         self.send("get", lock)?;
-        Ok(self.answer(PATIENCE)?.0)
+        Ok(self.answer(TIMEOUT)?.0)
     }
 
-    /// Begins F_SETLK; what comes of it is for later.
+    /// Begins F_SETLK without waiting for its result.
     pub fn tries(&mut self, lock: &str) -> Result<()> {
         self.send("try", lock)
     }
@@ -55,34 +55,34 @@ impl Locker {
         self.send("wait", lock)
     }
 
-    /// Gives up a range; when it was told to.
+    /// Unlocks a range; returns when the command was sent.
     pub fn unlocks(&mut self, range: &str) -> Result<Instant> {
         let start = Instant::now();
         self.send("unlock", range)?;
-        let answer = self.answer(PATIENCE)?.0;
+        let answer = self.answer(TIMEOUT)?.0;
         ensure!(answer == "unlocked", "{}: unlock {range}: {answer}", self.name);
         Ok(start)
     }
 
-    /// When what it began was granted.
-    pub fn granted(&mut self, patience: Duration) -> Result<Instant> {
-        let (answer, at) = self.answer(patience)?;
+    /// Waits until the pending call is granted; returns when.
+    pub fn granted(&mut self, timeout: Duration) -> Result<Instant> {
+        let (answer, at) = self.answer(timeout)?;
         ensure!(answer == "granted", "{}: not granted but {answer}", self.name);
         Ok(at)
     }
 
-    pub fn denied(&mut self, patience: Duration) -> Result<()> {
-        let answer = self.answer(patience)?.0;
+    pub fn denied(&mut self, timeout: Duration) -> Result<()> {
+        let answer = self.answer(timeout)?.0;
         ensure!(answer == "denied", "{}: not denied but {answer}", self.name);
         Ok(())
     }
 
-    /// What came of it, and when it was known here.
-    pub fn answer(&mut self, patience: Duration) -> Result<(String, Instant)> {
-        self.task.timed_line(patience)
+    /// The result of the pending call, and when it arrived here.
+    pub fn answer(&mut self, timeout: Duration) -> Result<(String, Instant)> {
+        self.task.timed_line(timeout)
     }
 
-    /// Nothing comes of it for this long.
+    /// Checks that the pending call does not return for this long.
     pub fn still_waits(&mut self, time: Duration) -> Result<()> {
         thread::sleep(time);
         match self.task.timed_line(Duration::ZERO) {
@@ -103,8 +103,8 @@ impl Locker {
     }
 }
 
-impl Room {
-    /// A locker of a file in this room.
+impl StepDir {
+    /// A locker of a file in this directory.
     pub fn locker(&self, guest: &Guest, name: &str) -> Result<Locker> {
         Locker::open(guest, &format!("{}/{name}", self.guest))
     }

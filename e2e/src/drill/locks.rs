@@ -1,14 +1,14 @@
-//! Who may hold what at the same time, as programs in two guests see it.
+//! Which locks exclude each other, as programs in two guests see it.
 
 use std::net::IpAddr;
 
 use anyhow::{Result, ensure};
 
 use super::Step;
+use super::context::{Drill, StepDir};
 use super::locker::Locker;
-use super::world::{Room, World};
 use crate::capture::Capture;
-use crate::namespace::{SECOND_V4, SERVER_V6};
+use crate::network::{SECOND_V4, SERVER_V6};
 use crate::server::Settings;
 
 pub(super) const STEPS: &[Step] = &[
@@ -26,7 +26,7 @@ pub(super) const STEPS: &[Step] = &[
 /// What most lock steps want: a window that is short enough to see its end.
 pub(super) const WINDOW_SECONDS: u64 = 20;
 
-pub(super) fn drill() -> Settings {
+pub(super) fn default_settings() -> Settings {
     Settings {
         window_seconds: Some(WINDOW_SECONDS),
         grace: Some("strict"),
@@ -35,14 +35,14 @@ pub(super) fn drill() -> Settings {
     }
 }
 
-pub(super) fn room(world: &World, name: &str) -> Result<Room> {
-    world.stage(&drill())?;
-    world.room("open", name)
+pub(super) fn step_dir(drill: &Drill, name: &str) -> Result<StepDir> {
+    drill.stage(&default_settings())?;
+    drill.step_dir("open", name)
 }
 
-fn pair(world: &World, name: &str) -> Result<(Locker, Locker)> {
-    let room = room(world, name)?;
-    Ok((room.locker(world.alice()?, "file")?, room.locker(world.bob()?, "file")?))
+fn pair(drill: &Drill, name: &str) -> Result<(Locker, Locker)> {
+    let dir = step_dir(drill, name)?;
+    Ok((dir.locker(drill.alice()?, "file")?, dir.locker(drill.bob()?, "file")?))
 }
 
 pub(super) fn expect_free(locker: &mut Locker, lock: &str) -> Result<()> {
@@ -51,8 +51,8 @@ pub(super) fn expect_free(locker: &mut Locker, lock: &str) -> Result<()> {
     Ok(())
 }
 
-fn getlk(world: &World) -> Result<()> {
-    let (mut alice, mut bob) = pair(world, "getlk")?;
+fn getlk(drill: &Drill) -> Result<()> {
+    let (mut alice, mut bob) = pair(drill, "getlk")?;
     alice.takes("write 0 10")?;
     alice.takes("read 20 10")?;
     let told = bob.holder("write 5 1")?;
@@ -65,8 +65,8 @@ fn getlk(world: &World) -> Result<()> {
     expect_free(&mut bob, "write 0 10")
 }
 
-fn setlk(world: &World) -> Result<()> {
-    let (mut alice, mut bob) = pair(world, "setlk")?;
+fn setlk(drill: &Drill) -> Result<()> {
+    let (mut alice, mut bob) = pair(drill, "setlk")?;
     alice.takes("write 0 10")?;
     bob.is_refused("write 9 1")?;
     bob.is_refused("read 0 1")?;
@@ -80,8 +80,8 @@ fn setlk(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn ranges(world: &World) -> Result<()> {
-    let (mut alice, mut bob) = pair(world, "ranges")?;
+fn ranges(drill: &Drill) -> Result<()> {
+    let (mut alice, mut bob) = pair(drill, "ranges")?;
     alice.takes("write 0 10")?;
     bob.takes("write 10 10")?;
     alice.takes("write 20 0")?;
@@ -95,8 +95,8 @@ fn ranges(world: &World) -> Result<()> {
 }
 
 /// Over NFS an flock is a lock on the whole file, so it also excludes those of fcntl elsewhere.
-fn flock(world: &World) -> Result<()> {
-    let (mut alice, mut bob) = pair(world, "flock")?;
+fn flock(drill: &Drill) -> Result<()> {
+    let (mut alice, mut bob) = pair(drill, "flock")?;
     alice.takes("flock write 0 0")?;
     bob.is_refused("flock read 0 0")?;
     bob.is_refused("write 100 1")?;
@@ -108,11 +108,11 @@ fn flock(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn ofd(world: &World) -> Result<()> {
-    let room = room(world, "ofd")?;
-    let mut first = room.locker(world.alice()?, "file")?;
-    let mut second = room.locker(world.alice()?, "file")?;
-    let mut bob = room.locker(world.bob()?, "file")?;
+fn ofd(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "ofd")?;
+    let mut first = dir.locker(drill.alice()?, "file")?;
+    let mut second = dir.locker(drill.alice()?, "file")?;
+    let mut bob = dir.locker(drill.bob()?, "file")?;
     first.takes("ofd write 0 10")?;
     second.is_refused("ofd write 5 10")?;
     bob.is_refused("ofd write 5 10")?;
@@ -123,11 +123,11 @@ fn ofd(world: &World) -> Result<()> {
     bob.is_refused("ofd write 0 11")
 }
 
-fn process_end(world: &World) -> Result<()> {
-    let room = room(world, "process-end")?;
-    let mut dying = room.locker(world.alice()?, "file")?;
-    let mut staying = room.locker(world.alice()?, "file")?;
-    let mut bob = room.locker(world.bob()?, "file")?;
+fn process_end(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "process-end")?;
+    let mut dying = dir.locker(drill.alice()?, "file")?;
+    let mut staying = dir.locker(drill.alice()?, "file")?;
+    let mut bob = dir.locker(drill.bob()?, "file")?;
     dying.takes("write 0 10")?;
     staying.takes("write 10 10")?;
     bob.waits("write 0 10")?;
@@ -137,13 +137,13 @@ fn process_end(world: &World) -> Result<()> {
 }
 
 /// One file, reached through an export and through another one above it.
-fn two_exports(world: &World) -> Result<()> {
-    world.stage(&drill())?;
-    let file = world.export("open/inner").join("file");
+fn two_exports(drill: &Drill) -> Result<()> {
+    drill.stage(&default_settings())?;
+    let file = drill.export("open/inner").join("file");
     std::fs::write(&file, "")?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
-    world.mount(alice, "open")?;
-    world.mount_at(bob, &world.source("open/inner"), "vers=3", "/mnt/inner")?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
+    drill.mount(alice, "open")?;
+    drill.mount_at(bob, &drill.source("open/inner"), "vers=3", "/mnt/inner")?;
     let mut outside = Locker::open(alice, "/mnt/open/inner/file")?;
     let mut inside = Locker::open(bob, "/mnt/inner/file")?;
     outside.takes("write 0 10")?;
@@ -156,12 +156,12 @@ fn two_exports(world: &World) -> Result<()> {
 
 /// To each address of the server a Linux client counts its processes from 0: the same number on two
 /// of them is two processes.
-fn two_addresses(world: &World) -> Result<()> {
-    let room = room(world, "two-addresses")?;
-    let alice = world.alice()?;
-    let source = format!("{SECOND_V4}:{}", room.host.display());
-    world.mount_at(alice, &source, "vers=3", "/mnt/second")?;
-    let mut first = room.locker(alice, "file")?;
+fn two_addresses(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "two-addresses")?;
+    let alice = drill.alice()?;
+    let source = format!("{SECOND_V4}:{}", dir.host.display());
+    drill.mount_at(alice, &source, "vers=3", "/mnt/second")?;
+    let mut first = dir.locker(alice, "file")?;
     let mut second = Locker::open(alice, "/mnt/second/file")?;
     first.takes("write 0 10")?;
     second.is_refused("write 0 10")?;
@@ -173,22 +173,22 @@ fn two_addresses(world: &World) -> Result<()> {
     alice.succeed("sleep 0.3; umount /mnt/second").map(drop)
 }
 
-fn ipv6(world: &World) -> Result<()> {
-    let room = room(world, "ipv6")?;
-    let alice = world.alice()?;
-    let source = format!("[{}]:{}", IpAddr::from(SERVER_V6), room.host.display());
-    world.mount_at(alice, &source, "vers=3", "/mnt/six")?;
+fn ipv6(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "ipv6")?;
+    let alice = drill.alice()?;
+    let source = format!("[{}]:{}", IpAddr::from(SERVER_V6), dir.host.display());
+    drill.mount_at(alice, &source, "vers=3", "/mnt/six")?;
     let mut six = Locker::open(alice, "/mnt/six/file")?;
-    let mut four = room.locker(world.bob()?, "file")?;
+    let mut four = dir.locker(drill.bob()?, "file")?;
     four.takes("write 0 10")?;
     six.is_refused("write 0 10")?;
-    let capture = Capture::start(&world.lab, "ipv6")?;
+    let capture = Capture::start(&drill.lab, "ipv6")?;
     six.waits("write 0 10")?;
     six.still_waits(std::time::Duration::from_secs(1))?;
     let unlocked = four.unlocks("0 10")?;
     let granted = six.granted(std::time::Duration::from_secs(20))?;
     capture.stop()?;
-    world.within("granted over IPv6 after", granted - unlocked, super::waiting::CALLBACK)?;
+    drill.within("granted over IPv6 after", granted - unlocked, super::waiting::CALLBACK)?;
     four.is_refused("write 0 1")?;
     drop(six);
     alice.succeed("sleep 0.3; umount /mnt/six").map(drop)

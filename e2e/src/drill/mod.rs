@@ -1,7 +1,7 @@
-//! What must be seen with real kernel clients. Each step is a named function; steps share the
-//! guests and the server, but no directory.
+//! Checks with real kernel clients. Each step is a named function; steps share the guests and the
+//! server, but no directory.
 
-pub mod world;
+pub mod context;
 
 mod client_crash;
 mod contents;
@@ -28,23 +28,23 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use world::World;
+use context::Drill;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
     pub name: &'static str,
-    pub run: fn(&World) -> Result<()>,
+    pub run: fn(&Drill) -> Result<()>,
     /// Not part of the short form.
     pub long: bool,
 }
 
 impl Step {
-    const fn new(name: &'static str, run: fn(&World) -> Result<()>) -> Self {
+    const fn new(name: &'static str, run: fn(&Drill) -> Result<()>) -> Self {
         Self { name, run, long: false }
     }
 
     /// A step that the short form leaves out.
-    const fn long(name: &'static str, run: fn(&World) -> Result<()>) -> Self {
+    const fn long(name: &'static str, run: fn(&Drill) -> Result<()>) -> Self {
         Self { name, run, long: true }
     }
 }
@@ -76,36 +76,36 @@ pub fn steps() -> Vec<Step> {
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
+pub struct Summary {
     pub passed: usize,
     pub failed: usize,
 }
 
 /// Runs the steps one after another, a line for each, and the logs after a failure.
-pub fn run(world: &World, steps: &[Step]) -> Result<Tally> {
-    let mut tally = Tally::default();
+pub fn run(drill: &Drill, steps: &[Step]) -> Result<Summary> {
+    let mut summary = Summary::default();
     for step in steps {
         let start = Instant::now();
-        let outcome = (step.run)(world);
+        let outcome = (step.run)(drill);
         let seconds = start.elapsed().as_secs_f64();
         match outcome {
             Ok(()) => {
-                tally.passed += 1;
-                println!("ok    {}  {seconds:.1} s{}", step.name, measured(world));
+                summary.passed += 1;
+                println!("ok    {}  {seconds:.1} s{}", step.name, measured(drill));
             }
             Err(error) => {
-                tally.failed += 1;
-                println!("FAIL  {}  {seconds:.1} s{}", step.name, measured(world));
-                println!("{error:#}\n{}", world.logs());
-                world.recover()?;
+                summary.failed += 1;
+                println!("FAIL  {}  {seconds:.1} s{}", step.name, measured(drill));
+                println!("{error:#}\n{}", drill.logs());
+                drill.recover()?;
             }
         }
     }
-    Ok(tally)
+    Ok(summary)
 }
 
-fn measured(world: &World) -> String {
-    let notes = world.take_notes();
+fn measured(drill: &Drill) -> String {
+    let notes = drill.take_notes();
     if notes.is_empty() { String::new() } else { format!("  ({})", notes.join(", ")) }
 }
 

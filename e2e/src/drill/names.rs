@@ -1,4 +1,4 @@
-//! Names: renaming, linking, special files, names that are not text, and who creates first.
+//! Names: renaming, linking, special files, names that are not text, and races to create a file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -8,8 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Step;
-use super::world::{World, as_user};
-use crate::guest::PATIENCE;
+use super::context::{Drill, as_user};
+use crate::guest::TIMEOUT;
 
 pub(super) const STEPS: &[Step] = &[
     Step::new("rename", rename),
@@ -20,21 +20,21 @@ pub(super) const STEPS: &[Step] = &[
     Step::new("exclusive-create-race", race),
 ];
 
-fn rename(world: &World) -> Result<()> {
-    let room = world.room("open", "rename")?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
-    let at = &room.guest;
+fn rename(drill: &Drill) -> Result<()> {
+    let dir = drill.step_dir("open", "rename")?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
+    let at = &dir.guest;
     alice.succeed(&format!(
         "cd {at} && echo old > target && echo new > source && mv source target && \
          mkdir empty full moved && echo x > full/x && echo y > moved/y"
     ))?;
-    room.expect_text("target", "new\n")?;
-    ensure!(!room.file("source").exists(), "the old name is still there");
+    dir.expect_text("target", "new\n")?;
+    ensure!(!dir.file("source").exists(), "the old name is still there");
     let seen = bob.succeed(&format!("cat {at}/target; ls {at}"))?;
     ensure!(seen == "new\nempty\nfull\nmoved\ntarget", "the other guest sees {seen:?}");
     // -T: onto the name, not into the directory.
     bob.succeed(&format!("cd {at} && mv -T moved empty"))?;
-    room.expect_text("empty/y", "y\n")?;
+    dir.expect_text("empty/y", "y\n")?;
     for (attempt, complaint) in [
         ("mv -T empty full", "not empty"),
         ("mv -T full target", "Not a directory"),
@@ -45,62 +45,62 @@ fn rename(world: &World) -> Result<()> {
         ensure!(said.contains(complaint), "{attempt}: {said}");
     }
     alice.succeed(&format!("cd {at} && mv target full/ && mv full/target back && cat back"))?;
-    room.expect_text("back", "new\n")
+    dir.expect_text("back", "new\n")
 }
 
-fn links(world: &World) -> Result<()> {
-    let room = world.room("open", "links")?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
-    let at = &room.guest;
+fn links(drill: &Drill) -> Result<()> {
+    let dir = drill.step_dir("open", "links")?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
+    let at = &dir.guest;
     let long = "x/".repeat(500);
     alice.succeed(&format!(
         "cd {at} && echo shared > one && ln one two && echo more >> two && \
          ln -s one soft && ln -s nowhere dangling && ln -s {long} long"
     ))?;
-    let (one, two) = (room.metadata("one")?, room.metadata("two")?);
+    let (one, two) = (dir.metadata("one")?, dir.metadata("two")?);
     ensure!(one.ino() == two.ino() && one.nlink() == 2, "not a hard link");
-    room.expect_text("one", "shared\nmore\n")?;
+    dir.expect_text("one", "shared\nmore\n")?;
     let seen = bob.succeed(&format!(
         "cd {at} && stat -c %h one && cat soft && readlink dangling && readlink long && rm one && cat two"
     ))?;
     let expected = format!("2\nshared\nmore\nnowhere\n{long}\nshared\nmore");
     ensure!(seen == expected, "the other guest sees {seen:?}");
     bob.fail(&format!("cat {at}/dangling"))?;
-    ensure!(room.metadata("two")?.nlink() == 1, "the link count did not go down");
+    ensure!(dir.metadata("two")?.nlink() == 1, "the link count did not go down");
     let said = alice.fail(&format!("cd {at} && ln two dangling"))?;
     ensure!(said.contains("File exists"), "link over a name: {said}");
     Ok(())
 }
 
-fn special(world: &World) -> Result<()> {
-    let room = world.room("open", "special")?;
-    let alice = world.alice()?;
-    let at = &room.guest;
+fn special(drill: &Drill) -> Result<()> {
+    let dir = drill.step_dir("open", "special")?;
+    let alice = drill.alice()?;
+    let at = &dir.guest;
     let through = alice.succeed(&format!(
         "cd {at} && mkfifo -m 622 pipe && mknod null c 1 3 && mknod disk b 7 5 && \
          {{ echo through > pipe & cat pipe; wait; }} && echo gone > null && cat null"
     ))?;
     ensure!(through == "through", "the pipe gave {through:?}");
-    room.expect_mode("pipe", 0o622)?;
-    ensure!(room.metadata("pipe")?.file_type().is_fifo(), "no FIFO on the server's disk");
-    let (null, disk) = (room.metadata("null")?, room.metadata("disk")?);
+    dir.expect_mode("pipe", 0o622)?;
+    ensure!(dir.metadata("pipe")?.file_type().is_fifo(), "no FIFO on the server's disk");
+    let (null, disk) = (dir.metadata("null")?, dir.metadata("disk")?);
     let number = |major, minor| libc::makedev(major, minor);
     let right = null.file_type().is_char_device() && null.rdev() == number(1, 3);
     ensure!(right, "the character device is {null:?}");
     let right = disk.file_type().is_block_device() && disk.rdev() == number(7, 5);
     ensure!(right, "the block device is {disk:?}");
-    let seen = world.bob()?.succeed(&format!("cd {at} && stat -c '%F %t:%T' pipe null disk"))?;
+    let seen = drill.bob()?.succeed(&format!("cd {at} && stat -c '%F %t:%T' pipe null disk"))?;
     let expected = "fifo 0:0\ncharacter special file 1:3\nblock special file 7:5";
     ensure!(seen == expected, "the other guest sees {seen:?}");
     alice.fail(&as_user("1001:1001", at, "mknod mine c 1 3"))?;
-    ensure!(!room.file("mine").exists(), "a user made a device");
+    ensure!(!dir.file("mine").exists(), "a user made a device");
     Ok(())
 }
 
-fn strange(world: &World) -> Result<()> {
-    let room = world.room("open", "strange")?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
-    let at = &room.guest;
+fn strange(drill: &Drill) -> Result<()> {
+    let dir = drill.step_dir("open", "strange")?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
+    let at = &dir.guest;
     let names: [&[u8]; 5] =
         [b"caf\xe9\xff\x80", b" leading and  inner ", b"new\nline", b"back\\slash*?", b"\x01\x7f"];
     for (number, name) in names.iter().enumerate() {
@@ -109,7 +109,7 @@ fn strange(world: &World) -> Result<()> {
         alice.succeed(&format!(
             "cd {at} && name=$(printf '{octal}x') && name=${{name%x}} && echo {number} > \"$name\""
         ))?;
-        let path = room.host.join(OsStr::from_bytes(name));
+        let path = dir.host.join(OsStr::from_bytes(name));
         let found = std::fs::read(&path).with_context(|| format!("{path:?}"))?;
         ensure!(found == format!("{number}\n").as_bytes(), "{path:?} contains {found:?}");
     }
@@ -120,24 +120,24 @@ fn strange(world: &World) -> Result<()> {
     }
     let longest = "n".repeat(255);
     alice.succeed(&format!("echo long > {at}/{longest} && cat {at}/{longest}"))?;
-    room.expect_text(&longest, "long\n")?;
+    dir.expect_text(&longest, "long\n")?;
     let said = alice.fail(&format!("echo long > {at}/{longest}n"))?;
     ensure!(said.contains("too long"), "a name of 256 bytes: {said}");
     Ok(())
 }
 
-/// What another client deletes is gone, even for one who has it open: stale, or still readable
-/// from where the server kept it; never a hang or an I/O error.
-fn deleted_by_the_other(world: &World) -> Result<()> {
-    let room = world.room("open", "deleted")?;
-    let (alice, at) = (world.alice()?, &room.guest);
+/// A file that another client deletes is gone, even for a client that has it open: stale, or still
+/// readable if the server kept it; never a hang or an I/O error.
+fn deleted_by_the_other(drill: &Drill) -> Result<()> {
+    let dir = drill.step_dir("open", "deleted")?;
+    let (alice, at) = (drill.alice()?, &dir.guest);
     let mut file = alice.spawn(&format!("lockkeeper-guest open {at}/file create"))?;
-    file.line(PATIENCE)?;
-    file.ask("write text", PATIENCE)?;
-    file.ask("sync", PATIENCE)?;
-    world.bob()?.succeed(&format!("rm {at}/file"))?;
+    file.line(TIMEOUT)?;
+    file.ask("write text", TIMEOUT)?;
+    file.ask("sync", TIMEOUT)?;
+    drill.bob()?.succeed(&format!("rm {at}/file"))?;
     alice.succeed("echo 3 > /proc/sys/vm/drop_caches")?;
-    let answer = file.ask("read", PATIENCE)?;
+    let answer = file.ask("read", TIMEOUT)?;
     let gone = answer.contains("Stale file handle") || answer == "ok text";
     ensure!(gone, "it reads {answer:?}");
     let said = alice.fail(&format!("sleep 1; cat {at}/file"))?;
@@ -145,15 +145,15 @@ fn deleted_by_the_other(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn race(world: &World) -> Result<()> {
+fn race(drill: &Drill) -> Result<()> {
     for attempt in 0..3 {
-        let room = world.room("open", &format!("race-{attempt}"))?;
-        let count = world.size.races;
-        let command = format!("lockkeeper-guest create-exclusive {} {count}", room.guest);
-        let runs = [world.alice()?.spawn(&command)?, world.bob()?.spawn(&command)?];
+        let dir = drill.step_dir("open", &format!("race-{attempt}"))?;
+        let count = drill.size.races;
+        let command = format!("lockkeeper-guest create-exclusive {} {count}", dir.guest);
+        let runs = [drill.alice()?.spawn(&command)?, drill.bob()?.spawn(&command)?];
         let mut won: Vec<BTreeSet<u64>> = Vec::new();
         for run in runs {
-            let output = run.wait(PATIENCE)?;
+            let output = run.wait(TIMEOUT)?;
             ensure!(output.status == 0, "{}", output.errors());
             won.push(output.text().lines().map(str::parse).collect::<Result<_, _>>()?);
         }

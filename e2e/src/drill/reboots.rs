@@ -1,26 +1,26 @@
-//! The traps around a reboot notice: late, lost, false, or from a statd in a container. A lock of a
-//! kernel that lives must stay; one of a kernel that is gone must go, once there is proof.
+//! Misleading reboot notices: late, lost, false, or from a statd in a container. A lock of a live
+//! kernel must stay; one of a kernel that is gone must be released, once there is proof.
 
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use client::rpcbind::{self, Over};
+use client::rpcbind::{self, RpcTransport};
 use client::{Datagram, Options};
 use wire::nsm;
 use wire::rpcbind::{Netid, PORT};
 
 use super::Step;
-use super::client_crash::{FREED, PATIENCE};
+use super::client_crash::{FREED, TIMEOUT};
+use super::context::Drill;
 use super::locker::Locker;
-use super::locks::{WINDOW_SECONDS, drill, expect_free, room};
-use super::world::World;
+use super::locks::{WINDOW_SECONDS, default_settings, expect_free, step_dir};
 use crate::capture::Capture;
 use crate::guest::{Guest, Order};
-use crate::namespace::Deaf;
-use crate::process::tail;
+use crate::network::PacketFilter;
 use crate::server::Settings;
+use testbed::process::tail;
 
 pub(super) const STEPS: &[Step] = &[
     Step::long("notice-comes-after-the-next-lock", late_notice),
@@ -38,148 +38,148 @@ pub(super) const STEPS: &[Step] = &[
 /// How long the kernel that answers at a host may take to reclaim after a notice that its statd
 /// confirms.
 const UNCLAIMED: Duration = Duration::from_secs(15);
-/// A client that was told of grace asks again 5 s later.
+/// A client that is denied by grace retries after 5 s.
 const SETTLED: Duration = Duration::from_secs(15);
 /// A kernel whose waiter was dropped asks again after 30 s.
 const ASKS_AGAIN: Duration = Duration::from_secs(40);
 
-/// The server does not hear sm-notify of this guest, which only speaks UDP.
-fn mute<'a>(world: &'a World, guest: &Guest) -> Result<Deaf<'a>> {
-    world.lab.namespace().deafen(&format!("ip saddr {} meta l4proto udp", guest.ipv4()))
+/// Drops the notices of this guest: sm-notify only uses UDP.
+fn drop_udp_from<'a>(drill: &'a Drill, guest: &Guest) -> Result<PacketFilter<'a>> {
+    drill.lab.network().drop_incoming(&format!("ip saddr {} meta l4proto udp", guest.ipv4()))
 }
 
-fn late_notice(world: &World) -> Result<()> {
-    let room = room(world, "late-notice")?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
-    let mut old = room.locker(alice, "old")?;
+fn late_notice(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "late-notice")?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
+    let mut old = dir.locker(alice, "old")?;
     old.takes("write 0 10")?;
-    let mut waiter = room.locker(bob, "old")?;
+    let mut waiter = dir.locker(bob, "old")?;
     waiter.waits("write 0 10")?;
     waiter.still_waits(Duration::from_secs(1))?;
     alice.crash();
-    let deaf = mute(world, alice)?;
+    let filter = drop_udp_from(drill, alice)?;
     alice.boot_in(Order::NotifyFirst)?;
-    world.mount(alice, "open")?;
-    let mut new = room.locker(alice, "new")?;
+    drill.mount(alice, "open")?;
+    let mut new = dir.locker(alice, "new")?;
     new.takes("write 0 10")?;
-    drop(deaf);
-    waiter.granted(PATIENCE).context("what the old kernel held")?;
-    // sm-notify repeats itself 2, 4, 8 s later: by then it was heard.
+    drop(filter);
+    waiter.granted(TIMEOUT).context("what the old kernel held")?;
+    // sm-notify repeats the notice after 2, 4 and 8 s: by then it has arrived.
     thread::sleep(Duration::from_secs(10));
-    room.locker(bob, "new")?.is_refused("write 0 10").context("what the new kernel holds")
+    dir.locker(bob, "new")?.is_refused("write 0 10").context("what the new kernel holds")
 }
 
 /// statd was started before sm-notify, so the new kernel still locks under the old state: the
 /// notice then seems to be about those locks too, and they must stay all the same.
-fn late_notice_old_state(world: &World) -> Result<()> {
-    let room = room(world, "late-notice-old")?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
-    let mut old = room.locker(alice, "old")?;
+fn late_notice_old_state(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "late-notice-old")?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
+    let mut old = dir.locker(alice, "old")?;
     old.takes("write 0 10")?;
     alice.crash();
-    let deaf = mute(world, alice)?;
+    let filter = drop_udp_from(drill, alice)?;
     alice.boot_in(Order::StatdFirst)?;
-    world.mount(alice, "open")?;
-    let mut new = room.locker(alice, "new")?;
+    drill.mount(alice, "open")?;
+    let mut new = dir.locker(alice, "new")?;
     new.takes("write 0 10")?;
-    drop(deaf);
+    drop(filter);
     thread::sleep(Duration::from_secs(12));
-    room.locker(bob, "new")?.is_refused("write 0 10").context("what the new kernel holds")?;
-    let mut asking = room.locker(bob, "old")?;
+    dir.locker(bob, "new")?.is_refused("write 0 10").context("what the new kernel holds")?;
+    let mut asking = dir.locker(bob, "old")?;
     let told = asking.holder("write 0 10")?;
-    world
+    drill
         .note(format!("the old kernel's lock is {}", if told == "free" { "free" } else { "kept" }));
     drop(new);
-    // What is left goes with a reboot that is heard.
+    // The rest is released by a reboot that is reported.
     alice.crash();
     alice.boot()?;
     asking.waits("write 0 10")?;
-    asking.granted(PATIENCE).map(drop)
+    asking.granted(TIMEOUT).map(drop)
 }
 
-fn lost_notice(world: &World) -> Result<()> {
-    let room = room(world, "lost-notice")?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
-    let mut old = room.locker(alice, "old")?;
+fn lost_notice(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "lost-notice")?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
+    let mut old = dir.locker(alice, "old")?;
     old.takes("write 0 10")?;
-    let mut waiter = room.locker(bob, "old")?;
+    let mut waiter = dir.locker(bob, "old")?;
     waiter.waits("write 0 10")?;
     waiter.still_waits(Duration::from_secs(1))?;
     alice.crash();
-    let _deaf = mute(world, alice)?;
+    let _deaf = drop_udp_from(drill, alice)?;
     alice.boot_in(Order::NotifyFirst)?;
-    waiter.still_waits(world.stillness())?;
-    world.mount(alice, "open")?;
-    let mut new = room.locker(alice, "new")?;
+    waiter.still_waits(drill.stillness())?;
+    drill.mount(alice, "open")?;
+    let mut new = dir.locker(alice, "new")?;
     let taken = new.takes("write 0 10")?;
-    let granted = waiter.granted(PATIENCE)?;
+    let granted = waiter.granted(TIMEOUT)?;
     let took = granted.saturating_duration_since(taken);
-    world.within("free after the next lock by", took, FREED)?;
+    drill.within("free after the next lock by", took, FREED)?;
     // It would go on for 15 min, and take what a later one must notify off the list.
     alice.succeed("kill $(pidof sm-notify)")?;
-    room.locker(bob, "new")?.is_refused("write 0 10").context("what the new kernel holds")
+    dir.locker(bob, "new")?.is_refused("write 0 10").context("what the new kernel holds")
 }
 
 /// statd was started after sm-notify and answers SM_STAT with the notified state: the notice is
 /// believed long before the window ends.
-fn mount_before_notice(world: &World) -> Result<()> {
-    let settings = Settings { window_seconds: Some(300), ..drill() };
-    mounted_before_notice(world, "mount-first", Order::NotifyFirst, &settings, UNCLAIMED)
+fn mount_before_notice(drill: &Drill) -> Result<()> {
+    let settings = Settings { window_seconds: Some(300), ..default_settings() };
+    mounted_before_notice(drill, "mount-first", Order::NotifyFirst, &settings, UNCLAIMED)
 }
 
 /// statd was started before sm-notify and answers SM_STAT with the state of the old kernel, so only a
 /// whole window without a reclaim settles it.
-fn mount_before_notice_old_state(world: &World) -> Result<()> {
+fn mount_before_notice_old_state(drill: &Drill) -> Result<()> {
     let window = Duration::from_secs(WINDOW_SECONDS);
-    mounted_before_notice(world, "mount-first-old", Order::StatdFirst, &drill(), window)
+    mounted_before_notice(drill, "mount-first-old", Order::StatdFirst, &default_settings(), window)
 }
 
-/// Server and client die together. No connection is left that could testify death, and those of the
-/// new kernel are older than its notice: they say nothing of the old one (R6.1). Without a reclaim in
-/// `unclaimed` after the notice, its lock goes.
+/// Server and client die together. No connection is left that could prove the death, and those of
+/// the new kernel are older than its notice: they prove nothing about the old one (B3.11). Without
+/// a reclaim within `unclaimed` after the notice, its lock is released.
 fn mounted_before_notice(
-    world: &World,
+    drill: &Drill,
     name: &str,
     order: Order,
     settings: &Settings,
     unclaimed: Duration,
 ) -> Result<()> {
-    world.stage(settings)?;
-    let room = world.room("open", name)?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
+    drill.stage(settings)?;
+    let dir = drill.step_dir("open", name)?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
     // A kernel numbers its processes from 0: with the number that the new one gives first, the old
     // process would be the same owner.
-    let mut first = room.locker(alice, "elsewhere")?;
-    let mut old = room.locker(alice, "file")?;
-    let mut other = room.locker(bob, "file")?;
+    let mut first = dir.locker(alice, "elsewhere")?;
+    let mut old = dir.locker(alice, "file")?;
+    let mut other = dir.locker(bob, "file")?;
     first.takes("write 0 10")?;
     old.takes("write 0 10")?;
     other.is_refused("write 0 10")?;
     alice.crash();
-    world.server.restart()?;
+    drill.server.restart()?;
     // sm-notify asks there for the port of the status monitor.
     let port_mapper = format!("ip saddr {} udp dport 111", alice.ipv4());
-    let deaf = world.lab.namespace().deafen(&port_mapper)?;
+    let filter = drill.lab.network().drop_incoming(&port_mapper)?;
     alice.boot_in(order)?;
-    world.mount(alice, "open")?;
-    let at = &room.guest;
+    drill.mount(alice, "open")?;
+    let at = &dir.guest;
     let found = alice.succeed(&format!("cd {at} && echo new > written && cat written"))?;
     ensure!(found == "new", "the new kernel reads {found:?}");
-    room.expect_text("written", "new\n")?;
-    let (answered, notified) = (statd_state(world, alice)?, boot_state(alice)?);
+    dir.expect_text("written", "new\n")?;
+    let (answered, notified) = (statd_state(drill, alice)?, boot_state(alice)?);
     let knows = order == Order::NotifyFirst;
     ensure!((answered == notified) == knows, "statd answers {answered}, sm-notify {notified}");
-    drop(deaf);
+    drop(filter);
     // Its next repeat may be 16 s away. -n keeps the state of the boot.
     let sent = Instant::now();
     alice.succeed("kill $(pidof sm-notify) && sm-notify -f -n")?;
-    wait_until_pending(world, true)?;
-    let mut own = room.locker(alice, "file")?;
+    wait_until_pending(drill, true)?;
+    let mut own = dir.locker(alice, "file")?;
     own.waits("write 0 10")?;
     other.waits("write 0 10")?;
-    let patience = (unclaimed + SETTLED) * world.size.slack + ASKS_AGAIN;
+    let timeout = (unclaimed + SETTLED) * drill.size.slack + ASKS_AGAIN;
     let in_turn = |locker: &mut Locker| -> Result<Instant> {
-        let granted = locker.granted(patience)?;
+        let granted = locker.granted(timeout)?;
         locker.unlocks("0 10")?;
         Ok(granted)
     };
@@ -190,20 +190,20 @@ fn mounted_before_notice(
     let own = own.context("the dead lock of its own machine")?;
     let other = other.map_err(|_| anyhow!("the thread panicked"))??;
     let took = own.min(other).saturating_duration_since(sent);
-    world.within("free after the notice by", took, unclaimed + SETTLED)?;
-    room.locker(bob, "elsewhere")?.takes("write 0 10").context("another file")?;
-    wait_until_pending(world, false)
+    drill.within("free after the notice by", took, unclaimed + SETTLED)?;
+    dir.locker(bob, "elsewhere")?.takes("write 0 10").context("another file")?;
+    wait_until_pending(drill, false)
 }
 
 /// What the status monitor of a guest answers to SM_STAT.
-fn statd_state(world: &World, guest: &Guest) -> Result<i32> {
+fn statd_state(drill: &Drill, guest: &Guest) -> Result<i32> {
     let options = Options::default();
     let at = SocketAddr::from((guest.ipv4(), PORT));
     let statd = (nsm::PROGRAM, nsm::VERSION);
-    world.lab.namespace().inside(|| {
+    drill.lab.network().enter(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let at = rpcbind::find(at, Over::Udp, statd, Netid::Udp, &options).await?;
+            let at = rpcbind::find(at, RpcTransport::Udp, statd, Netid::Udp, &options).await?;
             let mut datagram = Datagram::connect(at, &options).await?;
             let reply = datagram.call::<nsm::Stat>(&b"filer".to_vec().into()).await?;
             Ok(reply.state)
@@ -217,12 +217,12 @@ fn boot_state(guest: &Guest) -> Result<i32> {
     text.trim().parse().with_context(|| format!("{text:?}"))
 }
 
-/// What is pending after a notice is shown to the operator, and nothing is when it was believed.
-fn wait_until_pending(world: &World, pending: bool) -> Result<()> {
-    let end = Instant::now() + PATIENCE;
+/// Waits until a pending report of alice is shown to the operator, or none is.
+fn wait_until_pending(drill: &Drill, pending: bool) -> Result<()> {
+    let end = Instant::now() + TIMEOUT;
     loop {
-        let status = world.server.says(&["status"])?;
-        let clients = world.server.says(&["clients"])?;
+        let status = drill.server.says(&["status"])?;
+        let clients = drill.server.says(&["clients"])?;
         let shown =
             clients.lines().any(|line| line.contains("alice") && line.contains("reboot-pending"));
         if status.contains("LK107") == pending && shown == pending {
@@ -236,59 +236,59 @@ fn wait_until_pending(world: &World, pending: bool) -> Result<()> {
     }
 }
 
-/// `sm-notify -f` by hand, as a restarted container does: the kernel lives, and keeps its locks.
-fn false_reboot(world: &World) -> Result<()> {
-    let room = room(world, "false-reboot")?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
-    let mut holder = room.locker(alice, "file")?;
+/// `sm-notify -f` by hand, as a restarted container runs it: the kernel lives and keeps its locks.
+fn false_reboot(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "false-reboot")?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
+    let mut holder = dir.locker(alice, "file")?;
     holder.takes("write 0 10")?;
-    let mut waiter = room.locker(bob, "file")?;
+    let mut waiter = dir.locker(bob, "file")?;
     waiter.waits("write 0 10")?;
     waiter.still_waits(Duration::from_secs(1))?;
     // The real reboot below must find its state on the disk.
     alice.succeed("sm-notify -f && sync")?;
-    waiter.still_waits(world.stillness())?;
-    let said = tail(&world.server.log(), 30);
+    waiter.still_waits(drill.stillness())?;
+    let said = tail(&drill.server.log(), 30);
     ensure!(said.contains("its locks stay"), "the log does not say why:\n{said}");
     // Its next lock carries the new state, which proves nothing either.
     holder.takes("write 20 10")?;
-    room.locker(bob, "file")?.is_refused("write 20 10")?;
+    dir.locker(bob, "file")?.is_refused("write 20 10")?;
     waiter.still_waits(Duration::from_secs(1))?;
     alice.crash();
     alice.boot()?;
-    let granted = waiter.granted(PATIENCE)?;
+    let granted = waiter.granted(TIMEOUT)?;
     let took = granted.saturating_duration_since(alice.statd_started()?);
-    world.within("really rebooted: free after its statd by", took, FREED)?;
-    expect_free(&mut room.locker(bob, "file")?, "write 20 10")
+    drill.within("really rebooted: free after its statd by", took, FREED)?;
+    expect_free(&mut dir.locker(bob, "file")?, "write 20 10")
 }
 
 /// A namespace of the client with its own address, rpcbind and statd. Its statd moves the state of
 /// the one kernel, and its restart sends notices as after a reboot.
-fn container(world: &World) -> Result<()> {
-    let room = room(world, "container")?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
-    let capture = Capture::start(&world.lab, "container")?;
-    let mut outside = room.locker(alice, "outside")?;
+fn container(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "container")?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
+    let capture = Capture::start(&drill.lab, "container")?;
+    let mut outside = dir.locker(alice, "outside")?;
     outside.takes("write 0 10")?;
     alice.succeed(CONTAINER)?;
-    let source = format!("filer:{}", room.host.display());
+    let source = format!("filer:{}", dir.host.display());
     let mut start = alice.spawn(&format!(
         "exec /sbin/ip netns exec box sh -c '{DAEMONS} && mkdir -p /mnt/box && \
          mount -t nfs -o vers=3 {source} /mnt/box && exec lockkeeper-guest locker /mnt/box/inside'"
     ))?;
-    let said = start.line(PATIENCE)?;
+    let said = start.line(TIMEOUT)?;
     ensure!(said == "open", "in the container: {said}");
-    let said = start.ask("try posix write 0 10", PATIENCE)?;
+    let said = start.ask("try posix write 0 10", TIMEOUT)?;
     ensure!(said == "granted", "in the container: {said}");
-    // From here on the kernel locks under the container's state.
+    // From here on the kernel's locks carry the container's state.
     outside.takes("write 20 10")?;
     thread::sleep(Duration::from_secs(1));
     alice.succeed("/sbin/ip netns exec box sm-notify -f -P /var/box-nfs")?;
-    thread::sleep(world.stillness());
-    let mut judge = room.locker(bob, "outside")?;
+    thread::sleep(drill.stillness());
+    let mut judge = dir.locker(bob, "outside")?;
     judge.is_refused("write 0 10").context("taken before the container")?;
     judge.is_refused("write 20 10").context("taken after the container")?;
-    room.locker(bob, "inside")?.is_refused("write 0 10").context("taken in the container")?;
+    dir.locker(bob, "inside")?.is_refused("write 0 10").context("taken in the container")?;
     let mut states = capture.stop()?.show(LOCKS_OF_ALICE, "nlm.state")?;
     states.sort();
     states.dedup();

@@ -1,5 +1,5 @@
-//! One conversation from its first packet to its last, recorded: everything that a Linux client and
-//! we say to each other about locks, with tshark as the judge of every byte.
+//! Records all lock traffic between a Linux client and the server, from the first packet to the
+//! last; tshark must dissect every byte.
 
 use std::thread;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::Step;
-use super::locks::drill;
-use super::server_crash::PATIENCE;
-use super::world::World;
+use super::context::Drill;
+use super::locks::default_settings;
+use super::server_crash::TIMEOUT;
 use crate::capture::Capture;
 
 pub(super) const STEPS: &[Step] = &[Step::long("recorded-conversation-has-no-flaw", recorded)];
@@ -26,45 +26,45 @@ const MUST_BE_SEEN: &[(&str, &str)] = &[
     ("SM_NOTIFY of a client", "stat.procedure_v1 == 6 && rpc.msgtyp == 0 && ip.src == 10.77.0.11"),
 ];
 
-fn recorded(world: &World) -> Result<()> {
-    world.stage(&drill())?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
+fn recorded(drill: &Drill) -> Result<()> {
+    drill.stage(&default_settings())?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
     // Kernels that have no connection yet.
     alice.crash();
     bob.crash();
-    world.lab.boot()?;
+    drill.lab.boot()?;
     thread::sleep(Duration::from_secs(2));
-    let capture = Capture::start(&world.lab, "recorded")?;
-    let room = world.room("open", "recorded")?;
-    let mut holder = room.locker(alice, "file")?;
-    let mut other = room.locker(bob, "file")?;
+    let capture = Capture::start(&drill.lab, "recorded")?;
+    let dir = drill.step_dir("open", "recorded")?;
+    let mut holder = dir.locker(alice, "file")?;
+    let mut other = dir.locker(bob, "file")?;
     holder.takes("write 0 10")?;
     other.is_refused("read 5 1")?;
     other.holder("write 0 0")?;
     other.waits("write 0 10")?;
     other.still_waits(Duration::from_secs(1))?;
     holder.unlocks("0 10")?;
-    other.granted(PATIENCE)?;
+    other.granted(TIMEOUT)?;
     holder.waits("read 0 0")?;
     holder.still_waits(Duration::from_secs(1))?;
     holder.signal(libc::SIGUSR1)?;
-    let (answer, _) = holder.answer(PATIENCE)?;
+    let (answer, _) = holder.answer(TIMEOUT)?;
     ensure!(answer == "interrupted", "the wait ended with {answer}");
     holder.takes("write 20 10")?;
-    world.server.restart()?;
-    let mut newcomer = room.locker(bob, "free")?;
+    drill.server.restart()?;
+    let mut newcomer = dir.locker(bob, "free")?;
     newcomer.takes("write 0 10")?;
     other.unlocks("0 10")?;
     alice.crash();
     alice.boot()?;
     other.waits("write 20 10")?;
-    other.granted(PATIENCE)?;
+    other.granted(TIMEOUT)?;
     drop((other, newcomer));
     thread::sleep(Duration::from_secs(1));
     let packets = capture.stop()?;
     for (what, filter) in MUST_BE_SEEN {
         ensure!(packets.count(filter)? > 0, "not in the recording: {what}");
     }
-    world.note(format!("{} messages", packets.count("nlm || stat")?));
+    drill.note(format!("{} messages", packets.count("nlm || stat")?));
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! The machine of the server restarted, as far as its store can tell: the mark that proves the locks
-//! complete is gone. Only the hosts are known then, and all of the window is theirs. It begins with
-//! the first who can reach the server (R2.6).
+//! The machine of the server restarted, as far as its store can tell: the mark that proves the
+//! locks complete is gone. Then only the hosts are known, and grace lasts the whole window (B4.14),
+//! which begins with the first host that reaches the server (B4.7).
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::Step;
+use super::context::Drill;
 use super::locker::Locker;
-use super::locks::{WINDOW_SECONDS, drill};
-use super::server_crash::PATIENCE;
-use super::world::World;
+use super::locks::{WINDOW_SECONDS, default_settings};
+use super::server_crash::TIMEOUT;
 use crate::server::Settings;
 
 pub(super) const STEPS: &[Step] = &[
@@ -25,94 +25,94 @@ pub(super) const STEPS: &[Step] = &[
 const WINDOW: Duration = Duration::from_secs(WINDOW_SECONDS);
 /// For what waits until a whole window has passed unused.
 const SHORT_WINDOW: Duration = Duration::from_secs(8);
-/// A client that was told of grace asks again 5 s later.
+/// A client that is denied by grace retries after 5 s.
 const AFTERWARDS: Duration = Duration::from_secs(10);
 /// Grace lasts up to twice the window while hosts come back, and a host that must be proven dead
 /// gets 10 s.
 const AFTER_OUTAGE: Duration = Duration::from_secs(25);
 
-fn once(world: &World) -> Result<()> {
-    full_window(world, "roster", |_| Ok(()))
+fn once(drill: &Drill) -> Result<()> {
+    full_window(drill, "roster", |_| Ok(()))
 }
 
-/// The second start finds a mark, and still must not take its locks for complete.
-fn twice(world: &World) -> Result<()> {
-    full_window(world, "roster-twice", |accepted| {
+/// The second start finds a mark, but still must not treat its locks as complete.
+fn twice(drill: &Drill) -> Result<()> {
+    full_window(drill, "roster-twice", |accepted| {
         thread::sleep(Duration::from_secs(WINDOW_SECONDS / 3));
-        *accepted = world.server.restart()?;
+        *accepted = drill.server.restart()?;
         Ok(())
     })
 }
 
 fn full_window(
-    world: &World,
+    drill: &Drill,
     name: &str,
     trouble: impl FnOnce(&mut Instant) -> Result<()>,
 ) -> Result<()> {
-    let mut scene = Scene::set(world, name, WINDOW)?;
-    let mut accepted = start_without_mark(world)?;
-    scene.ask()?;
+    let mut contenders = Contenders::start(drill, name, WINDOW)?;
+    let mut accepted = start_without_mark(drill)?;
+    contenders.ask()?;
     trouble(&mut accepted)?;
-    scene.holder_keeps(world, accepted, WINDOW + AFTERWARDS)
+    contenders.holder_keeps(drill, accepted, WINDOW + AFTERWARDS)
 }
 
-/// A power cut and a slow switch: the server is up for longer than its window before anybody can
-/// reach it. The holder comes last, and must still find its lock.
-fn outage(world: &World) -> Result<()> {
-    let mut scene = Scene::set(world, "roster-outage", SHORT_WINDOW)?;
-    let reached = scene.reached_after_outage(world, SHORT_WINDOW + Duration::from_secs(2))?;
-    scene.nobody_decides_until(reached + SHORT_WINDOW / 5)?;
-    world.alice()?.plug()?;
-    scene.holder_keeps(world, reached, SHORT_WINDOW * 2 + AFTER_OUTAGE)
+/// A power cut and a slow switch: the server is up for longer than its window before any host can
+/// reach it. The holder comes last, and must still be able to reclaim its lock.
+fn outage(drill: &Drill) -> Result<()> {
+    let mut contenders = Contenders::start(drill, "roster-outage", SHORT_WINDOW)?;
+    let reached = contenders.reached_after_outage(drill, SHORT_WINDOW + Duration::from_secs(2))?;
+    contenders.nobody_decides_until(reached + SHORT_WINDOW / 5)?;
+    drill.alice()?.plug()?;
+    contenders.holder_keeps(drill, reached, SHORT_WINDOW * 2 + AFTER_OUTAGE)
 }
 
 /// Notices have failed often, and the next one may be far away; the holder is heard in the window.
-fn outage_holder_late(world: &World) -> Result<()> {
-    let mut scene = Scene::set(world, "roster-outage-late", WINDOW)?;
-    let reached = scene.reached_after_outage(world, WINDOW * 2)?;
-    scene.nobody_decides_until(reached + WINDOW * 3 / 4)?;
-    let alice = world.alice()?;
+fn outage_holder_late(drill: &Drill) -> Result<()> {
+    let mut contenders = Contenders::start(drill, "roster-outage-late", WINDOW)?;
+    let reached = contenders.reached_after_outage(drill, WINDOW * 2)?;
+    contenders.nobody_decides_until(reached + WINDOW * 3 / 4)?;
+    let alice = drill.alice()?;
     alice.plug()?;
-    alice.succeed_for("ls /mnt/open > /dev/null", PATIENCE)?;
-    scene.holder_keeps(world, reached, WINDOW * 2 + AFTER_OUTAGE)
+    alice.succeed_for("ls /mnt/open > /dev/null", TIMEOUT)?;
+    contenders.holder_keeps(drill, reached, WINDOW * 2 + AFTER_OUTAGE)
 }
 
-/// Who does not come in the restarted window either does not stand in the way for ever.
-fn outage_holder_dead(world: &World) -> Result<()> {
-    let mut scene = Scene::set(world, "roster-outage-dead", SHORT_WINDOW)?;
-    let reached = scene.reached_after_outage(world, SHORT_WINDOW + Duration::from_secs(2))?;
-    let alice = world.alice()?;
+/// A host that does not come back in the restarted window either does not block others for ever.
+fn outage_holder_dead(drill: &Drill) -> Result<()> {
+    let mut contenders = Contenders::start(drill, "roster-outage-dead", SHORT_WINDOW)?;
+    let reached = contenders.reached_after_outage(drill, SHORT_WINDOW + Duration::from_secs(2))?;
+    let alice = drill.alice()?;
     alice.crash();
     alice.plug()?;
-    scene.nobody_decides_until(reached + SHORT_WINDOW / 2)?;
-    let granted = scene.thief.granted(PATIENCE)?;
+    contenders.nobody_decides_until(reached + SHORT_WINDOW / 2)?;
+    let granted = contenders.thief.granted(TIMEOUT)?;
     let took = granted.saturating_duration_since(reached);
-    world.within("the lock goes after", took, SHORT_WINDOW * 2 + AFTER_OUTAGE)?;
+    drill.within("the lock goes after", took, SHORT_WINDOW * 2 + AFTER_OUTAGE)?;
     ensure!(took + Duration::from_secs(1) >= SHORT_WINDOW, "inside the window, after {took:?}");
-    scene.newcomer.granted(PATIENCE).map(drop)
+    contenders.newcomer.granted(TIMEOUT).map(drop)
 }
 
 /// Alice holds a lock; bob wants it, and another one that is free.
-struct Scene {
+struct Contenders {
     holder: Locker,
     thief: Locker,
     newcomer: Locker,
     window: Duration,
 }
 
-impl Scene {
-    fn set(world: &World, name: &str, window: Duration) -> Result<Self> {
-        world.stage(&Settings { window_seconds: Some(window.as_secs()), ..drill() })?;
-        let room = world.room("open", name)?;
-        let mut scene = Self {
-            holder: room.locker(world.alice()?, "file")?,
-            thief: room.locker(world.bob()?, "file")?,
-            newcomer: room.locker(world.bob()?, "free")?,
+impl Contenders {
+    fn start(drill: &Drill, name: &str, window: Duration) -> Result<Self> {
+        drill.stage(&Settings { window_seconds: Some(window.as_secs()), ..default_settings() })?;
+        let dir = drill.step_dir("open", name)?;
+        let mut contenders = Self {
+            holder: dir.locker(drill.alice()?, "file")?,
+            thief: dir.locker(drill.bob()?, "file")?,
+            newcomer: dir.locker(drill.bob()?, "free")?,
             window,
         };
-        scene.holder.takes("write 0 10")?;
-        scene.thief.is_refused("write 0 10")?;
-        Ok(scene)
+        contenders.holder.takes("write 0 10")?;
+        contenders.thief.is_refused("write 0 10")?;
+        Ok(contenders)
     }
 
     fn ask(&mut self) -> Result<()> {
@@ -122,13 +122,13 @@ impl Scene {
 
     /// The server starts without its mark while both guests are cut off; then bob is connected, and
     /// asks. When that was.
-    fn reached_after_outage(&mut self, world: &World, outage: Duration) -> Result<Instant> {
-        for guest in world.lab.guests() {
+    fn reached_after_outage(&mut self, drill: &Drill, outage: Duration) -> Result<Instant> {
+        for guest in drill.lab.guests() {
             guest.unplug()?;
         }
-        start_without_mark(world)?;
+        start_without_mark(drill)?;
         thread::sleep(outage);
-        world.bob()?.plug()?;
+        drill.bob()?.plug()?;
         let reached = Instant::now();
         self.ask()?;
         Ok(reached)
@@ -142,12 +142,12 @@ impl Scene {
 
     /// The window that began at `since` ends with alice's lock in its place; it goes when she gives
     /// it up.
-    fn holder_keeps(mut self, world: &World, since: Instant, most: Duration) -> Result<()> {
-        let granted = self.newcomer.granted(PATIENCE)?;
+    fn holder_keeps(mut self, drill: &Drill, since: Instant, most: Duration) -> Result<()> {
+        let granted = self.newcomer.granted(TIMEOUT)?;
         let took = granted.saturating_duration_since(since);
-        world.within("first new lock after", took, most)?;
+        drill.within("first new lock after", took, most)?;
         ensure!(took + Duration::from_secs(1) >= self.window, "grace ended early, after {took:?}");
-        self.thief.denied(PATIENCE).context("what alice holds")?;
+        self.thief.denied(TIMEOUT).context("what alice holds")?;
         let told = self.thief.holder("write 0 10")?;
         ensure!(told.starts_with("write 0 10 "), "F_GETLK says {told}");
         self.holder.unlocks("0 10")?;
@@ -156,8 +156,8 @@ impl Scene {
 }
 
 /// As after a power cut; when it first accepted a connection.
-fn start_without_mark(world: &World) -> Result<Instant> {
-    world.server.kill();
-    world.server.forget_mark()?;
-    world.server.start()
+fn start_without_mark(drill: &Drill) -> Result<Instant> {
+    drill.server.kill();
+    drill.server.forget_mark()?;
+    drill.server.start()
 }

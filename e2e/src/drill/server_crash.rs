@@ -1,5 +1,5 @@
-//! The server dies by SIGKILL and comes back: whoever held a lock still holds it, nobody got it in
-//! between, and others need not wait longer than the holders need to reclaim.
+//! The server dies by SIGKILL and comes back: every holder still has its lock, no other client got
+//! it in between, and new locks wait no longer than the holders need to reclaim.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::Step;
-use super::locks::{drill, room};
-use super::world::World;
+use super::context::Drill;
+use super::locks::{default_settings, step_dir};
 use crate::capture::Capture;
 use crate::server::Settings;
 
@@ -26,111 +26,111 @@ pub(super) const STEPS: &[Step] = &[
 /// From the first accepted connection until another client has a new lock, when all holders reclaim.
 pub(super) const STRICT: Duration = Duration::from_secs(4);
 const INSTANT: Duration = Duration::from_secs(1);
-pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(90);
 
 const RECLAIM: &str = "nlm.procedure_v4 == 2 && rpc.msgtyp == 0 && nlm.reclaim == 1";
 
-fn holder_keeps(world: &World) -> Result<()> {
-    world.stage(&drill())?;
-    let capture = Capture::start(&world.lab, "server-crash")?;
-    survive(world, "holder", 1, STRICT)?;
+fn holder_keeps(drill: &Drill) -> Result<()> {
+    drill.stage(&default_settings())?;
+    let capture = Capture::start(&drill.lab, "server-crash")?;
+    survive(drill, "holder", 1, STRICT)?;
     let packets = capture.stop()?;
     let reclaims = packets.count(RECLAIM)?;
     ensure!(reclaims > 0, "no lock was reclaimed");
-    world.note(format!("{reclaims} reclaims"));
+    drill.note(format!("{reclaims} reclaims"));
     Ok(())
 }
 
-fn instant(world: &World) -> Result<()> {
-    world.stage(&Settings { grace: Some("instant"), ..drill() })?;
-    survive(world, "instant", 1, INSTANT)
+fn instant(drill: &Drill) -> Result<()> {
+    drill.stage(&Settings { grace: Some("instant"), ..default_settings() })?;
+    survive(drill, "instant", 1, INSTANT)
 }
 
-fn power(world: &World) -> Result<()> {
-    world.stage(&Settings { durability: Some("power"), ..drill() })?;
-    survive(world, "power", 1, STRICT)
+fn power(drill: &Drill) -> Result<()> {
+    drill.stage(&Settings { durability: Some("power"), ..default_settings() })?;
+    survive(drill, "power", 1, STRICT)
 }
 
-fn twice(world: &World) -> Result<()> {
-    world.stage(&drill())?;
-    survive(world, "twice", 3, STRICT)
+fn twice(drill: &Drill) -> Result<()> {
+    drill.stage(&default_settings())?;
+    survive(drill, "twice", 3, STRICT)
 }
 
 /// Kills the server while both guests hold locks. Each time, bob asks for what alice holds, and for
 /// something that is free.
-fn survive(world: &World, name: &str, times: usize, most: Duration) -> Result<()> {
-    let room = world.room("open", name)?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
-    let mut holder = room.locker(alice, "file")?;
-    let mut other_holder = room.locker(bob, "other")?;
-    let mut thief = room.locker(bob, "file")?;
-    let mut newcomer = room.locker(bob, "free")?;
+fn survive(drill: &Drill, name: &str, times: usize, most: Duration) -> Result<()> {
+    let dir = drill.step_dir("open", name)?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
+    let mut holder = dir.locker(alice, "file")?;
+    let mut other_holder = dir.locker(bob, "other")?;
+    let mut thief = dir.locker(bob, "file")?;
+    let mut newcomer = dir.locker(bob, "free")?;
     holder.takes("write 0 10")?;
     holder.takes("read 20 5")?;
     other_holder.takes("write 0 0")?;
     for _ in 0..times {
-        world.server.kill();
-        let accepted = world.server.start()?;
+        drill.server.kill();
+        let accepted = drill.server.start()?;
         thief.tries("write 5 10")?;
         newcomer.tries("write 0 10")?;
-        let granted = newcomer.granted(PATIENCE)?;
+        let granted = newcomer.granted(TIMEOUT)?;
         let took = granted.saturating_duration_since(accepted);
-        world.within("first new lock after", took, most)?;
-        thief.denied(PATIENCE).context("what alice holds")?;
+        drill.within("first new lock after", took, most)?;
+        thief.denied(TIMEOUT).context("what alice holds")?;
         newcomer.unlocks("0 10")?;
     }
     thief.is_refused("write 20 5")?;
-    room.locker(alice, "other")?.is_refused("read 0 1").context("what bob holds")?;
+    dir.locker(alice, "other")?.is_refused("read 0 1").context("what bob holds")?;
     holder.unlocks("0 0")?;
     thief.takes("write 0 30").map(drop)
 }
 
-fn clean_stop(world: &World) -> Result<()> {
-    let room = room(world, "clean-stop")?;
-    let mut holder = room.locker(world.alice()?, "file")?;
-    let mut thief = room.locker(world.bob()?, "file")?;
-    let mut newcomer = room.locker(world.bob()?, "free")?;
+fn clean_stop(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "clean-stop")?;
+    let mut holder = dir.locker(drill.alice()?, "file")?;
+    let mut thief = dir.locker(drill.bob()?, "file")?;
+    let mut newcomer = dir.locker(drill.bob()?, "free")?;
     holder.takes("write 0 10")?;
-    world.server.stop()?;
-    let accepted = world.server.start()?;
+    drill.server.stop()?;
+    let accepted = drill.server.start()?;
     thief.tries("write 0 10")?;
     newcomer.tries("write 0 10")?;
-    let granted = newcomer.granted(PATIENCE)?;
-    world.within("first new lock after", granted.saturating_duration_since(accepted), STRICT)?;
-    thief.denied(PATIENCE)?;
+    let granted = newcomer.granted(TIMEOUT)?;
+    drill.within("first new lock after", granted.saturating_duration_since(accepted), STRICT)?;
+    thief.denied(TIMEOUT)?;
     holder.unlocks("0 10")?;
     thief.takes("write 0 10").map(drop)
 }
 
-/// A waiter is not remembered; told of the restart, its client asks again.
-fn waiter(world: &World) -> Result<()> {
-    let room = room(world, "waiter")?;
-    let mut holder = room.locker(world.alice()?, "file")?;
-    let mut waiter = room.locker(world.bob()?, "file")?;
+/// Waiters are not durable; notified of the restart, the client requests the lock again.
+fn waiter(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "waiter")?;
+    let mut holder = dir.locker(drill.alice()?, "file")?;
+    let mut waiter = dir.locker(drill.bob()?, "file")?;
     holder.takes("write 0 10")?;
     waiter.waits("write 0 10")?;
     waiter.still_waits(Duration::from_secs(1))?;
-    world.server.restart()?;
+    drill.server.restart()?;
     waiter.still_waits(Duration::from_secs(8))?;
     let unlocked = holder.unlocks("0 10")?;
-    let granted = waiter.granted(PATIENCE)?;
-    world.within("granted after", granted - unlocked, Duration::from_secs(1))?;
+    let granted = waiter.granted(TIMEOUT)?;
+    drill.within("granted after", granted - unlocked, Duration::from_secs(1))?;
     holder.is_refused("write 0 10")
 }
 
-/// Who gives up while the server is down must not be granted the lock after all.
-fn cancelled_waiter(world: &World) -> Result<()> {
-    let room = room(world, "cancelled")?;
-    let mut holder = room.locker(world.alice()?, "file")?;
-    let mut waiter = room.locker(world.bob()?, "file")?;
+/// A waiter that gives up while the server is down must not be granted the lock later.
+fn cancelled_waiter(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "cancelled")?;
+    let mut holder = dir.locker(drill.alice()?, "file")?;
+    let mut waiter = dir.locker(drill.bob()?, "file")?;
     holder.takes("write 0 10")?;
     waiter.waits("write 0 10")?;
     waiter.still_waits(Duration::from_secs(1))?;
-    world.server.kill();
+    drill.server.kill();
     waiter.signal(libc::SIGUSR1)?;
     thread::sleep(Duration::from_secs(1));
-    world.server.start()?;
-    let (answer, _) = waiter.answer(PATIENCE)?;
+    drill.server.start()?;
+    let (answer, _) = waiter.answer(TIMEOUT)?;
     ensure!(answer == "interrupted", "the wait ended with {answer}");
     holder.unlocks("0 10")?;
     holder.takes("write 0 10")?;
@@ -139,22 +139,22 @@ fn cancelled_waiter(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn unlock_while_down(world: &World) -> Result<()> {
-    let room = room(world, "unlock-down")?;
-    let mut holder = room.locker(world.alice()?, "file")?;
-    let mut next = room.locker(world.bob()?, "file")?;
+fn unlock_while_down(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "unlock-down")?;
+    let mut holder = dir.locker(drill.alice()?, "file")?;
+    let mut next = dir.locker(drill.bob()?, "file")?;
     holder.takes("write 0 10")?;
-    world.server.kill();
+    drill.server.kill();
     let unlocking = thread::scope(|scope| -> Result<Instant> {
         let unlock = scope.spawn(|| holder.unlocks("0 10"));
         thread::sleep(Duration::from_secs(2));
-        let accepted = world.server.start()?;
+        let accepted = drill.server.start()?;
         unlock.join().map_err(|_| anyhow::anyhow!("the thread panicked"))??;
         Ok(accepted)
     })?;
     next.tries("write 0 10")?;
-    let granted = next.granted(PATIENCE)?;
+    let granted = next.granted(TIMEOUT)?;
     let took = granted.saturating_duration_since(unlocking);
-    world.note(format!("taken {:.2} s after the start", took.as_secs_f64()));
+    drill.note(format!("taken {:.2} s after the start", took.as_secs_f64()));
     Ok(())
 }

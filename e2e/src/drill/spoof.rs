@@ -1,5 +1,5 @@
-//! A machine on the same network speaks in the name of a client, from a reserved port of its own
-//! address. Nothing that it says may change a lock of that client, or be carried to a third machine.
+//! A host on the same network forges calls of a client, from a reserved port of its own address. No
+//! call may change a lock of that client, or make the server call a third host.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
@@ -7,17 +7,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use client::{Connection, Datagram, Options, mount, nfs::Nfs};
+use testbed::namespace::Namespace;
 use wire::nlm::v4 as nlm;
 use wire::nlm::{CancelArgs, FreeAllArgs, Lock, LockArgs, Range, Status, UnlockArgs};
 use wire::nsm::{self, MonArgs, MonId, MyId, NotifyArgs};
 
 use super::Step;
 use super::client_crash::FREED;
-use super::locks::{expect_free, room};
-use super::server_crash::PATIENCE;
-use super::world::{Room, World};
+use super::context::{Drill, StepDir};
+use super::locks::{expect_free, step_dir};
+use super::server_crash::TIMEOUT;
 use crate::capture::Capture;
-use crate::namespace::{Namespace, SERVER_V4};
+use crate::network::SERVER_V4;
 
 pub(super) const STEPS: &[Step] = &[
     Step::new("spoof-changes-nothing", changes_nothing),
@@ -25,37 +26,37 @@ pub(super) const STEPS: &[Step] = &[
     Step::new("spoof-monitoring-for-a-third-host", third_host),
 ];
 
-const MALLORY: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 66);
+const ATTACKER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 66);
 const THIRD: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 77);
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_V4), 2049);
 /// A Linux client numbers its processes from 0: an attacker has few to guess.
 const GUESSES: i32 = 12;
 
-/// Root of a machine that is allowed to mount.
-struct Mallory {
-    post: Namespace,
+/// Root on a host that may mount.
+struct Attacker {
+    host: Namespace,
 }
 
-impl Mallory {
-    fn new(world: &World) -> Result<Self> {
-        Ok(Self { post: world.lab.namespace().outpost(MALLORY)? })
+impl Attacker {
+    fn new(drill: &Drill) -> Result<Self> {
+        Ok(Self { host: drill.lab.network().add_host(ATTACKER)? })
     }
 
-    /// Runs calls on the wire, from that machine.
+    /// Runs calls from that host.
     fn act<T: Send, F: Future<Output = Result<T>>>(
         &self,
         calls: impl FnOnce() -> F + Send,
     ) -> Result<T> {
-        self.post.inside(|| {
+        self.host.enter(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(calls())
         })
     }
 
-    /// The handle of a file, as anybody gets it who may mount.
-    fn handle(&self, world: &World, room: &Room, name: &str) -> Result<Vec<u8>> {
-        let export = world.export("open").display().to_string();
-        let path = room.host.strip_prefix(world.export("open"))?.join(name);
+    /// The handle of a file, available to every host that may mount.
+    fn handle(&self, drill: &Drill, dir: &StepDir, name: &str) -> Result<Vec<u8>> {
+        let export = drill.export("open").display().to_string();
+        let path = dir.host.strip_prefix(drill.export("open"))?.join(name);
         self.act(async || {
             let connection = Connection::connect(SERVER, &options()).await?;
             let root = mount::mount(&connection, &export).await?;
@@ -118,54 +119,54 @@ async fn speak_for_others(handle: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn changes_nothing(world: &World) -> Result<()> {
-    let room = room(world, "spoof")?;
-    let mut holder = room.locker(world.alice()?, "file")?;
+fn changes_nothing(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "spoof")?;
+    let mut holder = dir.locker(drill.alice()?, "file")?;
     holder.takes("write 0 10")?;
-    let mut waiter = room.locker(world.bob()?, "file")?;
+    let mut waiter = dir.locker(drill.bob()?, "file")?;
     waiter.waits("write 0 10")?;
     waiter.still_waits(Duration::from_secs(1))?;
-    let mallory = Mallory::new(world)?;
-    let handle = mallory.handle(world, &room, "file")?;
-    mallory.act(async || speak_for_others(&handle).await)?;
-    waiter.still_waits(world.stillness())?;
-    room.locker(world.bob()?, "file")?.is_refused("read 0 10")?;
+    let attacker = Attacker::new(drill)?;
+    let handle = attacker.handle(drill, &dir, "file")?;
+    attacker.act(async || speak_for_others(&handle).await)?;
+    waiter.still_waits(drill.stillness())?;
+    dir.locker(drill.bob()?, "file")?.is_refused("read 0 10")?;
     // The waiter still is one, too.
     let unlocked = holder.unlocks("0 10")?;
-    let granted = waiter.granted(PATIENCE)?;
-    world.within("the waiter is granted after", granted - unlocked, super::waiting::CALLBACK)
+    let granted = waiter.granted(TIMEOUT)?;
+    drill.within("the waiter is granted after", granted - unlocked, super::waiting::CALLBACK)
 }
 
-/// While the holder cannot be heard, somebody else reclaims in its name.
-fn reclaim_in_grace(world: &World) -> Result<()> {
-    let room = room(world, "spoof-grace")?;
-    let alice = world.alice()?;
-    let mut holder = room.locker(alice, "file")?;
+/// While the holder is cut off, another host reclaims in its name.
+fn reclaim_in_grace(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "spoof-grace")?;
+    let alice = drill.alice()?;
+    let mut holder = dir.locker(alice, "file")?;
     holder.takes("write 0 10")?;
-    let mallory = Mallory::new(world)?;
-    let handle = mallory.handle(world, &room, "file")?;
+    let attacker = Attacker::new(drill)?;
+    let handle = attacker.handle(drill, &dir, "file")?;
     alice.unplug()?;
-    world.server.restart()?;
-    mallory.act(async || speak_for_others(&handle).await)?;
+    drill.server.restart()?;
+    attacker.act(async || speak_for_others(&handle).await)?;
     alice.plug()?;
-    let mut thief = room.locker(world.bob()?, "file")?;
+    let mut thief = dir.locker(drill.bob()?, "file")?;
     thief.tries("write 0 10")?;
-    thief.denied(PATIENCE)?;
+    thief.denied(TIMEOUT)?;
     holder.unlocks("0 10")?;
     thief.takes("write 0 10").map(drop)
 }
 
-/// Somebody registers as if a third machine wanted to hear of alice. It hears nothing: not when alice
-/// reboots, and not when we restart.
-fn third_host(world: &World) -> Result<()> {
-    let room = room(world, "spoof-third")?;
-    let alice = world.alice()?;
-    let mut holder = room.locker(alice, "file")?;
+/// SM_MON for alice in the name of a third machine. That machine is not called: neither when alice
+/// reboots, nor when the server restarts.
+fn third_host(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "spoof-third")?;
+    let alice = drill.alice()?;
+    let mut holder = dir.locker(alice, "file")?;
     holder.takes("write 0 10")?;
-    let mallory = Mallory::new(world)?;
-    let _third = world.lab.namespace().outpost(THIRD)?;
-    let capture = Capture::start(&world.lab, "third-host")?;
-    mallory.act(async || {
+    let attacker = Attacker::new(drill)?;
+    let _third = drill.lab.network().add_host(THIRD)?;
+    let capture = Capture::start(&drill.lab, "third-host")?;
+    attacker.act(async || {
         let connection = Connection::connect(SERVER, &options()).await?;
         for (mon_name, my_name) in
             [("alice", "10.77.0.77"), ("10.77.0.77", "alice"), ("10.77.0.77", "10.77.0.77")]
@@ -178,15 +179,15 @@ fn third_host(world: &World) -> Result<()> {
         }
         Ok(())
     })?;
-    let mut waiter = room.locker(world.bob()?, "file")?;
+    let mut waiter = dir.locker(drill.bob()?, "file")?;
     waiter.waits("write 0 10")?;
     alice.crash();
     alice.boot()?;
-    let granted = waiter.granted(PATIENCE)?;
+    let granted = waiter.granted(TIMEOUT)?;
     let took = granted.saturating_duration_since(alice.statd_started()?);
-    world.within("free after its statd by", took, FREED)?;
-    world.server.restart()?;
-    thread::sleep(world.stillness());
+    drill.within("free after its statd by", took, FREED)?;
+    drill.server.restart()?;
+    thread::sleep(drill.stillness());
     let packets = capture.stop()?;
     let sent =
         packets.show("ip.dst == 10.77.0.77 || arp.dst.proto_ipv4 == 10.77.0.77", "_ws.col.Info")?;

@@ -1,4 +1,4 @@
-//! Locks that somebody waits for: granted by a callback, in order, and given up without a trace.
+//! Blocking locks: granted by a callback, in order, and cancelled without a trace.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::Step;
-use super::locks::{expect_free, room};
-use super::world::World;
+use super::context::Drill;
+use super::locks::{expect_free, step_dir};
 use crate::capture::Capture;
 
 pub(super) const STEPS: &[Step] = &[
@@ -21,45 +21,45 @@ pub(super) const STEPS: &[Step] = &[
 
 /// From an unlock until the waiter runs; asking again, a client would need up to 30 s.
 pub(super) const CALLBACK: Duration = Duration::from_millis(500);
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The two callbacks that a Linux client knows.
 const GRANTED_CALL: &str =
     "rpc.msgtyp == 0 && (nlm.procedure_v4 == 5 || nlm.procedure_v4 == 10) && ip.dst == 10.77.0.12";
 
-fn callback(world: &World) -> Result<()> {
-    let room = room(world, "callback")?;
-    let mut alice = room.locker(world.alice()?, "file")?;
-    let mut bob = room.locker(world.bob()?, "file")?;
+fn callback(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "callback")?;
+    let mut alice = dir.locker(drill.alice()?, "file")?;
+    let mut bob = dir.locker(drill.bob()?, "file")?;
     alice.takes("write 0 10")?;
-    let capture = Capture::start(&world.lab, "callback")?;
+    let capture = Capture::start(&drill.lab, "callback")?;
     bob.waits("write 5 10")?;
     bob.still_waits(Duration::from_secs(1))?;
     let unlocked = alice.unlocks("0 10")?;
-    let granted = bob.granted(PATIENCE)?;
+    let granted = bob.granted(TIMEOUT)?;
     alice.is_refused("read 7 1")?;
     bob.unlocks("5 10")?;
     let packets = capture.stop()?;
-    world.within("granted after", granted - unlocked, CALLBACK)?;
+    drill.within("granted after", granted - unlocked, CALLBACK)?;
     ensure!(packets.count(GRANTED_CALL)? > 0, "no GRANTED went to the waiter");
     Ok(())
 }
 
-/// Three processes of each guest want the same bytes; whoever gets them gives them up.
-fn many(world: &World) -> Result<()> {
-    let room = room(world, "many")?;
-    let mut holder = room.locker(world.alice()?, "file")?;
+/// Three processes of each guest want the same bytes; each releases them once it has them.
+fn many(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "many")?;
+    let mut holder = dir.locker(drill.alice()?, "file")?;
     holder.takes("write 0 10")?;
     let mut waiters = Vec::new();
-    for guest in [world.alice()?, world.bob()?, world.alice()?, world.bob()?, world.bob()?] {
-        let mut waiter = room.locker(guest, "file")?;
+    for guest in [drill.alice()?, drill.bob()?, drill.alice()?, drill.bob()?, drill.bob()?] {
+        let mut waiter = dir.locker(guest, "file")?;
         waiter.waits("write 0 10")?;
         waiters.push(Some(waiter));
     }
     thread::sleep(Duration::from_secs(1));
     let start = holder.unlocks("0 10")?;
     while waiters.iter().any(Option::is_some) {
-        ensure!(start.elapsed() < PATIENCE, "after {PATIENCE:?} somebody still waits");
+        ensure!(start.elapsed() < TIMEOUT, "after {TIMEOUT:?} somebody still waits");
         let mut ran = None;
         for (number, place) in waiters.iter_mut().enumerate() {
             let Some(waiter) = place else { continue };
@@ -73,35 +73,35 @@ fn many(world: &World) -> Result<()> {
             waiters[number] = None;
         }
     }
-    world.within("all five after", start.elapsed(), Duration::from_secs(5))?;
+    drill.within("all five after", start.elapsed(), Duration::from_secs(5))?;
     holder.waits("write 0 10")?;
-    holder.granted(PATIENCE).map(drop)
+    holder.granted(TIMEOUT).map(drop)
 }
 
-fn signal(world: &World) -> Result<()> {
-    let room = room(world, "signal")?;
-    let mut alice = room.locker(world.alice()?, "file")?;
-    let mut bob = room.locker(world.bob()?, "file")?;
+fn signal(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "signal")?;
+    let mut alice = dir.locker(drill.alice()?, "file")?;
+    let mut bob = dir.locker(drill.bob()?, "file")?;
     alice.takes("write 0 10")?;
     bob.waits("write 0 10")?;
     bob.still_waits(Duration::from_secs(1))?;
     let start = Instant::now();
     bob.signal(libc::SIGUSR1)?;
-    let (answer, at) = bob.answer(PATIENCE)?;
+    let (answer, at) = bob.answer(TIMEOUT)?;
     ensure!(answer == "interrupted", "the wait ended with {answer}");
-    world.within("interrupted after", at - start, Duration::from_secs(2))?;
+    drill.within("interrupted after", at - start, Duration::from_secs(2))?;
     alice.unlocks("0 10")?;
-    // Whoever gave up must not hold it now.
+    // A process that gave up must not hold it now.
     expect_free(&mut alice, "write 0 10")?;
     alice.takes("write 0 10")?;
     bob.is_refused("write 0 10")
 }
 
-fn killed(world: &World) -> Result<()> {
-    let room = room(world, "killed")?;
-    let mut alice = room.locker(world.alice()?, "file")?;
-    let mut dying = room.locker(world.bob()?, "file")?;
-    let mut next = room.locker(world.bob()?, "file")?;
+fn killed(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "killed")?;
+    let mut alice = dir.locker(drill.alice()?, "file")?;
+    let mut dying = dir.locker(drill.bob()?, "file")?;
+    let mut next = dir.locker(drill.bob()?, "file")?;
     alice.takes("write 0 10")?;
     dying.waits("write 0 10")?;
     dying.still_waits(Duration::from_millis(500))?;
@@ -110,33 +110,33 @@ fn killed(world: &World) -> Result<()> {
     dying.signal(libc::SIGKILL)?;
     thread::sleep(Duration::from_secs(1));
     let unlocked = alice.unlocks("0 10")?;
-    let granted = next.granted(PATIENCE)?;
-    world.within("the next is granted after", granted - unlocked, CALLBACK)
+    let granted = next.granted(TIMEOUT)?;
+    drill.within("the next is granted after", granted - unlocked, CALLBACK)
 }
 
-fn deadlock(world: &World) -> Result<()> {
-    let room = room(world, "deadlock")?;
-    let mut alice = room.locker(world.alice()?, "file")?;
-    let mut bob = room.locker(world.bob()?, "file")?;
+fn deadlock(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "deadlock")?;
+    let mut alice = dir.locker(drill.alice()?, "file")?;
+    let mut bob = dir.locker(drill.bob()?, "file")?;
     alice.takes("write 0 10")?;
     bob.takes("write 10 10")?;
     alice.waits("write 10 10")?;
     alice.still_waits(Duration::from_secs(1))?;
     bob.waits("write 0 10")?;
-    let (answer, _) = bob.answer(PATIENCE)?;
+    let (answer, _) = bob.answer(TIMEOUT)?;
     ensure!(answer == "deadlock", "closing the circle gave {answer}");
     alice.still_waits(Duration::from_millis(500))?;
     bob.unlocks("10 10")?;
-    alice.granted(PATIENCE).map(drop)
+    alice.granted(TIMEOUT).map(drop)
 }
 
 /// A waiter that has not asked again for 45 s and does not answer keeps its place, and others pass.
-fn dead_waiter(world: &World) -> Result<()> {
-    let room = room(world, "dead-waiter")?;
-    let (alice, bob) = (world.alice()?, world.bob()?);
-    let mut holder = room.locker(alice, "file")?;
-    let mut next = room.locker(alice, "file")?;
-    let mut dying = room.locker(bob, "file")?;
+fn dead_waiter(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "dead-waiter")?;
+    let (alice, bob) = (drill.alice()?, drill.bob()?);
+    let mut holder = dir.locker(alice, "file")?;
+    let mut next = dir.locker(alice, "file")?;
+    let mut dying = dir.locker(bob, "file")?;
     holder.takes("write 0 10")?;
     dying.waits("write 0 10")?;
     dying.still_waits(Duration::from_secs(1))?;
@@ -145,10 +145,10 @@ fn dead_waiter(world: &World) -> Result<()> {
     next.still_waits(Duration::from_secs(48))?;
     let unlocked = holder.unlocks("0 10")?;
     let granted = next.granted(Duration::from_secs(60))?;
-    world.within("the next is granted after", granted - unlocked, Duration::from_secs(15))?;
+    drill.within("the next is granted after", granted - unlocked, Duration::from_secs(15))?;
     next.unlocks("0 10")?;
     bob.boot()?;
-    // Its waiter went with the old kernel: nothing is granted to nobody.
+    // Its waiter was removed with the old kernel: nothing is granted to it.
     thread::sleep(Duration::from_secs(3));
     holder.takes("write 0 10").context("after the boot of the dead waiter's host")?;
     Ok(())

@@ -1,34 +1,34 @@
-//! The lock client of a kernel, as Linux 6.1 has it: one call at a time for each process, sent again
-//! until answered; a blocked lock is asked for again and granted by callback; a refusal for grace is
-//! tried again after five seconds; a signal cancels and then unlocks.
+//! The lock client of a kernel, after Linux 6.1: one call at a time per process, retransmitted until
+//! answered; a blocked lock is polled, and granted by callback; a refusal for grace is retried after
+//! five seconds; a signal cancels and then unlocks.
 
 use std::rc::Rc;
 
 use keeper::identity::{NoticeId, Transport};
 use keeper::range::Range;
 use keeper::request::{GrantAnswer, Mode};
-use keeper::step::{Cancelled, Grant, Outcome, Reply};
+use keeper::step::{CancelOutcome, Grant, Outcome, Reply};
 
-use super::{Doing, Want};
+use super::{Activity, WantedLock};
 use crate::cells::{self, FILES, strength};
-use crate::engine::Answered;
-use crate::packet::{Answer, Call, Request, ToHost, Truth};
+use crate::engine::AttemptKey;
+use crate::packet::{Answer, Call, GroundTruth, Request, ToHost};
 use crate::queue::{MINUTE, Ms, SECOND};
-use crate::scenario::Kind;
+use crate::scenario::HostKind;
 use crate::world::{Event, World};
 
 impl World {
     /// A process decides what to do next.
-    pub fn think(&mut self, process: usize) {
-        if !matches!(self.processes[process].doing, Doing::Idle) {
+    pub(crate) fn think(&mut self, process: usize) {
+        if !matches!(self.processes[process].doing, Activity::Idle) {
             return;
         }
         let host = self.processes[process].host;
-        // The reclaimer keeps everybody else out while it works.
+        // The reclaimer excludes other lock requests while it runs.
         if self.hosts[host].reclaim.is_some() {
             return self.rest(process, SECOND);
         }
-        if self.hosts[host].kind == Kind::Windows {
+        if self.hosts[host].kind == HostKind::Windows {
             return self.think_of_shares(process);
         }
         if self.winding_down() {
@@ -43,7 +43,7 @@ impl World {
                 self.lock(process, file, range, mode, wait);
             }
             11..=12 => {
-                self.processes[process].doing = Doing::Testing;
+                self.processes[process].doing = Activity::Testing;
                 self.call(process, Call::Test { file, range, mode }, 0);
             }
             13 => self.unlock(process, file, Range::ALL),
@@ -57,11 +57,11 @@ impl World {
         }
     }
 
-    /// Gives everything back, one file after the other.
+    /// Unlocks everything, one file after the other.
     fn finish(&mut self, process: usize) {
         match (0..FILES).find(|file| self.processes[process].believes_anything(*file)) {
             Some(file) => self.unlock(process, file, Range::ALL),
-            None => self.processes[process].doing = Doing::Finished,
+            None => self.processes[process].doing = Activity::Finished,
         }
     }
 
@@ -78,7 +78,7 @@ impl World {
     fn lock(&mut self, process: usize, file: usize, range: Range, mode: Mode, wait: bool) {
         self.blocks += 1;
         let generation = self.hosts[self.processes[process].host].generation;
-        let want = Want {
+        let want = WantedLock {
             file,
             range,
             mode,
@@ -88,14 +88,14 @@ impl World {
             blocked: false,
             granted: None,
         };
-        self.ask(process, want);
+        self.request_lock(process, want);
     }
 
     /// Sends a LOCK, for the first time or again with a new transaction id.
-    fn ask(&mut self, process: usize, want: Want) {
+    fn request_lock(&mut self, process: usize, want: WantedLock) {
         let host = &self.hosts[self.processes[process].host];
-        // What a callback said before a restart of the server is forgotten with it.
-        let want = Want { generation: host.generation, granted: None, ..want };
+        // A callback from before a restart of the server no longer counts.
+        let want = WantedLock { generation: host.generation, granted: None, ..want };
         let call = Call::Lock {
             file: want.file,
             range: want.range,
@@ -104,7 +104,7 @@ impl World {
             reclaim: false,
             state: host.state,
         };
-        self.processes[process].doing = Doing::Locking(want);
+        self.processes[process].doing = Activity::Locking(want);
         self.call(process, call, want.block);
         if want.wait
             && !self.winding_down()
@@ -112,24 +112,24 @@ impl World {
             && let Some(request) = self.processes[process].call.clone()
         {
             let pause = self.random.between(500, 4 * SECOND);
-            self.later(pause, Event::Impatience { request });
+            self.later(pause, Event::InterruptCall { request });
         }
     }
 
-    /// The kernel forgets first and tells the server then.
+    /// The kernel drops the lock first and then tells the server.
     fn unlock(&mut self, process: usize, file: usize, range: Range) {
         self.processes[process].forget(file, range);
-        self.processes[process].doing = Doing::Unlocking;
+        self.processes[process].doing = Activity::Unlocking;
         self.call(process, Call::Unlock { file, range }, 0);
     }
 
-    pub fn rest(&mut self, process: usize, pause: Ms) {
-        self.processes[process].doing = Doing::Idle;
+    pub(crate) fn rest(&mut self, process: usize, pause: Ms) {
+        self.processes[process].doing = Activity::Idle;
         let turn = self.processes[process].turn;
         self.later(pause, Event::Think { process, turn });
     }
 
-    pub fn rest_a_while(&mut self, process: usize) {
+    pub(crate) fn rest_a_while(&mut self, process: usize) {
         let pause = if self.winding_down() {
             self.random.between(1, 200)
         } else {
@@ -138,14 +138,14 @@ impl World {
         self.rest(process, pause);
     }
 
-    pub fn call(&mut self, process: usize, call: Call, block: u64) {
+    pub(crate) fn call(&mut self, process: usize, call: Call, block: u64) {
         let request = self.request_of(process, call, block);
         self.processes[process].call = Some(request.clone());
         self.processes[process].answered = false;
         self.post(request);
     }
 
-    pub fn request_of(&mut self, process: usize, call: Call, block: u64) -> Rc<Request> {
+    pub(crate) fn request_of(&mut self, process: usize, call: Call, block: u64) -> Rc<Request> {
         let it = &mut self.processes[process];
         it.turn += 1;
         let host = &mut self.hosts[it.host];
@@ -156,13 +156,13 @@ impl World {
             xid: host.xid,
             from: host.address,
             name: host.name.clone(),
-            lane: host.lanes[it.lane],
+            namespace: host.namespaces[it.namespace],
             number: it.number,
             tag: it.tag.clone(),
             form: host.kind.form(),
             monitored: host.monitored,
-            stateless: state_matters && host.kind == Kind::Netboot,
-            truth: Truth {
+            stateless: state_matters && host.kind == HostKind::Netboot,
+            truth: GroundTruth {
                 host: it.host,
                 life: host.life,
                 process: Some(process),
@@ -172,14 +172,14 @@ impl World {
         })
     }
 
-    /// Sends a request, and again until it is answered.
-    pub fn post(&mut self, request: Rc<Request>) {
-        let patience = self.hosts[request.truth.host].kind.patience();
+    /// Sends a request, and retransmits it until it is answered.
+    pub(crate) fn post(&mut self, request: Rc<Request>) {
+        let patience = self.hosts[request.truth.host].kind.retransmit_after();
         self.send_to_server(&request);
         self.later(patience, Event::Retransmit { request });
     }
 
-    pub fn retransmit(&mut self, request: Rc<Request>) {
+    pub(crate) fn retransmit(&mut self, request: Rc<Request>) {
         let host = &self.hosts[request.truth.host];
         let same = |other: &Rc<Request>| Rc::ptr_eq(other, &request);
         let waited_for = request.truth.process.is_some_and(|process| {
@@ -196,7 +196,7 @@ impl World {
         }
     }
 
-    pub fn deliver(&mut self, host: usize, life: u32, message: ToHost) {
+    pub(crate) fn deliver(&mut self, host: usize, life: u32, message: ToHost) {
         if !self.hosts[host].up || self.hosts[host].life != life {
             return;
         }
@@ -205,7 +205,7 @@ impl World {
                 self.take_answer(host, request, answer, decided);
             }
             ToHost::Grant { grant, block, decided } => {
-                let what = Answered::Grant(grant.id, grant.attempt);
+                let what = AttemptKey::Grant(grant.id, grant.attempt);
                 let known = self.hosts[host].granted.iter().find(|(known, _)| *known == what);
                 let answer = match known {
                     Some((_, answer)) => *answer,
@@ -239,7 +239,7 @@ impl World {
         if !waits {
             return;
         }
-        // The kernel's own list of locks is the reclaimer's while it works.
+        // The reclaimer owns the kernel's list of locks while it runs.
         if self.hosts[host].reclaim.is_some() {
             self.processes[process].answered = true;
             let life = self.hosts[host].life;
@@ -249,33 +249,34 @@ impl World {
         self.processes[process].call = None;
         self.processes[process].turn += 1;
         match (self.processes[process].doing, answer) {
-            (Doing::Locking(want), Answer::Keeper(Reply::Lock(outcome))) => {
+            (Activity::Locking(want), Answer::Keeper(Reply::Lock(outcome))) => {
                 self.lock_answered(process, want, outcome, decided);
             }
-            (Doing::Cancelling(want), Answer::Keeper(Reply::Cancel(cancelled))) => {
-                // Some kernels unlock in any case.
-                if cancelled == Cancelled::TooLate || self.random.percent(50) {
+            (Activity::Cancelling(want), Answer::Keeper(Reply::Cancel(cancelled))) => {
+                // Some kernels always unlock after a cancel.
+                if cancelled == CancelOutcome::TooLate || self.random.percent(50) {
                     self.unlock(process, want.file, want.range);
                 } else {
                     self.rest_a_while(process);
                 }
             }
-            (Doing::Sharing { file, access, deny, .. }, answer) => {
+            (Activity::Sharing { file, access, deny, .. }, answer) => {
                 self.shared(process, file, (access, deny), &answer, decided);
             }
-            (Doing::Locking(want), Answer::NoLocks) => self.abandon(process, want),
-            (Doing::Finished, _) => {}
+            (Activity::Locking(want), Answer::NoLocks) => self.abandon(process, want),
+            (Activity::Finished, _) => {}
             _ => self.rest_a_while(process),
         }
     }
 
-    fn lock_answered(&mut self, process: usize, want: Want, outcome: Outcome, decided: u64) {
+    fn lock_answered(&mut self, process: usize, want: WantedLock, outcome: Outcome, decided: u64) {
         match outcome {
             Outcome::Granted => self.locked(process, want, decided),
             Outcome::Blocked => match want.granted {
                 Some(decided) => self.locked(process, want, decided),
                 None => {
-                    self.processes[process].doing = Doing::Locking(Want { blocked: true, ..want });
+                    self.processes[process].doing =
+                        Activity::Locking(WantedLock { blocked: true, ..want });
                     let host = self.processes[process].host;
                     let turn = self.processes[process].turn;
                     let poll = match self.hosts[host].waits_only {
@@ -290,7 +291,7 @@ impl World {
                 }
             },
             Outcome::Grace => {
-                self.processes[process].doing = Doing::Locking(want);
+                self.processes[process].doing = Activity::Locking(want);
                 let turn = self.processes[process].turn;
                 self.later(5 * SECOND, Event::Poll { process, turn });
             }
@@ -300,12 +301,11 @@ impl World {
         }
     }
 
-    /// The program gets an error and the server gets no word: a wait may be left behind, or a lock
-    /// whose answer died in a crash.
-    fn abandon(&mut self, process: usize, want: Want) {
+    /// The program gets an error and the server is not told: a waiter may be left behind, or a lock
+    /// whose reply was lost in a crash.
+    fn abandon(&mut self, process: usize, want: WantedLock) {
         self.model.abandoned.insert((process, want.file));
-        // Of a downgrade that was done before a crash, and whose answer died in it, only the server
-        // knows.
+        // A downgrade may have been committed before a crash in which its reply was lost.
         for cell in cells::cells(want.range) {
             let it = &mut self.processes[process];
             let kept = self.model.table[process][want.file][cell].strength;
@@ -316,79 +316,81 @@ impl World {
         self.rest_a_while(process);
     }
 
-    fn locked(&mut self, process: usize, want: Want, decided: u64) {
+    fn locked(&mut self, process: usize, want: WantedLock, decided: u64) {
         let host = self.processes[process].host;
-        // The server restarted while the answer was under way: nobody reclaims this one for us.
+        // The server restarted while the reply was under way: the reclaimer does not know this lock.
         if want.generation != self.hosts[host].generation {
-            return self.ask(process, want);
+            return self.request_lock(process, want);
         }
         self.believe(process, want.file, want.range, strength(want.mode), decided);
         self.rest_a_while(process);
     }
 
-    /// Asks again for what is blocked, or was refused for grace.
-    pub fn poll(&mut self, process: usize) {
+    /// Requests again what is blocked or was refused for grace.
+    pub(crate) fn poll(&mut self, process: usize) {
         if self.processes[process].call.is_none() {
             self.ask_for_share(process);
         }
-        if let Doing::Locking(want) = self.processes[process].doing
+        if let Activity::Locking(want) = self.processes[process].doing
             && self.processes[process].call.is_none()
         {
-            self.ask(process, want);
+            self.request_lock(process, want);
         }
     }
 
-    pub fn signal(&mut self, process: usize) {
-        let Doing::Locking(want) = self.processes[process].doing else { return };
+    pub(crate) fn signal(&mut self, process: usize) {
+        let Activity::Locking(want) = self.processes[process].doing else { return };
         if self.processes[process].call.is_some() || !want.blocked {
             return;
         }
-        self.processes[process].doing = Doing::Cancelling(want);
-        let Want { file, range, mode, block, .. } = want;
+        self.processes[process].doing = Activity::Cancelling(want);
+        let WantedLock { file, range, mode, block, .. } = want;
         self.call(process, Call::Cancel { file, range, mode }, block);
     }
 
-    /// A signal while the LOCK itself is unanswered: the kernel gives the call up, cancels and
-    /// unlocks. Only when the server has the LOCK already: one that overtakes the UNLOCK on the way
-    /// is what no server can help against.
-    pub fn impatient(&mut self, request: &Rc<Request>) {
+    /// A signal while the LOCK itself is unanswered: the kernel abandons the call, cancels and
+    /// unlocks. Only if the server has received the LOCK: no server can handle one that arrives after
+    /// the UNLOCK.
+    pub(crate) fn interrupt_call(&mut self, request: &Rc<Request>) {
         let Some(process) = request.truth.process else { return };
         let host = &self.hosts[request.truth.host];
         let waits = self.processes[process].call.as_ref().is_some_and(|c| Rc::ptr_eq(c, request));
         let Some(engine) = &self.server.engine else { return };
-        let held_back = self.model.asked.values().any(|(asked, _)| Rc::ptr_eq(asked, request));
+        let held_back =
+            self.model.pending_requests.values().any(|(asked, _)| Rc::ptr_eq(asked, request));
         let with_worker = engine.working.iter().any(|working| Rc::ptr_eq(working, request));
         let free = host.up && host.reclaim.is_none();
-        let Doing::Locking(want) = self.processes[process].doing else { return };
+        let Activity::Locking(want) = self.processes[process].doing else { return };
         let has_it = with_worker || (held_back && engine.stage.is_none());
         if waits && has_it && free && want.wait {
-            self.tally.reach(match with_worker {
+            self.coverage.reach(match with_worker {
                 true => "gave up a LOCK that waits for a worker",
                 false => "gave up a LOCK that was held back",
             });
             self.processes[process].call = None;
-            self.processes[process].doing = Doing::Cancelling(want);
-            let Want { file, range, mode, block, .. } = want;
+            self.processes[process].doing = Activity::Cancelling(want);
+            let WantedLock { file, range, mode, block, .. } = want;
             self.call(process, Call::Cancel { file, range, mode }, block);
         }
     }
 
-    /// A LOCK of a life that is over, and known to be: a late packet.
-    pub fn haunt(&mut self, request: &Rc<Request>) {
+    /// Delivers a late LOCK of a kernel that the server knows to be dead.
+    pub(crate) fn deliver_stale_request(&mut self, request: &Rc<Request>) {
         let Call::Lock { state, .. } = request.call else { return };
         let host = request.truth.host;
-        // A netboot client begins with the state that it had before.
-        if self.hosts[host].kind == Kind::Netboot {
+        // A netboot client has the same state after each boot.
+        if self.hosts[host].kind == HostKind::Netboot {
             return;
         }
         let gone = self.model.gone_states.get(&(host, state)).copied();
-        // What comes over TCP comes over a connection that we have.
+        // Over TCP it can only arrive on a connection that is open.
         let Some(engine) = &self.server.engine else { return };
-        let mut lanes = self.hosts[host].lanes.iter();
-        let lane = lanes.position(|lane| *lane == request.lane).unwrap_or(0);
-        // One that is younger than the news may be a new kernel's, for all that the server knows.
-        let opened = engine.connections.carries(host, request.truth.life, lane);
-        let comes = request.lane.transport() == Transport::Udp
+        let mut namespaces = self.hosts[host].namespaces.iter();
+        let namespace =
+            namespaces.position(|namespace| *namespace == request.namespace).unwrap_or(0);
+        // On a connection opened after the reboot was accepted, it would look like the new kernel's.
+        let opened = engine.connections.carries(host, request.truth.life, namespace);
+        let comes = request.namespace.transport() == Transport::Udp
             || opened.is_some_and(|opened| gone.is_some_and(|at| opened < at));
         if self.hosts[host].life > request.truth.life
             && comes
@@ -413,22 +415,24 @@ impl World {
         }
         let found = self.hosts[host].processes().find(|process| {
             let it = &self.processes[*process];
-            let (Doing::Locking(want) | Doing::Cancelling(want)) = it.doing else { return false };
+            let (Activity::Locking(want) | Activity::Cancelling(want)) = it.doing else {
+                return false;
+            };
             want.wait
                 && self.file_of(&grant.handle) == Some(want.file)
                 && want.range == grant.range
                 && it.number == grant.owner.number
-                && self.hosts[host].lanes[it.lane] == grant.lane()
+                && self.hosts[host].namespaces[it.namespace] == grant.namespace()
                 && want.block == block
         });
         let Some(process) = found else { return GrantAnswer::Denied };
-        if let Doing::Locking(want) = self.processes[process].doing {
-            let want = Want { granted: Some(decided), ..want };
-            self.processes[process].doing = Doing::Locking(want);
+        if let Activity::Locking(want) = self.processes[process].doing {
+            let want = WantedLock { granted: Some(decided), ..want };
+            self.processes[process].doing = Activity::Locking(want);
             if !want.blocked {
-                self.tally.reach("GRANTED overtakes BLOCKED");
+                self.coverage.reach("GRANTED overtakes BLOCKED");
             }
-            // While the reclaimer works the process sleeps on; it asks again afterwards.
+            // While the reclaimer runs the process stays asleep; it requests the lock again later.
             if self.processes[process].call.is_none() && self.hosts[host].reclaim.is_none() {
                 self.processes[process].turn += 1;
                 self.locked(process, want, decided);
@@ -438,6 +442,6 @@ impl World {
     }
 
     fn send_notice_answer(&mut self, host: usize, notice: NoticeId, attempt: u32) {
-        self.send_small_answer(host, crate::engine::Answered::Notice(notice, attempt));
+        self.send_small_answer(host, AttemptKey::Notice(notice, attempt));
     }
 }

@@ -1,5 +1,6 @@
-//! A host's boots and notices: `sm-notify` after a boot, the status monitor that hears the server's
-//! notices, and the reclaimer that acts on them. A failed reclaim is a silent give-up.
+//! Boots and notices of a host: `sm-notify` after a boot, the status monitor that receives the
+//! server's notices, and the reclaimer. A kernel drops a lock that it cannot reclaim without telling
+//! its program.
 
 use std::rc::Rc;
 
@@ -7,25 +8,25 @@ use keeper::bytes::Name;
 use keeper::request::Mode;
 use keeper::step::{Outcome, Reply};
 
-use super::{Announcement, Doing, Held, Reclaim};
+use super::{Activity, Announcement, Reclaim, ReclaimItem};
 use crate::cells::{self, CELLS, FILES, Strength};
 use crate::network::DELAY_MAX;
-use crate::packet::{Answer, Call, Request, Truth};
+use crate::packet::{Answer, Call, GroundTruth, Request};
 use crate::queue::{MINUTE, Ms, SECOND};
-use crate::scenario::Kind;
+use crate::scenario::HostKind;
 use crate::world::{Event, World};
 
 impl World {
-    pub fn crash_host(&mut self, host: usize) {
+    pub(crate) fn crash_host(&mut self, host: usize) {
         if !self.hosts[host].up {
             return;
         }
         self.fault("host crash");
-        self.tell(|w| format!("{} crashes", w.hosts[host].name));
+        self.trace(|w| format!("{} crashes", w.hosts[host].name));
         for process in self.hosts[host].processes() {
             if let Some(request) = self.processes[process].call.clone() {
                 let pause = DELAY_MAX + self.random.between(10 * SECOND, 60 * SECOND);
-                self.later(pause, Event::Ghost { request });
+                self.later(pause, Event::StaleRequest { request });
             }
         }
         let it = &mut self.hosts[host];
@@ -40,17 +41,17 @@ impl World {
         let stays_dead = self.scenario.dead_for_good && host == 1 && self.now > 2 * MINUTE;
         if stays_dead {
             self.hosts[host].never_back = true;
-            self.tally.reach("host dead for good");
+            self.coverage.reach("host dead for good");
             return;
         }
         let outage = DELAY_MAX + self.random.between(SECOND, 40 * SECOND);
         self.later(outage, Event::Boot { host, life });
     }
 
-    pub fn boot_host(&mut self, host: usize) {
+    pub(crate) fn boot_host(&mut self, host: usize) {
         let now = self.now;
         if let Some(successor) = self.hosts[host].successor.take() {
-            self.tally.reach("client boots with another address");
+            self.coverage.reach("client boots with another address");
             self.hosts[host].never_back = true;
             self.hosts[successor].state = self.hosts[host].state;
             return self.boot_host(successor);
@@ -63,11 +64,11 @@ impl World {
         it.healthy_since = now;
         it.gave_up_announcing = false;
         it.xid = self.random.next() as u32;
-        if it.kind != Kind::Netboot {
+        if it.kind != HostKind::Netboot {
             it.state = it.state.wrapping_add(2);
         }
         let state = it.state;
-        self.tell(|w| format!("{} boots, now in state {state}", w.hosts[host].name));
+        self.trace(|w| format!("{} boots, now in state {state}", w.hosts[host].name));
         for process in self.hosts[host].processes() {
             let turn = self.processes[process].turn;
             let pause = self.random.between(10, 20 * SECOND);
@@ -75,9 +76,9 @@ impl World {
         }
         let pause = self.random.between(50, 10 * SECOND);
         let life = self.hosts[host].life;
-        self.later(pause, Event::Mount { host, life });
-        if self.hosts[host].kind != Kind::Netboot {
-            // Sometimes the programs are faster than the notice.
+        self.later(pause, Event::FileAccess { host, life });
+        if self.hosts[host].kind != HostKind::Netboot {
+            // Sometimes programs lock before the notice is sent.
             let pause = if self.random.percent(60) { 5 } else { self.random.between(5, 30_000) };
             self.announce(host, state, true, pause);
             if self.random.percent(5) {
@@ -86,7 +87,7 @@ impl World {
         }
     }
 
-    /// Some clients also free everything at boot, before they lock.
+    /// Some clients send FREE_ALL at boot.
     fn free_all_of(&mut self, host: usize) {
         let name = self.hosts[host].name.clone();
         let address = self.hosts[host].address;
@@ -94,7 +95,7 @@ impl World {
         self.send_to_server(&request);
     }
 
-    pub fn announce(&mut self, host: usize, state: u32, honest: bool, pause: Ms) {
+    pub(crate) fn announce(&mut self, host: usize, state: u32, honest: bool, pause: Ms) {
         self.announcements += 1;
         let id = self.announcements;
         let announcement = Announcement { id, state, honest, started: self.now, pause: 2 * SECOND };
@@ -104,7 +105,7 @@ impl World {
     }
 
     /// One round of `sm-notify`: the full name and the short one.
-    pub fn announce_round(&mut self, host: usize, id: u64) {
+    pub(crate) fn announce_round(&mut self, host: usize, id: u64) {
         let Some(mut announcement) = self.hosts[host].announcement else { return };
         if announcement.id != id {
             return;
@@ -112,7 +113,7 @@ impl World {
         if announcement.started + 15 * MINUTE < self.now {
             self.hosts[host].announcement = None;
             self.hosts[host].gave_up_announcing = true;
-            self.tally.reach("reboot notice never answered");
+            self.coverage.reach("reboot notice never answered");
             return;
         }
         let Announcement { state, honest, .. } = announcement;
@@ -130,8 +131,8 @@ impl World {
         self.hosts[host].announcement = Some(announcement);
     }
 
-    /// It forgets the server at the first reply of any kind.
-    pub fn announced(&mut self, host: usize, request: &Request) {
+    /// Any reply ends `sm-notify` for this server.
+    pub(crate) fn announced(&mut self, host: usize, request: &Request) {
         if let Call::Notify { state, .. } = request.call
             && self.hosts[host].announcement.is_some_and(|mine| mine.state == state)
         {
@@ -139,8 +140,8 @@ impl World {
         }
     }
 
-    /// A request that no process waits for.
-    pub fn loose_request(
+    /// A request that no process awaits.
+    pub(crate) fn loose_request(
         &mut self,
         host: usize,
         from: std::net::IpAddr,
@@ -150,42 +151,46 @@ impl World {
     ) -> Rc<Request> {
         let it = &mut self.hosts[host];
         it.xid = it.xid.wrapping_add(1);
-        let lane = it.lanes[0];
-        let lane = keeper::identity::Lane::new(lane.ours(), keeper::identity::Transport::Udp, 4);
+        let namespace = it.namespaces[0];
+        let namespace = keeper::identity::OwnerNamespace::new(
+            namespace.server_address(),
+            keeper::identity::Transport::Udp,
+            4,
+        );
         Rc::new(Request {
             call,
             xid: it.xid,
             from,
             name,
-            lane,
+            namespace,
             number: 0,
             tag: keeper::bytes::OwnerTag::from(""),
             form: it.kind.form(),
             monitored: true,
             stateless: false,
-            truth: Truth { host, life: it.life, process: None, block: 0, honest },
+            truth: GroundTruth { host, life: it.life, process: None, block: 0, honest },
         })
     }
 
-    /// State moves without a reboot: some container's status monitor restarted on this kernel.
-    pub fn container_trap(&mut self, host: usize) {
-        if !self.hosts[host].up || matches!(self.hosts[host].kind, Kind::Netboot) {
+    /// The NSM state moves without a reboot: a container's status monitor restarted on this kernel.
+    pub(crate) fn container_trap(&mut self, host: usize) {
+        if !self.hosts[host].up || matches!(self.hosts[host].kind, HostKind::Netboot) {
             return;
         }
         self.fault("state moved without a reboot");
         self.hosts[host].state = self.hosts[host].state.wrapping_add(2);
         let state = self.hosts[host].state;
-        self.tell(|w| format!("{} is in state {state} without a reboot", w.hosts[host].name));
+        self.trace(|w| format!("{} is in state {state} without a reboot", w.hosts[host].name));
         if self.random.percent(60) {
-            self.tally.reach("false reboot");
+            self.coverage.reach("false reboot");
             self.announce(host, state, false, 10);
         }
     }
 
-    /// The status monitor hears the server's notice.
-    pub fn take_notice(&mut self, host: usize, state: u32) {
+    /// The status monitor receives a notice of the server.
+    pub(crate) fn take_notice(&mut self, host: usize, state: u32) {
         if self.hosts[host].deaf {
-            self.tally.reach("deaf holder");
+            self.coverage.reach("deaf holder");
             return;
         }
         if self.hosts[host].server_state == state {
@@ -193,7 +198,7 @@ impl World {
         }
         self.hosts[host].server_state = state;
         self.hosts[host].generation += 1;
-        self.tell(|w| format!("{} hears of server state {state}", w.hosts[host].name));
+        self.trace(|w| format!("{} learns of server state {state}", w.hosts[host].name));
         if self.hosts[host].reclaim.is_none() {
             self.start_reclaim(host);
         }
@@ -212,14 +217,14 @@ impl World {
                 }
                 for (range, strength) in cells::stretches(&held) {
                     let mode = if strength == 1 { Mode::Shared } else { Mode::Exclusive };
-                    left.push(Held { process, file, range, mode, share: None });
+                    left.push(ReclaimItem { process, file, range, mode, share: None });
                 }
                 if let Some(sharing) = self.processes[process].shares[file]
                     && !sharing.given_up
                 {
                     let share = Some((sharing.access, sharing.deny));
                     let (range, mode) = (keeper::range::Range::ALL, Mode::Shared);
-                    left.push(Held { process, file, range, mode, share });
+                    left.push(ReclaimItem { process, file, range, mode, share });
                 }
             }
         }
@@ -243,14 +248,14 @@ impl World {
             }
             return;
         };
-        let Held { process, file, range, mode, share } = held;
+        let ReclaimItem { process, file, range, mode, share } = held;
         let call = match share {
             Some((access, deny)) => Call::Share { file, access, deny, reclaim: true },
             None => Call::Lock { file, range, mode, wait: false, reclaim: true, state: 0 },
         };
         let turn = self.processes[process].turn;
         let request = self.request_of(process, call, 0);
-        // A reclaim is the kernel's, not the process's: its timers go on.
+        // The kernel reclaims, not the process, whose timers stay valid.
         self.processes[process].turn = turn;
         if let Some(reclaim) = &mut self.hosts[host].reclaim {
             reclaim.current = Some((held, request.clone()));
@@ -258,7 +263,13 @@ impl World {
         self.post(request);
     }
 
-    pub fn reclaimed(&mut self, host: usize, request: &Rc<Request>, answer: &Answer, decided: u64) {
+    pub(crate) fn reclaimed(
+        &mut self,
+        host: usize,
+        request: &Rc<Request>,
+        answer: &Answer,
+        decided: u64,
+    ) {
         let Some(reclaim) = &mut self.hosts[host].reclaim else { return };
         match &reclaim.current {
             Some((_, current)) if Rc::ptr_eq(current, request) => {}
@@ -266,20 +277,20 @@ impl World {
         }
         let Some((held, _)) = reclaim.current.take() else { return };
         if *answer == Answer::NoLocks {
-            self.violate("R5.4", || "a reclaim was refused because the store stalls".to_owned());
+            self.violate("B5.4", || "a reclaim was refused because the store stalls".to_owned());
         }
         let granted = [Reply::Lock(Outcome::Granted), Reply::Share(Outcome::Granted)];
         if granted.iter().any(|granted| *answer == Answer::Keeper(granted.clone())) {
             self.reclaim_held(held, decided);
         } else if held.share.is_some() {
-            self.tally.reach("silent give-up of a share");
-            // A change of it may have been done, and its answer lost.
-            let changing = matches!(self.processes[held.process].doing, Doing::Sharing { .. });
+            self.coverage.reach("silent give-up of a share");
+            // A change of the share may have been committed, and its reply lost.
+            let changing = matches!(self.processes[held.process].doing, Activity::Sharing { .. });
             let sharing = &mut self.processes[held.process].shares[held.file];
             let lost = sharing.is_some_and(|sharing| !sharing.tainted) && !changing;
             if let Some(sharing) = sharing {
                 sharing.given_up = true;
-                // The server may know the new one by now.
+                // The server may have the new one.
                 sharing.tainted |= changing;
             }
             if lost {
@@ -287,8 +298,8 @@ impl World {
                 self.judge_calm_loss(held.process, &why);
             }
         } else {
-            self.tally.reach("silent give-up");
-            self.tell(|w| {
+            self.coverage.reach("silent give-up");
+            self.trace(|w| {
                 format!(
                     "{} gives up {:?} of file {} silently",
                     w.who(held.process),
@@ -304,8 +315,8 @@ impl World {
         self.reclaim_next(host);
     }
 
-    /// A reclaim that was granted mends what had been taken away meanwhile.
-    fn reclaim_held(&mut self, held: Held, decided: u64) {
+    /// A granted reclaim restores locks that were released meanwhile.
+    fn reclaim_held(&mut self, held: ReclaimItem, decided: u64) {
         if held.share.is_some() {
             let gone = self.model.unshared_at[held.process][held.file] > decided;
             if let Some(sharing) = &mut self.processes[held.process].shares[held.file] {

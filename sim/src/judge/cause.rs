@@ -1,5 +1,5 @@
-//! Why a byte changed hands. The owner's own doing is found in the replies; everything else must be
-//! an event that names a rule, and the rule's conditions must be true.
+//! Why a byte changed hands: by a request of its owner, found in the replies, or by an event that
+//! names a rule whose conditions hold.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,55 +9,55 @@ use keeper::event::{Event, Proof, Release};
 use keeper::identity::{ClientId, GrantId, HostKey, RequestId};
 use keeper::range::Range;
 use keeper::request::GrantAnswer;
-use keeper::step::{Cancelled, Grant, Message, Outcome, Refusal, Reply, Step};
+use keeper::step::{CancelOutcome, Grant, Message, Outcome, Refusal, Reply, Step};
 use keeper::time::Time;
 
 use crate::cells::{self, CELLS, FILES, strength};
-use crate::judge::note::Note;
-use crate::model::{Block, Cell, OpenGrant};
+use crate::judge::input::ObservedInput;
+use crate::model::{CellState, OpenGrant, WaitRecord};
 use crate::packet::{Call, Request};
 use crate::world::World;
 
-/// Something an owner did, or had done to it by a callback, in one step.
+/// The effect of a request or callback on the bytes of an owner.
 #[derive(Clone, Debug)]
-pub enum Doing {
+pub(super) enum Effect {
     /// Granted, by a reply or by a callback.
     Set {
         life: u32,
-        /// `None` for a reclaim: it keeps what is recorded.
+        /// `None` for a reclaim, which keeps the recorded state.
         state: Option<u32>,
         at_least: bool,
         reclaim: bool,
     },
     Clear,
-    /// A refused grant is undone, byte for byte.
-    Restore(Box<[Cell; CELLS]>),
+    /// A refused grant is undone.
+    Restore(Box<[CellState; CELLS]>),
 }
 
 #[derive(Clone, Debug)]
-pub struct Cause {
+pub(super) struct Cause {
     pub process: usize,
     pub file: usize,
     pub range: Range,
     pub strength: u8,
-    pub doing: Doing,
-    /// It may have happened: it can justify what is there, and demands nothing.
+    pub effect: Effect,
+    /// It may have happened: explains a change, but requires none.
     pub perhaps: bool,
 }
 
 impl Cause {
-    /// What it makes of a byte of an owner that nothing else touches.
-    fn applied_to(&self, cell: usize, old: Cell) -> Cell {
-        match &self.doing {
+    /// The byte after this cause alone.
+    fn applied_to(&self, cell: usize, old: CellState) -> CellState {
+        match &self.effect {
             _ if self.perhaps || !cells::cells(self.range).contains(&cell) => old,
-            Doing::Clear => Cell::default(),
-            Doing::Restore(before) => before[cell],
-            Doing::Set { at_least: true, .. } | Doing::Set { reclaim: true, .. }
+            Effect::Clear => CellState::default(),
+            Effect::Restore(before) => before[cell],
+            Effect::Set { at_least: true, .. } | Effect::Set { reclaim: true, .. }
                 if old.strength > self.strength =>
             {
-                Cell { unconfirmed: false, ..old }
+                CellState { unconfirmed: false, ..old }
             }
-            Doing::Set { life, state, .. } => Cell {
+            Effect::Set { life, state, .. } => CellState {
                 strength: self.strength,
                 incarnation: state.unwrap_or(old.incarnation),
                 life: *life,
@@ -67,20 +67,26 @@ impl Cause {
     }
 }
 
-/// Whose locks and shares an event took away.
-pub fn robbed_by(event: &Event) -> Option<ClientId> {
+/// The client whose locks and shares an event released.
+pub(super) fn client_released_by(event: &Event) -> Option<ClientId> {
     match event {
         Event::Rebooted { client, .. }
         | Event::Released { client, .. }
-        | Event::ReleasedByHand { client, .. }
+        | Event::ReleasedByOperator { client, .. }
         | Event::Fenced { client, .. } => Some(*client),
         _ => None,
     }
 }
 
 impl World {
-    /// The whole judgement of one input, or of a batch of them.
-    pub fn judge(&mut self, keeper: &Keeper, inputs: &[Note], step: &Step, now: Time) {
+    /// Judges one input, or a batch of them.
+    pub(crate) fn judge(
+        &mut self,
+        keeper: &Keeper,
+        inputs: &[ObservedInput],
+        step: &Step,
+        now: Time,
+    ) {
         self.model.serial += 1;
         for input in inputs {
             self.note_input(input);
@@ -90,21 +96,21 @@ impl World {
             return;
         }
         self.note_clients(step);
-        self.tell_step(step);
-        let seen = self.see_table(keeper);
-        let waiters = self.see_waiters(keeper);
+        self.trace_step(step);
+        let seen = self.read_table(keeper);
+        let waiters = self.read_waiters(keeper);
         let before = self.model.table.clone();
         self.model.grace_was_over = self.model.grace_over;
         self.note_notices(step);
         let causes = self.causes(keeper, inputs, step);
         let alone = inputs.len() == 1;
         for cause in causes.iter().filter(|cause| !cause.perhaps) {
-            self.model.touched[cause.process][cause.file] = self.model.serial;
+            self.model.touched_at[cause.process][cause.file] = self.model.serial;
         }
         for process in 0..self.processes.len() {
             for file in 0..FILES {
-                if before[process][file] == [Cell::default(); CELLS]
-                    && seen[process][file] == [Cell::default(); CELLS]
+                if before[process][file] == [CellState::default(); CELLS]
+                    && seen[process][file] == [CellState::default(); CELLS]
                     && !causes.iter().any(|c| c.process == process && c.file == file)
                 {
                     continue;
@@ -132,8 +138,8 @@ impl World {
         self.judge_grantable(keeper);
     }
 
-    /// The states that hosts are recorded in, for what the next step changes about them.
-    pub fn note_states(&mut self, keeper: &Keeper) {
+    /// Records the NSM states of hosts, for the judgement of the next step.
+    pub(crate) fn note_states(&mut self, keeper: &Keeper) {
         let (mut states, mut rows) = (BTreeMap::new(), BTreeMap::new());
         for view in keeper.clients(ClientId(0)) {
             if let Some(Some(host)) = self.model.hosts.get(&view.client.id) {
@@ -143,7 +149,7 @@ impl World {
         }
         let before = std::mem::replace(&mut self.model.rows, rows);
         let same = |host: &usize| before.get(host) == self.model.rows.get(host);
-        // What is forgotten of a host is forgotten of its reboots, too.
+        // With a client record, the memory of its reboots goes.
         self.model.gone_states.retain(|(host, _), _| states.contains_key(host) && same(host));
         self.model.accepted.retain(|host, _| states.contains_key(host));
         self.model.states = states;
@@ -153,11 +159,11 @@ impl World {
     fn judge_cell(
         &mut self,
         (process, file, cell): (usize, usize, usize),
-        old: Cell,
-        seen: Cell,
+        old: CellState,
+        seen: CellState,
         causes: &[Cause],
         step: &Step,
-        inputs: &[Note],
+        inputs: &[ObservedInput],
         alone: bool,
     ) {
         let same = old.strength == seen.strength && old.incarnation == seen.incarnation;
@@ -166,22 +172,22 @@ impl World {
             .filter(|c| c.process == process && c.file == file)
             .filter(|c| cells::cells(c.range).contains(&cell))
             .collect();
-        let mut new = Cell { life: old.life, unconfirmed: old.unconfirmed, ..seen };
-        let fits = |cause: &Cause| match &cause.doing {
-            Doing::Clear => seen.strength == 0,
-            Doing::Set { at_least: true, .. } if cause.perhaps => {
+        let mut new = CellState { life: old.life, unconfirmed: old.unconfirmed, ..seen };
+        let fits = |cause: &Cause| match &cause.effect {
+            Effect::Clear => seen.strength == 0,
+            Effect::Set { at_least: true, .. } if cause.perhaps => {
                 seen.strength >= cause.strength && seen.strength <= old.strength.max(cause.strength)
             }
-            // What was stronger stays so until the client has said yes.
-            Doing::Set { at_least: true, .. } => seen.strength == old.strength.max(cause.strength),
-            // A reclaim weakens nothing: who reclaims less may be told of more yet.
-            Doing::Set { reclaim: true, .. } => seen.strength == old.strength.max(cause.strength),
-            Doing::Set { .. } => seen.strength == cause.strength,
-            Doing::Restore(before) => before[cell].strength == seen.strength,
+            // A stronger lock is not weakened until the client has accepted the grant.
+            Effect::Set { at_least: true, .. } => seen.strength == old.strength.max(cause.strength),
+            // A reclaim weakens nothing: the client may reclaim the rest later.
+            Effect::Set { reclaim: true, .. } => seen.strength == old.strength.max(cause.strength),
+            Effect::Set { .. } => seen.strength == cause.strength,
+            Effect::Restore(before) => before[cell].strength == seen.strength,
         };
         let demanded = mine.iter().rev().copied().find(|cause| !cause.perhaps);
         let cause = if alone { demanded } else { None };
-        // What certainly happened explains more than what may have.
+        // Certain causes take precedence over possible ones.
         let certain = mine.iter().rev().copied().find(|cause| !cause.perhaps && fits(cause));
         let cause = cause.or(certain);
         let cause = cause.or_else(|| mine.iter().rev().copied().find(|cause| fits(cause)));
@@ -189,16 +195,16 @@ impl World {
         let several = mine.iter().filter(|cause| !cause.perhaps).count() > 1;
         match cause {
             Some(cause) if cause.perhaps && same => {}
-            // As when the refusal of one callback lets the same owner's next one go out.
+            // For example, the refusal of one callback lets the next one of the same owner go out.
             Some(_) if alone && several && in_turn.strength == seen.strength => {
-                new = Cell { incarnation: seen.incarnation, ..in_turn };
+                new = CellState { incarnation: seen.incarnation, ..in_turn };
             }
             Some(cause) if fits(cause) => {
-                if let Doing::Set { life, .. } = cause.doing {
+                if let Effect::Set { life, .. } = cause.effect {
                     new.life = life;
                     new.unconfirmed = false;
                 }
-                if let Doing::Restore(before) = &cause.doing {
+                if let Effect::Restore(before) = &cause.effect {
                     new = before[cell];
                 }
             }
@@ -214,42 +220,42 @@ impl World {
                 self.judge_release((process, file, cell), old, step, inputs);
             }
             _ if same => {}
-            // All of them, one after the other.
+            // All causes in sequence.
             None if demanded.is_some() && in_turn.strength == seen.strength => {
-                new = Cell { incarnation: seen.incarnation, ..in_turn };
+                new = CellState { incarnation: seen.incarnation, ..in_turn };
             }
             _ if seen.strength == 0 || seen.strength < old.strength => {
                 self.judge_release((process, file, cell), old, step, inputs);
-                let granted = mine.iter().find_map(|cause| match cause.doing {
-                    Doing::Set { life, .. } => Some(life),
+                let granted = mine.iter().find_map(|cause| match cause.effect {
+                    Effect::Set { life, .. } => Some(life),
                     _ => None,
                 });
                 new.life = granted.unwrap_or(0);
                 new.unconfirmed &= granted.is_none();
             }
-            // In a batch, a wait may become a callback that its owner closes by what it asks next.
+            // In a batch, a wait may become a grant that the owner's next request closes.
             _ if self.waited_for(process, file, cell, seen.strength) => {}
             _ => {
                 let who = self.who(process);
                 self.violate("I6", || {
                     format!(
-                        "{who} got byte {cell} of file {file} for nothing: {seen:?}, was {old:?}"
+                        "{who} got byte {cell} of file {file} without a cause: {seen:?}, was {old:?}"
                     )
                 });
             }
         }
         if new.strength == 0 {
-            let granted = mine.iter().any(|cause| matches!(cause.doing, Doing::Set { .. }));
+            let granted = mine.iter().any(|cause| matches!(cause.effect, Effect::Set { .. }));
             if granted && self.may_be_released(process, step) {
-                // Granted and taken away again in one step: the answer is old before it leaves.
+                // Granted and released in one step: the reply is outdated when it is sent.
                 self.model.released_at[process][file][cell] = self.model.serial + 1;
             }
-            new = Cell::default();
+            new = CellState::default();
         }
         self.model.table[process][file][cell] = new;
     }
 
-    /// Whether a process waited for a byte before a batch that may have granted it.
+    /// Whether a process waited for a byte that a batch may have granted.
     fn waited_for(&self, process: usize, file: usize, cell: usize, wanted: u8) -> bool {
         let mut waiting = self.model.waiters.iter();
         !self.scenario.one_by_one
@@ -260,18 +266,18 @@ impl World {
             })
     }
 
-    /// Whether some event of this step may have taken what a reply of it gave.
+    /// Whether an event of this step may have released what a reply of it granted.
     fn may_be_released(&mut self, process: usize, step: &Step) -> bool {
         let host = self.processes[process].host;
-        let mut robbed = step.events.iter().filter_map(robbed_by);
-        robbed.any(|client| self.host_of(client) == Some(host))
+        let mut released = step.events.iter().filter_map(client_released_by);
+        released.any(|client| self.host_of(client) == Some(host))
     }
 
-    /// What the owners did, in the order of the answers.
-    fn causes(&mut self, keeper: &Keeper, inputs: &[Note], step: &Step) -> Vec<Cause> {
+    /// The effects of the owners' requests, in the order of the replies.
+    fn causes(&mut self, keeper: &Keeper, inputs: &[ObservedInput], step: &Step) -> Vec<Cause> {
         let mut causes = Vec::new();
         for input in inputs {
-            if let Note::Granted(id, GrantAnswer::Accepted) = input
+            if let ObservedInput::Granted(id, GrantAnswer::Accepted) = input
                 && let Some(grant) = self.model.grants.get(id).cloned()
             {
                 causes.push(self.cause_of_grant(&grant, false));
@@ -282,10 +288,10 @@ impl World {
                 causes.extend(self.cause_of_undoing(*grant, inputs));
             }
         }
-        // A request of the owner closes an open callback, and what it left undecided is decided.
+        // A request of the owner closes an open callback, which then counts as accepted or not.
         for message in &step.messages {
             if let Message::Reply(id, Reply::Lock(_) | Reply::Unlock | Reply::Cancel(_)) = message
-                && let Some((request, _)) = self.model.asked.get(id)
+                && let Some((request, _)) = self.model.pending_requests.get(id)
                 && let (Some(process), Some((file, range))) =
                     (request.truth.process, target(request))
             {
@@ -301,7 +307,7 @@ impl World {
                 }
             }
         }
-        self.model.just_blocked.clear();
+        self.model.blocked_in_step.clear();
         for message in &step.messages {
             match message {
                 Message::Reply(id, Reply::Lock(Outcome::Blocked)) => self.note_blocked(*id),
@@ -310,13 +316,13 @@ impl World {
                     Reply::Lock(Outcome::Grace | Outcome::Refused(Refusal::TooManyParked)),
                 ) => self.note_turned_away(keeper, *id),
                 Message::Reply(id, Reply::Lock(Outcome::Granted)) => {
-                    if let Some((request, _)) = self.model.asked.get(id).cloned() {
+                    if let Some((request, _)) = self.model.pending_requests.get(id).cloned() {
                         causes.extend(self.cause_of_lock(&request));
                     }
                 }
-                // A callback that is closed in the step that opened it is not sent any more.
-                Message::Reply(id, Reply::Cancel(Cancelled::TooLate)) => {
-                    if let Some((request, _)) = self.model.asked.get(id)
+                // A callback closed in the step that opened it is not sent.
+                Message::Reply(id, Reply::Cancel(CancelOutcome::TooLate)) => {
+                    if let Some((request, _)) = self.model.pending_requests.get(id)
                         && let (Some(process), Call::Cancel { file, range, mode }) =
                             (request.truth.process, &request.call)
                     {
@@ -326,23 +332,23 @@ impl World {
                             file: *file,
                             range: *range,
                             strength: strength(*mode),
-                            doing: Doing::Set { life, state, at_least: true, reclaim: false },
+                            effect: Effect::Set { life, state, at_least: true, reclaim: false },
                             perhaps: true,
                         });
                     }
                 }
                 Message::Reply(id, Reply::Unlock) => {
-                    if let Some((request, _)) = self.model.asked.get(id)
+                    if let Some((request, _)) = self.model.pending_requests.get(id)
                         && let (Some(process), Some((file, range))) =
                             (request.truth.process, target(request))
                     {
-                        let doing = Doing::Clear;
+                        let effect = Effect::Clear;
                         causes.push(Cause {
                             process,
                             file,
                             range,
                             strength: 0,
-                            doing,
+                            effect,
                             perhaps: false,
                         });
                     }
@@ -350,7 +356,7 @@ impl World {
                 _ => {}
             }
         }
-        // What its owner did after a callback has closed it: one that is sent came last.
+        // A later request of its owner would have closed a callback, so one that is sent came last.
         for message in &step.messages {
             if let Message::Grant(grant) = message
                 && grant.attempt <= 1
@@ -366,7 +372,7 @@ impl World {
     fn open_grant(&mut self, keeper: &Keeper, grant: &Grant, causes: &[Cause]) -> Option<Cause> {
         let process = self.process_of(keeper, &grant.owner);
         let (Some(process), Some(file)) = (process, self.file_of(&grant.handle)) else {
-            self.violate("I6", || format!("a grant to nobody: {grant:?}"));
+            self.violate("I6", || format!("a grant without an owner: {grant:?}"));
             return None;
         };
         let mut before = self.model.table[process][file];
@@ -386,10 +392,10 @@ impl World {
         Some(cause)
     }
 
-    /// Who is turned away and waits all the same, from an earlier time, has been heard of. Only a
-    /// state that is news to us is not taken up: it is turned away before anybody was asked about it.
+    /// A refused request refreshes an earlier wait of its owner, unless its state is unknown: such a
+    /// request is refused before any probe.
     fn note_turned_away(&mut self, keeper: &Keeper, id: RequestId) {
-        let Some((request, _)) = self.model.asked.get(&id).cloned() else { return };
+        let Some((request, _)) = self.model.pending_requests.get(&id).cloned() else { return };
         let Call::Lock { file, range, mode, wait: true, state, .. } = request.call else { return };
         let Some(process) = request.truth.process else { return };
         let wait = (process, file, range, mode);
@@ -402,29 +408,29 @@ impl World {
         let was = self.model.states.get(&request.truth.host).copied().unwrap_or(0);
         let known = [state, was, now].contains(&0) || state == was || state == now;
         let state = if known { state } else { block.state };
-        self.model.note_block(wait, Block { state, newest: state, ..block });
+        self.model.note_block(wait, WaitRecord { state, newest: state, ..block });
     }
 
     fn note_blocked(&mut self, id: RequestId) {
-        let Some((request, _)) = self.model.asked.get(&id).cloned() else { return };
+        let Some((request, _)) = self.model.pending_requests.get(&id).cloned() else { return };
         let Call::Lock { file, range, mode, state, .. } = request.call else { return };
         if let Some(process) = request.truth.process {
             let (id, life) = (request.truth.block, request.truth.life);
-            let block = Block { id, life, state, newest: state, polled: self.now };
+            let block = WaitRecord { id, life, state, newest: state, polled: self.now };
             let wait = (process, file, range, mode);
             self.model.note_block(wait, block);
-            self.model.just_blocked.insert(wait);
+            self.model.blocked_in_step.insert(wait);
         }
     }
 
     fn cause_of_grant(&self, grant: &OpenGrant, at_least: bool) -> Cause {
-        let Block { life, state, .. } = self.model.block(grant.key());
+        let WaitRecord { life, state, .. } = self.model.block(grant.key());
         Cause {
             process: grant.process,
             file: grant.file,
             range: grant.range,
             strength: strength(grant.mode),
-            doing: Doing::Set { life, state: Some(state), at_least, reclaim: false },
+            effect: Effect::Set { life, state: Some(state), at_least, reclaim: false },
             perhaps: false,
         }
     }
@@ -438,16 +444,17 @@ impl World {
             return None;
         };
         let (life, state) = (request.truth.life, (!reclaim).then_some(state));
-        let doing = Doing::Set { life, state, at_least: false, reclaim };
-        Some(Cause { process, file, range, strength: strength(mode), doing, perhaps: false })
+        let effect = Effect::Set { life, state, at_least: false, reclaim };
+        Some(Cause { process, file, range, strength: strength(mode), effect, perhaps: false })
     }
 
-    /// I6: a refused callback undoes that grant and nothing else; an answer to one that is closed,
+    /// I6: a refused callback undoes that grant and nothing else. The refusal of one that is closed,
     /// or that may have been accepted before, undoes nothing (I9).
-    fn cause_of_undoing(&mut self, id: GrantId, inputs: &[Note]) -> Option<Cause> {
-        self.tally.reach("grant undone");
-        let refused =
-            inputs.iter().any(|i| matches!(i, Note::Granted(g, GrantAnswer::Denied) if *g == id));
+    fn cause_of_undoing(&mut self, id: GrantId, inputs: &[ObservedInput]) -> Option<Cause> {
+        self.coverage.reach("grant undone");
+        let refused = inputs
+            .iter()
+            .any(|i| matches!(i, ObservedInput::Granted(g, GrantAnswer::Denied) if *g == id));
         let Some(grant) = self.model.grants.remove(&id) else {
             self.violate("I6", || format!("{id:?} was closed, and yet it was undone"));
             return None;
@@ -463,23 +470,23 @@ impl World {
             file: grant.file,
             range: grant.range,
             strength: 0,
-            doing: Doing::Restore(Box::new(grant.before)),
+            effect: Effect::Restore(Box::new(grant.before)),
             perhaps: false,
         })
     }
 
-    /// A byte went that its owner did not give back: which rule?
+    /// A byte was released without its owner's request: finds the rule.
     fn judge_release(
         &mut self,
         (process, file, cell): (usize, usize, usize),
-        old: Cell,
+        old: CellState,
         step: &Step,
-        inputs: &[Note],
+        inputs: &[ObservedInput],
     ) {
         let host = self.processes[process].host;
         let mut why = Err("no event says why".to_owned());
         for event in &step.events {
-            let Some(client) = robbed_by(event) else { continue };
+            let Some(client) = client_released_by(event) else { continue };
             if self.host_of(client) != Some(host) {
                 continue;
             }
@@ -510,23 +517,23 @@ impl World {
                 });
             }
             self.processes[process].tainted[file][cell] = true;
-            self.tally.reach("live lock released by a rule");
+            self.coverage.reach("live lock released by a rule");
         } else if relies {
-            // A life before this one took it; this one relies on it all the same.
+            // Taken by an earlier boot, but this one relies on it.
             self.processes[process].tainted[file][cell] = true;
         }
     }
 
-    /// Whether a rule allows this release; and if so, whether it may hit a live holder.
-    pub fn allowed(
+    /// Whether a rule allows this release, and whether it may hit a live holder; see `releases.rs`.
+    pub(crate) fn allowed(
         &mut self,
         client: ClientId,
         host: usize,
         event: &Event,
-        old: Cell,
-        inputs: &[Note],
+        old: CellState,
+        inputs: &[ObservedInput],
     ) -> Result<Result<(), String>, String> {
-        let by_operator = inputs.iter().any(|input| matches!(input, Note::Operator(..)));
+        let by_operator = inputs.iter().any(|input| matches!(input, ObservedInput::Operator(..)));
         match event {
             Event::Rebooted { to, proof, .. } => {
                 let blind = matches!(proof, Proof::Stateless | Proof::Operator(_));
@@ -549,7 +556,7 @@ impl World {
                 Release::RosterEnd if !self.model.exact => Ok(Ok(())),
                 Release::RosterEnd => Err("the store was exact".to_owned()),
             },
-            Event::Fenced { .. } | Event::ReleasedByHand { .. } if by_operator => Ok(Ok(())),
+            Event::Fenced { .. } | Event::ReleasedByOperator { .. } if by_operator => Ok(Ok(())),
             _ => Err("no operator was there".to_owned()),
         }
     }
@@ -561,7 +568,7 @@ impl World {
         to: u32,
         proof: &Proof,
         by_operator: bool,
-        old: Cell,
+        old: CellState,
     ) -> Result<Result<(), String>, String> {
         match proof {
             Proof::Operator(_) if by_operator => Ok(Ok(())),
@@ -581,8 +588,8 @@ impl World {
     }
 }
 
-/// What a request is about.
-pub fn target(request: &Request) -> Option<(usize, Range)> {
+/// The file and range of a request.
+pub(super) fn target(request: &Request) -> Option<(usize, Range)> {
     match request.call {
         Call::Lock { file, range, .. }
         | Call::Test { file, range, .. }

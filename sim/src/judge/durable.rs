@@ -1,5 +1,5 @@
-//! Durable before told (I2), the epoch first (I3), and a start that takes up exactly what the disk
-//! gave back (I4).
+//! Durable before told (I2), the epoch first (I3), and a start that restores exactly what is on disk
+//! (I4).
 
 use std::rc::Rc;
 
@@ -11,14 +11,20 @@ use keeper::step::{Grant, Outcome, Reply, Step};
 use store::Token;
 
 use super::cause::target;
-use crate::ask::file_key;
 use crate::cells::{self, CELLS, strength};
-use crate::model::{Cell, Waiting, blank};
+use crate::model::{CellState, ModelWaiter, empty_grid};
 use crate::packet::{Call, Request};
+use crate::translate::file_key;
 use crate::world::World;
 
 impl World {
-    pub fn judge_start(&mut self, keeper: &Keeper, saved: &Snapshot, epoch: Epoch, step: &Step) {
+    pub(crate) fn judge_start(
+        &mut self,
+        keeper: &Keeper,
+        saved: &Snapshot,
+        epoch: Epoch,
+        step: &Step,
+    ) {
         self.model.serial += 1;
         if epoch <= self.model.epoch_told
             || keeper.epoch() != epoch
@@ -38,12 +44,13 @@ impl World {
         self.model.started = self.now;
         self.model.grace_over = keeper.grace().is_none();
         if !self.model.exact {
-            self.tally.reach("roster restore");
+            self.coverage.reach("roster restore");
         }
         self.note_notices(step);
-        self.take_up(keeper, saved);
+        self.restore_table(keeper, saved);
         self.check_notices_owed(keeper, saved);
-        self.model.owed = keeper.notices().map(|notice| (notice.id, notice.client)).collect();
+        self.model.restart_notices =
+            keeper.notices().map(|notice| (notice.id, notice.client)).collect();
         self.check_grace_wanted(keeper, saved);
         self.note_states(keeper);
         self.model.entries = keeper.counts().locks + keeper.counts().shares;
@@ -51,23 +58,23 @@ impl World {
         self.check_beliefs();
     }
 
-    fn take_up(&mut self, keeper: &Keeper, saved: &Snapshot) {
-        let seen = self.see_table(keeper);
+    fn restore_table(&mut self, keeper: &Keeper, saved: &Snapshot) {
+        let seen = self.read_table(keeper);
         if !self.model.exact {
-            self.model.table = blank(self.processes.len());
+            self.model.table = empty_grid(self.processes.len());
             self.model.recovering = keeper.grace().is_some();
             if seen.iter().flatten().flatten().any(|cell| cell.strength > 0) {
-                self.violate("I4", || "a roster's records deny somebody something".to_owned());
+                self.violate("I4", || "records of a roster block requests".to_owned());
             }
-            self.take_up_shares(keeper, saved);
+            self.restore_shares(keeper, saved);
             if !self.model.recovering {
                 self.taint_unbacked();
             }
             return;
         }
         self.model.recovering = false;
-        self.take_up_shares(keeper, saved);
-        let written = self.picture_of(keeper, saved.locks.values());
+        self.restore_shares(keeper, saved);
+        let written = self.grid_of(keeper, saved.locks.values());
         if written != seen {
             self.violate("I4", || "the table after the start is not what the disk has".to_owned());
         }
@@ -76,8 +83,8 @@ impl World {
                 for (cell, byte) in bytes.iter().enumerate() {
                     let known = &mut self.model.table[process][file][cell];
                     if known.strength != byte.strength {
-                        // Not in the picture of the last batch that was written.
-                        *known = Cell { life: 0, ..*byte };
+                        // Not in the model of the last written batch.
+                        *known = CellState { life: 0, ..*byte };
                     }
                     known.unconfirmed = byte.strength > 0;
                 }
@@ -85,13 +92,13 @@ impl World {
         }
     }
 
-    /// R2.1: everybody who registered is told.
+    /// B4.2: every registered client is notified.
     fn check_notices_owed(&mut self, keeper: &Keeper, saved: &Snapshot) {
         for client in saved.clients.values() {
             let owed = client.monitored || client.registrant.is_some();
             if owed && !keeper.notices().any(|notice| notice.client == client.id) {
                 let name = client.name.clone();
-                return self.violate("R2.1", || format!("{name} is not told of the restart"));
+                return self.violate("B4.2", || format!("{name} is not told of the restart"));
             }
         }
     }
@@ -103,20 +110,20 @@ impl World {
             saved.clients.values().any(|client| client.monitored && client.registrant.is_none())
         };
         if wanted != keeper.grace().is_some() {
-            self.violate("R4.3", || {
-                format!("grace is wanted: {wanted}, and the keeper thinks not so")
+            self.violate("B4.11", || {
+                format!("grace is needed: {wanted}, and the keeper disagrees")
             });
         }
     }
 
-    /// The disk has what the table has.
-    pub fn check_disk(&mut self) {
+    /// The disk has the locks of the table.
+    pub(crate) fn check_disk(&mut self) {
         if self.model.recovering {
             return;
         }
         let Some(engine) = self.server.engine.take() else { return };
         let locks: Vec<_> = self.disk.written().locks.values().cloned().collect();
-        let written = self.picture_of(&engine.decider.keeper, locks.iter());
+        let written = self.grid_of(&engine.decider.keeper, locks.iter());
         self.server.engine = Some(engine);
         for process in 0..self.processes.len() {
             for file in 0..cells::FILES {
@@ -137,8 +144,8 @@ impl World {
         }
     }
 
-    /// Ids are never used again, whatever is lost in a crash.
-    pub fn check_ids(&mut self, changes: &[Change]) {
+    /// Ids are never reused, not even after a crash.
+    pub(crate) fn check_ids(&mut self, changes: &[Change]) {
         let mut fresh = Vec::new();
         for change in changes {
             let (id, already) = match change {
@@ -159,8 +166,8 @@ impl World {
         self.model.ids.extend(fresh);
     }
 
-    /// Applying all changes gives the keeper's durable state back.
-    pub fn check_snapshot(&mut self) {
+    /// Applying all changes yields the keeper's durable state.
+    pub(crate) fn check_snapshot(&mut self) {
         if !self.model.serial.is_multiple_of(3) {
             return;
         }
@@ -177,9 +184,9 @@ impl World {
         }
     }
 
-    pub fn check_clean_stop(&mut self) {
+    pub(crate) fn check_clean_stop(&mut self) {
         if !self.disk.written().stopped_cleanly {
-            self.violate("R4.6", || "a clean stop left no marker".to_owned());
+            self.violate("B4.17", || "a clean stop left no marker".to_owned());
         }
     }
 
@@ -195,8 +202,8 @@ impl World {
             .map(|client| client.id)
     }
 
-    /// I2, for each reply as it leaves.
-    pub fn check_durable(
+    /// I2, for each reply as it is sent.
+    pub(crate) fn check_durable(
         &mut self,
         request: &Rc<Request>,
         reply: &Reply,
@@ -213,7 +220,7 @@ impl World {
         match (reply, &request.call) {
             (Reply::Lock(Outcome::Granted), Call::Lock { mode, .. }) => {
                 let missing = self.missing_on_disk(request, file, range, strength(*mode), changes);
-                // Granted, and taken away again by a rule before the batch was written.
+                // Granted, and released by a rule before the batch was written.
                 let gone = request.truth.process.is_some_and(|process| {
                     let released = &self.model.released_at[process][file];
                     cells::cells(range).any(|cell| released[cell] > decided)
@@ -221,13 +228,13 @@ impl World {
                 if !gone {
                     self.check_registered(request);
                 }
-                let touched = request.truth.process.map(|p| self.model.touched[p][file]);
+                let touched = request.truth.process.map(|p| self.model.touched_at[p][file]);
                 if missing && !gone && touched <= Some(decided) {
                     self.violate("I2", || format!("granted, and not on the disk: {request:?}"));
                 }
             }
             (Reply::Lock(Outcome::Blocked), Call::Lock { mode, .. }) => {
-                let waits = |w: &Waiting| {
+                let waits = |w: &ModelWaiter| {
                     Some(w.key()) == request.truth.process.map(|p| (p, file, range, *mode))
                 };
                 if self.model.waiters.iter().any(waits) {
@@ -239,7 +246,7 @@ impl World {
                 let key = file_key(file);
                 let left = self.disk.written().locks.values().find(|lock| {
                     lock.owner.host == client
-                        && lock.owner.lane == request.lane
+                        && lock.owner.namespace == request.namespace
                         && lock.owner.number == request.number
                         && lock.owner.tag == request.tag
                         && lock.file == key
@@ -259,11 +266,12 @@ impl World {
         }
     }
 
-    /// R1.5: registered in the same commit, with the address that it used.
+    /// B3.1: registered in the same commit, with the server address that the client used.
     fn check_registered(&mut self, request: &Rc<Request>) {
         let row = self.row(request).and_then(|id| self.disk.written().clients.get(&id)).cloned();
         let fine = row.as_ref().is_some_and(|row| {
-            (row.monitored || !request.monitored) && row.used.contains(&request.lane.ours())
+            (row.monitored || !request.monitored)
+                && row.used.contains(&request.namespace.server_address())
         });
         if !fine {
             self.violate("I2", || format!("told before it was registered ({row:?}): {request:?}"));
@@ -290,7 +298,7 @@ impl World {
         });
         for lock in self.disk.written().locks.values().chain(fresh) {
             if lock.owner.host == client
-                && lock.owner.lane == request.lane
+                && lock.owner.namespace == request.namespace
                 && lock.owner.number == request.number
                 && lock.owner.tag == request.tag
                 && lock.file == key
@@ -303,8 +311,8 @@ impl World {
         cells::cells(range).any(|cell| held[cell] < strength)
     }
 
-    /// I2 and I9 for each callback as it leaves, also a repeated one.
-    pub fn check_grant_durable(&mut self, grant: &Grant) {
+    /// I2 and I9, for each callback as it is sent or sent again.
+    pub(crate) fn check_grant_durable(&mut self, grant: &Grant) {
         let Some(open) = self.model.grants.get(&grant.id) else { return };
         let durable = &self.model.durable[open.process][open.file];
         if cells::cells(open.range).any(|cell| durable[cell].strength < strength(open.mode)) {
@@ -313,7 +321,7 @@ impl World {
         }
     }
 
-    pub fn strict(&self) -> bool {
+    pub(crate) fn strict(&self) -> bool {
         self.scenario.config.grace == GraceMode::Strict || !self.model.exact
     }
 }

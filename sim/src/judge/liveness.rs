@@ -1,5 +1,5 @@
-//! Waiters: who comes, goes, and in which order; and what must be true when the faults have stopped
-//! and everybody has given back what it held.
+//! Waiters: why they come and go, and in which order they are granted; and what must hold at the
+//! end, when the faults have stopped and every process has given back its locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,26 +7,26 @@ use keeper::Keeper;
 use keeper::event::Event;
 use keeper::identity::{ClientId, GrantId, HostKey, LockId};
 use keeper::request::OperatorAction;
-use keeper::step::{Cancelled, Message, Outcome, Reply, Step};
+use keeper::step::{CancelOutcome, Message, Outcome, Reply, Step};
 use keeper::time::Time;
 
 use super::cause::target;
-use crate::host::Doing;
-use crate::judge::cause::robbed_by;
-use crate::judge::note::Note;
-use crate::model::{Block, OpenGrant, Picture, Wait, Waiting};
+use crate::host::Activity;
+use crate::judge::cause::client_released_by;
+use crate::judge::input::ObservedInput;
+use crate::model::{LockGrid, ModelWaiter, OpenGrant, WaitKey, WaitRecord};
 use crate::packet::Call;
 use crate::queue::{HOUR, Ms, SECOND};
-use crate::scenario::Kind;
+use crate::scenario::HostKind;
 use crate::world::{Event as Next, Phase, World};
 
-/// A waiter that has not asked for a while is probed (30 s) before it gets what is free.
+/// A waiter that has not polled lately is probed (30 s) before it is granted a free range.
 const GRANT_MAX: Ms = 90 * SECOND;
-/// One that has asked lately gets it at once.
+/// One that has polled within this time is granted it at once.
 const FRESH: Ms = 44 * SECOND;
 
 impl World {
-    pub fn judge_timer(&mut self, keeper: &Keeper, now: Time) {
+    pub(crate) fn judge_timer(&mut self, keeper: &Keeper, now: Time) {
         if keeper.poll_timeout().is_some_and(|at| at <= now.mono) {
             self.violate("liveness", || {
                 "a timer that has fired wants to fire again at once".to_owned()
@@ -34,40 +34,41 @@ impl World {
         }
     }
 
-    /// Nobody comes, goes or changes places among the waiters without a cause.
-    pub fn judge_waiters(
+    /// No waiter is added, removed or moved without a cause.
+    pub(crate) fn judge_waiters(
         &mut self,
-        before: &Picture,
-        seen: Vec<Waiting>,
-        _inputs: &[Note],
+        before: &LockGrid,
+        seen: Vec<ModelWaiter>,
+        _inputs: &[ObservedInput],
         step: &Step,
     ) {
         let old = std::mem::replace(&mut self.model.waiters, seen);
-        self.model.waited.clone_from(&old);
+        self.model.waiters_before.clone_from(&old);
         if old == self.model.waiters && step.messages.is_empty() {
             return;
         }
         let (blocked, over) = self.waits_answered(step);
         let swept = self.hosts_swept(step);
-        let now_waiting: BTreeSet<Wait> = self.model.waiters.iter().map(Waiting::key).collect();
-        let had: BTreeSet<Wait> = old.iter().map(Waiting::key).collect();
+        let now_waiting: BTreeSet<WaitKey> =
+            self.model.waiters.iter().map(ModelWaiter::key).collect();
+        let had: BTreeSet<WaitKey> = old.iter().map(ModelWaiter::key).collect();
         for wait in now_waiting.difference(&had) {
             if !blocked.contains(wait) {
                 let who = self.who(wait.0);
-                self.violate("R3.3", || format!("{who} waits, and was not told: {wait:?}"));
+                self.violate("B2.11", || format!("{who} waits, and was not told: {wait:?}"));
             }
         }
         for wait in had.difference(&now_waiting) {
             let host = self.processes[wait.0].host;
             if !over.iter().any(|done| done(wait)) && !swept.contains(&host) {
                 let who = self.who(wait.0);
-                self.violate("R3.3", || {
-                    format!("{who} waits no more, and nobody knows why: {wait:?}")
+                self.violate("B2.11", || {
+                    format!("{who} no longer waits, without a cause: {wait:?}")
                 });
             }
         }
         drop(over);
-        // Who was swept away and asked again in the same step has lost its place.
+        // A waiter that was swept and requested again in the same step has lost its place.
         let mut old = old;
         let one_by_one = self.scenario.one_by_one;
         old.retain(|w| {
@@ -77,15 +78,18 @@ impl World {
         self.judge_order(&old, before, step);
     }
 
-    /// Waits that were answered Blocked, and what ends a wait.
+    /// Waits that were answered Blocked, and conditions that end a wait.
     #[allow(clippy::type_complexity)]
-    fn waits_answered(&self, step: &Step) -> (BTreeSet<Wait>, Vec<Box<dyn Fn(&Wait) -> bool>>) {
+    fn waits_answered(
+        &self,
+        step: &Step,
+    ) -> (BTreeSet<WaitKey>, Vec<Box<dyn Fn(&WaitKey) -> bool>>) {
         let mut blocked = BTreeSet::new();
-        let mut over: Vec<Box<dyn Fn(&Wait) -> bool>> = Vec::new();
+        let mut over: Vec<Box<dyn Fn(&WaitKey) -> bool>> = Vec::new();
         for message in &step.messages {
             match message {
                 Message::Reply(id, reply) => {
-                    let Some((request, _)) = self.model.asked.get(id) else { continue };
+                    let Some((request, _)) = self.model.pending_requests.get(id) else { continue };
                     let (Some(process), Some((file, range))) =
                         (request.truth.process, target(request))
                     else {
@@ -97,8 +101,8 @@ impl World {
                         }
                         (Call::Lock { mode, .. } | Call::Cancel { mode, .. }, _) => {
                             let key = (process, file, range, *mode);
-                            // In a batch, a wait may become a callback that its owner closes by what
-                            // it asks next, before it is sent.
+                            // In a batch, a wait may become a grant that the owner's next request
+                            // closes before it is sent.
                             let batch = !self.scenario.one_by_one;
                             over.push(Box::new(move |wait| {
                                 let closed = batch && (wait.0, wait.1) == (process, file);
@@ -128,18 +132,18 @@ impl World {
         (blocked, over)
     }
 
-    /// Hosts that lost everything of an older life in this step.
+    /// Hosts whose locks were released in this step.
     fn hosts_swept(&mut self, step: &Step) -> BTreeSet<usize> {
-        let robbed = step.events.iter().filter_map(robbed_by);
-        robbed.filter_map(|client| self.host_of(client)).collect()
+        let released = step.events.iter().filter_map(client_released_by);
+        released.filter_map(|client| self.host_of(client)).collect()
     }
 
-    /// A reboot that was accepted leaves nothing of an earlier state behind (I7, the other way).
-    pub fn judge_swept(&mut self, step: &Step) {
+    /// An accepted reboot leaves no lock or waiter of an earlier state (the converse of I7).
+    pub(crate) fn judge_swept(&mut self, step: &Step) {
         for event in &step.events {
             let Event::Rebooted { client, to, proof, .. } = event else { continue };
             let Some(host) = self.host_of(*client) else { continue };
-            // In a batch the host may have locked again after the news.
+            // In a batch the host may have locked again afterwards.
             if matches!(proof, keeper::event::Proof::Stateless) || !self.scenario.one_by_one {
                 continue;
             }
@@ -151,7 +155,7 @@ impl World {
                 held.any(|cell| older(cell.incarnation))
                     || waiting.any(|w| {
                         let block = self.model.block(w.key());
-                        older(block.state) && !self.model.just_blocked.contains(&w.key())
+                        older(block.state) && !self.model.blocked_in_step.contains(&w.key())
                     })
             });
             if let Some(process) = left {
@@ -166,16 +170,16 @@ impl World {
         }
     }
 
-    /// First come, first served: places are kept, and who is granted has not overtaken anybody.
-    fn judge_order(&mut self, old: &[Waiting], before: &Picture, step: &Step) {
-        let places: BTreeMap<Wait, usize> =
+    /// First come, first served: waiters keep their order, and no grant overtakes an earlier waiter.
+    fn judge_order(&mut self, old: &[ModelWaiter], before: &LockGrid, step: &Step) {
+        let places: BTreeMap<WaitKey, usize> =
             self.model.waiters.iter().enumerate().map(|(place, w)| (w.key(), place)).collect();
         let kept: Vec<usize> = old.iter().filter_map(|w| places.get(&w.key()).copied()).collect();
         if kept.windows(2).any(|pair| pair[0] > pair[1]) {
-            self.violate("R3.3", || "waiters changed their places".to_owned());
+            self.violate("B2.13", || "waiters changed their places".to_owned());
         }
-        // What was taken in this step keeps others waiting, too.
-        let mut taken: Vec<Wait> = self.granted_at_once(step);
+        // Locks granted in this step block other waiters as well.
+        let mut taken: Vec<WaitKey> = self.granted_at_once(step);
         for message in &step.messages {
             let Message::Grant(grant) = message else { continue };
             let Some(open) = self.model.grants.get(&grant.id).cloned() else { continue };
@@ -199,16 +203,18 @@ impl World {
             });
             if let Some(earlier) = overtaken {
                 let (a, b) = (self.who(open.process), self.who(earlier.process));
-                self.violate("R3.3", || format!("{a} overtook {b}"));
+                self.violate("B2.13", || format!("{a} overtook {b}"));
             }
             taken.push(key);
         }
     }
 
-    /// LOCKs that this step answers with "granted".
-    fn granted_at_once(&self, step: &Step) -> Vec<Wait> {
+    /// LOCKs that this step grants by a reply.
+    fn granted_at_once(&self, step: &Step) -> Vec<WaitKey> {
         let granted = step.messages.iter().filter_map(|message| match message {
-            Message::Reply(id, Reply::Lock(Outcome::Granted)) => self.model.asked.get(id),
+            Message::Reply(id, Reply::Lock(Outcome::Granted)) => {
+                self.model.pending_requests.get(id)
+            }
             _ => None,
         });
         let wait = granted.filter_map(|(request, _)| match request.call {
@@ -220,18 +226,18 @@ impl World {
         wait.collect()
     }
 
-    /// I7: the incarnation of a waiter is looked at again when it is granted.
-    pub fn judge_new_grant(&mut self, keeper: &Keeper, grant: &OpenGrant, client: ClientId) {
+    /// I7: the incarnation of a waiter is checked again when it is granted.
+    pub(crate) fn judge_new_grant(&mut self, keeper: &Keeper, grant: &OpenGrant, client: ClientId) {
         let key = (grant.process, grant.file, grant.range, grant.mode);
         let waited = self.model.waiters.iter().any(|waiting| waiting.key() == key);
-        if !waited && !self.model.just_blocked.contains(&key) {
+        if !waited && !self.model.blocked_in_step.contains(&key) {
             let who = self.who(grant.process);
-            self.violate("R3.3", || format!("{who} is granted what it did not wait for: {key:?}"));
+            self.violate("B2.11", || format!("{who} is granted what it did not wait for: {key:?}"));
         }
-        let Block { state, newest, .. } = self.model.block(grant.key());
+        let WaitRecord { state, newest, .. } = self.model.block(grant.key());
         let recorded = keeper.client(client).map_or(0, |view| view.client.incarnation.0);
-        // A request that is held back has refreshed the waiter, or not yet: both are right. And what
-        // else was held back may have moved the state later in the same step.
+        // A parked request may have refreshed the waiter already, and another parked request may
+        // have changed the state later in the same step.
         let before = self.model.states.get(&self.processes[grant.process].host);
         let fits = state == recorded || newest == recorded || before == Some(&state);
         if state != 0 && recorded != 0 && !fits {
@@ -242,26 +248,28 @@ impl World {
         }
     }
 
-    /// Callbacks that a request of the owner, an answer or a release has closed.
-    pub fn close_grants(&mut self, inputs: &[Note], step: &Step) {
+    /// Removes callbacks closed by a request of the owner, an answer or a release.
+    pub(crate) fn close_grants(&mut self, inputs: &[ObservedInput], step: &Step) {
         use keeper::request::GrantAnswer;
         if self.model.grants.is_empty() {
             return;
         }
         for input in inputs {
-            if let Note::Granted(id, GrantAnswer::Accepted | GrantAnswer::Denied) = input {
+            if let ObservedInput::Granted(id, GrantAnswer::Accepted | GrantAnswer::Denied) = input {
                 self.model.grants.remove(id);
             }
         }
         for message in &step.messages {
             let Message::Reply(
                 id,
-                Reply::Lock(Outcome::Granted) | Reply::Unlock | Reply::Cancel(Cancelled::TooLate),
+                Reply::Lock(Outcome::Granted)
+                | Reply::Unlock
+                | Reply::Cancel(CancelOutcome::TooLate),
             ) = message
             else {
                 continue;
             };
-            let Some((request, _)) = self.model.asked.get(id).cloned() else { continue };
+            let Some((request, _)) = self.model.pending_requests.get(id).cloned() else { continue };
             let (Some(process), Some((file, range))) = (request.truth.process, target(&request))
             else {
                 continue;
@@ -292,15 +300,15 @@ impl World {
         }
     }
 
-    /// It did not answer, or it waited in another state than its host is in (I7).
-    pub fn is_passed_over(&self, waiting: &Waiting) -> bool {
+    /// Passed over by the keeper, or waiting in an outdated incarnation (I7).
+    pub(crate) fn is_passed_over(&self, waiting: &ModelWaiter) -> bool {
         let state = self.model.block(waiting.key()).state;
         let recorded = self.model.states.get(&self.processes[waiting.process].host);
         waiting.passed_over || (state != 0 && recorded.is_some_and(|known| *known != state))
     }
 
-    /// Its owner has been granted something there and has not answered: that comes first.
-    fn has_open_grant(&self, waiting: &Waiting) -> bool {
+    /// Its owner has an unanswered grant in the range.
+    fn has_open_grant(&self, waiting: &ModelWaiter) -> bool {
         self.model.grants.values().any(|grant| {
             grant.process == waiting.process
                 && grant.file == waiting.file
@@ -309,12 +317,12 @@ impl World {
     }
 
     /// A freed range reaches its first waiter.
-    pub fn judge_grantable(&mut self, keeper: &Keeper) {
+    pub(crate) fn judge_grantable(&mut self, keeper: &Keeper) {
         if self.model.waiters.is_empty() || (keeper.grace().is_some() && self.strict()) {
             self.model.grantable.clear();
             return;
         }
-        let free: Vec<Wait> = self
+        let free: Vec<WaitKey> = self
             .model
             .waiters
             .iter()
@@ -332,7 +340,7 @@ impl World {
             let since = *self.model.grantable.entry(wait).or_insert(now);
             let polled = self.model.block(wait).polled;
             let lately = polled + FRESH > now && keeper.grace().is_none();
-            // Who has become free by what it took itself is not looked at before it asks again.
+            // A waiter unblocked by its owner's own lock is reconsidered only when it polls.
             let plainly = !self.model.waiters.iter().any(|other| {
                 other.process != wait.0
                     && other.file == wait.1
@@ -347,9 +355,9 @@ impl World {
         }
     }
 
-    /// Every lock that is left has a holder who relies on it, or a reason that no server can see
-    /// through. The operator then frees the latter.
-    pub fn clean_up(&mut self) {
+    /// Every remaining lock has a holder that relies on it, or an explanation that no server can know.
+    /// The operator then releases the latter.
+    pub(crate) fn clean_up(&mut self) {
         let Some(engine) = self.server.engine.take() else {
             return self.violate("liveness", || "the server is not up".to_owned());
         };
@@ -365,7 +373,8 @@ impl World {
             let life = self.model.table[process][file][cell].life;
             let relies = crate::cells::cells(lock.range)
                 .any(|cell| self.processes[process].belief[file][cell] > 0);
-            let busy = !matches!(self.processes[process].doing, Doing::Finished | Doing::Idle);
+            let busy =
+                !matches!(self.processes[process].doing, Activity::Finished | Activity::Idle);
             if relies || busy {
                 continue;
             }
@@ -373,11 +382,11 @@ impl World {
             let other_life = life != self.hosts[host].life;
             let verified = self.model.accepted.get(&host) == Some(&self.hosts[host].state);
             let same_state = lock.incarnation.0 == self.hosts[host].state;
-            // A report that could not be decided is shown, with what to do about it.
+            // An undecided report is shown to the operator.
             let view = engine.decider.keeper.client(lock.owner.host);
             let shown = view.is_some_and(|view| view.pending.is_some() || view.suspect);
-            // Its machine never says that it rebooted, or gave up saying so.
-            let silent = matches!(self.hosts[host].kind, Kind::Netboot)
+            // The machine never reports a reboot, or gave up.
+            let silent = matches!(self.hosts[host].kind, HostKind::Netboot)
                 || self.hosts[host].gave_up_announcing;
             let forged = self.processes[process].number == crate::scenario::FORGED_NUMBER;
             let explained = forged
@@ -393,7 +402,7 @@ impl World {
                     format!("{who} relies on nothing, and {id:?} {range:?} of file {file} is left (life {life})")
                 });
             }
-            self.tally.reach("lock left for an operator");
+            self.coverage.reach("lock left for an operator");
         }
         self.server.engine = Some(engine);
         self.clean_up_shares();
@@ -402,7 +411,7 @@ impl World {
         }
     }
 
-    pub fn verdict(&mut self) {
+    pub(crate) fn final_check(&mut self) {
         let Some(engine) = &self.server.engine else {
             return self.violate("liveness", || "the server is not up".to_owned());
         };
@@ -414,18 +423,18 @@ impl World {
             engine.decider.keeper.locks(LockId(0)).map(|lock| format!("{lock:?}")).collect();
         for process in 0..self.processes.len() {
             let it = &self.processes[process];
-            if self.hosts[it.host].up && !matches!(it.doing, Doing::Finished) {
+            if self.hosts[it.host].up && !matches!(it.doing, Activity::Finished) {
                 let (who, doing) = (self.who(process), it.doing);
                 self.violate("liveness", || format!("{who} is not done: {doing:?}"));
             }
         }
         if counts.locks + counts.shares + counts.waiters + counts.parked + counts.open_grants > 0 {
             self.violate("liveness", || {
-                format!("everybody is done, and there is {counts:?} {left:?}")
+                format!("all processes are done, and {counts:?} is left: {left:?}")
             });
         }
         if in_grace {
-            self.violate("liveness", || "grace never ended".to_owned());
+            self.violate("liveness", || "grace has not ended".to_owned());
         }
         if notices > 0 {
             self.violate("liveness", || format!("{notices} notices are still owed"));
@@ -433,11 +442,11 @@ impl World {
         if unanswered > 0 {
             self.violate("liveness", || format!("{unanswered} requests were never answered"));
         }
-        self.later(26 * HOUR, Next::Idle);
+        self.later(26 * HOUR, Next::IdleCheck);
     }
 
-    /// After a day without a lock nobody is registered any more (R1.5).
-    pub fn idle_verdict(&mut self) {
+    /// After a day without locks no client is registered any more (B3.2).
+    pub(crate) fn idle_check(&mut self) {
         self.phase = Phase::Over;
         let Some(engine) = &self.server.engine else { return };
         let idle = engine
@@ -452,7 +461,7 @@ impl World {
                 .keeper
                 .host(&HostKey::new(client.address, client.name.clone()))
                 .cloned();
-            self.violate("R1.5", || format!("still registered after a day: {row:?}"));
+            self.violate("B3.2", || format!("still registered after a day: {row:?}"));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Whether each answer is the right one, where an observer can know that: a denial needs somebody in
-//! the way, a deadlock needs a circle, a reclaim needs a record.
+//! Whether each reply is correct, as far as an observer can tell: a denial needs a conflicting lock, a
+//! deadlock needs a cycle, a reclaim needs a record.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -9,60 +9,60 @@ use keeper::event::Event;
 use keeper::identity::HostKey;
 use keeper::range::Range;
 use keeper::request::Mode;
-use keeper::step::{Cancelled, Message, Outcome, Refusal, Reply, Step, Tested};
+use keeper::step::{CancelOutcome, Message, Outcome, Refusal, Reply, Step, TestResult};
 use keeper::time::Time;
 
 use crate::cells::{self, clash, strength};
-use crate::host::Held;
-use crate::judge::cause::robbed_by;
-use crate::judge::note::Note;
-use crate::model::{Picture, Wait, Waiting};
+use crate::host::ReclaimItem;
+use crate::judge::cause::client_released_by;
+use crate::judge::input::ObservedInput;
+use crate::model::{LockGrid, ModelWaiter, WaitKey};
 use crate::packet::{Answer, Call, Request};
 use crate::queue::{MINUTE, Ms};
 use crate::world::World;
 
-/// How long a packet of a dead kernel may be on its way, generously.
-const HAUNTED: Ms = 2 * MINUTE + 1000;
+/// How long requests of a dead incarnation are refused.
+const QUARANTINE: Ms = 2 * MINUTE + 1000;
 
 impl World {
-    pub fn judge_replies(
+    pub(crate) fn judge_replies(
         &mut self,
         keeper: &Keeper,
-        before: &Picture,
-        inputs: &[Note],
+        before: &LockGrid,
+        inputs: &[ObservedInput],
         step: &Step,
         _now: Time,
     ) {
-        // With several decisions in one step nobody outside can say what each of them saw.
+        // With several decisions in one step, the table that each of them saw is unknown.
         let replies = step.messages.iter().filter(|m| matches!(m, Message::Reply(..))).count();
         let quiet = !step.messages.iter().any(|m| matches!(m, Message::Grant(_)));
-        let robbed = step.events.iter().any(|event| robbed_by(event).is_some());
-        let simple = replies == 1 && quiet && !robbed;
+        let released = step.events.iter().any(|event| client_released_by(event).is_some());
+        let simple = replies == 1 && quiet && !released;
         for message in &step.messages {
             let Message::Reply(id, reply) = message else { continue };
             if matches!(reply, Reply::Operator(_)) {
                 continue;
             }
-            let Some((request, asked)) = self.model.asked.remove(id) else {
+            let Some((request, asked)) = self.model.pending_requests.remove(id) else {
                 self.violate("I8", || {
                     format!("{id:?} is answered twice, or was never asked: {reply:?}")
                 });
                 continue;
             };
-            if *reply == Reply::Heard {
+            if *reply == Reply::Acknowledged {
                 self.judge_heard(&request, asked, step);
             }
-            // Held back over a reboot of its host: whoever lives asks again.
+            // Parked during a reboot of its host: a live client sends it again.
             let rebooted = step.events.iter().any(|e| matches!(e, Event::Rebooted { .. }));
-            if rebooted && *reply == Reply::Nothing && matches!(request.call, Call::Lock { .. }) {
+            if rebooted && *reply == Reply::NoReply && matches!(request.call, Call::Lock { .. }) {
                 continue;
             }
             if let (Call::Cancel { file, range, mode }, Reply::Cancel(cancelled)) =
                 (&request.call, reply)
             {
-                self.judge_cancel(&request, (*file, *range, *mode), *cancelled, robbed);
+                self.judge_cancel(&request, (*file, *range, *mode), *cancelled, released);
             }
-            let alone = simple && matches!(inputs, [Note::Request(only, _)] if only == id);
+            let alone = simple && matches!(inputs, [ObservedInput::Request(only, _)] if only == id);
             self.judge_reply(keeper, before, &request, reply, simple, alone);
         }
     }
@@ -70,7 +70,7 @@ impl World {
     fn judge_reply(
         &mut self,
         keeper: &Keeper,
-        before: &Picture,
+        before: &LockGrid,
         request: &Rc<Request>,
         reply: &Reply,
         simple: bool,
@@ -88,12 +88,12 @@ impl World {
             }
             (Call::Cancel { .. }, Reply::Cancel(_))
             | (Call::Unlock { .. }, Reply::Unlock)
-            // An unlock that would split beyond all bounds stays unanswered.
-            | (Call::Unlock { .. }, Reply::Nothing)
+            // An unlock that would split a lock beyond the bound stays unanswered.
+            | (Call::Unlock { .. }, Reply::NoReply)
             | (Call::Share { .. }, Reply::Share(_))
             | (Call::Unshare { .. }, Reply::Unshare)
-            | (Call::FreeAll { .. }, Reply::Heard | Reply::Nothing)
-            | (Call::Notify { .. }, Reply::Heard | Reply::Nothing)
+            | (Call::FreeAll { .. }, Reply::Acknowledged | Reply::NoReply)
+            | (Call::Notify { .. }, Reply::Acknowledged | Reply::NoReply)
             | (Call::Monitor { .. }, Reply::Monitor(_))
             | (Call::Unmonitor { .. }, Reply::Unmonitor) => {}
             _ => self.violate("reply", || format!("{reply:?} is no answer to {request:?}")),
@@ -103,7 +103,7 @@ impl World {
     fn judge_lock(
         &mut self,
         keeper: &Keeper,
-        before: &Picture,
+        before: &LockGrid,
         request: &Rc<Request>,
         outcome: Outcome,
         simple: bool,
@@ -113,18 +113,19 @@ impl World {
         let Some(process) = request.truth.process else { return };
         let in_grace = !self.model.grace_over;
         let had_some = cells::cells(range).any(|cell| before[process][file][cell].strength > 0);
-        let in_the_way = self.someone_holds(before, process, file, range, mode)
-            || self.someone_holds(&self.model.table, process, file, range, mode);
+        let conflict = self.conflict_exists(before, process, file, range, mode)
+            || self.conflict_exists(&self.model.table, process, file, range, mode);
         let admitted = matches!(outcome, Outcome::Granted | Outcome::Blocked);
-        if admitted && simple && self.is_ghost(request) {
-            self.violate("R6.2", || {
+        if admitted && simple && self.is_stale_request(request) {
+            self.violate("B3.16", || {
                 format!("a dead kernel's late request is {outcome:?}: {request:?}")
             });
         }
         if outcome == Outcome::Granted && wait && simple {
             self.judge_turn((process, file, range, mode), before);
         }
-        let waited = self.model.waited.iter().any(|w| w.key() == (process, file, range, mode));
+        let waited =
+            self.model.waiters_before.iter().any(|w| w.key() == (process, file, range, mode));
         let adds = outcome == Outcome::Granted && !had_some && !waited;
         let most = self.scenario.config.limits.locks;
         let counts = keeper.counts();
@@ -143,14 +144,14 @@ impl World {
             }
             Outcome::Grace if !in_grace && self.model.grace_was_over => {
                 self.violate("reply", || {
-                    format!("refused for grace, and there is none: {request:?}")
+                    format!("refused for grace outside of grace: {request:?}")
                 });
             }
             Outcome::Denied if wait => {
-                self.violate("reply", || format!("who waits is never denied: {request:?}"));
+                self.violate("reply", || format!("a waiting request was denied: {request:?}"));
             }
-            Outcome::Denied if !in_the_way && simple => {
-                self.violate("reply", || format!("denied, and nobody is in the way: {request:?}"));
+            Outcome::Denied if !conflict && simple => {
+                self.violate("reply", || format!("denied without a conflict: {request:?}"));
             }
             Outcome::Blocked => {
                 if !wait {
@@ -162,83 +163,86 @@ impl World {
                         && other.range.overlaps(range)
                         && mode.conflicts(other.mode)
                 });
-                if !in_the_way && !queued && simple {
-                    self.violate("reply", || format!("blocked by nobody: {request:?}"));
+                if !conflict && !queued && simple {
+                    self.violate("reply", || format!("blocked without a conflict: {request:?}"));
                 }
                 let waits =
                     self.model.waiters.iter().any(|w| w.key() == (process, file, range, mode));
                 if !waits && simple {
                     self.violate("reply", || format!("blocked, and does not wait: {request:?}"));
                 }
-                if alone && self.closes_a_circle(&self.model.waiters, (process, file, range, mode))
-                {
-                    self.violate("R3.4", || format!("waits in a circle: {request:?}"));
+                if alone && self.closes_a_cycle(&self.model.waiters, (process, file, range, mode)) {
+                    self.violate("B2.16", || format!("waits in a cycle: {request:?}"));
                 }
             }
             Outcome::Deadlock
                 if simple
-                    && !self.closes_a_circle(&self.model.waiters, (process, file, range, mode))
-                    && !self.closes_a_circle(&self.model.waited, (process, file, range, mode)) =>
+                    && !self.closes_a_cycle(&self.model.waiters, (process, file, range, mode))
+                    && !self.closes_a_cycle(
+                        &self.model.waiters_before,
+                        (process, file, range, mode),
+                    ) =>
             {
-                let circle = self.explain_blockers(process, file, range, mode);
-                self.violate("R3.4", || format!("a deadlock without a circle: {circle}"));
+                let waits = self.explain_blockers(process, file, range, mode);
+                self.violate("B2.16", || format!("a deadlock without a cycle: {waits}"));
             }
             Outcome::Refused(refusal) if simple => self.judge_refusal(keeper, request, refusal),
             _ => {}
         }
     }
 
-    /// A packet of a life that is known to be over.
-    fn is_ghost(&self, request: &Request) -> bool {
+    /// Whether this is a packet of an incarnation that is known to be gone.
+    fn is_stale_request(&self, request: &Request) -> bool {
         let Call::Lock { state, .. } = request.call else { return false };
         let host = request.truth.host;
         let gone = self.model.gone_states.get(&(host, state));
         request.truth.life < self.hosts[host].life
-            && gone.is_some_and(|at| at + HAUNTED > self.now + 2000)
+            && gone.is_some_and(|at| at + QUARANTINE > self.now + 2000)
     }
 
-    /// Who waits is granted nothing that somebody before it waits for.
-    fn judge_turn(&mut self, wait: Wait, before: &Picture) {
+    /// A waiting request is not granted before an earlier conflicting waiter.
+    fn judge_turn(&mut self, wait: WaitKey, before: &LockGrid) {
         let (process, file, range, mode) = wait;
         let held =
             cells::cells(range).all(|cell| before[process][file][cell].strength >= strength(mode));
-        let place = self.model.waited.iter().position(|w| w.key() == wait);
-        let earlier = self.model.waited.iter().take(place.unwrap_or(usize::MAX)).find(|other| {
-            other.process != process
-                && other.file == file
-                && !other.passed_over
-                && other.range.overlaps(range)
-                && other.mode.conflicts(mode)
-                && self.model.waiters.iter().any(|w| w == *other)
-                && !self.waits_for(before, other, process)
-        });
+        let place = self.model.waiters_before.iter().position(|w| w.key() == wait);
+        let earlier =
+            self.model.waiters_before.iter().take(place.unwrap_or(usize::MAX)).find(|other| {
+                other.process != process
+                    && other.file == file
+                    && !other.passed_over
+                    && other.range.overlaps(range)
+                    && other.mode.conflicts(mode)
+                    && self.model.waiters.iter().any(|w| w == *other)
+                    && !self.waits_for(before, other, process)
+            });
         if let (Some(earlier), false) = (earlier, held) {
             let (a, b) = (self.who(process), self.who(earlier.process));
-            self.violate("R3.3", || format!("{a} jumped the queue before {b}: {wait:?}"));
+            self.violate("B2.13", || format!("{a} jumped the queue before {b}: {wait:?}"));
         }
     }
 
-    /// A notice or FREE_ALL was answered: then it was believed, and done.
+    /// A notice or FREE_ALL that is answered has been accepted and applied.
     fn judge_heard(&mut self, request: &Rc<Request>, asked: u64, step: &Step) {
         match &request.call {
             Call::Notify { state, .. } => {
-                // In a batch the doubt may have been about another notice, which got no answer.
+                // In a batch the rejection may concern another notice, which was not answered.
                 let unanswered = step
                     .messages
                     .iter()
-                    .any(|message| matches!(message, Message::Reply(_, Reply::Nothing)));
+                    .any(|message| matches!(message, Message::Reply(_, Reply::NoReply)));
                 let doubted = !unanswered
                     && step.events.iter().any(
                         |event| matches!(event, Event::RebootPending { to, .. } if to.0 == *state),
                     );
                 let accepted = step.events.iter().any(|event| match event {
                     Event::Rebooted { to, .. } => to.0 == *state,
-                    // Recorded without a reboot: then it is no news.
+                    // The state was recorded without a reboot.
                     Event::Suspect { is, .. } => is.0 == *state,
                     _ => false,
                 });
                 if doubted && !accepted {
-                    self.violate("R6.1", || format!("not believed, and answered: {request:?}"));
+                    self.violate("B3.12", || format!("not believed, and answered: {request:?}"));
                 }
             }
             Call::FreeAll { .. } if request.truth.honest => {
@@ -249,12 +253,12 @@ impl World {
                     (0..cells::FILES).any(|file| {
                         let mut bytes = self.model.table[*process][file].iter();
                         bytes.any(|c| c.strength > 0 && c.life < request.truth.life)
-                            && self.model.touched[*process][file] < asked
+                            && self.model.touched_at[*process][file] < asked
                     })
                 });
                 if let Some(process) = left {
                     let who = self.who(process);
-                    self.violate("R3.5", || {
+                    self.violate("B3.17", || {
                         format!("FREE_ALL was answered, and {who} still holds")
                     });
                 }
@@ -279,14 +283,14 @@ impl World {
             Refusal::TooManyRegistrations => limits.registrations_per_address < 100,
             Refusal::TooManyParked => limits.parked < 100,
             Refusal::Withdrawn => true,
-            Refusal::Ghost => {
+            Refusal::StaleRequest => {
                 let Call::Lock { state, .. } = request.call else { return };
                 // That state, or one before it.
                 let mut gone = self.model.gone_states.iter();
                 gone.any(|((host, gone), at)| {
                     *host == request.truth.host
                         && state.wrapping_sub(*gone) as i32 <= 0
-                        && at + HAUNTED >= self.now
+                        && at + QUARANTINE >= self.now
                 })
             }
         };
@@ -296,20 +300,20 @@ impl World {
         }
         let host = &self.hosts[request.truth.host];
         let alive = host.up && host.life == request.truth.life;
-        if refusal == Refusal::Ghost
+        if refusal == Refusal::StaleRequest
             && alive
             && let Call::Lock { state, .. } = request.call
             && state == host.state
         {
-            // The state was announced falsely, by a container or a forger, and then moved on.
-            self.tally.reach("ghost refused to a live host");
+            // A container or an adversary reported a later state of the live host.
+            self.coverage.reach("stale-request refusal to a live host");
         }
     }
 
     fn judge_reclaim(
         &mut self,
         keeper: &Keeper,
-        before: &Picture,
+        before: &LockGrid,
         request: &Rc<Request>,
         outcome: Outcome,
         simple: bool,
@@ -317,10 +321,10 @@ impl World {
         let Call::Lock { file, range, mode, .. } = request.call else { return };
         let Some(process) = request.truth.process else { return };
         let wanted = strength(mode);
-        let covers = |picture: &Picture| {
-            cells::cells(range).all(|cell| picture[process][file][cell].strength >= wanted)
+        let covers = |grid: &LockGrid| {
+            cells::cells(range).all(|cell| grid[process][file][cell].strength >= wanted)
         };
-        // In a batch its owner may have taken it just before.
+        // In a batch its owner may have locked it just before.
         let covered = covers(before) || (!simple && covers(&self.model.table));
         let in_grace = !self.model.grace_over || !self.model.grace_was_over;
         let row = keeper.host(&HostKey::new(request.from, request.name.clone()));
@@ -334,23 +338,23 @@ impl World {
                     });
                 }
                 if !covered && !known {
-                    self.violate("I5", || format!("reclaimed by a newcomer: {request:?}"));
+                    self.violate("I5", || format!("reclaimed by an unknown host: {request:?}"));
                 }
                 if roster {
-                    self.judge_roster_claim(process, file, range, mode, request.truth.honest);
+                    self.judge_roster_reclaim(process, file, range, mode, request.truth.honest);
                 }
             }
             Outcome::Denied | Outcome::Grace if covered && self.model.exact && simple => {
-                self.violate("R3.6", || {
+                self.violate("B4.12", || {
                     format!("a recorded lock cannot be reclaimed: {request:?}")
                 });
             }
             Outcome::Denied if !self.model.exact && known && in_grace => {
-                let in_the_way = self.someone_holds(before, process, file, range, mode)
-                    || self.someone_holds(&self.model.table, process, file, range, mode)
-                    || self.someone_came_and_went(process, file);
-                if !in_the_way {
-                    self.violate("R3.6", || format!("nobody is in the way of {request:?}"));
+                let conflict = self.conflict_exists(before, process, file, range, mode)
+                    || self.conflict_exists(&self.model.table, process, file, range, mode)
+                    || self.others_touched_in_step(process, file);
+                if !conflict {
+                    self.violate("B4.12", || format!("denied without a conflict: {request:?}"));
                 }
             }
             Outcome::Refused(refusal) if simple => self.judge_refusal(keeper, request, refusal),
@@ -361,9 +365,9 @@ impl World {
         }
     }
 
-    /// In a roster's grace the first claim wins. Who loses to a liar, or to somebody whose lock had
-    /// been taken away by a rule and who does not know it, loses by that rule.
-    fn judge_roster_claim(
+    /// In a roster grace the first reclaim wins. Losing to a forged reclaim, or to a client that does
+    /// not know that its lock was released by a rule, is allowed.
+    fn judge_roster_reclaim(
         &mut self,
         process: usize,
         file: usize,
@@ -372,13 +376,13 @@ impl World {
         honest: bool,
     ) {
         for cell in cells::cells(range) {
-            let claimant = &self.processes[process];
+            let reclaimer = &self.processes[process];
             let entitled = honest
-                && !claimant.tainted[file][cell]
-                && claimant.relies_on(file, cell) >= strength(mode);
+                && !reclaimer.tainted[file][cell]
+                && reclaimer.relies_on(file, cell) >= strength(mode);
             for other in 0..self.processes.len() {
                 let it = &self.processes[other];
-                // What a reclaim failed to get back was judged then.
+                // A failed reclaim was judged when it failed.
                 if other == process
                     || it.tainted[file][cell]
                     || it.given_up[file][cell]
@@ -394,16 +398,16 @@ impl World {
                 }
                 self.processes[other].tainted[file][cell] = true;
                 self.model.released_at[other][file][cell] = self.model.serial;
-                self.tally.reach("lost to a false claim in a roster grace");
+                self.coverage.reach("lost to a false reclaim in a roster grace");
             }
         }
     }
 
-    /// The client's end of a reclaim that was refused.
-    pub fn judge_lost_reclaim(&mut self, held: Held, answer: &Answer) {
+    /// A reclaim was refused, as the client sees it.
+    pub(crate) fn judge_lost_reclaim(&mut self, held: ReclaimItem, answer: &Answer) {
         let it = &self.processes[held.process];
-        // One byte that is gone by a rule takes the whole merged stretch with it.
-        // So does a downgrade of it that is under way and was done already.
+        // A byte released by a rule makes the reclaim of the whole merged range fail; so does a
+        // downgrade under way that was committed already.
         let relied = |cell: usize| {
             !it.tainted[held.file][cell] && it.relies_on(held.file, cell) >= strength(held.mode)
         };
@@ -415,7 +419,7 @@ impl World {
             let known = self.hosts[self.processes[held.process].host].monitored;
             if !limit && !missed && known {
                 let who = self.who(held.process);
-                self.violate("R3.6", || format!("{who} lives and was refused a reclaim: {why}"));
+                self.violate("B4.12", || format!("{who} lives and was refused a reclaim: {why}"));
             }
         }
     }
@@ -426,25 +430,25 @@ impl World {
         file: usize,
         range: Range,
         mode: Mode,
-        tested: &Tested,
+        tested: &TestResult,
         simple: bool,
     ) {
         let Some(process) = request.truth.process else { return };
         let in_grace = !self.model.grace_over;
-        let in_the_way = self.someone_holds(&self.model.table, process, file, range, mode);
+        let conflict = self.conflict_exists(&self.model.table, process, file, range, mode);
         match tested {
-            Tested::Grace if !in_grace && self.model.grace_was_over => {
+            TestResult::Grace if !in_grace && self.model.grace_was_over => {
                 self.violate("reply", || {
-                    format!("refused for grace, and there is none: {request:?}")
+                    format!("refused for grace outside of grace: {request:?}")
                 });
             }
-            Tested::Free | Tested::Held(_) if in_grace && self.strict() => {
-                self.violate("R4.2", || format!("{tested:?} in grace: {request:?}"));
+            TestResult::Free | TestResult::Held(_) if in_grace && self.strict() => {
+                self.violate("B4.9", || format!("{tested:?} in grace: {request:?}"));
             }
-            Tested::Free if in_the_way && simple => {
-                self.violate("reply", || format!("free, and somebody is in the way: {request:?}"));
+            TestResult::Free if conflict && simple => {
+                self.violate("reply", || format!("free in spite of a conflict: {request:?}"));
             }
-            Tested::Held(holder) => {
+            TestResult::Held(holder) => {
                 let found = (0..self.processes.len()).any(|other| {
                     let it = &self.processes[other];
                     other != process
@@ -468,46 +472,47 @@ impl World {
         &mut self,
         request: &Rc<Request>,
         (file, range, mode): (usize, Range, Mode),
-        cancelled: Cancelled,
-        robbed: bool,
+        cancelled: CancelOutcome,
+        released: bool,
     ) {
         let Some(process) = request.truth.process else { return };
         if self.model.waiters.iter().any(|w| w.key() == (process, file, range, mode)) {
-            self.violate("R3.3", || format!("cancelled, and still waits: {request:?}"));
+            self.violate("B2.15", || format!("cancelled, and still waits: {request:?}"));
         }
         let held = cells::cells(range)
             .all(|cell| self.model.table[process][file][cell].strength >= strength(mode));
-        // What was granted, and so too late, may be taken away by a rule in the same step.
-        let judged = held || !robbed;
-        if judged && held != (cancelled == Cancelled::TooLate) {
-            self.violate("R3.3", || format!("{cancelled:?}, and held: {held}: {request:?}"));
+        // A lock granted before the cancel may be released by a rule in the same step.
+        let judged = held || !released;
+        if judged && held != (cancelled == CancelOutcome::TooLate) {
+            self.violate("B2.15", || format!("{cancelled:?}, and held: {held}: {request:?}"));
         }
     }
 
-    pub fn someone_holds(
+    pub(crate) fn conflict_exists(
         &self,
-        picture: &Picture,
+        grid: &LockGrid,
         process: usize,
         file: usize,
         range: Range,
         mode: Mode,
     ) -> bool {
-        picture.iter().enumerate().any(|(other, files)| {
+        grid.iter().enumerate().any(|(other, files)| {
             other != process
                 && cells::cells(range).any(|cell| clash(strength(mode), files[file][cell].strength))
         })
     }
 
-    /// Whether another decision of this step concerned the file: who held it then, nobody can say.
-    fn someone_came_and_went(&self, process: usize, file: usize) -> bool {
+    /// Whether another decision of this step concerned the file, so that its holders then are unknown.
+    fn others_touched_in_step(&self, process: usize, file: usize) -> bool {
         let serial = self.model.serial;
-        let others = self.model.touched.iter().enumerate().filter(|(other, _)| *other != process);
+        let others =
+            self.model.touched_at.iter().enumerate().filter(|(other, _)| *other != process);
         others.into_iter().any(|(_, files)| files[file] == serial)
     }
 
-    /// Whether whoever is in the way waits, over some steps, for this process itself.
-    fn closes_a_circle(&self, waiters: &[Waiting], wait: Wait) -> bool {
-        // Who asks again is not passed over any more.
+    /// Whether the blockers of a wait wait, directly or not, for its own process.
+    fn closes_a_cycle(&self, waiters: &[ModelWaiter], wait: WaitKey) -> bool {
+        // A repeated request is no longer passed over.
         let mut waiters = waiters.to_vec();
         let place = waiters.iter().position(|w| w.key() == wait);
         if let Some(place) = place {
@@ -533,7 +538,7 @@ impl World {
         false
     }
 
-    /// Who waits for whom, in words.
+    /// The wait-for graph as text.
     fn explain_blockers(&self, process: usize, file: usize, range: Range, mode: Mode) -> String {
         let waiters = &self.model.waiters;
         let mut waits = vec![((process, file, range, mode), waiters.len())];
@@ -552,16 +557,26 @@ impl World {
         words.collect::<Vec<_>>().join("; ")
     }
 
-    /// Whether what somebody waits for is held by this process: such a waiter is not in its way.
-    pub fn waits_for(&self, table: &Picture, waiting: &Waiting, process: usize) -> bool {
+    /// Whether `process` holds what the waiter waits for: such a waiter does not block it.
+    pub(crate) fn waits_for(
+        &self,
+        table: &LockGrid,
+        waiting: &ModelWaiter,
+        process: usize,
+    ) -> bool {
         cells::cells(waiting.range).any(|cell| {
             let held = table[process][waiting.file][cell].strength;
             clash(strength(waiting.mode), held)
         })
     }
 
-    /// Who holds something in the way, or waits for it in an earlier place.
-    pub fn blockers(&self, waiters: &[Waiting], wait: Wait, place: usize) -> Vec<usize> {
+    /// The processes that hold a conflicting lock, or wait for one in an earlier place.
+    pub(crate) fn blockers(
+        &self,
+        waiters: &[ModelWaiter],
+        wait: WaitKey,
+        place: usize,
+    ) -> Vec<usize> {
         let (process, file, range, mode) = wait;
         let holders = (0..self.processes.len()).filter(|other| {
             *other != process
@@ -572,7 +587,7 @@ impl World {
         let earlier = waiters.iter().take(place).filter(|other| {
             other.process != process
                 && other.file == file
-                && (!other.passed_over || self.model.just_blocked.contains(&other.key()))
+                && (!other.passed_over || self.model.blocked_in_step.contains(&other.key()))
                 && other.range.overlaps(range)
                 && mode.conflicts(other.mode)
                 && !self.waits_for(&self.model.table, other, process)

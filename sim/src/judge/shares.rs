@@ -1,4 +1,4 @@
-//! Shares: the same judgement as for bytes, with a whole file in the place of a byte.
+//! Shares: judged as byte-range locks are, with a whole file in place of a byte.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +6,24 @@ use keeper::Keeper;
 use keeper::change::Snapshot;
 use keeper::step::{Message, Outcome, Reply, Step};
 
-use crate::ask::file_key;
 use crate::cells::FILES;
-use crate::host::Sharing;
-use crate::judge::cause::robbed_by;
-use crate::judge::note::Note;
-use crate::model::{Cell, Shared};
+use crate::host::BelievedShare;
+use crate::judge::cause::client_released_by;
+use crate::judge::input::ObservedInput;
+use crate::model::{CellState, ModelShare};
 use crate::packet::{Call, Request};
+use crate::translate::file_key;
 use crate::world::World;
 
-type Shares = BTreeMap<(usize, usize), Shared>;
+type Shares = BTreeMap<(usize, usize), ModelShare>;
 
-fn clash(one: &Shared, other: &Shared) -> bool {
+fn clash(one: &ModelShare, other: &ModelShare) -> bool {
     one.deny.meets(other.access) || one.access.meets(other.deny)
 }
 
 impl World {
-    /// As the getters and, for the incarnations, the durable rows tell it.
-    fn see_shares(&mut self, keeper: &Keeper) -> Shares {
+    /// The shares in the keeper's table.
+    fn read_shares(&mut self, keeper: &Keeper) -> Shares {
         let mut shares = Shares::new();
         if keeper.counts().shares == 0 {
             return shares;
@@ -32,14 +32,14 @@ impl World {
             for view in keeper.shares_on(&file_key(file)) {
                 let mut owner = (**view.owner).clone();
                 let tag = owner.tag.clone();
-                // A share has no number; ours go by their tags.
+                // Shares have no owner number; the tag identifies the process.
                 let number = self.processes.iter().find(|process| process.tag == tag);
                 owner.number = number.map_or(0, |process| process.number);
                 let Some(process) = self.process_of(keeper, &owner) else {
-                    self.violate("I6", || format!("a share of nobody: {view:?}"));
+                    self.violate("I6", || format!("a share without an owner: {view:?}"));
                     continue;
                 };
-                let shared = Shared {
+                let shared = ModelShare {
                     access: view.access,
                     deny: view.deny,
                     incarnation: 0,
@@ -54,9 +54,9 @@ impl World {
         shares
     }
 
-    /// What changed, and by whose doing.
-    pub fn judge_shares(&mut self, keeper: &Keeper, inputs: &[Note], step: &Step) {
-        let mut seen = self.see_shares(keeper);
+    /// Finds the cause of each change.
+    pub(crate) fn judge_shares(&mut self, keeper: &Keeper, inputs: &[ObservedInput], step: &Step) {
+        let mut seen = self.read_shares(keeper);
         let old = std::mem::take(&mut self.model.shares);
         let asked = step.messages.iter().any(|m| matches!(m, Message::Reply(_, Reply::Share(_))));
         if seen.is_empty() && old.is_empty() && !asked {
@@ -81,13 +81,13 @@ impl World {
                 None if !old.contains_key(key) => {
                     let who = self.who(key.0);
                     self.violate("I6", || {
-                        format!("{who} got a share of file {} for nothing", key.1)
+                        format!("{who} got a share of file {} without a cause", key.1)
                     });
                 }
                 None => {}
             }
         }
-        // Granted and taken away again in one step: the answer is old before it leaves.
+        // Granted and released in one step: the reply is outdated when it is sent.
         let granted: Vec<(usize, usize)> = self
             .share_requests(step)
             .filter(|(_, reply)| **reply == Reply::Share(Outcome::Granted))
@@ -112,7 +112,7 @@ impl World {
     ) -> impl Iterator<Item = (&'a Request, &'a Reply)> + 'a {
         step.messages.iter().filter_map(|message| match message {
             Message::Reply(id, reply) => {
-                self.model.asked.get(id).map(|(request, _)| (&**request, reply))
+                self.model.pending_requests.get(id).map(|(request, _)| (&**request, reply))
             }
             _ => None,
         })
@@ -125,7 +125,7 @@ impl World {
         })
     }
 
-    /// The life and the host that it was granted to in this step.
+    /// The boot and the host that it was granted to in this step.
     fn share_granted(&self, (process, file): (usize, usize), step: &Step) -> Option<(u32, usize)> {
         self.share_requests(step)
             .find(|(request, reply)| {
@@ -139,13 +139,13 @@ impl World {
     fn judge_unshared(
         &mut self,
         (process, file): (usize, usize),
-        before: Shared,
+        before: ModelShare,
         step: &Step,
-        inputs: &[Note],
+        inputs: &[ObservedInput],
     ) {
         let host = self.processes[process].host;
         self.model.unshared_at[process][file] = self.model.serial + 1;
-        let cell = Cell {
+        let cell = CellState {
             strength: 1,
             incarnation: before.incarnation,
             life: before.life,
@@ -153,7 +153,7 @@ impl World {
         };
         let mut why = Err("no event says why".to_owned());
         for event in &step.events {
-            let Some(client) = robbed_by(event) else { continue };
+            let Some(client) = client_released_by(event) else { continue };
             if self.host_of(client) == Some(host) && why.is_err() {
                 why = self.allowed(client, host, event, cell, inputs);
             }
@@ -195,33 +195,33 @@ impl World {
         }
     }
 
-    pub fn judge_share_replies(&mut self, step: &Step) {
+    pub(crate) fn judge_share_replies(&mut self, step: &Step) {
         let simple = step.messages.len() == 1 && step.events.is_empty();
         let in_grace = !self.model.grace_over;
         let mut wrong = None;
-        let mut claims = Vec::new();
+        let mut reclaims = Vec::new();
         for (request, reply) in self.share_requests(step) {
             let Call::Share { file, access, deny, reclaim } = request.call else { continue };
             let Some(process) = request.truth.process else { continue };
-            let wanted = Shared { access, deny, incarnation: 0, life: 0, unconfirmed: false };
-            let in_the_way = self.model.shares.iter().any(|((other, at), theirs)| {
+            let wanted = ModelShare { access, deny, incarnation: 0, life: 0, unconfirmed: false };
+            let conflict = self.model.shares.iter().any(|((other, at), theirs)| {
                 *other != process && *at == file && clash(&wanted, theirs)
             });
             let held = self.model.shares.get(&(process, file));
             let held = held.is_some_and(|held| held.access == access && held.deny == deny);
             if reclaim && in_grace && !self.model.exact && *reply == Reply::Share(Outcome::Granted)
             {
-                claims.push((process, file, wanted));
+                reclaims.push((process, file, wanted));
             }
             match reply {
                 Reply::Share(Outcome::Granted) if simple && !held => {
-                    wrong = Some(("R3.5", format!("granted, and not there: {request:?}")));
+                    wrong = Some(("B2.17", format!("granted, and not there: {request:?}")));
                 }
                 Reply::Share(Outcome::Granted) if in_grace && !reclaim && self.strict() => {
                     wrong = Some(("I5", format!("a new share in grace: {request:?}")));
                 }
-                Reply::Share(Outcome::Denied) if simple && !in_the_way && !reclaim => {
-                    wrong = Some(("reply", format!("nobody is in the way: {request:?}")));
+                Reply::Share(Outcome::Denied) if simple && !conflict && !reclaim => {
+                    wrong = Some(("reply", format!("denied without a conflict: {request:?}")));
                 }
                 _ => {}
             }
@@ -229,21 +229,21 @@ impl World {
         if let Some((rule, what)) = wrong {
             self.violate(rule, || what);
         }
-        for (process, file, wanted) in claims {
+        for (process, file, wanted) in reclaims {
             self.judge_roster_share(process, file, &wanted);
         }
     }
 
-    /// In a roster's grace the first claim wins. Who loses to somebody whose share had been taken away
-    /// by a rule, and who does not know it, loses by that rule.
-    fn judge_roster_share(&mut self, process: usize, file: usize, wanted: &Shared) {
+    /// In a roster grace the first reclaim wins. Losing to a client that does not know that its share
+    /// was released by a rule is allowed.
+    fn judge_roster_share(&mut self, process: usize, file: usize, wanted: &ModelShare) {
         if self.processes[process].shares[file].is_some_and(|mine| !mine.tainted) {
             return;
         }
         for other in 0..self.processes.len() {
             let Some(sharing) = self.processes[other].shares[file] else { continue };
-            let Sharing { access, deny, .. } = sharing;
-            let theirs = Shared { access, deny, ..*wanted };
+            let BelievedShare { access, deny, .. } = sharing;
+            let theirs = ModelShare { access, deny, ..*wanted };
             if other == process || sharing.tainted || !clash(wanted, &theirs) {
                 continue;
             }
@@ -251,12 +251,12 @@ impl World {
                 sharing.tainted = true;
             }
             self.model.unshared_at[other][file] = self.model.serial;
-            self.tally.reach("lost to a false claim in a roster grace");
+            self.coverage.reach("lost to a false reclaim in a roster grace");
         }
     }
 
-    /// I1: what a live process relies on, the server knows, unless a rule took it away.
-    pub fn check_shared(&mut self) {
+    /// I1: the server has every share that a live process relies on, unless released by a rule.
+    pub(crate) fn check_shared(&mut self) {
         if self.model.recovering {
             return;
         }
@@ -266,7 +266,7 @@ impl World {
                 let backed = self.model.shares.get(&(process, file)).is_some_and(|shared| {
                     let busy = matches!(
                         self.processes[process].doing,
-                        crate::host::Doing::Sharing { file: asked, .. } if asked == file
+                        crate::host::Activity::Sharing { file: asked, .. } if asked == file
                     );
                     busy || (shared.access == sharing.access && shared.deny == sharing.deny)
                 });
@@ -280,8 +280,8 @@ impl World {
         }
     }
 
-    /// The end of a roster grace: what was not reclaimed is nobody's (I6).
-    pub fn taint_unbacked_shares(&mut self) {
+    /// The end of a roster grace: shares that were not reclaimed are gone (I6).
+    pub(crate) fn taint_unbacked_shares(&mut self) {
         for process in 0..self.processes.len() {
             for file in 0..FILES {
                 let backed = self.model.shares.contains_key(&(process, file));
@@ -299,8 +299,8 @@ impl World {
         }
     }
 
-    /// Shares that nobody relies on go with a fence, which is lifted at once.
-    pub fn clean_up_shares(&mut self) {
+    /// Releases shares that no process relies on, by a fence that is lifted at once.
+    pub(crate) fn clean_up_shares(&mut self) {
         let left: Vec<_> = self.model.shares.iter().map(|(key, shared)| (*key, *shared)).collect();
         for ((process, file), shared) in left {
             let host = self.processes[process].host;
@@ -332,9 +332,9 @@ impl World {
         }
     }
 
-    /// After a start: exactly what the disk has, or nothing of a roster.
-    pub fn take_up_shares(&mut self, keeper: &Keeper, saved: &Snapshot) {
-        let mut seen = self.see_shares(keeper);
+    /// After a start: exactly the shares on disk, or none of a roster.
+    pub(crate) fn restore_shares(&mut self, keeper: &Keeper, saved: &Snapshot) {
+        let mut seen = self.read_shares(keeper);
         let old = std::mem::take(&mut self.model.shares);
         let expected = if self.model.exact { saved.shares.len() } else { 0 };
         if seen.len() != expected {

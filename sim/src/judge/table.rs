@@ -1,5 +1,5 @@
-//! The keeper's table as its getters show it, byte by byte; what holds of it at any time (I1, I10);
-//! and what every process relies on (I1, second half).
+//! The keeper's table, read through its getters byte by byte; its invariants (I1, I10); and the
+//! locks that processes rely on (I1, second half).
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use keeper::step::Step;
 use keeper::time::Time;
 use keeper::view::LockState;
 
-use crate::ask::file_key;
 use crate::cells::{self, CELLS, FILES, Strength, clash};
-use crate::model::{Picture, Waiting, blank};
+use crate::model::{LockGrid, ModelWaiter, empty_grid};
+use crate::translate::file_key;
 use crate::world::World;
 
 impl World {
-    /// The host behind a row of the client tracker.
-    pub fn host_of(&mut self, client: ClientId) -> Option<usize> {
+    /// The host of a client record.
+    pub(crate) fn host_of(&mut self, client: ClientId) -> Option<usize> {
         if let Some(known) = self.model.hosts.get(&client) {
             return *known;
         }
@@ -33,8 +33,8 @@ impl World {
         host
     }
 
-    /// Who registers in this step is known by it, also if it comes and goes in it.
-    pub fn note_clients(&mut self, step: &Step) {
+    /// Learns the clients registered in this step, even if they are removed in it.
+    pub(crate) fn note_clients(&mut self, step: &Step) {
         for change in &step.changes {
             if let Change::Client(row) = change {
                 let host = self.hosts.iter().position(|host| host.is(row.address, &row.name));
@@ -43,8 +43,8 @@ impl World {
         }
     }
 
-    /// The process behind an owner.
-    pub fn process_of(&mut self, keeper: &Keeper, owner: &Owner) -> Option<usize> {
+    /// The process of an owner.
+    pub(crate) fn process_of(&mut self, keeper: &Keeper, owner: &Owner) -> Option<usize> {
         if let Some(known) = self.model.owners.get(owner) {
             return *known;
         }
@@ -52,7 +52,7 @@ impl World {
         let process = self.processes.iter().position(|process| {
             let host = &self.hosts[process.host];
             host.is(row.address, &row.name)
-                && host.lanes[process.lane] == owner.lane
+                && host.namespaces[process.namespace] == owner.namespace
                 && process.number == owner.number
                 && process.tag == owner.tag
         });
@@ -62,13 +62,13 @@ impl World {
         process
     }
 
-    pub fn file_named(&self, key: &FileKey) -> Option<usize> {
+    pub(crate) fn file_named(&self, key: &FileKey) -> Option<usize> {
         (0..FILES).find(|file| file_key(*file) == *key)
     }
 
-    /// Strength and incarnation of every byte, as the getters tell it.
-    pub fn see_table(&mut self, keeper: &Keeper) -> Picture {
-        let mut picture = blank(self.processes.len());
+    /// Strength and incarnation of every byte.
+    pub(crate) fn read_table(&mut self, keeper: &Keeper) -> LockGrid {
+        let mut grid = empty_grid(self.processes.len());
         let mut count = 0;
         for lock in keeper.locks(LockId(0)) {
             if lock.state == LockState::Remembered {
@@ -76,15 +76,15 @@ impl World {
             }
             count += 1;
             let Some(file) = self.file_named(lock.file) else {
-                self.violate("I6", || format!("a lock on no file of ours: {lock:?}"));
+                self.violate("I6", || format!("a lock on an unknown file: {lock:?}"));
                 continue;
             };
             let Some(process) = self.process_of(keeper, lock.owner) else {
-                self.violate("I6", || format!("a lock of nobody: {lock:?}"));
+                self.violate("I6", || format!("a lock without an owner: {lock:?}"));
                 continue;
             };
             for cell in cells::cells(lock.range) {
-                let byte = &mut picture[process][file][cell];
+                let byte = &mut grid[process][file][cell];
                 if byte.strength > 0 {
                     let who = self.who(process);
                     self.violate("I1", || format!("{who} holds byte {cell} of file {file} twice"));
@@ -98,10 +98,10 @@ impl World {
             let counted = keeper.counts().locks;
             self.violate("getters", || format!("{count} locks are shown, {counted} counted"));
         }
-        picture
+        grid
     }
 
-    pub fn see_waiters(&mut self, keeper: &Keeper) -> Vec<Waiting> {
+    pub(crate) fn read_waiters(&mut self, keeper: &Keeper) -> Vec<ModelWaiter> {
         let mut waiters = Vec::new();
         if keeper.counts().waiters == 0 {
             return waiters;
@@ -109,10 +109,10 @@ impl World {
         for file in 0..FILES {
             for waiter in keeper.waiters_on(&file_key(file)) {
                 let Some(process) = self.process_of(keeper, waiter.owner) else {
-                    self.violate("I6", || format!("nobody waits: {waiter:?}"));
+                    self.violate("I6", || format!("a waiter without an owner: {waiter:?}"));
                     continue;
                 };
-                waiters.push(Waiting {
+                waiters.push(ModelWaiter {
                     process,
                     file,
                     range: waiter.range,
@@ -128,8 +128,8 @@ impl World {
         waiters
     }
 
-    /// I1: no two owners hold what cannot be held by two.
-    pub fn check_conflicts(&mut self) {
+    /// I1: no two owners hold conflicting locks.
+    pub(crate) fn check_conflicts(&mut self) {
         for file in 0..FILES {
             for cell in 0..CELLS {
                 let mut first: Option<(usize, Strength)> = None;
@@ -152,8 +152,8 @@ impl World {
         }
     }
 
-    /// I1: what a live process relies on, the server knows, unless a rule took it away.
-    pub fn check_beliefs(&mut self) {
+    /// I1: the server has every lock that a live process relies on, unless released by a rule.
+    pub(crate) fn check_beliefs(&mut self) {
         if self.model.recovering {
             return;
         }
@@ -179,8 +179,8 @@ impl World {
         }
     }
 
-    /// A process comes to rely on something: nobody else may.
-    pub fn believe(
+    /// A process begins to rely on a lock; no other may rely on a conflicting one.
+    pub(crate) fn believe(
         &mut self,
         process: usize,
         file: usize,
@@ -189,7 +189,7 @@ impl World {
         decided: u64,
     ) {
         let who = self.who(process);
-        self.tell(|_| {
+        self.trace(|_| {
             let mode = cells::mode(strength);
             format!("{who} now relies on {range:?} of file {file} ({mode:?})")
         });
@@ -219,11 +219,11 @@ impl World {
         self.check_beliefs();
     }
 
-    /// I10, and that grace ends in time.
-    pub fn check_bounds(&mut self, keeper: &Keeper, now: Time) {
+    /// I10, and the end of grace in time.
+    pub(crate) fn check_bounds(&mut self, keeper: &Keeper, now: Time) {
         let counts = keeper.counts();
         let limits = self.scenario.config.limits;
-        // Giving back may split a lock beyond the bound on taking.
+        // Unlocking may split locks beyond the bound for new ones.
         if counts.locks > limits.locks * 2
             || counts.parked > limits.parked + counts.waiters
             || counts.clients > limits.clients
@@ -244,13 +244,13 @@ impl World {
         }
     }
 
-    /// The rows on the disk as bytes: only strength and incarnation are known of them.
-    pub fn picture_of<'a>(
+    /// The locks on disk as a grid, with strength and incarnation only.
+    pub(crate) fn grid_of<'a>(
         &mut self,
         keeper: &Keeper,
         locks: impl Iterator<Item = &'a Lock>,
-    ) -> Picture {
-        let mut picture = blank(self.processes.len());
+    ) -> LockGrid {
+        let mut grid = empty_grid(self.processes.len());
         for lock in locks {
             let (Some(file), Some(process)) =
                 (self.file_named(&lock.file), self.process_of(keeper, &lock.owner))
@@ -258,10 +258,10 @@ impl World {
                 continue;
             };
             for cell in cells::cells(lock.range) {
-                picture[process][file][cell].strength = cells::strength(lock.mode);
-                picture[process][file][cell].incarnation = lock.incarnation.0;
+                grid[process][file][cell].strength = cells::strength(lock.mode);
+                grid[process][file][cell].incarnation = lock.incarnation.0;
             }
         }
-        picture
+        grid
     }
 }

@@ -1,5 +1,5 @@
-//! One commit at a time, by a disk that is slow, that fails, and that loses its outcome; only then is
-//! anybody told (I2).
+//! Commits, one at a time, on a disk that can be slow, fail, or lose the outcome; messages are sent
+//! only afterwards (I2). Also the lease on the store.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use server::engine::batch::Progress;
 use server::engine::request::STALL_MAX;
 
 use crate::disk::Fault;
-use crate::engine::{Decided, Stage};
+use crate::engine::{CommitStage, DecidedBatch};
 use crate::queue::{Ms, SECOND};
 use crate::world::{Event, World};
 
 #[derive(Clone, Copy, Debug)]
-pub enum CommitFault {
+pub(crate) enum CommitFault {
     Slow(Ms),
     NotWritten,
     Unknown { written: bool },
 }
 
 impl World {
-    pub fn begin_commit(&mut self, Decided { batch, background }: Decided) {
+    pub(crate) fn begin_commit(&mut self, DecidedBatch { batch, truths }: DecidedBatch) {
         let now = self.now;
         let Some(engine) = &mut self.server.engine else { return };
         let is_empty = batch.changes().is_empty();
         let decided = engine.mono(now);
         self.model.commit_began = now;
-        engine.stage = Some((Stage::Committing(batch.commit(decided)), background));
+        engine.stage = Some((CommitStage::PendingCommit(batch.commit(decided)), truths));
         if is_empty {
             self.attempt_commit();
-            return self.written();
+            return self.commit_returned();
         }
         let fault = self.commit_fault.take();
         let mut pause = self.random.below(4);
@@ -48,29 +48,31 @@ impl World {
             }
         }
         let life = self.server.life;
-        self.later(pause, Event::Write { life });
+        self.later(pause, Event::CommitAttempt { life });
     }
 
-    pub fn write(&mut self) {
+    pub(crate) fn attempt_and_report(&mut self) {
         self.attempt_commit();
         let life = self.server.life;
         let pause = self.random.below(4);
-        self.later(pause, Event::Written { life });
+        self.later(pause, Event::CommitReturned { life });
     }
 
     fn attempt_commit(&mut self) {
         let Some(engine) = &mut self.server.engine else { return };
-        let Some((Stage::Committing(committing), background)) = engine.stage.take() else { return };
+        let Some((CommitStage::PendingCommit(committing), truths)) = engine.stage.take() else {
+            return;
+        };
         let changes = committing.batch().changes().to_vec();
         let token = committing.batch().token();
         let stage = match committing.attempt(&mut self.disk) {
-            Progress::Durable(durable) => Stage::Durable(durable),
-            Progress::Failed(again, _) => Stage::Committing(again),
+            Progress::Durable(durable) => CommitStage::Durable(durable),
+            Progress::Failed(again, _) => CommitStage::PendingCommit(again),
         };
-        engine.stage = Some((stage, background));
+        engine.stage = Some((stage, truths));
         let is_new = self.model.token != token;
         if !changes.is_empty() && self.disk.written_token() == token && is_new {
-            // A batch whose outcome was lost is attempted again, and looked at once.
+            // A batch whose outcome was lost is committed again, but checked only once.
             self.model.token = token;
             self.check_ids(&changes);
             self.model.durable = self.model.table.clone();
@@ -79,50 +81,50 @@ impl World {
         }
     }
 
-    /// The store has answered.
-    pub fn written(&mut self) {
+    /// The store has returned: sends the messages of a durable batch, or tries again.
+    pub(crate) fn commit_returned(&mut self) {
         let (life, now) = (self.server.life, self.now);
         let Some(engine) = &mut self.server.engine else { return };
         match engine.stage.take() {
-            Some((Stage::Durable(durable), background)) => {
+            Some((CommitStage::Durable(durable), truths)) => {
                 let mono = engine.mono(now);
                 engine.decider.committed(&durable, mono);
                 self.note_stall(now - self.model.commit_began);
                 let stops = durable.batch().stops();
-                // Sockets need the epoch that only the first batch has (I3).
+                // Sockets open after the first batch, which contains the epoch (I3).
                 if durable.epoch().is_some() && !stops {
                     self.server.open = true;
                     self.model.epoch_told = self.model.epoch;
-                    self.later(20, Event::Connections { life });
+                    self.later(20, Event::ConnectionSweep { life });
                     self.clients_reconnect();
                 }
-                self.tell_all(durable, background);
+                self.send_messages(durable, truths);
                 self.committed(stops);
             }
             Some(failed) => {
                 engine.stage = Some(failed);
-                self.tell(|_| "the commit failed, or its outcome is lost; again".to_owned());
+                self.trace(|_| "the commit failed, or its outcome is lost; retrying".to_owned());
                 let pause = self.random.between(200, 8 * SECOND);
-                self.later(pause, Event::Write { life });
+                self.later(pause, Event::CommitAttempt { life });
             }
             None => {}
         }
     }
 
-    /// The lease on the store is not renewed for a while: nothing may be decided.
-    pub fn lose_lease(&mut self) {
+    /// The lease on the store is not renewed for a while; nothing may be decided.
+    pub(crate) fn lose_lease(&mut self) {
         let (now, life) = (self.now, self.server.life);
         let pause = self.random.between(300, 20 * SECOND);
         let Some(engine) = &mut self.server.engine else { return };
         if engine.unfresh_since.is_none() {
             engine.unfresh_since = Some(now);
             self.fault("lease not fresh");
-            self.later(STALL_MAX.as_millis() as Ms, Event::Expire { life });
-            self.later(pause, Event::LeaseFresh { life });
+            self.later(STALL_MAX.as_millis() as Ms, Event::ExpireStalled { life });
+            self.later(pause, Event::LeaseRenewed { life });
         }
     }
 
-    pub fn renew_lease(&mut self) {
+    pub(crate) fn renew_lease(&mut self) {
         let now = self.now;
         let Some(engine) = &mut self.server.engine else { return };
         let Some(since) = engine.unfresh_since.take() else { return };
@@ -133,13 +135,13 @@ impl World {
         self.wake_engine();
     }
 
-    pub fn committed(&mut self, stops: bool) {
+    pub(crate) fn committed(&mut self, stops: bool) {
         if stops {
             self.check_clean_stop();
-            self.tell(|_| "the server has stopped cleanly".to_owned());
-            self.tally.reach("clean stop");
+            self.trace(|_| "the server has stopped cleanly".to_owned());
+            self.coverage.reach("clean stop");
             if self.random.percent(30) {
-                // The machine is switched off afterwards.
+                // The machine is switched off after the stop.
                 self.disk.lose_power(&mut self.random);
             }
             return self.server_is_down();

@@ -1,33 +1,33 @@
-//! What the server says: replies, callbacks, notices and probes; and what becomes of its attempts.
+//! Outgoing messages: replies, callbacks, notices and probes; and the results of attempts.
 
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use keeper::event::Event as Happening;
+use keeper::event::Event as KeeperEvent;
 use keeper::identity::RequestId;
 use keeper::request::{GrantAnswer, NoticeResult};
 use keeper::step::{Message, Reply};
 use server::engine::batch::DurableBatch;
 
-use crate::ask;
 use crate::connections::instant;
-use crate::engine::{Answered, Background, Input, hash, key};
+use crate::engine::{AttemptKey, Input, MessageTruth, hash, key};
 use crate::packet::{Answer, Request, ToHost};
 use crate::queue::{Ms, SECOND};
+use crate::translate;
 use crate::world::{Event, World};
 
-/// How long one attempt to tell somebody something may take (R2.2).
+/// The timeout of one attempt to call a peer (B4.3).
 const ATTEMPT: Ms = 5 * SECOND;
 
 impl World {
-    /// What happened comes first: it may concern how the replies are kept.
-    pub fn tell_all(&mut self, durable: DurableBatch, background: Vec<Background>) {
+    /// Events come before replies: a reboot drops entries of the duplicate request cache.
+    pub(crate) fn send_messages(&mut self, durable: DurableBatch, truths: Vec<MessageTruth>) {
         let now = self.now;
         let (token, changes) = (durable.batch().token(), durable.batch().changes().to_vec());
         let committed = (!changes.is_empty()).then_some((token, &*changes));
         let (events, messages) = durable.into_messages();
         for event in &events {
-            if let Happening::Rebooted { client, .. } = event
+            if let KeeperEvent::Rebooted { client, .. } = event
                 && let Some(engine) = &mut self.server.engine
                 && let Some(view) = engine.decider.keeper.client(*client)
             {
@@ -36,17 +36,16 @@ impl World {
                 engine.duplicates.forget(|key| key.from == address && key.name == name, mono);
             }
         }
-        for (message, background) in messages.into_iter().zip(background) {
-            let Background { decided, block, life } = background;
+        for (message, truths) in messages.into_iter().zip(truths) {
+            let MessageTruth { decided, block, life } = truths;
             match message {
                 Message::Reply(id, reply) => {
                     let Some(engine) = &mut self.server.engine else { return };
                     let Some(sink) = engine.take_sink(id) else {
-                        return self
-                            .violate("I8", || format!("nobody waits for the reply to {id:?}"));
+                        return self.violate("I8", || format!("a reply without a request: {id:?}"));
                     };
                     let Some(request) = sink else { continue };
-                    if reply == Reply::Nothing {
+                    if reply == Reply::NoReply {
                         engine.duplicates.abandoned(&key(&request));
                         continue;
                     }
@@ -57,7 +56,7 @@ impl World {
                 }
                 Message::Grant(grant) => {
                     self.check_grant_durable(&grant);
-                    let what = Answered::Grant(grant.id, grant.attempt);
+                    let what = AttemptKey::Grant(grant.id, grant.attempt);
                     let host = self.host_of(grant.owner.host);
                     self.begin_attempt(what, grant.to);
                     if let Some(host) = self.past_firewall(host) {
@@ -66,7 +65,7 @@ impl World {
                     }
                 }
                 Message::Notice(notice) => {
-                    let what = Answered::Notice(notice.id, notice.attempt);
+                    let what = AttemptKey::Notice(notice.id, notice.attempt);
                     if self.random.per_mille(self.chaos_per_mille(30)) {
                         self.fault("notice could not be sent");
                         self.input(Input::Noticed(notice.id, NoticeResult::Unsent));
@@ -86,31 +85,31 @@ impl World {
         }
     }
 
-    /// A host has a lock or a place in line: its connections can testify from then on.
+    /// A host holds or awaits a lock: from now on its connections count as evidence.
     fn note_taken(&mut self, request: &Rc<Request>, reply: &Reply, entered: Option<Ms>) {
         let Some(entered) = entered else { return };
-        if !server::engine::request::is_taken(reply) {
+        if !server::engine::request::grants_or_queues(reply) {
             return;
         }
-        let asked = ask::ask(RequestId(0), request, None);
-        let Some((caller, incarnation)) = asked.taker() else { return };
-        let (host, lane) = (caller.host.clone(), caller.lane);
-        self.watch_host(&host, lane);
+        let asked = translate::engine_request(RequestId(0), request, None);
+        let Some((caller, incarnation)) = asked.grantee() else { return };
+        let (host, namespace) = (caller.host.clone(), caller.namespace);
+        self.watch_host(&host, namespace);
         if let Some(engine) = &mut self.server.engine {
-            engine.connections.registry.took(&host, incarnation, instant(entered));
+            engine.connections.registry.record_lock(&host, incarnation, instant(entered));
         }
     }
 
-    /// The host that a call of the server comes to, unless a firewall stops it.
+    /// The destination of a call, unless a firewall stops it.
     fn past_firewall(&mut self, host: Option<usize>) -> Option<usize> {
         let stopped = host.is_some_and(|host| self.hosts[host].firewalled);
         if stopped {
-            self.tally.reach("call stopped by a firewall");
+            self.coverage.reach("call stopped by a firewall");
         }
         host.filter(|_| !stopped)
     }
 
-    fn begin_attempt(&mut self, what: Answered, to: IpAddr) {
+    fn begin_attempt(&mut self, what: AttemptKey, to: IpAddr) {
         let life = self.server.life;
         if let Some(engine) = &mut self.server.engine {
             engine.attempts.insert(what, to);
@@ -118,24 +117,30 @@ impl World {
         }
     }
 
-    /// Exactly one result for each attempt: the first answer in time, or none.
-    pub fn answered(&mut self, life: u32, host: usize, what: Answered, answer: GrantAnswer) {
+    /// The first answer in time is the result of an attempt; later ones are ignored.
+    pub(crate) fn answered(
+        &mut self,
+        life: u32,
+        host: usize,
+        what: AttemptKey,
+        answer: GrantAnswer,
+    ) {
         if life != self.server.life {
             return;
         }
         let Some(engine) = &mut self.server.engine else { return };
         match engine.attempts.get(&what) {
-            None => return self.tally.reach("answer to an attempt that was over"),
-            // Nobody answers for another (R6.3).
+            None => return self.coverage.reach("answer to an attempt that was over"),
+            // An answer from another address does not count (B7.9).
             Some(to) if *to != self.hosts[host].address => {
-                return self.tally.reach("forged grant answer");
+                return self.coverage.reach("forged grant answer");
             }
             Some(_) => engine.attempts.remove(&what),
         };
         self.attempt_ends(what, Some(answer));
     }
 
-    pub fn attempt_timed_out(&mut self, life: u32, what: Answered) {
+    pub(crate) fn attempt_timed_out(&mut self, life: u32, what: AttemptKey) {
         if life != self.server.life {
             return;
         }
@@ -145,12 +150,12 @@ impl World {
         }
     }
 
-    fn attempt_ends(&mut self, what: Answered, answer: Option<GrantAnswer>) {
+    fn attempt_ends(&mut self, what: AttemptKey, answer: Option<GrantAnswer>) {
         match what {
-            Answered::Grant(grant, _) => {
+            AttemptKey::Grant(grant, _) => {
                 self.input(Input::Granted(grant, answer.unwrap_or(GrantAnswer::Unclear)));
             }
-            Answered::Notice(notice, _) => {
+            AttemptKey::Notice(notice, _) => {
                 let result = match answer {
                     Some(_) => NoticeResult::Answered,
                     None => NoticeResult::Failed,

@@ -1,5 +1,5 @@
-//! One semantic mutant: a file that says which text of which functions to exchange, what goes wrong
-//! then, and which story, rule of the simulator or unit test must convict it.
+//! A semantic mutant: a file that says which text of which functions to replace, what mistake that
+//! makes, and which story, rule of the simulator or unit test must catch it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,17 +13,17 @@ use syn::visit::{self, Visit};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mutant {
+pub(super) struct Mutant {
     /// The file's name without its extension.
     #[serde(skip)]
     pub name: String,
-    /// What goes wrong.
+    /// The mistake.
     pub what: String,
     /// The story that must fail, without `.txt`.
     story: Option<String>,
     /// The rule that the simulator must find broken first.
     judge: Option<String>,
-    /// For what neither sees: a package, and a part of the names of its unit tests.
+    /// A package, and a part of the names of its unit tests.
     test: Option<String>,
     edit: Vec<Edit>,
 }
@@ -39,7 +39,7 @@ struct Edit {
     to: String,
 }
 
-pub enum Judge {
+pub(super) enum Judge {
     Story(String),
     Rule(String),
     Test { package: String, part: String },
@@ -48,7 +48,7 @@ pub enum Judge {
 
 impl Mutant {
     /// Every mutant of a directory, by name.
-    pub fn all(dir: &str) -> Result<Vec<Self>> {
+    pub(super) fn all(dir: &str) -> Result<Vec<Self>> {
         let entries = fs::read_dir(dir).with_context(|| format!("cannot read {dir}"))?;
         let mut paths = Vec::new();
         for entry in entries {
@@ -65,7 +65,7 @@ impl Mutant {
         Ok(mutant)
     }
 
-    pub fn judge(&self) -> Result<Judge> {
+    pub(super) fn judge(&self) -> Result<Judge> {
         match (&self.story, &self.judge, &self.test) {
             (Some(story), None, None) => Ok(Judge::Story(story.clone())),
             (None, Some(rule), None) => Ok(Judge::Rule(rule.clone())),
@@ -78,8 +78,8 @@ impl Mutant {
         }
     }
 
-    /// The files that it changes, as they are with the mistake in them.
-    pub fn files(&self) -> Result<BTreeMap<String, String>> {
+    /// The changed files, by path.
+    pub(super) fn files(&self) -> Result<BTreeMap<String, String>> {
         let mut files = BTreeMap::new();
         for edit in &self.edit {
             let text = match files.remove(&edit.file) {
@@ -109,14 +109,14 @@ impl Edit {
     }
 }
 
-/// Where the one function of that name stands.
+/// The byte range of the only function of that name.
 fn function_in(source: &str, name: &str) -> Result<Range<usize>> {
     let mut functions = Functions { name, of: None, found: Vec::new() };
     functions.visit_file(&syn::parse_file(source)?);
     match functions.found.as_slice() {
         [one] => Ok(one.clone()),
-        [] => bail!("it has no function {name}"),
-        several => bail!("it has {} functions {name}; write Type::{name}", several.len()),
+        [] => bail!("no function {name}"),
+        several => bail!("{} functions {name}; write Type::{name}", several.len()),
     }
 }
 
@@ -128,7 +128,7 @@ struct Functions<'a> {
 }
 
 impl Functions<'_> {
-    fn meet(&mut self, ident: &syn::Ident, span: proc_macro2::Span) {
+    fn check(&mut self, ident: &syn::Ident, span: proc_macro2::Span) {
         let full = self.of.as_ref().map(|of| format!("{of}::{ident}"));
         if ident == self.name || full.as_deref() == Some(self.name) {
             self.found.push(span.byte_range());
@@ -146,15 +146,15 @@ impl<'ast> Visit<'ast> for Functions<'_> {
     }
 
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        self.meet(&item.sig.ident, item.span());
+        self.check(&item.sig.ident, item.span());
     }
 
     fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
-        self.meet(&item.sig.ident, item.span());
+        self.check(&item.sig.ident, item.span());
     }
 
     fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
-        self.meet(&item.sig.ident, item.span());
+        self.check(&item.sig.ident, item.span());
     }
 }
 
@@ -187,12 +187,12 @@ impl Two<'_> { fn new() -> u32 { 1 + 1 } }
     }
 
     #[test]
-    fn what_is_not_exactly_once_there_is_refused() {
+    fn text_that_does_not_occur_exactly_once_is_refused() {
         let refused =
             |function: &str, from: &str| edited(function, from, "").unwrap_err().to_string();
         assert_eq!(refused("Two::new", "1"), "`1` occurs 2 times in Two::new, not once");
         assert_eq!(refused("One::new", "7"), "`7` occurs 0 times in One::new, not once");
-        assert_eq!(refused("new", "1"), "it has 2 functions new; write Type::new");
-        assert_eq!(refused("Two::old", "1"), "it has no function Two::old");
+        assert_eq!(refused("new", "1"), "2 functions new; write Type::new");
+        assert_eq!(refused("Two::old", "1"), "no function Two::old");
     }
 }

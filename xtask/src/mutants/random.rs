@@ -1,5 +1,5 @@
-//! Random mutants: a sample of those that cargo-mutants makes of a crate. What is
-//! left out and why is in `.cargo/mutants.toml`.
+//! Random mutants: a sample of those that cargo-mutants generates for a crate. Exclusions and their
+//! reasons are in `.cargo/mutants.toml`.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -8,14 +8,14 @@ use crate::shell::{output, run, run_with};
 const KEEPER: &str = "lockkeeper-keeper";
 const SERVER: &str = "lockkeeper-server";
 const OUT: &str = "target/mutants/random";
-/// Enough for the simulator to meet every rare state.
+/// Enough for the simulator to reach every rare state.
 const SEEDS: &str = "200";
-/// Compared with the kernel's locks in each run; a tenth of what the tests do by default.
+/// Operations compared with the kernel's locks: a tenth of the default of that test.
 const OPERATIONS: &str = "100000";
 
-/// Judges `count` mutants, spread evenly over the crate named first (the keeper) or over the files
-/// of it that follow. Which ones depends on the commit.
-pub fn check(count: usize, rest: &[&str]) -> Result<()> {
+/// Checks `count` mutants, spread evenly over the named crate (default: the keeper) or over the named
+/// files of it. The choice depends on the commit.
+pub(crate) fn check(count: usize, rest: &[&str]) -> Result<()> {
     ensure!(count > 0, "--random takes a number above 0");
     if !output("cargo", &["mutants", "--version"]).contains("mutants") {
         run("cargo", &["install", "cargo-mutants", "--locked"])?;
@@ -30,7 +30,7 @@ pub fn check(count: usize, rest: &[&str]) -> Result<()> {
     println!("shard {shard} of {total} mutants of {package}");
     std::fs::create_dir_all(OUT)?;
     chosen.extend(["--shard", &shard, "--sharding", "round-robin", "--output", OUT]);
-    chosen.extend(judges(package));
+    chosen.extend(test_arguments(package));
     let modules: Vec<String> = files.iter().filter_map(|file| module(file)).collect();
     if package == &SERVER && !modules.is_empty() {
         chosen.extend(["--", "--", "no_seed"]);
@@ -41,10 +41,9 @@ pub fn check(count: usize, rest: &[&str]) -> Result<()> {
         .with_context(|| format!("see {OUT}/mutants.out/missed.txt"))
 }
 
-/// The tests that a mutant of a crate is shown to: its own, and the simulator's seeds where the
-/// simulator runs it. The server's whole suite takes minutes, so its modules are judged by the tests
-/// beside them.
-fn judges(package: &str) -> &'static [&'static str] {
+/// The tests to run: the crate's own, and the simulator's seeds if it runs the crate. The whole suite
+/// of the server takes minutes, so of its own tests only the unit tests are run.
+fn test_arguments(package: &str) -> &'static [&'static str] {
     match package {
         KEEPER => &["--test-package=lockkeeper-keeper,lockkeeper-sim"],
         SERVER => &[
@@ -59,7 +58,7 @@ fn judges(package: &str) -> &'static [&'static str] {
     }
 }
 
-/// The module whose tests judge a source file: its own, or the one above if it has none.
+/// The module whose tests cover a source file: its own, or the parent if it has none.
 fn module(file: &str) -> Option<String> {
     let (_, path) = file.split_once("/src/")?;
     let own = path.strip_suffix(".rs")?;
@@ -76,11 +75,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_judged_by_the_tests_of_its_module() {
+    fn a_file_is_covered_by_the_tests_of_its_module() {
         crate::shell::enter_root().unwrap();
         assert_eq!(module("crates/server/src/files.rs").as_deref(), Some("files::"));
-        let own = module("crates/server/src/rpc/duplicates.rs");
-        assert_eq!(own.as_deref(), Some("rpc::duplicates::"));
+        let own = module("crates/server/src/rpc/duplicate_cache.rs");
+        assert_eq!(own.as_deref(), Some("rpc::duplicate_cache::"));
         assert_eq!(module("crates/server/src/engine/batch.rs").as_deref(), Some("engine::"));
         assert_eq!(module("files.rs"), None);
     }

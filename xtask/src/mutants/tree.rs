@@ -1,5 +1,5 @@
-//! A copy of the working tree in which one mutant at a time is built and judged. The copy and its
-//! target directory stay between runs, so that only what a mutant touches is compiled again.
+//! A copy of the working tree in which mutants are built and tested, one at a time. The copy and its
+//! target directory stay between runs, so that only changed crates are rebuilt.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -14,19 +14,19 @@ const COPY: &str = "target/mutants/tree";
 const TARGET: &str = "target/mutants/build";
 /// See the profile's comment in `Cargo.toml`.
 const PROFILE: &str = "quick";
-/// Seeds until a mutant counts as missed.
+/// Seeds to run before a mutant counts as missed.
 const SEEDS: &str = "10000";
-/// A mutant may loop for ever.
+/// A mutant may not terminate.
 const SECONDS_MAX: &str = "600";
 
-pub struct Tree {
+pub(super) struct Tree {
     root: PathBuf,
     target: PathBuf,
 }
 
 impl Tree {
-    /// Copies what git knows, or would add. A file that is the same already keeps its time.
-    pub fn copy() -> Result<Self> {
+    /// Copies the files that git tracks or would add. Unchanged files keep their modification time.
+    pub(super) fn copy() -> Result<Self> {
         let here = std::env::current_dir()?;
         let (root, target) = (here.join(COPY), here.join(TARGET));
         fs::create_dir_all(&root)?;
@@ -45,8 +45,8 @@ impl Tree {
         Ok(Self { root, target })
     }
 
-    /// Puts a mutant in, until the trial is dropped.
-    pub fn apply(&self, mutant: &Mutant) -> Result<Trial<'_>> {
+    /// Applies a mutant until the trial is dropped.
+    pub(super) fn apply(&self, mutant: &Mutant) -> Result<Trial<'_>> {
         let mut trial = Trial { tree: self, original: BTreeMap::new() };
         for (name, text) in mutant.files()? {
             let path = self.root.join(&name);
@@ -76,14 +76,14 @@ impl Tree {
     }
 }
 
-/// The tree with one mutant in it.
-pub struct Trial<'a> {
+/// The tree with one mutant applied.
+pub(super) struct Trial<'a> {
     tree: &'a Tree,
     original: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 impl Trial<'_> {
-    pub fn story_fails(&self, story: &str) -> Result<bool> {
+    pub(super) fn story_fails(&self, story: &str) -> Result<bool> {
         ensure!(
             Path::new(&format!("crates/keeper/tests/stories/{story}.txt")).is_file(),
             "there is no story {story}"
@@ -91,8 +91,8 @@ impl Trial<'_> {
         Ok(self.stories(story)?.is_some())
     }
 
-    /// Every story that comes out differently.
-    pub fn failing_stories(&self) -> Result<Vec<String>> {
+    /// Every story that fails.
+    pub(super) fn failing_stories(&self) -> Result<Vec<String>> {
         let Some(printed) = self.stories("")? else { return Ok(Vec::new()) };
         let named = |line: &str| {
             let (name, rest) = line.split_once(".txt")?;
@@ -101,42 +101,42 @@ impl Trial<'_> {
         Ok(printed.lines().filter_map(named).collect())
     }
 
-    /// What the stories whose names contain this print if one of them fails.
+    /// The output of the stories whose names contain `part` if one of them fails.
     fn stories(&self, part: &str) -> Result<Option<String>> {
         let stories =
             ["test", "--profile", PROFILE, "--package", "lockkeeper-keeper", "--test", "stories"];
         self.tree.build(&[&stories[..], &["--no-run"]].concat())?;
-        let told = self.tree.cargo(&stories, Some(part))?;
-        let printed = String::from_utf8_lossy(&told.stdout).into_owned();
-        match told.status.code() {
+        let ran = self.tree.cargo(&stories, Some(part))?;
+        let printed = String::from_utf8_lossy(&ran.stdout).into_owned();
+        match ran.status.code() {
             Some(0) => Ok(None),
             Some(101) => Ok(Some(printed)),
-            _ => bail!("the stories ended with {}:\n{printed}", told.status),
+            _ => bail!("the stories ended with {}:\n{printed}", ran.status),
         }
     }
 
-    /// Whether a unit test fails whose name contains this.
-    pub fn test_fails(&self, package: &str, part: &str) -> Result<bool> {
+    /// Whether a unit test whose name contains `part` fails.
+    pub(super) fn test_fails(&self, package: &str, part: &str) -> Result<bool> {
         let tests = ["test", "--profile", PROFILE, "--package", package, "--lib"];
         self.tree.build(&[&tests[..], &["--no-run"]].concat())?;
-        let told = self.tree.cargo(&[&tests[..], &[part]].concat(), None)?;
-        let printed = String::from_utf8_lossy(&told.stdout);
+        let ran = self.tree.cargo(&[&tests[..], &[part]].concat(), None)?;
+        let printed = String::from_utf8_lossy(&ran.stdout);
         ensure!(!printed.contains("running 0 tests"), "{package} has no unit test {part}");
-        match told.status.code() {
+        match ran.status.code() {
             Some(0) => Ok(false),
             Some(101) => Ok(true),
-            _ => bail!("the tests ended with {}:\n{printed}", told.status),
+            _ => bail!("the tests ended with {}:\n{printed}", ran.status),
         }
     }
 
-    /// The first seed that breaks a rule, and the rule.
-    pub fn violation(&self) -> Result<Option<(String, String)>> {
+    /// The first seed that violates a rule, and the rule.
+    pub(super) fn violation(&self) -> Result<Option<(String, String)>> {
         let simulator = ["--profile", PROFILE, "--package", "lockkeeper-sim"];
         self.tree.build(&[&["build"], &simulator[..]].concat())?;
         let run = ["--", "--seeds", SEEDS, "--violations", "1"];
-        let told = self.tree.cargo(&[&["run"], &simulator[..], &run].concat(), None)?;
-        let printed = String::from_utf8_lossy(&told.stdout);
-        if told.status.success() {
+        let ran = self.tree.cargo(&[&["run"], &simulator[..], &run].concat(), None)?;
+        let printed = String::from_utf8_lossy(&ran.stdout);
+        if ran.status.success() {
             return Ok(None);
         }
         // `seed SEED: RULE: what happened`
@@ -147,7 +147,7 @@ impl Trial<'_> {
         });
         match found {
             Some((seed, rule, _)) => Ok(Some((seed, rule))),
-            None => bail!("the simulator ended with {}:\n{printed}", told.status),
+            None => bail!("the simulator ended with {}:\n{printed}", ran.status),
         }
     }
 }

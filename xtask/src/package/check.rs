@@ -1,5 +1,5 @@
-//! The package, installed into a root of its own: are all files there, with the right modes, and do
-//! they work? And is nothing left of it after a purge?
+//! Checks the package in a temporary root: all files are present with the right modes and work, and a
+//! purge leaves nothing behind.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,11 +8,11 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::said;
+use super::stdout_of;
 
 const PACKAGES: &[&str] = &["fish", "man-db", "systemd", "zsh"];
 
-/// What must be there, and how.
+/// Required files and their modes.
 const FILES: &[(&str, u32)] = &[
     ("usr/bin/lockkeeper", 0o755),
     ("etc/lockkeeper/lockkeeper.toml", 0o644),
@@ -33,7 +33,7 @@ const FILES: &[(&str, u32)] = &[
     ("usr/share/lockkeeper/grafana/dashboard.json", 0o644),
 ];
 
-pub fn check(package: &Path) -> Result<()> {
+pub(super) fn check(package: &Path) -> Result<()> {
     testbed::packages::install(PACKAGES)?;
     let root = Root::new()?;
     root.dpkg(&["--install"], Some(package)).context("the package does not install")?;
@@ -54,18 +54,18 @@ pub fn check(package: &Path) -> Result<()> {
 
 fn check_control(package: &Path, root: &Root) -> Result<()> {
     let field = |name: &str| -> Result<String> {
-        let text = said("dpkg-deb".as_ref(), &["--field", &package.to_string_lossy(), name])?;
+        let text = stdout_of("dpkg-deb".as_ref(), &["--field", &package.to_string_lossy(), name])?;
         Ok(String::from_utf8(text)?)
     };
     ensure!(field("Depends")?.contains("libc6"), "the package does not depend on libc6");
     let conffiles = fs::read_to_string(root.at("var/lib/dpkg/info/lockkeeper.conffiles"))?;
     ensure!(
         conffiles.trim() == "/etc/lockkeeper/lockkeeper.toml",
-        "these files would be kept over an upgrade: {conffiles}"
+        "unexpected conffiles: {conffiles}"
     );
     let groups = fs::read_to_string(root.at("etc/group"))?;
     ensure!(groups.lines().any(|line| line.starts_with("lockkeeper:")), "no group lockkeeper");
-    // Neither enabled nor started: there is nothing to serve yet.
+    // Installed neither enabled nor started: nothing is configured yet.
     let script = fs::read_to_string(root.at("var/lib/dpkg/info/lockkeeper.postinst"))
         .context("the package has no postinst script")?;
     ensure!(
@@ -79,14 +79,14 @@ fn check_control(package: &Path, root: &Root) -> Result<()> {
 
 fn check_program(root: &Root) -> Result<()> {
     let program = root.at("usr/bin/lockkeeper");
-    let version = String::from_utf8(said(&program, &["--version"])?)?;
+    let version = String::from_utf8(stdout_of(&program, &["--version"])?)?;
     ensure!(version.trim() == concat!("lockkeeper ", env!("CARGO_PKG_VERSION")), "{version}");
     let config = root.at("etc/lockkeeper/lockkeeper.toml");
-    said(&program, &["config", "check", "-c", &config.to_string_lossy()])?;
+    stdout_of(&program, &["config", "check", "-c", &config.to_string_lossy()])?;
     Ok(())
 }
 
-/// Every page can be shown without a warning, and every command has one.
+/// Every page renders without a warning, and every command has one.
 fn check_man_pages(root: &Root) -> Result<()> {
     let dir = root.at("usr/share/man/man1");
     let mut pages: Vec<PathBuf> = fs::read_dir(&dir)?.flatten().map(|entry| entry.path()).collect();
@@ -98,10 +98,10 @@ fn check_man_pages(root: &Root) -> Result<()> {
             .env("LC_ALL", "C.UTF-8")
             .env("MANWIDTH", "100")
             .output()?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         let shown = page.display();
-        ensure!(output.status.success() && complaint.is_empty(), "man {shown}: {complaint}");
-        ensure!(output.stdout.len() > 200, "{shown} says next to nothing");
+        ensure!(output.status.success() && stderr.is_empty(), "man {shown}: {stderr}");
+        ensure!(output.stdout.len() > 200, "{shown} is nearly empty");
     }
     for command in commands(&root.at("usr/bin/lockkeeper"))? {
         let page = dir.join(format!("lockkeeper-{command}.1.gz"));
@@ -112,7 +112,7 @@ fn check_man_pages(root: &Root) -> Result<()> {
 
 /// The commands that `--help` lists.
 fn commands(program: &Path) -> Result<Vec<String>> {
-    let help = String::from_utf8(said(program, &["--help"])?)?;
+    let help = String::from_utf8(stdout_of(program, &["--help"])?)?;
     let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let names = list.map_while(|line| line.strip_prefix("  ")?.split_whitespace().next());
     let names: Vec<String> = names.filter(|name| *name != "help").map(str::to_string).collect();
@@ -127,9 +127,9 @@ fn check_completions(root: &Root) -> Result<()> {
         ("fish", "usr/share/fish/vendor_completions.d/lockkeeper.fish"),
     ] {
         let file = root.at(path);
-        said(shell.as_ref(), &["-n", &file.to_string_lossy()])?;
+        stdout_of(shell.as_ref(), &["-n", &file.to_string_lossy()])?;
         let text = fs::read_to_string(&file)?;
-        ensure!(text.contains("serve"), "the completions for {shell} do not know `serve`");
+        ensure!(text.contains("serve"), "the completions for {shell} lack `serve`");
     }
     Ok(())
 }
@@ -139,8 +139,8 @@ fn check_unit(root: &Root) -> Result<()> {
     let output = Command::new("systemd-analyze")
         .args(["verify", "--man=no", "--recursive-errors=no", &at, "lockkeeper.service"])
         .output()?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "systemd-analyze verify: {complaint}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "systemd-analyze verify: {stderr}");
     Ok(())
 }
 
@@ -154,7 +154,7 @@ fn check_purge(root: &Root) -> Result<()> {
     Ok(())
 }
 
-/// Where a package is installed without touching the machine; removed at the end.
+/// A temporary root to install into; removed on drop.
 struct Root {
     path: PathBuf,
 }
@@ -167,7 +167,7 @@ impl Root {
             fs::create_dir_all(root.at(dir))?;
         }
         fs::write(root.at("var/lib/dpkg/status"), "")?;
-        // What the unit calls besides our own program.
+        // The unit runs /bin/kill.
         fs::copy("/bin/kill", root.at("bin/kill"))?;
         Ok(root)
     }
@@ -176,7 +176,7 @@ impl Root {
         self.path.join(path)
     }
 
-    /// Scripts of the package run outside, with DPKG_ROOT set; what it depends on is this machine's.
+    /// Maintainer scripts run outside of the root, with DPKG_ROOT set; dependencies are not checked.
     fn dpkg(&self, arguments: &[&str], file: Option<&Path>) -> Result<()> {
         let output = Command::new("dpkg")
             .arg(format!("--root={}", self.path.display()))
@@ -185,8 +185,8 @@ impl Root {
             .args(file)
             .output()
             .context("cannot run dpkg")?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "dpkg {}: {complaint}", arguments.join(" "));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "dpkg {}: {stderr}", arguments.join(" "));
         Ok(())
     }
 }

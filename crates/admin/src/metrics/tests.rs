@@ -1,30 +1,30 @@
 use keeper::bytes::{FileKey, Name, OwnerTag};
-use keeper::identity::{Caller, HostKey, Lane, RequestId, Transport};
+use keeper::identity::{Caller, HostKey, OwnerNamespace, RequestId, Transport};
 use keeper::request::{Access, ShareRequest};
 use prometheus_client::encoding::DescriptorEncoder;
-use server::meters::{Called, Fate};
+use server::metrics::{CallOutcome, CallStart};
 
 use super::*;
 
 #[derive(Debug)]
-struct Trial(Meters, Seen);
+struct TestCollector(Metrics, ScrapeData);
 
-impl fmt::Debug for Seen {
+impl fmt::Debug for ScrapeData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Seen")
+        f.write_str("ScrapeData")
     }
 }
 
-impl Collector for Trial {
+impl Collector for TestCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.1.write(&self.0, encoder)
     }
 }
 
-fn text(meters: Meters, gauges: Option<Gauges>) -> String {
-    let seen = Seen { gauges, stalled: 3.5, store: "memory".into(), version: "1".into() };
+fn text(metrics: Metrics, gauges: Option<Gauges>) -> String {
+    let data = ScrapeData { gauges, stalled: 3.5, store: "memory".into(), version: "1".into() };
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Trial(meters, seen)));
+    registry.register_collector(Box::new(TestCollector(metrics, data)));
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     text
@@ -47,8 +47,8 @@ fn what_is_not_known_is_left_out() {
         "lockkeeper_grace_active",
         "lockkeeper_grace_remaining_seconds",
     ];
-    let stalled = text(Meters::default(), None);
-    let works = text(Meters::default(), Some(Gauges::look(&keeper(), std::time::Duration::ZERO)));
+    let stalled = text(Metrics::default(), None);
+    let works = text(Metrics::default(), Some(Gauges::look(&keeper(), std::time::Duration::ZERO)));
     for name in of_the_keeper {
         let lines = |text: &str| text.lines().filter(|line| line.starts_with(name)).count();
         assert_eq!(lines(&stalled), 0, "{name}");
@@ -62,17 +62,17 @@ fn what_is_not_known_is_left_out() {
 
 #[test]
 fn numbers_that_are_no_procedure_are_one_series() {
-    let meters = Meters::default();
+    let metrics = Metrics::default();
     const NFS: u32 = 100_003;
     const MOUNT: u32 = 100_005;
     const NLM: u32 = 100_021;
     const STATUS: u32 = 100_024;
     for program in [NFS, MOUNT, NLM, STATUS] {
         for procedure in [17, 22, 23, 24, 99, u32::MAX] {
-            meters.called(Called::now(program, procedure).unwrap(), Fate::NotRun);
+            metrics.count_call(CallStart::now(program, procedure).unwrap(), CallOutcome::NotRun);
         }
     }
-    let text = text(meters, None);
+    let text = text(metrics, None);
     let mut series: Vec<&str> = text
         .lines()
         .filter(|line| !line.starts_with('#'))
@@ -99,7 +99,7 @@ fn a_share_is_no_lock() {
         id: RequestId(1),
         caller: Caller {
             host: HostKey::new([10, 0, 0, 1].into(), Name::from("alice")),
-            lane: Lane::new([10, 0, 0, 100].into(), Transport::Tcp, 4),
+            namespace: OwnerNamespace::new([10, 0, 0, 100].into(), Transport::Tcp, 4),
         },
         tag: OwnerTag::from("1"),
         file: FileKey::new(b"a.db"),

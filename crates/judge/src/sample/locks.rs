@@ -2,7 +2,7 @@
 
 use wire::nlm::{
     Access, CallerName, CancelArgs, Cookie, FileHandle, FreeAllArgs, Holder, Lock, LockArgs, Mode,
-    Old, OwnerHandle, Range, Share, ShareArgs, ShareReply, Status, StatusReply, TestArgs,
+    Narrow, OwnerHandle, Range, Share, ShareArgs, ShareReply, Status, StatusReply, TestArgs,
     TestOutcome, TestReply, UnlockArgs, Version, Versioned,
 };
 use wire::nsm::{
@@ -67,8 +67,8 @@ impl Any for TestOutcome {
     }
 }
 
-/// What is left of any message once it was said in the narrow form.
-impl<T: Any + Versioned> Any for Old<T> {
+/// Values that fit into the 32-bit form.
+impl<T: Any + Versioned> Any for Narrow<T> {
     fn any(source: &mut Source) -> Self {
         loop {
             let said = source.any::<T>().to_bytes_as(Version::V3);
@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// What many samples look like through `view`.
+    /// The number of distinct values of `view` over many samples.
     fn seen<T: Any, V: Eq + Hash>(view: impl Fn(T) -> Option<V>) -> usize {
         (0..400).filter_map(|seed| view(Source::new(seed).any())).collect::<HashSet<V>>().len()
     }
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn every_status_mode_and_access_is_sampled() {
         assert_eq!(seen(|reply: StatusReply| Some(reply.status)), 10);
-        assert_eq!(seen(|reply: Old<StatusReply>| Some(reply.0.status)), 6);
+        assert_eq!(seen(|reply: Narrow<StatusReply>| Some(reply.0.status)), 6);
         assert_eq!(seen(|reply: TestReply| Some(reply.outcome.status())), 10);
         assert_eq!(seen(|share: Share| Some((share.mode, share.access))), 16);
         assert_eq!(seen(|outcome: Outcome| Some(outcome)), 2);

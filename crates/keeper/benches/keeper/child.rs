@@ -1,5 +1,5 @@
-//! Parts that need a process of their own: to be counted by valgrind, or to have no memory but
-//! what is measured. The parent runs this program again with `--part`.
+//! Measurements that need a process of their own: counted by valgrind, or with no memory but what
+//! is measured. The parent runs this program again with `--part`.
 
 use std::fs;
 use std::hint::black_box;
@@ -9,15 +9,15 @@ use std::process::{Command, ExitCode};
 use crate::world::{Host, World};
 use crate::{FILES, MANY};
 
-/// Instructions for one of each.
+/// Instructions per operation.
 pub struct Cost {
     pub pair: f64,
     pub test: f64,
 }
 
-/// So many of each are counted.
+/// Repetitions of each operation counted.
 const COUNTED: u32 = 2_000;
-/// Owners and hosts of the locks that are there.
+/// Owners and hosts of the existing locks.
 const OWNERS: u32 = 100;
 const HOSTS: u32 = 10;
 
@@ -48,12 +48,12 @@ pub fn run(part: &str, rest: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Neither in order nor in step with anything.
+/// A permutation without a pattern.
 fn scattered(lock: u32) -> u64 {
     u64::from(lock) * 7_919 % u64::from(MANY)
 }
 
-/// A file with so many locks, or 1,000 files with one each, and then what is counted.
+/// Fills a file with so many locks, or 1,000 files with one each, then runs the counted operations.
 fn count(locks: u32) {
     let mut world = World::new();
     world.prepare(HOSTS, OWNERS, FILES);
@@ -66,7 +66,7 @@ fn count(locks: u32) {
     counted_tests(&mut world, files, locks);
 }
 
-/// Somewhere between the locks that are there.
+/// A free range among the existing locks.
 fn free_record(turn: u32, locks: u32) -> u64 {
     2 * (u64::from(turn) * 104_729 % u64::from(locks)) + 1
 }
@@ -91,7 +91,7 @@ fn counted_tests(world: &mut World, files: u32, locks: u32) {
     black_box(world);
 }
 
-/// What a process has after 1,000,000 locks, less what it had before, for each lock.
+/// Resident memory per lock after 1,000,000 locks.
 fn fill(lock: fn(&mut World, u32)) {
     let mut world = World::new();
     world.prepare(HOSTS, 10_000, 10_000);
@@ -123,12 +123,12 @@ pub fn instructions_of(locks: u32) -> Result<Cost, String> {
     let folder = std::env::temp_dir().join(format!("keeper-bench-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let cost = callgrind(&folder, locks);
-    // Left behind, it is only rubbish.
+    // A leftover directory is harmless.
     let _ = fs::remove_dir_all(&folder);
     cost
 }
 
-/// Valgrind writes down what it counted before the first of two functions, and after each.
+/// Valgrind dumps its counts before the first of two functions and after each.
 fn callgrind(folder: &Path, locks: u32) -> Result<Cost, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let counts = folder.join("counts");

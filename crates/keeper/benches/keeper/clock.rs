@@ -1,11 +1,11 @@
-//! How long this thread has run. Unlike time on the wall, it does not grow while others run, and
-//! the keeper never waits for anything.
+//! CPU time of this thread. Unlike wall time it does not grow while others run, and the keeper
+//! never waits.
 
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Seconds that the work took, and what came of it.
+/// The seconds that the work took, and its result.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let start = ran();
     let done = work();

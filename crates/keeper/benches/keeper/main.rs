@@ -7,7 +7,7 @@
 //! Instructions are counted by valgrind, and memory is what a process of its own has; for both,
 //! this program runs itself again.
 
-// A bench has a clock, and reads what the system says of its process.
+// A bench needs a clock and reads its process's statistics.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::disallowed_macros)]
 
 mod child;
@@ -24,9 +24,9 @@ use world::{Host, World};
 const PAIRS_PER_SECOND_MIN: f64 = 1_000_000.0;
 const RELEASE_SECONDS_MAX: f64 = 1.0;
 const BYTES_PER_LOCK_MAX: f64 = 200.0;
-/// With 1,000,000 locks on a file, in costs with 1,000.
+/// Cost with 1,000,000 locks on a file, relative to 1,000.
 const GROWTH_MAX: f64 = 3.0;
-/// What the hot path costs, and 15 % more. Lower them when it becomes cheaper.
+/// The measured cost of the hot path plus 15 %. Lower these when it becomes cheaper.
 const PAIR_INSTRUCTIONS_MAX: f64 = 8_500.0;
 const TEST_INSTRUCTIONS_MAX: f64 = 1_700.0;
 
@@ -59,7 +59,7 @@ fn everything(report: &mut Report) -> Result<(), String> {
     instructions(report)
 }
 
-/// Whether something else is locked in the files all the time.
+/// Whether other locks are held in the files all the time.
 #[derive(Clone, Copy, PartialEq)]
 enum Files {
     Idle,
@@ -121,7 +121,7 @@ fn memory(report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
-/// One file with few and with many locks: what a pair costs there, and a search that finds nothing.
+/// One file with few and with many locks: the cost of a pair, and of a search without a result.
 fn instructions(report: &mut Report) -> Result<(), String> {
     let spread = child::instructions_of(0)?;
     let name = "instructions for a lock+unlock pair, 1,000 files";

@@ -1,4 +1,4 @@
-//! Figures beside their bars.
+//! Figures beside their limits.
 
 #[derive(Clone, Copy)]
 pub enum Bar {
@@ -12,7 +12,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Shows a figure as soon as it is known.
+    /// Prints a figure as soon as it is known.
     pub fn add(&mut self, name: &str, value: f64, bar: Bar) {
         let (word, limit, is_reached) = match bar {
             Bar::Min(min) => ("at least", min, value >= min),
@@ -25,7 +25,7 @@ impl Report {
     }
 }
 
-/// Thousands apart; small numbers with two decimals.
+/// With thousands separators; small numbers with two decimals.
 fn number(value: f64) -> String {
     if value < 100.0 {
         return format!("{value:.2}");

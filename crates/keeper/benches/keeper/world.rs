@@ -1,5 +1,5 @@
-//! A keeper with hosts, owners and files by number, whose steps are taken as a driver takes them:
-//! some requests at a time.
+//! A keeper with hosts, owners and files by number, polled as a driver polls it: several requests
+//! per step.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -9,17 +9,17 @@ use lockkeeper_keeper::bytes::{FileKey, Handle, Name, OwnerTag};
 use lockkeeper_keeper::change::{Change, Snapshot};
 use lockkeeper_keeper::config::{Config, Limits};
 use lockkeeper_keeper::identity::{
-    Caller, Epoch, HostKey, Incarnation, Lane, RequestId, Transport,
+    Caller, Epoch, HostKey, Incarnation, OwnerNamespace, RequestId, Transport,
 };
 use lockkeeper_keeper::range::Range;
 use lockkeeper_keeper::request::{
     Form, LockRequest, Mode, OwnerName, ProbeAnswer, RebootNotice, Source, TestRequest,
     UnlockRequest,
 };
-use lockkeeper_keeper::step::{Message, Outcome, Reply, Step, Tested};
+use lockkeeper_keeper::step::{Message, Outcome, Reply, Step, TestResult};
 use lockkeeper_keeper::time::Time;
 
-/// Requests for one step.
+/// Requests per step.
 const BATCH: u32 = 32;
 const STATE: Incarnation = Incarnation(3);
 
@@ -52,7 +52,7 @@ impl World {
         world
     }
 
-    /// A record of 10 bytes, which touches no other.
+    /// A record of 10 bytes, adjacent to no other.
     pub fn lock(&mut self, host: Host, owner: u32, file: u32, record: u64) {
         let request = self.request(host, owner, file, record, false);
         self.keeper.handle_lock(request, self.now);
@@ -80,7 +80,7 @@ impl World {
         self.count();
     }
 
-    /// Its kernel is gone: how many locks that frees, and how many waiters get theirs.
+    /// The host's kernel is gone; returns the locks released and the waiters granted.
     pub fn reboot(&mut self, host: Host) -> (usize, usize) {
         self.take_step();
         let host = self.caller(host).host;
@@ -90,7 +90,7 @@ impl World {
         self.keeper.handle_reboot(notice, self.now);
         for message in self.take_step().messages {
             if let Message::Probe(client, question) = message {
-                self.keeper.handle_probed(client, question, ProbeAnswer::Gone, self.now);
+                self.keeper.handle_probe_answer(client, question, ProbeAnswer::Gone, self.now);
             }
         }
         let Step { changes, messages, .. } = self.take_step();
@@ -103,7 +103,7 @@ impl World {
         self.keeper.counts().locks
     }
 
-    /// Makes names beforehand, so that making them is not measured.
+    /// Creates names beforehand, so that their creation is not measured.
     pub fn prepare(&mut self, hosts: u32, owners: u32, files: u32) {
         for host in 0..hosts {
             self.caller(Host(host));
@@ -154,13 +154,13 @@ impl World {
         }
     }
 
-    /// What was asked for must have been given, or waits: otherwise the figures mean nothing.
+    /// Every request must have been granted or queued; otherwise the figures mean nothing.
     fn take_step(&mut self) -> Step {
         let step = self.keeper.poll_step().unwrap_or_default();
         for message in &step.messages {
             match message {
                 Message::Reply(_, Reply::Lock(Outcome::Granted | Outcome::Blocked)) => {}
-                Message::Reply(_, Reply::Lock(_) | Reply::Test(Tested::Held(_))) => {
+                Message::Reply(_, Reply::Lock(_) | Reply::Test(TestResult::Held(_))) => {
                     eprintln!("not as it should be: {message:?}");
                     std::process::exit(2);
                 }
@@ -176,8 +176,8 @@ impl World {
             let address = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0001 + number));
             let name = Name::from(format!("host{number}.example.com").as_str());
             let ours = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-            let lane = Lane::new(ours, Transport::Tcp, 4);
-            self.callers.push(Caller { host: HostKey::new(address, name), lane });
+            let namespace = OwnerNamespace::new(ours, Transport::Tcp, 4);
+            self.callers.push(Caller { host: HostKey::new(address, name), namespace });
         }
         self.callers[host.0 as usize].clone()
     }

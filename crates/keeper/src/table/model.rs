@@ -1,15 +1,17 @@
-//! The table against a model that is too simple to be wrong: for each file and owner, which lock
-//! is on which byte. Bytes are few, but the last is `u64::MAX`.
+//! The table against a naive model: for each file and owner, which lock is on which byte. There are
+//! few bytes, but the last is `u64::MAX`.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+
+use testbed::random::Random;
 
 use super::*;
 
 const FILES: u32 = 3;
 const OWNERS: u32 = 4;
 
-/// "Bytes": 8 at the beginning, all of the middle as one, 8 at the end.
+/// Bytes of the model: 8 at the beginning, the whole middle as one, 8 at the end.
 const CELLS: usize = 17;
 
 fn first_of(cell: usize) -> u64 {
@@ -26,9 +28,9 @@ fn range_of(first: usize, last: usize) -> Range {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Mark {
-    /// `None` for a lock that is new or was cut: its id must be new.
+    /// `None` for a lock that is new or was split: its id must be new.
     id: Option<LockId>,
-    terms: Terms,
+    kind: LockKind,
     since_ms: u64,
 }
 
@@ -44,22 +46,22 @@ impl Model {
 
     fn grant(&mut self, file: FileId, owner: OwnerId, first: usize, last: usize, mut new: Mark) {
         let row = self.row(file, owner);
-        let one = row[first].filter(|mark| mark.terms == new.terms);
+        let one = row[first].filter(|mark| mark.kind == new.kind);
         if one.is_some() && row[first..=last].iter().all(|mark| *mark == one) {
             return;
         }
         let (mut low, mut high) = (first, last);
-        for mark in row[first..=last].iter().flatten().filter(|mark| mark.terms == new.terms) {
+        for mark in row[first..=last].iter().flatten().filter(|mark| mark.kind == new.kind) {
             new.since_ms = new.since_ms.min(mark.since_ms);
         }
         while let Some(mark) = low.checked_sub(1).and_then(|cell| row[cell])
-            && mark.terms == new.terms
+            && mark.kind == new.kind
         {
             new.since_ms = new.since_ms.min(mark.since_ms);
             low -= 1;
         }
         while let Some(Some(mark)) = row.get(high + 1)
-            && mark.terms == new.terms
+            && mark.kind == new.kind
         {
             new.since_ms = new.since_ms.min(mark.since_ms);
             high += 1;
@@ -68,7 +70,7 @@ impl Model {
         self.row(file, owner)[low..=high].fill(Some(new));
     }
 
-    /// Whatever loses a byte becomes new; `paint` with a mark restores it as it is.
+    /// A lock that loses a byte becomes new; `paint` with a mark restores it as it is.
     fn paint(
         &mut self,
         file: FileId,
@@ -87,7 +89,7 @@ impl Model {
         row[first..=last].fill(mark);
     }
 
-    /// Gives the table's ids to what was new, having checked that all the rest is equal.
+    /// Checks that all else is equal, then takes over the table's ids for what was new.
     fn compare(&mut self, table: &Table, known_id: u64) {
         for file in (0..FILES).map(FileId) {
             for owner in (0..OWNERS).map(OwnerId) {
@@ -98,8 +100,8 @@ impl Model {
                     for (cell, seen) in seen.iter_mut().enumerate() {
                         if held.range.covers(range_of(cell, cell)) {
                             assert_eq!(*seen, None, "two locks on one byte");
-                            let Held { id, terms, since_ms, .. } = *held;
-                            *seen = Some(Mark { id: Some(id), terms, since_ms });
+                            let HeldLock { id, kind, since_ms, .. } = *held;
+                            *seen = Some(Mark { id: Some(id), kind, since_ms });
                         }
                     }
                     assert!(seen.iter().flatten().any(|mark| mark.id == Some(held.id)));
@@ -113,10 +115,10 @@ impl Model {
                     }
                     assert_eq!(seen, mark, "{file:?} {owner:?} byte {cell}");
                 }
-                // Neighbours of one new lock must not be two in the table.
+                // Adjacent bytes of one new lock must be one lock in the table.
                 for (one, other) in held.iter().zip(held.iter().skip(1)) {
                     let both_new = one.id.0 > known_id && other.id.0 > known_id;
-                    let joinable = one.terms == other.terms && one.range.touches(other.range);
+                    let joinable = one.kind == other.kind && one.range.touches(other.range);
                     assert!(!(both_new && joinable), "{one:?} and {other:?} are one lock");
                 }
             }
@@ -124,16 +126,11 @@ impl Model {
     }
 }
 
-/// A generator of its own, so that a failing run can be repeated for ever.
-struct Dice(u64);
+struct Dice(Random);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % sides
+        self.0.below(sides)
     }
 
     fn cells(&mut self) -> (usize, usize) {
@@ -141,8 +138,8 @@ impl Dice {
         (one.min(other), one.max(other))
     }
 
-    fn terms(&mut self) -> Terms {
-        Terms {
+    fn kind(&mut self) -> LockKind {
+        LockKind {
             mode: if self.roll(3) == 0 { Mode::Exclusive } else { Mode::Shared },
             incarnation: Incarnation(3 + 2 * u32::from(self.roll(8) == 0)),
             monitored: self.roll(8) > 0,
@@ -151,37 +148,37 @@ impl Dice {
     }
 }
 
-/// The table, the model and a copy that only hears of edits.
+/// The table, the model, and a copy maintained from edits alone.
 struct World {
     table: Table,
     model: Model,
-    copy: BTreeMap<LockId, Held>,
+    copy: BTreeMap<LockId, HeldLock>,
     last_id: u64,
-    edit: Edit,
+    edit: TableDelta,
 }
 
 impl World {
     fn new(seed: u64) -> Self {
         let (model, copy) = (Model::default(), BTreeMap::new());
-        Self { table: Table::new(seed), model, copy, last_id: 0, edit: Edit::default() }
+        Self { table: Table::new(seed), model, copy, last_id: 0, edit: TableDelta::default() }
     }
 
     fn step(&mut self, dice: &mut Dice) {
         let file = FileId(dice.roll(u64::from(FILES)) as u32);
         let owner = OwnerId(dice.roll(u64::from(OWNERS)) as u32);
         let (first, last) = dice.cells();
-        let (range, terms, since_ms) = (range_of(first, last), dice.terms(), dice.roll(1000));
+        let (range, kind, since_ms) = (range_of(first, last), dice.kind(), dice.roll(1000));
         let known_id = self.last_id;
         let last_id = &mut self.last_id;
         let mut next_id = || {
             *last_id += 1;
             LockId(*last_id)
         };
-        let expected = in_the_way(&self.copy, file, owner, range, terms.mode);
-        let found = self.table.conflict(file, owner, range, terms.mode);
+        let expected = in_the_way(&self.copy, file, owner, range, kind.mode);
+        let found = self.table.conflict(file, owner, range, kind.mode);
         assert_eq!(found, expected.first().copied());
         let mut all = Vec::new();
-        self.table.conflicts(file, owner, range, terms.mode, &mut |held| {
+        self.table.conflicts(file, owner, range, kind.mode, &mut |held| {
             all.push(*held);
             ControlFlow::Continue(())
         });
@@ -192,8 +189,8 @@ impl World {
             0..8 => {
                 if expected.is_empty() {
                     let edit = &mut self.edit;
-                    self.table.grant(file, owner, range, terms, since_ms, &mut next_id, edit);
-                    let mark = Mark { id: None, terms, since_ms };
+                    self.table.grant(file, owner, range, kind, since_ms, &mut next_id, edit);
+                    let mark = Mark { id: None, kind, since_ms };
                     self.model.grant(file, owner, first, last, mark);
                 }
             }
@@ -204,13 +201,13 @@ impl World {
             11..13 => {
                 let id =
                     LockId(if dice.roll(4) == 0 { dice.roll(known_id + 1) } else { next_id().0 });
-                let held = Held { id, file, owner, range, terms, since_ms };
+                let held = HeldLock { id, file, owner, range, kind, since_ms };
                 let free = self.model.row(file, owner)[first..=last].iter().all(Option::is_none);
                 let done = self.table.insert(held);
                 assert_eq!(done, free && !self.copy.contains_key(&id));
                 if done {
                     self.edit.new.push(held);
-                    let mark = Some(Mark { id: Some(id), terms, since_ms });
+                    let mark = Some(Mark { id: Some(id), kind, since_ms });
                     self.model.paint(file, owner, first, last, mark);
                 }
             }
@@ -225,18 +222,18 @@ impl World {
                 let first_owned = self.table.owned(owner, file, range).next();
                 if let Some(held) = first_owned {
                     self.table.confirm(held.id);
-                    let terms = Terms { confirmed: true, ..held.terms };
-                    self.copy.insert(held.id, Held { terms, ..held });
+                    let kind = LockKind { confirmed: true, ..held.kind };
+                    self.copy.insert(held.id, HeldLock { kind, ..held });
                     for mark in self.model.row(file, owner).iter_mut().flatten() {
                         if mark.id == Some(held.id) {
-                            mark.terms.confirmed = true;
+                            mark.kind.confirmed = true;
                         }
                     }
                 }
             }
             _ => {
                 let (out, spared) = (&mut self.edit.gone, dice.roll(3));
-                let mut gone = |held: &Held| spared == 0 || held.id.0 % 3 != spared;
+                let mut gone = |held: &HeldLock| spared == 0 || held.id.0 % 3 != spared;
                 let other = OwnerId((owner.0 + 1) % OWNERS);
                 let owners = [owner, other];
                 let owners = &owners[..1 + dice.roll(2) as usize];
@@ -289,17 +286,17 @@ impl Model {
 }
 
 fn in_the_way(
-    copy: &BTreeMap<LockId, Held>,
+    copy: &BTreeMap<LockId, HeldLock>,
     file: FileId,
     owner: OwnerId,
     range: Range,
     mode: Mode,
-) -> Vec<Held> {
-    let hinders = |held: &&Held| {
+) -> Vec<HeldLock> {
+    let hinders = |held: &&HeldLock| {
         held.file == file
             && held.owner != owner
             && held.range.overlaps(range)
-            && held.terms.mode.conflicts(mode)
+            && held.kind.mode.conflicts(mode)
     };
     let mut found: Vec<_> = copy.values().filter(hinders).copied().collect();
     found.sort_by_key(|held| (held.range.first(), held.owner));
@@ -309,7 +306,7 @@ fn in_the_way(
 #[test]
 fn the_table_does_what_a_map_of_bytes_does() {
     for seed in 0..200 {
-        let (mut world, mut dice) = (World::new(seed), Dice(seed));
+        let (mut world, mut dice) = (World::new(seed), Dice(Random::new(seed)));
         for _ in 0..150 {
             world.step(&mut dice);
         }

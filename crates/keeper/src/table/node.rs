@@ -1,13 +1,13 @@
-//! A lock in the table: what it is, its place among those of its file and those of its owner, and
-//! what it knows about the locks below it in its file's tree.
+//! A lock as a node of two trees: those of its file and of its owner. It also carries a summary of
+//! its subtree in the file's tree.
 
-use super::{FileId, Held, OwnerId};
+use super::{FileId, HeldLock, OwnerId};
 use crate::request::Mode;
 use crate::tree::{Links, Order, Sum};
 
 #[derive(Debug)]
-pub struct Node {
-    pub held: Held,
+pub(super) struct Node {
+    pub held: HeldLock,
     in_file: Links,
     in_owner: Links,
     pub any: Extent,
@@ -15,57 +15,57 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(held: Held) -> Self {
+    pub(super) fn new(held: HeldLock) -> Self {
         let (in_file, in_owner) = (Links::NONE, Links::NONE);
         Self { held, in_file, in_owner, any: Extent::NONE, exclusive: Extent::NONE }
     }
 }
 
-/// Whose some locks are, and how far they reach.
+/// The furthest byte of some locks, and their owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub(crate) struct Extent {
     /// The largest `last`.
     reach: u64,
-    whose: OwnerId,
+    owner: OwnerId,
 }
 
-/// Whose no locks are, and whose those of several owners are. No owner has these numbers.
-const NOBODY: OwnerId = OwnerId(u32::MAX);
-const SEVERAL: OwnerId = OwnerId(u32::MAX - 1);
+/// Owner of no locks, and of locks of several owners; no real owner has these ids.
+const NO_OWNER: OwnerId = OwnerId(u32::MAX);
+const MANY_OWNERS: OwnerId = OwnerId(u32::MAX - 1);
 
 impl Extent {
-    const NONE: Extent = Extent { reach: 0, whose: NOBODY };
+    const NONE: Extent = Extent { reach: 0, owner: NO_OWNER };
 
-    fn of(held: &Held) -> Extent {
-        Extent { reach: held.range.last(), whose: held.owner }
+    fn of(held: &HeldLock) -> Extent {
+        Extent { reach: held.range.last(), owner: held.owner }
     }
 
-    /// Whether one of these locks may be in the way of `owner` at `first` or above.
-    pub fn may_hinder(self, owner: OwnerId, first: u64) -> bool {
-        self.reach >= first && self.whose != owner && self.whose != NOBODY
+    /// Whether one of these locks may conflict with `owner` at `first` or above.
+    pub(crate) fn may_conflict(self, owner: OwnerId, first: u64) -> bool {
+        self.reach >= first && self.owner != owner && self.owner != NO_OWNER
     }
 }
 
 impl Sum for Extent {
     fn and(self, other: Extent) -> Extent {
-        let whose = match (self.whose, other.whose) {
-            (NOBODY, whose) | (whose, NOBODY) => whose,
+        let owner = match (self.owner, other.owner) {
+            (NO_OWNER, owner) | (owner, NO_OWNER) => owner,
             (one, another) if one == another => one,
-            _ => SEVERAL,
+            _ => MANY_OWNERS,
         };
-        Extent { reach: self.reach.max(other.reach), whose }
+        Extent { reach: self.reach.max(other.reach), owner }
     }
 }
 
-/// What a node knows about its subtree of the file: all locks, and the exclusive ones.
+/// The summaries of a subtree: all locks, and the exclusive ones.
 impl Sum for (Extent, Extent) {
     fn and(self, other: Self) -> Self {
         (self.0.and(other.0), self.1.and(other.1))
     }
 }
 
-/// A file's locks: by where they begin, then by owner.
-pub struct InFile;
+/// A file's locks, by first byte and owner.
+pub(super) struct InFile;
 
 impl Order for InFile {
     type Node = Node;
@@ -85,7 +85,7 @@ impl Order for InFile {
 
     fn own(node: &Node) -> (Extent, Extent) {
         let own = Extent::of(&node.held);
-        match node.held.terms.mode {
+        match node.held.kind.mode {
             Mode::Exclusive => (own, own),
             Mode::Shared => (own, Extent::NONE),
         }
@@ -100,11 +100,11 @@ impl Order for InFile {
     }
 }
 
-/// An owner's locks: by file, then by where they begin.
-pub struct InOwner;
+/// An owner's locks, by file and first byte.
+pub(super) struct InOwner;
 
 impl InOwner {
-    pub fn at(file: FileId, offset: u64) -> u128 {
+    pub(super) fn at(file: FileId, offset: u64) -> u128 {
         u128::from(file.0) << 64 | u128::from(offset)
     }
 }

@@ -1,11 +1,11 @@
-//! What the table does, one behaviour at a time, and what must always be true of its trees.
+//! The table's behaviour, and the invariants of its trees.
 
 use super::*;
 use Mode::{Exclusive, Shared};
 
 impl Table {
-    /// Panics if the trees are not what they should be.
-    pub fn check(&self) {
+    /// Panics if an invariant of the trees is violated.
+    pub(crate) fn check(&self) {
         let (mut in_files, mut in_owners) = (0, 0);
         for (number, tree) in self.files.iter().enumerate() {
             let file = FileId(number as u32);
@@ -37,19 +37,19 @@ const CAROL: OwnerId = OwnerId(2);
 struct Bench {
     table: Table,
     last_id: u64,
-    edit: Edit,
+    edit: TableDelta,
 }
 
 impl Bench {
     fn new() -> Self {
-        Self { table: Table::new(1), last_id: 0, edit: Edit::default() }
+        Self { table: Table::new(1), last_id: 0, edit: TableDelta::default() }
     }
 
     fn lock(&mut self, owner: OwnerId, first: u64, last: u64, mode: Mode) {
-        self.lock_on(owner, first, last, terms(mode));
+        self.lock_on(owner, first, last, kind(mode));
     }
 
-    fn lock_on(&mut self, owner: OwnerId, first: u64, last: u64, terms: Terms) {
+    fn lock_on(&mut self, owner: OwnerId, first: u64, last: u64, kind: LockKind) {
         let id = &mut self.last_id;
         let mut next_id = || {
             *id += 1;
@@ -57,7 +57,7 @@ impl Bench {
         };
         let (range, edit) = (range(first, last), &mut self.edit);
         edit.clear();
-        self.table.grant(FILE, owner, range, terms, 100 - first, &mut next_id, edit);
+        self.table.grant(FILE, owner, range, kind, 100 - first, &mut next_id, edit);
         self.table.check();
     }
 
@@ -72,14 +72,14 @@ impl Bench {
         self.table.check();
     }
 
-    /// As (id, first, last), `x` being exclusive.
+    /// As (id, first, last, mode); `x` is exclusive.
     fn locks(&self) -> Vec<(u64, u64, u64, char)> {
         self.table.of_file(FILE).map(brief).collect()
     }
 }
 
-fn brief(held: Held) -> (u64, u64, u64, char) {
-    let mode = if held.terms.mode == Mode::Exclusive { 'x' } else { 's' };
+fn brief(held: HeldLock) -> (u64, u64, u64, char) {
+    let mode = if held.kind.mode == Mode::Exclusive { 'x' } else { 's' };
     (held.id.0, held.range.first(), held.range.last(), mode)
 }
 
@@ -87,8 +87,8 @@ fn range(first: u64, last: u64) -> Range {
     Range::between(first, last).unwrap()
 }
 
-fn terms(mode: Mode) -> Terms {
-    Terms { mode, incarnation: Incarnation(3), monitored: true, confirmed: true }
+fn kind(mode: Mode) -> LockKind {
+    LockKind { mode, incarnation: Incarnation(3), monitored: true, confirmed: true }
 }
 
 #[test]
@@ -129,9 +129,9 @@ fn another_mode_cuts_what_was_there() {
 fn locks_on_other_terms_stay_apart() {
     let mut bench = Bench::new();
     bench.lock(ALICE, 0, 4, Exclusive);
-    bench.lock_on(ALICE, 5, 9, Terms { confirmed: false, ..terms(Exclusive) });
-    bench.lock_on(ALICE, 10, 14, Terms { monitored: false, ..terms(Exclusive) });
-    bench.lock_on(ALICE, 15, 19, Terms { incarnation: Incarnation(5), ..terms(Exclusive) });
+    bench.lock_on(ALICE, 5, 9, LockKind { confirmed: false, ..kind(Exclusive) });
+    bench.lock_on(ALICE, 10, 14, LockKind { monitored: false, ..kind(Exclusive) });
+    bench.lock_on(ALICE, 15, 19, LockKind { incarnation: Incarnation(5), ..kind(Exclusive) });
     assert_eq!(bench.table.len(), 4);
     assert!(bench.edit.gone.is_empty());
 }
@@ -139,7 +139,7 @@ fn locks_on_other_terms_stay_apart() {
 #[test]
 fn locks_that_became_equal_are_joined_by_a_lock_that_touches_one_of_them() {
     let mut bench = Bench::new();
-    let unconfirmed = Terms { confirmed: false, ..terms(Exclusive) };
+    let unconfirmed = LockKind { confirmed: false, ..kind(Exclusive) };
     bench.lock_on(ALICE, 0, 4, unconfirmed);
     bench.lock(ALICE, 5, 9, Exclusive);
     bench.table.confirm(LockId(1));
@@ -183,14 +183,14 @@ fn a_restored_lock_is_refused_where_its_owner_has_one() {
     let mut bench = Bench::new();
     bench.lock(ALICE, 0, 9, Exclusive);
     let held = bench.table.get(LockId(1)).unwrap();
-    assert!(!bench.table.insert(Held { id: LockId(7), ..held }));
-    assert!(!bench.table.insert(Held { range: range(10, 11), ..held }));
-    assert!(bench.table.insert(Held { id: LockId(7), range: range(10, 11), ..held }));
+    assert!(!bench.table.insert(HeldLock { id: LockId(7), ..held }));
+    assert!(!bench.table.insert(HeldLock { range: range(10, 11), ..held }));
+    assert!(bench.table.insert(HeldLock { id: LockId(7), range: range(10, 11), ..held }));
     assert_eq!(bench.locks(), [(1, 0, 9, 'x'), (7, 10, 11, 'x')]);
     bench.table.check();
 }
 
-/// How many locks a search looks at.
+/// Whether there is a conflict, and how many locks the search visits.
 fn looks(bench: &Bench, owner: OwnerId, range: Range, mode: Mode) -> (usize, bool) {
     bench.table.looked_at.set(0);
     let found = bench.table.conflict(FILE, owner, range, mode).is_some();
@@ -200,20 +200,20 @@ fn looks(bench: &Bench, owner: OwnerId, range: Range, mode: Mode) -> (usize, boo
 #[test]
 fn a_search_is_short_however_many_locks_are_in_the_range() {
     let mut bench = Bench::new();
-    let held = |id, owner, first, terms| Held {
+    let held = |id, owner, first, kind| HeldLock {
         id: LockId(id),
         file: FILE,
         owner,
         range: range(first, first + 15),
-        terms,
+        kind,
         since_ms: 0,
     };
     for i in 0..20_000 {
         // Alice writes, the others read, and readers overlap.
-        assert!(bench.table.insert(held(2 * i + 1, ALICE, 100 * i, terms(Exclusive))));
+        assert!(bench.table.insert(held(2 * i + 1, ALICE, 100 * i, kind(Exclusive))));
         let reader = OwnerId(2 + (i % 50) as u32);
-        assert!(bench.table.insert(held(2 * i + 2, reader, 100 * i + 20, terms(Shared))));
-        assert!(bench.table.insert(held(100_000 + i, OwnerId(60), 100 * i + 30, terms(Shared))));
+        assert!(bench.table.insert(held(2 * i + 2, reader, 100 * i + 20, kind(Shared))));
+        assert!(bench.table.insert(held(100_000 + i, OwnerId(60), 100 * i + 30, kind(Shared))));
     }
     let last = 2_000_000;
     for (owner, first, mode, expected) in [
@@ -233,16 +233,16 @@ fn a_search_is_short_however_many_locks_are_in_the_range() {
     let mut bench = Bench::new();
     for i in 0..20_000 {
         let reader = OwnerId((i % 50) as u32);
-        assert!(bench.table.insert(held(i + 1, reader, 100 * i, terms(Shared))));
+        assert!(bench.table.insert(held(i + 1, reader, 100 * i, kind(Shared))));
     }
     let (count, found) = looks(&bench, OwnerId(60), range(0, last), Shared);
     assert!(!found && count < 100, "looked at {count} locks");
-    // The only lock in the way is behind all those of its own.
+    // The only conflicting lock is behind all those of the requesting owner.
     let mut bench = Bench::new();
     for i in 0..20_000 {
-        assert!(bench.table.insert(held(i + 1, ALICE, 100 * i, terms(Exclusive))));
+        assert!(bench.table.insert(held(i + 1, ALICE, 100 * i, kind(Exclusive))));
     }
-    assert!(bench.table.insert(held(90_000, BOB, last, terms(Exclusive))));
+    assert!(bench.table.insert(held(90_000, BOB, last, kind(Exclusive))));
     for mode in [Shared, Exclusive] {
         let (looks, found) = looks(&bench, ALICE, range(7, last), mode);
         assert!(found && looks < 100, "{mode:?} looked at {looks} locks");
@@ -257,11 +257,11 @@ fn all_locks_of_some_owners_go_together_and_come_out_file_by_file() {
         for file in [FileId(2), FileId(1)] {
             id += 1;
             let (id, range) = (LockId(id), range(10 * first, 10 * first));
-            let held = Held { id, file, owner, range, terms: terms(Shared), since_ms: 0 };
+            let held = HeldLock { id, file, owner, range, kind: kind(Shared), since_ms: 0 };
             assert!(bench.table.insert(held));
         }
     }
-    let (mut out, mut gone) = (Vec::new(), |held: &Held| held.id != LockId(1));
+    let (mut out, mut gone) = (Vec::new(), |held: &HeldLock| held.id != LockId(1));
     bench.table.remove_all_owned(&[BOB, ALICE], &mut gone, &mut out);
     bench.table.check();
     let ids: Vec<_> = out.iter().map(|held| held.id.0).collect();

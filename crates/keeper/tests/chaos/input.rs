@@ -1,4 +1,4 @@
-//! Anything that can be done to a keeper, by peers who behave, who do not, and who were never there.
+//! Arbitrary inputs of a keeper, from well-behaved, misbehaving and unknown peers.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use lockkeeper_keeper::range::Range;
 use lockkeeper_keeper::request::{Access, GrantAnswer, Mode, NoticeResult, ProbeAnswer, Question};
 use proptest::prelude::*;
 
-/// An input that shows itself on one line when a run is printed.
+/// An input, printed on one line.
 #[derive(Clone)]
-pub struct Line(pub Input);
+pub struct InputLine(pub Input);
 
-impl fmt::Debug for Line {
+impl fmt::Debug for InputLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.0)
     }
@@ -21,7 +21,7 @@ impl fmt::Debug for Line {
 #[derive(Clone, Debug)]
 pub enum Input {
     Lock {
-        who: Who,
+        who: Process,
         file: u8,
         range: Range,
         mode: Mode,
@@ -29,35 +29,35 @@ pub enum Input {
         terms: Terms,
     },
     Test {
-        who: Who,
+        who: Process,
         file: u8,
         range: Range,
         mode: Mode,
     },
     Unlock {
-        who: Who,
+        who: Process,
         file: u8,
         range: Range,
     },
     Cancel {
-        who: Who,
+        who: Process,
         file: u8,
         range: Range,
         mode: Mode,
     },
     Share {
-        who: Who,
+        who: Process,
         file: u8,
         access: Access,
         deny: Access,
         reclaim: bool,
     },
     Unshare {
-        who: Who,
+        who: Process,
         file: u8,
     },
     Granted {
-        grant: Which,
+        grant: IdChoice,
         answer: GrantAnswer,
     },
     Reboot {
@@ -78,49 +78,49 @@ pub enum Input {
         watched: Option<u8>,
     },
     Noticed {
-        notice: Which,
+        notice: IdChoice,
         result: NoticeResult,
     },
-    /// The answer to a probe that was asked.
+    /// The answer to an outstanding probe.
     Probed {
-        probe: Which,
+        probe: IdChoice,
         answer: ProbeAnswer,
     },
-    /// An answer that nobody asked for.
+    /// An answer to no probe.
     Volunteered {
-        client: Which,
+        client: IdChoice,
         question: Question,
         answer: ProbeAnswer,
     },
     Reset {
-        client: Which,
+        client: IdChoice,
     },
     Heard {
         source: u8,
     },
     Operator {
         action: u8,
-        which: Which,
+        which: IdChoice,
     },
     Stop,
     Wait {
         milliseconds: u64,
         wall_jump: i64,
     },
-    /// Takes the step and commits it; what was handed in before is one step.
+    /// Polls and commits the step of all inputs so far.
     Poll,
-    /// The server dies and starts again; with `lose` the last step is not committed.
+    /// The server crashes and restarts; with `lose` the last step is not committed.
     Restart {
         roster: bool,
         lose: bool,
     },
 }
 
-/// Somebody: a host, the way it comes, a process on it.
+/// A caller: a host, how it reaches the server, and a process on it.
 #[derive(Clone, Copy, Debug)]
-pub struct Who {
+pub struct Process {
     pub host: u8,
-    pub lane: u8,
+    pub namespace: u8,
     pub number: u32,
     pub tag: u8,
 }
@@ -134,14 +134,14 @@ pub struct Terms {
     pub stateless: bool,
 }
 
-/// Something that has an id: one that was seen, the latest first, or any number.
+/// An id: one that was seen, latest first, or any number.
 #[derive(Clone, Copy, Debug)]
-pub enum Which {
+pub enum IdChoice {
     Seen(usize),
     Any(u64),
 }
 
-pub fn inputs() -> impl Strategy<Value = Line> {
+pub fn inputs() -> impl Strategy<Value = InputLine> {
     let lock = (who(), file(), range(), mode(), state(), terms()).prop_map(
         |(who, file, range, mode, state, terms)| Input::Lock {
             who,
@@ -213,10 +213,10 @@ pub fn inputs() -> impl Strategy<Value = Line> {
         20 => Just(Input::Poll),
         3 => restart,
     ]
-    .prop_map(Line)
+    .prop_map(InputLine)
 }
 
-/// Defaults, or limits so low that every one of them is met.
+/// Defaults, or limits so low that each is reached.
 pub fn settings() -> impl Strategy<Value = Config> {
     let limits = prop_oneof![
         Just(Limits::default()),
@@ -244,10 +244,10 @@ pub fn settings() -> impl Strategy<Value = Config> {
     })
 }
 
-fn who() -> impl Strategy<Value = Who> {
-    (0..6u8, 0..3u8, 0..2u32, 0..3u8).prop_map(|(host, lane, number, tag)| Who {
+fn who() -> impl Strategy<Value = Process> {
+    (0..6u8, 0..3u8, 0..2u32, 0..3u8).prop_map(|(host, namespace, number, tag)| Process {
         host,
-        lane: lane / 2,
+        namespace: namespace / 2,
         number,
         tag: tag / 2,
     })
@@ -291,9 +291,9 @@ fn access() -> impl Strategy<Value = Access> {
     (any::<bool>(), any::<bool>()).prop_map(|(read, write)| Access { read, write })
 }
 
-fn which() -> impl Strategy<Value = Which> {
-    prop_oneof![12 => (0..6usize).prop_map(Which::Seen), 1 => (0..40u64).prop_map(Which::Any),
-        1 => any::<u64>().prop_map(Which::Any)]
+fn which() -> impl Strategy<Value = IdChoice> {
+    prop_oneof![12 => (0..6usize).prop_map(IdChoice::Seen), 1 => (0..40u64).prop_map(IdChoice::Any),
+        1 => any::<u64>().prop_map(IdChoice::Any)]
 }
 
 fn grant_answer() -> impl Strategy<Value = GrantAnswer> {

@@ -1,4 +1,4 @@
-//! Arbitrary inputs for a keeper, and a run that plays them against a store.
+//! Arbitrary inputs for a keeper, and a run that applies them against a store.
 
 pub mod input;
 pub mod run;

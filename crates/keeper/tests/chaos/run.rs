@@ -1,4 +1,4 @@
-//! A keeper, a store that is a bag of changes, and what was seen so far.
+//! A run: a keeper, a store of changes, and the ids seen so far.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,14 +9,14 @@ use lockkeeper_keeper::bytes::{FileKey, Handle, Name, OwnerTag};
 use lockkeeper_keeper::change::{Change, Exactness, Snapshot};
 use lockkeeper_keeper::config::Config;
 use lockkeeper_keeper::identity::{
-    Caller, ClientId, Epoch, GrantId, HostKey, Incarnation, Lane, LockId, NoticeId, RequestId,
-    Transport,
+    Caller, ClientId, Epoch, GrantId, HostKey, Incarnation, LockId, NoticeId, OwnerNamespace,
+    RequestId, Transport,
 };
 use lockkeeper_keeper::request::*;
 use lockkeeper_keeper::step::{Message, Step};
 use lockkeeper_keeper::time::Time;
 
-use super::input::{Input, Which, Who};
+use super::input::{IdChoice, Input, Process};
 
 pub struct Run {
     keeper: Keeper,
@@ -159,23 +159,27 @@ impl Run {
         let now = self.now;
         match input {
             Input::Granted { grant, answer } => {
-                self.keeper.handle_granted(GrantId(seen(&self.grants, grant)), answer, now);
+                self.keeper.handle_grant_answer(GrantId(seen(&self.grants, grant)), answer, now);
             }
             Input::Noticed { notice, result } => {
-                self.keeper.handle_noticed(NoticeId(seen(&self.notices, notice)), result, now);
+                self.keeper.handle_notice_result(
+                    NoticeId(seen(&self.notices, notice)),
+                    result,
+                    now,
+                );
             }
-            Input::Probed { probe: Which::Seen(at), answer } if at < self.probes.len() => {
+            Input::Probed { probe: IdChoice::Seen(at), answer } if at < self.probes.len() => {
                 let (client, question) = self.probes.remove(self.probes.len() - 1 - at);
-                self.keeper.handle_probed(ClientId(client), question, answer, now);
+                self.keeper.handle_probe_answer(ClientId(client), question, answer, now);
             }
             Input::Probed { .. } => {}
             Input::Volunteered { client, question, answer } => {
                 let client = ClientId(seen(&self.clients, client));
-                self.keeper.handle_probed(client, question, answer, now);
+                self.keeper.handle_probe_answer(client, question, answer, now);
             }
             Input::Reset { client } => {
                 let client = ClientId(seen(&self.clients, client));
-                self.keeper.handle_reset(client, now.mono / 2, now);
+                self.keeper.handle_connection_reset(client, now.mono / 2, now);
             }
             Input::Heard { source } => self.keeper.handle_heard(address(source), source == 0, now),
             Input::Stop => self.keeper.handle_stop(now),
@@ -198,7 +202,7 @@ impl Run {
                 }
                 _ => {
                     self.now = Time { mono: until, wall_ms };
-                    // One call too many does no harm.
+                    // A call without need must do no harm.
                     return self.keeper.handle_timeout(self.now);
                 }
             }
@@ -221,14 +225,14 @@ impl Run {
         self.commit();
     }
 
-    /// Takes the step, commits it, and compares the store with what the keeper believes.
+    /// Commits the step and compares the store with the keeper's snapshot.
     fn commit(&mut self) {
         if let Some(step) = self.keeper.poll_step() {
             self.see(step);
         }
         assert!(self.keeper.poll_step().is_none(), "one call takes everything");
         let mut believed = self.keeper.snapshot();
-        // How far a store can be trusted is its own verdict, not a change.
+        // Exactness is the store's own judgement, not a change.
         believed.exactness = self.durable.exactness;
         assert_eq!(self.durable, believed, "the store (left), the keeper (right)");
         let counts = self.keeper.counts();
@@ -274,22 +278,22 @@ impl Run {
     }
 }
 
-/// The latest of those that were seen, counted backwards, or any number.
-fn seen(ids: &[u64], which: Which) -> u64 {
+/// The n-th latest of the ids seen, or any number.
+fn seen(ids: &[u64], which: IdChoice) -> u64 {
     match which {
-        Which::Seen(back) => ids.iter().rev().nth(back).copied().unwrap_or(0),
-        Which::Any(id) => id,
+        IdChoice::Seen(back) => ids.iter().rev().nth(back).copied().unwrap_or(0),
+        IdChoice::Any(id) => id,
     }
 }
 
-fn caller(who: Who) -> Caller {
-    let lanes = [("10.0.0.100", Transport::Tcp), ("fd00::100", Transport::Udp)];
-    let (ours, transport) = lanes[usize::from(who.lane)];
+fn caller(who: Process) -> Caller {
+    let namespaces = [("10.0.0.100", Transport::Tcp), ("fd00::100", Transport::Udp)];
+    let (ours, transport) = namespaces[usize::from(who.namespace)];
     let host = HostKey::new(address(who.host), name(who.host));
-    Caller { host, lane: Lane::new(ours.parse().unwrap(), transport, 4) }
+    Caller { host, namespace: OwnerNamespace::new(ours.parse().unwrap(), transport, 4) }
 }
 
-fn owner(who: Who) -> OwnerName {
+fn owner(who: Process) -> OwnerName {
     OwnerName { number: who.number, tag: OwnerTag::new(&[0xff, who.tag]) }
 }
 
@@ -297,7 +301,7 @@ fn file(file: u8) -> FileKey {
     FileKey::new(&[file])
 }
 
-/// Two hosts share an address, one is written as a mapped one, one is nobody's address.
+/// Two hosts share an address, one address is IPv4-mapped, one is unknown.
 fn source(host: u8) -> Source {
     let transport = if host.is_multiple_of(2) { Transport::Udp } else { Transport::Tcp };
     Source { address: address(host), transport, local: host == 0 }
@@ -309,7 +313,7 @@ fn address(host: u8) -> IpAddr {
     addresses[usize::from(host)].parse().unwrap()
 }
 
-/// Names as peers send them: short, full, empty, prefixes of one another, and bytes.
+/// Names as peers send them: short, full, empty, prefixes of one another, and arbitrary bytes.
 fn name(name: u8) -> Name {
     let long = [0xfe; 1024];
     let names: [&[u8]; 8] = [

@@ -1,11 +1,11 @@
-//! The plain statement of what locks are: for each byte, who reads and who writes. It shares no
-//! code with the keeper, not even its ranges.
+//! A naive lock table: for each byte, which owners read and which write. It shares no code with the
+//! keeper, not even its ranges.
 
 use lockkeeper_keeper::request::Mode;
 
-use super::operation::{Held, LAST, OWNERS, Operation, Places, Verb, Verdict};
+use super::operation::{Answer, Held, LAST, OWNERS, Operation, Stretches, Verb};
 
-/// One byte, or all the bytes between two stretches. Bit n is owner n.
+/// One byte, or all bytes between two stretches. Bit n is owner n.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Cell {
     readers: u8,
@@ -20,9 +20,9 @@ pub struct ByteMap {
 }
 
 impl ByteMap {
-    pub fn new(places: Places) -> Self {
+    pub fn new(stretches: Stretches) -> Self {
         let mut firsts = Vec::new();
-        for (first, last) in places.stretches() {
+        for (first, last) in stretches.stretches() {
             firsts.extend(first..=last);
             if last < LAST {
                 firsts.push(last + 1);
@@ -31,13 +31,13 @@ impl ByteMap {
         Self { cells: vec![Cell::default(); firsts.len()], firsts }
     }
 
-    pub fn judge(&mut self, operation: Operation) -> Verdict {
+    pub fn judge(&mut self, operation: Operation) -> Answer {
         let Operation { owner, verb, offset, length } = operation;
         let last = match length {
             0 => LAST,
             length => match offset.checked_add(length - 1) {
                 Some(last) if last <= LAST => last,
-                _ => return Verdict::TooFar,
+                _ => return Answer::OffsetTooLarge,
             },
         };
         let from = self.cell_of(offset);
@@ -49,11 +49,11 @@ impl ByteMap {
                     cell.readers &= !me;
                     cell.writers &= !me;
                 }
-                Verdict::Done
+                Answer::Done
             }
             Verb::Lock(mode) => {
                 if self.in_the_way(me, mode, from, to) {
-                    return Verdict::Conflict;
+                    return Answer::Conflict;
                 }
                 for cell in &mut self.cells[from..=to] {
                     cell.readers &= !me;
@@ -63,13 +63,13 @@ impl ByteMap {
                         Mode::Exclusive => cell.writers |= me,
                     }
                 }
-                Verdict::Done
+                Answer::Done
             }
             Verb::Test(mode) => {
                 if !self.in_the_way(me, mode, from, to) {
-                    return Verdict::Free;
+                    return Answer::Free;
                 }
-                Verdict::Held(self.conflicts(operation).next().expect("somebody is in the way"))
+                Answer::Held(self.conflicts(operation).next().expect("a conflicting lock"))
             }
         }
     }
@@ -93,7 +93,7 @@ impl ByteMap {
         })
     }
 
-    /// What an owner holds, in order: the longest runs of one mode.
+    /// What an owner holds, in order, as the longest runs of one mode.
     pub fn held_by(&self, owner: usize) -> Vec<Held> {
         let mut runs: Vec<Held> = Vec::new();
         let mut before = None;

@@ -1,37 +1,37 @@
-//! The keeper's judgement, asked as any client asks it.
+//! The keeper, asked as a client asks it.
 
 use lockkeeper_keeper::Keeper;
 use lockkeeper_keeper::bytes::{FileKey, Handle, Name, OwnerTag};
 use lockkeeper_keeper::change::Snapshot;
 use lockkeeper_keeper::config::Config;
 use lockkeeper_keeper::identity::{
-    Caller, Epoch, HostKey, Incarnation, Lane, RequestId, Transport,
+    Caller, Epoch, HostKey, Incarnation, OwnerNamespace, RequestId, Transport,
 };
 use lockkeeper_keeper::range::Range;
 use lockkeeper_keeper::request::*;
-use lockkeeper_keeper::step::{Message, Outcome, Reply, Tested};
+use lockkeeper_keeper::step::{Message, Outcome, Reply, TestResult};
 use lockkeeper_keeper::time::Time;
 
-use super::operation::{Held, LAST, OWNERS, Operation, Verb, Verdict};
+use super::operation::{Answer, Held, LAST, OWNERS, Operation, Verb};
 
-pub struct Asked {
+pub struct KeeperUnderTest {
     keeper: Keeper,
     file: FileKey,
     handle: Handle,
     owners: Vec<(Caller, OwnerName)>,
 }
 
-impl Asked {
+impl KeeperUnderTest {
     pub fn new() -> Self {
         let now = Time::default();
         let mut keeper = Keeper::restore(Snapshot::default(), Epoch(1), Config::default(), now);
         keeper.poll_step();
-        // Two hosts, two lanes, two numbers, two tags: each part alone makes another owner.
+        // Two hosts, two namespaces, two numbers, two tags: each part alone makes another owner.
         let owner = |host: &str, transport, number, tag: &str| {
             let host = HostKey::new("10.0.0.1".parse().unwrap(), Name::from(host));
-            let lane = Lane::new("10.0.0.100".parse().unwrap(), transport, 4);
+            let namespace = OwnerNamespace::new("10.0.0.100".parse().unwrap(), transport, 4);
             let owner = OwnerName { number, tag: OwnerTag::from(tag) };
-            (Caller { host, lane }, owner)
+            (Caller { host, namespace }, owner)
         };
         let owners = vec![
             owner("alice", Transport::Tcp, 0, "x"),
@@ -44,9 +44,9 @@ impl Asked {
         Self { keeper, file: FileKey::from("file"), handle: Handle::from("file"), owners }
     }
 
-    pub fn judge(&mut self, operation: Operation) -> Verdict {
+    pub fn judge(&mut self, operation: Operation) -> Answer {
         let Operation { owner, verb, offset, length } = operation;
-        let Ok(range) = Range::at(offset, length) else { return Verdict::TooFar };
+        let Ok(range) = Range::at(offset, length) else { return Answer::OffsetTooLarge };
         let (caller, owner) = self.owners[owner].clone();
         let (id, file, now) = (RequestId(1), self.file.clone(), Time::default());
         match verb {
@@ -83,10 +83,10 @@ impl Asked {
             panic!("one reply and nothing else, not {:?}", step.messages)
         };
         match reply {
-            Reply::Lock(Outcome::Granted) | Reply::Unlock => Verdict::Done,
-            Reply::Lock(Outcome::Denied) => Verdict::Conflict,
-            Reply::Test(Tested::Free) => Verdict::Free,
-            Reply::Test(Tested::Held(holder)) => Verdict::Held(held(holder.range, holder.mode)),
+            Reply::Lock(Outcome::Granted) | Reply::Unlock => Answer::Done,
+            Reply::Lock(Outcome::Denied) => Answer::Conflict,
+            Reply::Test(TestResult::Free) => Answer::Free,
+            Reply::Test(TestResult::Held(holder)) => Answer::Held(held(holder.range, holder.mode)),
             other => panic!("no answer to {operation:?}: {other:?}"),
         }
     }
@@ -97,7 +97,7 @@ impl Asked {
         let host = self.keeper.host(&caller.host).map(|client| client.id);
         let locks = self.keeper.locks_on(&self.file).filter(|lock| {
             Some(lock.owner.host) == host
-                && lock.owner.lane == caller.lane
+                && lock.owner.namespace == caller.namespace
                 && lock.owner.number == name.number
                 && lock.owner.tag == name.tag
         });

@@ -1,5 +1,5 @@
-//! The kernel's own judgement: open-file-description locks on a temporary file. An open file
-//! description is an owner there as (host, lane, number, tag) is one here.
+//! The kernel: open-file-description locks on a temporary file. An open file description is an
+//! owner there, as (host, namespace, number, tag) is here.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc::{self, flock};
 
-use super::operation::{Held, LAST, OWNERS, Operation, Verb, Verdict};
+use super::operation::{Answer, Held, LAST, OWNERS, Operation, Verb};
 
 pub struct Kernel {
     opens: Vec<File>,
@@ -22,20 +22,20 @@ impl Kernel {
         Self { opens: (0..OWNERS).map(|_| open()).collect() }
     }
 
-    /// Everybody unlocks everything.
+    /// Unlocks everything of every owner.
     pub fn clear(&self) {
         for open in &self.opens {
             fcntl(open.as_fd(), FcntlArg::F_OFD_SETLK(&record(libc::F_UNLCK, 0, 0))).unwrap();
         }
     }
 
-    pub fn judge(&self, operation: Operation) -> Verdict {
+    pub fn judge(&self, operation: Operation) -> Answer {
         let Operation { owner, verb, offset, length } = operation;
-        // `fcntl` counts in signed numbers: all 2^63 bytes can only be said as "to the end", and
-        // more cannot be said at all.
+        // `fcntl` offsets are signed: a lock of all 2^63 bytes can only be expressed as "to the
+        // end", and a longer one not at all.
         let length = if offset == 0 && length == LAST + 1 { 0 } else { length };
         let (Ok(start), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else {
-            return Verdict::TooFar;
+            return Answer::OffsetTooLarge;
         };
         let open = self.opens[owner].as_fd();
         let kind = match verb {
@@ -50,8 +50,8 @@ impl Kernel {
         };
         match (result, verb) {
             (Ok(_), Verb::Test(_)) => match i32::from(record.l_type) {
-                libc::F_UNLCK => Verdict::Free,
-                kind => Verdict::Held(Held {
+                libc::F_UNLCK => Answer::Free,
+                kind => Answer::Held(Held {
                     first: record.l_start as u64,
                     last: match record.l_len {
                         0 => LAST,
@@ -60,9 +60,9 @@ impl Kernel {
                     mode: if kind == libc::F_WRLCK { Mode::Exclusive } else { Mode::Shared },
                 }),
             },
-            (Ok(_), _) => Verdict::Done,
-            (Err(Errno::EAGAIN | Errno::EACCES), _) => Verdict::Conflict,
-            (Err(Errno::EOVERFLOW | Errno::EINVAL), _) => Verdict::TooFar,
+            (Ok(_), _) => Answer::Done,
+            (Err(Errno::EAGAIN | Errno::EACCES), _) => Answer::Conflict,
+            (Err(Errno::EOVERFLOW | Errno::EINVAL), _) => Answer::OffsetTooLarge,
             (Err(other), _) => panic!("the kernel says {other} to {operation:?}"),
         }
     }

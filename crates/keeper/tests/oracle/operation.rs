@@ -1,4 +1,4 @@
-//! What the three judges are asked, and where: ranges crowd together where mistakes live.
+//! The operations put to all three, on ranges that crowd around the boundaries.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ pub const OWNERS: usize = 5;
 /// The largest offset that a file can have.
 pub const LAST: u64 = i64::MAX as u64;
 
-/// One operation of one owner; `length` 0 is "to the end", as NLM and `fcntl` say it.
+/// One operation of one owner; a `length` of 0 is "to the end", as in NLM and `fcntl`.
 #[derive(Clone, Copy)]
 pub struct Operation {
     pub owner: usize,
@@ -31,18 +31,18 @@ impl fmt::Debug for Operation {
     }
 }
 
-/// What a judge says.
+/// The answer to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Answer {
     Done,
     Conflict,
-    /// The range ends where no file can.
-    TooFar,
+    /// The range ends beyond the largest file offset.
+    OffsetTooLarge,
     Free,
     Held(Held),
 }
 
-/// A lock that is in the way. `last` is `LAST` for a lock to the end.
+/// A conflicting lock. `last` is `LAST` for a lock to the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     pub first: u64,
@@ -51,15 +51,15 @@ pub struct Held {
 }
 
 /// The stretches of the file in which ranges begin and end: its start, somewhere in the middle, and
-/// just below the largest offset. Nothing ever ends between them, so that is as good as one byte.
+/// just below the largest offset. No range ends between them, so each gap counts as one byte.
 #[derive(Clone, Copy, Debug)]
-pub struct Places {
+pub struct Stretches {
     pub middle: u64,
 }
 
 const STRETCH: u64 = 24;
 
-impl Places {
+impl Stretches {
     pub fn stretches(self) -> [(u64, u64); 3] {
         [(0, STRETCH - 1), (self.middle, self.middle + STRETCH - 1), (LAST + 1 - STRETCH, LAST)]
     }
@@ -68,7 +68,7 @@ impl Places {
         Self { middle: 1000 + random % (1 << 62) }
     }
 
-    /// Any number becomes an operation: proptest and the plain loop share this.
+    /// Maps any number to an operation; shared by proptest and the plain loop.
     pub fn operation(self, number: u64) -> Operation {
         let mut rest = number;
         let mut below = |bound: u64| {
@@ -85,17 +85,17 @@ impl Places {
             _ => Verb::Test(Mode::Exclusive),
         };
         let stretches = self.stretches();
-        // Half of all ranges are near the start of the file, where they meet.
+        // Half of all ranges are near the start of the file, where they overlap.
         let from = below(4).saturating_sub(1) as usize;
         let offset = stretches[from].0 + below(STRETCH);
         let length = match below(16) {
             0 => 0,
-            // To a place in this stretch or in a later one.
+            // To an offset in this stretch or a later one.
             1..=2 => {
                 let to = from + below(3 - from as u64) as usize;
                 (stretches[to].0 + below(STRETCH)).saturating_sub(offset) + 1
             }
-            // Sometimes past the end of all files.
+            // Sometimes past the largest file offset.
             3 => LAST - offset + below(4),
             _ => (below(6) + 1).min(stretches[from].1 - offset + 1),
         };

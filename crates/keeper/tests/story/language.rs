@@ -20,7 +20,7 @@
 //! alice stops watching bob | everybody          SM_UNMON, SM_UNMON_ALL
 //! probe: alice's kernel is alive | gone | silent     does the kernel that took the locks live? It
 //!                                               is about the oldest state that was asked about
-//! probe: alice is alive | gone | silent              does anybody answer there?
+//! probe: alice is alive | gone | silent              does the host answer at all?
 //! probe: alice's monitor is in state 5 | silent      what does its status monitor answer?
 //! alice's old connection is reset [after 30 s]  seen without asking, and after how long a silence
 //! alice reads a file                            any sign of life that is no lock request
@@ -43,7 +43,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use lockkeeper_keeper::config::{GraceMode, Unreachable, Verify};
-use lockkeeper_keeper::identity::{Incarnation, Lane, Transport};
+use lockkeeper_keeper::identity::{Incarnation, OwnerNamespace, Transport};
 use lockkeeper_keeper::range::Range;
 use lockkeeper_keeper::request::{
     Access, Form, GrantAnswer, Mode, NoticeResult, ProbeAnswer, Question,
@@ -52,12 +52,12 @@ use lockkeeper_keeper::request::{
 use super::words::{Parsed, Words, access, bytes, duration, mode, range};
 
 pub enum Command {
-    Lock { who: Who, file: String, range: Range, mode: Mode, terms: Terms },
-    Unlock { who: Who, file: String, range: Range },
-    Cancel { who: Who, file: String, range: Range, mode: Mode },
-    Test { who: Who, file: String, range: Range, mode: Mode },
-    Share { who: Who, file: String, access: Access, deny: Access, reclaim: bool },
-    Unshare { who: Who, file: String },
+    Lock { who: Process, file: String, range: Range, mode: Mode, terms: LockOptions },
+    Unlock { who: Process, file: String, range: Range },
+    Cancel { who: Process, file: String, range: Range, mode: Mode },
+    Test { who: Process, file: String, range: Range, mode: Mode },
+    Share { who: Process, file: String, access: Access, deny: Access, reclaim: bool },
+    Unshare { who: Process, file: String },
     AnswerGrant { grant: u64, answer: GrantAnswer },
     Notify { source: Source, name: Vec<u8>, state: u32, transport: Transport },
     FreeAll { source: Source, name: Option<Vec<u8>>, transport: Transport },
@@ -66,7 +66,7 @@ pub enum Command {
     Probed { host: String, question: Question, answer: ProbeAnswer },
     Reset { host: String, silent: Duration },
     Heard { host: String },
-    Operator(Wish),
+    Operator(OperatorCommand),
     Pass(Duration),
     Stall(Duration),
     ClockJumps { back: bool, by: Duration },
@@ -80,12 +80,12 @@ pub enum Command {
     IgnoresGrants { peer: String },
 }
 
-/// Who on which host, and the way it came.
-pub struct Who {
+/// A process on a host, and how it reaches the server.
+pub struct Process {
     pub peer: String,
     pub number: u32,
     pub tag: Option<String>,
-    pub lane: Lane,
+    pub namespace: OwnerNamespace,
 }
 
 pub enum Source {
@@ -93,8 +93,8 @@ pub enum Source {
     Address(IpAddr),
 }
 
-/// What else a LOCK says.
-pub struct Terms {
+/// The options of a LOCK.
+pub struct LockOptions {
     pub wait: bool,
     pub reclaim: bool,
     pub monitored: bool,
@@ -105,7 +105,7 @@ pub struct Terms {
     pub handle: Option<String>,
 }
 
-pub enum Wish {
+pub enum OperatorCommand {
     Release(u64),
     Fence(String),
     Unfence(String),
@@ -134,8 +134,8 @@ pub enum Show {
     Notices,
 }
 
-/// The address of ours that peers use when a story says nothing else.
-pub const OURS: &str = "10.0.0.100";
+/// The server's address, unless a story names another.
+pub const SERVER_ADDRESS: &str = "10.0.0.100";
 
 pub fn parse(line: &str) -> Parsed<Command> {
     let mut words = Words::new(line)?;
@@ -159,7 +159,10 @@ fn sentence(words: &mut Words) -> Parsed<Command> {
     }
     if let Some((peer, process)) = subject.split_once('(') {
         let number = process.trim_end_matches(')').parse().map_err(|_| "a process is a number")?;
-        return process_sentence(Who { peer: peer.into(), number, tag: None, lane: lane() }, words);
+        return process_sentence(
+            Process { peer: peer.into(), number, tag: None, namespace: namespace() },
+            words,
+        );
     }
     if let Some(host) = subject.strip_suffix("'s") {
         words.eat_all("old connection is reset")?;
@@ -175,7 +178,7 @@ fn sentence(words: &mut Words) -> Parsed<Command> {
     host_sentence(subject, words)
 }
 
-fn process_sentence(mut who: Who, words: &mut Words) -> Parsed<Command> {
+fn process_sentence(mut who: Process, words: &mut Words) -> Parsed<Command> {
     let verb = words.next()?;
     let file = words.next()?;
     let range = range(&words.next()?)?;
@@ -192,7 +195,7 @@ fn process_sentence(mut who: Who, words: &mut Words) -> Parsed<Command> {
 }
 
 fn host_sentence(peer: String, words: &mut Words) -> Parsed<Command> {
-    let who = |peer| Who { peer, number: 0, tag: None, lane: lane() };
+    let who = |peer| Process { peer, number: 0, tag: None, namespace: namespace() };
     match words.next()?.as_str() {
         verb @ ("shares" | "reclaims") => {
             let file = words.next()?;
@@ -271,9 +274,9 @@ fn host_sentence(peer: String, words: &mut Words) -> Parsed<Command> {
     }
 }
 
-/// What follows a request after commas.
-fn clauses(who: &mut Who, reclaim: bool, words: &mut Words) -> Parsed<Terms> {
-    let mut terms = Terms {
+/// The clauses of a request, separated by commas.
+fn clauses(who: &mut Process, reclaim: bool, words: &mut Words) -> Parsed<LockOptions> {
+    let mut terms = LockOptions {
         wait: false,
         reclaim,
         monitored: true,
@@ -284,7 +287,7 @@ fn clauses(who: &mut Who, reclaim: bool, words: &mut Words) -> Parsed<Terms> {
         handle: None,
     };
     let (mut ours, mut transport, mut version) =
-        (who.lane.ours(), who.lane.transport(), who.lane.version());
+        (who.namespace.server_address(), who.namespace.transport(), who.namespace.version());
     while words.eat(",").is_ok() {
         match words.next()?.as_str() {
             "waits" => terms.wait = true,
@@ -304,7 +307,7 @@ fn clauses(who: &mut Who, reclaim: bool, words: &mut Words) -> Parsed<Terms> {
             other => return Err(format!("no clause begins with {other:?}")),
         }
     }
-    who.lane = Lane::new(ours, transport, version);
+    who.namespace = OwnerNamespace::new(ours, transport, version);
     Ok(terms)
 }
 
@@ -346,7 +349,7 @@ fn question(first: &str, words: &mut Words) -> Parsed<Show> {
     Ok(show)
 }
 
-/// The server, the operator, the clock.
+/// Commands of the server, the operator and the clock.
 fn institution(words: &mut Words) -> Parsed<Command> {
     match (words.next()?.as_str(), words.next()?.as_str()) {
         ("server", "stops") => Ok(Command::Stop),
@@ -371,19 +374,22 @@ fn institution(words: &mut Words) -> Parsed<Command> {
     }
 }
 
-fn wish(verb: &str, words: &mut Words) -> Parsed<Wish> {
+fn wish(verb: &str, words: &mut Words) -> Parsed<OperatorCommand> {
     Ok(match verb {
-        "releases" => words.eat("lock").and_then(|()| words.number()).map(Wish::Release)?,
-        "fences" => Wish::Fence(words.next()?),
-        "unfences" => Wish::Unfence(words.next()?),
-        "forgets" => Wish::Forget(words.next()?),
-        "ends" => words.eat("grace").map(|()| Wish::EndGrace)?,
-        "confirms" => {
-            words.eat_all("the reboot of").and_then(|()| words.next()).map(Wish::ConfirmReboot)?
+        "releases" => {
+            words.eat("lock").and_then(|()| words.number()).map(OperatorCommand::Release)?
         }
+        "fences" => OperatorCommand::Fence(words.next()?),
+        "unfences" => OperatorCommand::Unfence(words.next()?),
+        "forgets" => OperatorCommand::Forget(words.next()?),
+        "ends" => words.eat("grace").map(|()| OperatorCommand::EndGrace)?,
+        "confirms" => words
+            .eat_all("the reboot of")
+            .and_then(|()| words.next())
+            .map(OperatorCommand::ConfirmReboot)?,
         "notifies" => {
             let host = words.next()?;
-            words.eat("again").map(|()| Wish::Renotify(host))?
+            words.eat("again").map(|()| OperatorCommand::Renotify(host))?
         }
         other => return Err(format!("an operator does not do {other:?}")),
     })
@@ -446,6 +452,6 @@ fn source(word: String) -> Source {
     word.parse().map_or(Source::Peer(word), Source::Address)
 }
 
-fn lane() -> Lane {
-    Lane::new(OURS.parse().unwrap(), Transport::Tcp, 4)
+fn namespace() -> OwnerNamespace {
+    OwnerNamespace::new(SERVER_ADDRESS.parse().unwrap(), Transport::Tcp, 4)
 }

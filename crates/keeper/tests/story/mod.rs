@@ -1,8 +1,8 @@
-//! Reads a story, plays it, and writes it down again with the outcomes that really came.
+//! Reads a story, runs it, and writes it with its actual outcomes.
 //!
-//! A story opens with what it is about (`#`), then has blocks that blank lines part: one or more
-//! commands, a line `----`, the outcome. Several commands in one block are handed in together and
-//! come out as one step, as when they wait in the driver's queue at the same time.
+//! A story opens with its subject (`#`), followed by blocks separated by blank lines: one or more
+//! commands, a line `----`, the outcome. The commands of one block enter the keeper together and
+//! yield one step, as when they wait in the driver's queue at the same time.
 
 mod language;
 mod notation;
@@ -37,7 +37,7 @@ pub fn all() -> Vec<Story> {
 }
 
 impl Story {
-    /// The same story with the outcomes that came, or the line that could not be played.
+    /// The same story with its actual outcomes, or the line that could not be run.
     pub fn tell(&self) -> Result<String, String> {
         let told = catch_unwind(AssertUnwindSafe(|| tell(&self.text)));
         told.unwrap_or(Err("the keeper panicked, or the world fell apart (see above)".into()))
@@ -75,11 +75,11 @@ fn tell(text: &str) -> Result<String, String> {
     }
 }
 
-/// What was told differently, each time with the lines around it.
+/// The differences, each with its surrounding lines.
 pub fn difference(expected: &str, actual: &str) -> String {
     let (expected, actual): (Vec<_>, Vec<_>) =
         (expected.lines().collect(), actual.lines().collect());
-    // Length of the longest common subsequence of what is left from (i, j) on.
+    // Length of the longest common subsequence of the remainders from (i, j).
     let mut common = vec![vec![0u32; actual.len() + 1]; expected.len() + 1];
     for i in (0..expected.len()).rev() {
         for j in (0..actual.len()).rev() {

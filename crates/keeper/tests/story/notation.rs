@@ -1,23 +1,23 @@
-//! How a step is written down: first what becomes durable (`write`, `erase`), then what people
-//! hear (`event`), then what leaves (`reply`, `send`, `probe`), which is the order in which the
-//! driver does it. Ids are shown by short names, given in the order in which they appear.
+//! The text form of a step: first what becomes durable (`write`, `erase`), then the events
+//! (`event`), then what is sent (`reply`, `send`, `probe`), in the order in which the driver does
+//! it. Ids are shown by short names, assigned in order of appearance.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockkeeper_keeper::bytes::Name;
 use lockkeeper_keeper::change::{Change, Client, Lock, Share};
-use lockkeeper_keeper::event::{Doubt, Event, GraceEnd, Proof, Release, Taken};
+use lockkeeper_keeper::event::{Event, GraceEnd, Proof, Rejection, Release, ReleasedItem};
 use lockkeeper_keeper::identity::{
     ClientId, Epoch, HostKey, Incarnation, Owner, RequestId, Transport,
 };
 use lockkeeper_keeper::request::{Access, Form, Mode, Question};
 use lockkeeper_keeper::step::{
-    Cancelled, Grant, Message, Notice, NoticeTarget, OperatorError, Outcome, Refusal, Reply, Step,
-    Tested,
+    CancelOutcome, Grant, Message, Notice, NoticeTarget, OperatorError, Outcome, Refusal, Reply,
+    Step, TestResult,
 };
 
-use super::language::OURS;
+use super::language::SERVER_ADDRESS;
 
 /// Short names for everything that has an id.
 #[derive(Clone, Default)]
@@ -28,16 +28,16 @@ pub struct Names {
     pub shares: Numbers,
     pub grants: Numbers,
     pub epoch: Epoch,
-    /// The sentences that still have no reply.
+    /// Requests without a reply so far.
     pub open: BTreeMap<RequestId, String>,
 }
 
-/// Numbers from 1, in the order in which ids appear.
+/// Numbers from 1, in order of appearance.
 #[derive(Clone, Default)]
 pub struct Numbers(Vec<u64>);
 
 impl Numbers {
-    /// One that has appeared; 0 if it has not.
+    /// The number of an id that has appeared; otherwise 0.
     fn known(&self, id: u64) -> usize {
         self.0.iter().position(|known| *known == id).map_or(0, |at| at + 1)
     }
@@ -61,7 +61,7 @@ impl Numbers {
 }
 
 impl Names {
-    /// `asked` is the one request that a bare `reply` answers.
+    /// `asked` is the only request, which a bare `reply` answers.
     pub fn step(&mut self, step: &Step, asked: Option<RequestId>) -> Vec<String> {
         let mut lines = Vec::new();
         for change in &step.changes {
@@ -103,7 +103,7 @@ impl Names {
         })
     }
 
-    /// Remembers what a client is called here.
+    /// Records the name of a client.
     pub fn learn(&mut self, client: &Client) {
         let called = match &client.registrant {
             None => self.peer(&client.key()),
@@ -136,7 +136,7 @@ impl Names {
             row += ", fenced";
         }
         let used: Vec<_> = client.used.iter().map(ToString::to_string).collect();
-        if used != [OURS] {
+        if used != [SERVER_ADDRESS] {
             row += &format!(", uses {}", used.join(" and "));
         }
         if client.epoch != self.epoch {
@@ -154,14 +154,14 @@ impl Names {
         if owner.tag.bytes() != format!("{}@{host}", owner.number).as_bytes() {
             who += &format!(", tag {:?}", owner.tag);
         }
-        if owner.lane.transport() == Transport::Udp {
+        if owner.namespace.transport() == Transport::Udp {
             who += ", over udp";
         }
-        if owner.lane.version() != 4 {
-            who += &format!(", nlm {}", owner.lane.version());
+        if owner.namespace.version() != 4 {
+            who += &format!(", nlm {}", owner.namespace.version());
         }
-        if owner.lane.ours().to_string() != OURS {
-            who += &format!(", by {}", owner.lane.ours());
+        if owner.namespace.server_address().to_string() != SERVER_ADDRESS {
+            who += &format!(", by {}", owner.namespace.server_address());
         }
         who + ")"
     }
@@ -226,7 +226,7 @@ impl Names {
         let mut text = format!(
             "grant {number} to {} from {}: {} {} {:?} {}",
             grant.to,
-            grant.lane().ours(),
+            grant.namespace().server_address(),
             self.owner(&grant.owner),
             grant.handle,
             grant.range,
@@ -293,7 +293,12 @@ impl Names {
                 }
             ),
             Event::RebootPending { client, to, why } => {
-                format!("{}'s reboot to {} is pending: {}", name(client), state(*to), doubt(*why))
+                format!(
+                    "{}'s reboot to {} is pending: {}",
+                    name(client),
+                    state(*to),
+                    rejection(*why)
+                )
             }
             Event::NoticeUnknown { source, name } => {
                 format!("a notice from {source} names {name:?}, who is unknown")
@@ -320,19 +325,19 @@ impl Names {
                     Release::Operator(by) => format!("by {by}"),
                 }
             ),
-            Event::ReleasedByHand { client, id, what, by } => {
+            Event::ReleasedByOperator { client, id, what, by } => {
                 let what = match what {
-                    Taken::Lock(range, how) => {
+                    ReleasedItem::Lock(range, how) => {
                         format!("lock {}, {range:?} {},", self.locks.known(id.0), mode(*how))
                     }
-                    Taken::Share => format!("share {}", self.shares.known(id.0)),
+                    ReleasedItem::Share => format!("share {}", self.shares.known(id.0)),
                 };
                 format!("{what} of {} released by {by}", name(client))
             }
-            Event::Ghost { client, incarnation } => {
-                format!("a ghost of {} in {}", name(client), state(*incarnation))
+            Event::StaleRequest { client, incarnation } => {
+                format!("a stale request of {} in {}", name(client), state(*incarnation))
             }
-            // The locks themselves say it in every story.
+            // Every story shows it by the locks themselves.
             Event::Reclaimed { client } => format!("{} has everything back", name(client)),
             Event::ReclaimRefused { client } => format!("a reclaim of {} is refused", name(client)),
             Event::Deadlock { client } => format!("{} would close a circle", name(client)),
@@ -372,19 +377,19 @@ fn reply_text(reply: &Reply) -> String {
         },
         Reply::Unlock => "unlocked".into(),
         Reply::Unshare => "unshared".into(),
-        Reply::Cancel(Cancelled::Done) => "cancelled".into(),
-        Reply::Cancel(Cancelled::TooLate) => "too late to cancel".into(),
-        Reply::Test(Tested::Free) => "free".into(),
-        Reply::Test(Tested::Grace) => "grace".into(),
-        Reply::Test(Tested::Held(holder)) => format!(
+        Reply::Cancel(CancelOutcome::Done) => "cancelled".into(),
+        Reply::Cancel(CancelOutcome::TooLate) => "too late to cancel".into(),
+        Reply::Test(TestResult::Free) => "free".into(),
+        Reply::Test(TestResult::Grace) => "grace".into(),
+        Reply::Test(TestResult::Held(holder)) => format!(
             "held {:?} {} by {:?}, number {}",
             holder.range,
             mode(holder.mode),
             holder.owner.tag,
             holder.owner.number
         ),
-        Reply::Heard => "heard".into(),
-        Reply::Nothing => "silence".into(),
+        Reply::Acknowledged => "heard".into(),
+        Reply::NoReply => "silence".into(),
         Reply::Monitor(Ok(())) => "monitored".into(),
         Reply::Monitor(Err(why)) => format!("refused: {}", refusal(*why)),
         Reply::Unmonitor => "not monitored any more".into(),
@@ -409,16 +414,16 @@ fn refusal(why: Refusal) -> &'static str {
         Refusal::TooManyParked => "too many requests held back",
         Refusal::Fenced => "fenced",
         Refusal::Withdrawn => "withdrawn",
-        Refusal::Ghost => "that kernel is gone",
+        Refusal::StaleRequest => "that kernel is gone",
     }
 }
 
-pub fn doubt(why: Doubt) -> &'static str {
+pub fn rejection(why: Rejection) -> &'static str {
     match why {
-        Doubt::Alive => "the old kernel lives",
-        Doubt::Unproven => "nothing proves it",
-        Doubt::Unreclaimed => "a reclaim would refute it",
-        Doubt::Unverified => "its monitor does not say so",
+        Rejection::Alive => "the old kernel lives",
+        Rejection::Unproven => "nothing proves it",
+        Rejection::Unreclaimed => "a reclaim would refute it",
+        Rejection::Unverified => "its monitor does not say so",
     }
 }
 
@@ -465,7 +470,7 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// Names in questions and answers are the story's, not the wire's.
+/// Names as the story writes them, not as they are on the wire.
 pub fn quoted(name: &Name) -> String {
     format!("{name:?}")
 }

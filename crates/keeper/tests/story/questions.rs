@@ -1,11 +1,11 @@
-//! What a story can ask of the keeper, and how it is told.
+//! Questions that a story can ask about the keeper's state, and the text of the answers.
 
 use lockkeeper_keeper::bytes::FileKey;
 use lockkeeper_keeper::identity::LockId;
 use lockkeeper_keeper::view::LockState;
 
 use super::language::Show;
-use super::notation::{access, count, doubt, mode, quoted, span, state};
+use super::notation::{access, count, mode, quoted, rejection, span, state};
 use super::world::{Played, World};
 
 impl World {
@@ -148,7 +148,7 @@ impl World {
                 pending.source,
                 pending.incarnation.0,
                 count(u64::from(pending.repeats), "repeat"),
-                doubt(pending.why)
+                rejection(pending.why)
             ));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The words of a sentence, one by one, and what single words mean.
+//! The tokens of a command, and the meaning of single words.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lockkeeper_keeper::request::{Access, Mode};
 
 pub type Parsed<T> = Result<T, String>;
 
-/// The words of a sentence; commas, colons and question marks at the end of a word are words.
+/// The tokens of a command; a comma, colon or question mark at the end of a word is a token.
 pub struct Words {
     left: std::vec::IntoIter<String>,
 }
@@ -44,7 +44,7 @@ impl Words {
         word.parse().map_err(|_| format!("{word:?} is no number"))
     }
 
-    /// Takes this word if it is the next one.
+    /// Consumes this word if it is the next one.
     pub fn eat(&mut self, word: &str) -> Parsed<()> {
         match self.left.as_slice().first() {
             Some(next) if next == word => {

@@ -1,7 +1,7 @@
-//! The world of a story: a keeper, the store under it, the peers around it and two clocks.
+//! The world of a story: a keeper, its store, its peers and two clocks.
 //!
-//! The store is only a bag of changes. After each command it must hold what the keeper believes
-//! to be durable, and no two owners may hold what conflicts (I1).
+//! The store is a sequence of changes. After each command it must equal the keeper's snapshot, and
+//! no two owners may hold conflicting locks (I1).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,18 +19,18 @@ use lockkeeper_keeper::step::{Message, Step};
 use lockkeeper_keeper::time::Time;
 use lockkeeper_keeper::view::LockView;
 
-use super::language::{Command, OURS, Setting, Source, Who, Wish, parse};
+use super::language::{Command, OperatorCommand, Process, SERVER_ADDRESS, Setting, Source, parse};
 use super::notation::{Names, span};
 
-/// Peers that need no introduction, each with the address that its place gives it.
+/// Predefined peers; each has the address of its position.
 const CAST: [&str; 6] = ["alice", "bob", "carol", "dave", "erin", "frank"];
 const LOST: &str = ", and the server crashes before the commit";
 
 pub(super) struct Peer {
     pub(super) key: HostKey,
-    /// What its LOCKs carry.
+    /// The state that its LOCKs carry.
     state: u32,
-    /// What becomes of notices that are sent to it.
+    /// The result of notices sent to it.
     notices: NoticeResult,
     /// No callback to it is answered in time.
     ignores_grants: bool,
@@ -47,7 +47,7 @@ pub struct World {
     pub(super) now: Time,
     requests: u64,
     fresh: bool,
-    /// Kernels that were asked about and not answered for, oldest question first.
+    /// Kernels with an outstanding probe, oldest first.
     kernels_asked: Vec<(ClientId, Incarnation)>,
 }
 
@@ -82,7 +82,7 @@ impl World {
         self.peers.insert(peer.to_owned(), introduced);
     }
 
-    /// Plays the commands of one block; its outcome, line by line.
+    /// Runs the commands of one block; returns its outcome line by line.
     pub fn play(&mut self, sentences: &[&str]) -> Played<Vec<String>> {
         let lost = sentences.last().is_some_and(|last| last.ends_with(LOST));
         let mut lines = Vec::new();
@@ -97,7 +97,7 @@ impl World {
             }
             asked.extend(self.hand_in(command, sentence, &mut lines).map_err(trouble)?);
         }
-        // With several requests each reply says which one it answers.
+        // With several requests, each reply names the one it answers.
         let asked = asked.first().copied().filter(|_| asked.len() == 1);
         if lost {
             let names = self.names.clone();
@@ -119,7 +119,7 @@ impl World {
         self.keeper.as_mut().expect("the server runs")
     }
 
-    /// Commits and sends until there is nothing to be done at this moment.
+    /// Commits and sends until nothing is left to do at this time.
     fn settle(&mut self, asked: Option<RequestId>) -> Vec<String> {
         let mut lines = Vec::new();
         for _ in 0..1000 {
@@ -147,9 +147,9 @@ impl World {
                 Message::Notice(notice) => {
                     let peer = self.peer_at(notice.to);
                     let result = peer.map_or(NoticeResult::Failed, |peer| peer.notices);
-                    self.keeper().handle_noticed(notice.id, result, now);
-                    // A second report of the same attempt changes nothing.
-                    self.keeper().handle_noticed(notice.id, result, now);
+                    self.keeper().handle_notice_result(notice.id, result, now);
+                    // A second result for the same attempt must change nothing.
+                    self.keeper().handle_notice_result(notice.id, result, now);
                 }
                 Message::Probe(client, Question::SameKernel(kernel)) => {
                     self.kernels_asked.push((client, kernel));
@@ -157,7 +157,7 @@ impl World {
                 Message::Grant(grant)
                     if self.peer_at(grant.to).is_some_and(|p| p.ignores_grants) =>
                 {
-                    self.keeper().handle_granted(grant.id, GrantAnswer::Unclear, now);
+                    self.keeper().handle_grant_answer(grant.id, GrantAnswer::Unclear, now);
                 }
                 _ => {}
             }
@@ -217,7 +217,7 @@ impl World {
         panic!("the keeper does not let time pass");
     }
 
-    /// Hands one command in; for a request, the number of it.
+    /// Passes one command to the keeper; returns the id of a request.
     fn hand_in(
         &mut self,
         command: Command,
@@ -234,16 +234,16 @@ impl World {
         match command {
             Command::AnswerGrant { grant, answer } => {
                 let grant = GrantId(self.names.grants.id(grant)?);
-                self.keeper().handle_granted(grant, answer, now);
+                self.keeper().handle_grant_answer(grant, answer, now);
             }
             Command::Probed { host, question, answer } => {
                 let client = self.client(&host)?;
                 let question = self.question_asked(client, question);
-                self.keeper().handle_probed(client, question, answer, now);
+                self.keeper().handle_probe_answer(client, question, answer, now);
             }
             Command::Reset { host, silent } => {
                 let client = self.client(&host)?;
-                self.keeper().handle_reset(client, now.mono - silent, now);
+                self.keeper().handle_connection_reset(client, now.mono - silent, now);
             }
             Command::Heard { host } => {
                 let address = self.peer(&host)?.key.address();
@@ -253,7 +253,7 @@ impl World {
             Command::Stall(time) => {
                 self.now.mono += time;
                 self.now.wall_ms += time.as_millis() as u64;
-                self.keeper().handle_stalled(time);
+                self.keeper().handle_stall(time);
             }
             Command::ClockJumps { back, by } => {
                 let by = by.as_millis() as u64;
@@ -289,7 +289,7 @@ impl World {
         Ok(None)
     }
 
-    /// Hands in what gets a reply; false if the command is not of that kind.
+    /// Passes a request that gets a reply; false if the command is of another kind.
     fn hand_in_request(&mut self, command: &Command, id: RequestId) -> Played<bool> {
         let now = self.now;
         match command {
@@ -384,7 +384,7 @@ impl World {
         Ok(true)
     }
 
-    /// Of which kernel a host was asked first.
+    /// The kernel that the oldest outstanding probe of a host asks about.
     fn question_asked(&mut self, client: ClientId, question: Question) -> Question {
         let Question::SameKernel(_) = question else { return question };
         let asked = self.kernels_asked.iter().position(|(host, _)| *host == client);
@@ -392,15 +392,19 @@ impl World {
         Question::SameKernel(kernel.unwrap_or(Incarnation::UNKNOWN))
     }
 
-    fn action(&mut self, wish: &Wish) -> Played<OperatorAction> {
+    fn action(&mut self, wish: &OperatorCommand) -> Played<OperatorAction> {
         Ok(match wish {
-            Wish::Release(lock) => OperatorAction::Release(LockId(self.names.locks.id(*lock)?)),
-            Wish::Fence(host) => OperatorAction::Fence(self.client(host)?),
-            Wish::Unfence(host) => OperatorAction::Unfence(self.client(host)?),
-            Wish::ConfirmReboot(host) => OperatorAction::ConfirmReboot(self.client(host)?),
-            Wish::EndGrace => OperatorAction::EndGrace,
-            Wish::Renotify(host) => OperatorAction::Renotify(self.client(host)?),
-            Wish::Forget(host) => OperatorAction::Forget(self.client(host)?),
+            OperatorCommand::Release(lock) => {
+                OperatorAction::Release(LockId(self.names.locks.id(*lock)?))
+            }
+            OperatorCommand::Fence(host) => OperatorAction::Fence(self.client(host)?),
+            OperatorCommand::Unfence(host) => OperatorAction::Unfence(self.client(host)?),
+            OperatorCommand::ConfirmReboot(host) => {
+                OperatorAction::ConfirmReboot(self.client(host)?)
+            }
+            OperatorCommand::EndGrace => OperatorAction::EndGrace,
+            OperatorCommand::Renotify(host) => OperatorAction::Renotify(self.client(host)?),
+            OperatorCommand::Forget(host) => OperatorAction::Forget(self.client(host)?),
         })
     }
 
@@ -422,8 +426,8 @@ impl World {
         host.ok_or(format!("the keeper does not know {peer}"))
     }
 
-    fn caller(&self, who: &Who) -> Played<Caller> {
-        Ok(Caller { host: self.peer(&who.peer)?.key.clone(), lane: who.lane })
+    fn caller(&self, who: &Process) -> Played<Caller> {
+        Ok(Caller { host: self.peer(&who.peer)?.key.clone(), namespace: who.namespace })
     }
 
     fn source(&self, source: &Source) -> Played<request::Source> {
@@ -456,6 +460,7 @@ impl World {
                 "locks per host" => limits.locks_per_client = count,
                 "waiters per file" => limits.waiters_per_file = count,
                 "clients" => limits.clients = count,
+                "registrations per address" => limits.registrations_per_address = count,
                 "parked" => limits.parked = count,
                 other => return Err(format!("{other:?} has no limit")),
             },
@@ -469,14 +474,14 @@ impl World {
 }
 
 fn is_local(address: IpAddr) -> bool {
-    address.to_string() == OURS
+    address.to_string() == SERVER_ADDRESS
 }
 
-fn owner(who: &Who) -> OwnerName {
+fn owner(who: &Process) -> OwnerName {
     let tag = who.tag.clone().unwrap_or(format!("{}@{}", who.number, who.peer));
     OwnerName { number: who.number, tag: OwnerTag::from(tag.as_str()) }
 }
 
-fn share_tag(who: &Who) -> OwnerTag {
+fn share_tag(who: &Process) -> OwnerTag {
     OwnerTag::from(who.tag.as_deref().unwrap_or(&who.peer))
 }

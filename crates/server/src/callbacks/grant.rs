@@ -1,89 +1,72 @@
-//! GRANTED: "the lock you wait for is yours" (R3.3). One attempt.
+//! One attempt at GRANTED, the callback that tells a waiter that its lock is granted (B2.11).
 //!
-//! A client that took the lock denies a second GRANTED, because it waits no more; none that we know
-//! keeps replies. So "no" counts only if this attempt said GRANTED exactly once; otherwise it is
-//! unclear what the client has (I9).
+//! A client that has taken the lock denies a second GRANTED, because it no longer waits; no known
+//! client keeps a duplicate request cache. So DENIED counts only if this attempt sent GRANTED exactly
+//! once; otherwise the answer is [`GrantAnswer::Unclear`] (I9).
 
 use std::net::SocketAddr;
 
-use bytes::Bytes;
 use keeper::identity::Transport;
 use keeper::request::{Form, GrantAnswer, Mode};
 use keeper::step::Grant;
 use tokio::time::{Instant, timeout, timeout_at};
-use wire::nlm::{self, Status, StatusReply, TestArgs, Version, Versioned};
+use wire::nlm::{self, Status, StatusReply, TestArgs, Version, Versioned, v4};
+use wire::rpc::Procedure;
 
 use super::Inner;
-use crate::peer::{Failure, LockManager, Purpose, rest};
-
-const GRANTED: u32 = 5;
-const GRANTED_MSG: u32 = 10;
+use crate::peer::{Failure, LockManager, Purpose, remaining};
 
 impl Inner {
-    /// Waits for its turn, then makes the attempt.
-    pub async fn grant_in_turn(&self, grant: Grant) -> GrantAnswer {
-        match self.turn(grant.to).await {
-            Some(_turn) => Box::pin(self.grant(&grant)).await,
+    /// Waits for a permit, then makes the attempt.
+    pub(super) async fn grant(&self, grant: Grant) -> GrantAnswer {
+        match self.permit(grant.to).await {
+            Some(_permit) => Box::pin(self.send_granted(&grant)).await,
             None => GrantAnswer::Unsent,
         }
     }
 
-    async fn grant(&self, grant: &Grant) -> GrantAnswer {
-        let lane = grant.lane();
-        let Some(version) = Version::from_number(lane.version().into()) else {
+    async fn send_granted(&self, grant: &Grant) -> GrantAnswer {
+        let namespace = grant.namespace();
+        let Some(version) = Version::from_number(namespace.version().into()) else {
             return GrantAnswer::Unsent;
         };
         let args = arguments(grant).to_bytes_as(version);
-        let to = LockManager::new(grant.to, lane);
+        let (to, transport) = (LockManager::new(grant.to, namespace), namespace.transport());
         let until = self.deadline();
-        match (grant.form, lane.transport()) {
-            (Form::Call, Transport::Tcp) => self.call_by_tcp(&to, version, &args, until).await,
-            (Form::Call, Transport::Udp) => self.call_by_udp(&to, version, &args, until).await,
+        match (grant.form, transport) {
+            (Form::Call, _) => self.call_granted(&to, version, transport, &args, until).await,
             (Form::Message, Transport::Tcp) => self.message_by_tcp(grant, &to, &args, until).await,
             (Form::Message, Transport::Udp) => self.message_by_udp(grant, &to, &args, until).await,
         }
     }
 
-    async fn call_by_tcp(
+    /// GRANTED: the reply carries the client's answer.
+    async fn call_granted(
         &self,
         to: &LockManager,
         version: Version,
+        transport: Transport,
         args: &[u8],
         until: Instant,
     ) -> GrantAnswer {
-        let mut said_before = false;
-        loop {
-            let unsent = if said_before { GrantAnswer::Unclear } else { GrantAnswer::Unsent };
-            let Ok(connection) = self.peers.connection(to, until).await else { return unsent };
-            match connection.call(GRANTED, args, until).await {
-                Ok(results) => return judge(version, results, said_before),
-                Err(Failure::Unsent) => return unsent,
-                // The kept connection was to a kernel that is gone; the call may have been heard
-                // all the same.
-                Err(Failure::Broken) if connection.was_kept() => said_before = true,
-                Err(_) => {
-                    self.peers.forget_port(&to.service(Transport::Tcp));
-                    return GrantAnswer::Unclear;
+        const GRANTED: u32 = v4::Granted::NUMBER;
+        let service = to.service(transport);
+        let answered = match transport {
+            Transport::Tcp => self.peers.call_tcp(to, GRANTED, args, until).await,
+            Transport::Udp => match self.peers.port(service, to.ours, until).await {
+                Ok(port) => {
+                    let (at, procedure) = (SocketAddr::new(to.host, port), to.procedure(GRANTED));
+                    let (ours, purpose) = (to.ours, Purpose::Lock);
+                    self.peers.call_udp(at, ours, purpose, procedure, args, until).await
                 }
-            }
-        }
-    }
-
-    async fn call_by_udp(
-        &self,
-        to: &LockManager,
-        version: Version,
-        args: &[u8],
-        until: Instant,
-    ) -> GrantAnswer {
-        let service = to.service(Transport::Udp);
-        let Ok(port) = self.peers.port(service, to.ours, until).await else {
-            return GrantAnswer::Unsent;
+                Err(_) => Err(Failure::Unsent),
+            },
         };
-        let numbers = (nlm::PROGRAM, to.version, GRANTED);
-        let at = SocketAddr::new(to.host, port);
-        match self.peers.call_udp(at, to.ours, Purpose::Lock, numbers, args, until).await {
-            Ok(answered) => judge(version, answered.results, answered.sent > 1),
+        match answered {
+            Ok(answered) => match StatusReply::from_bytes_as(version, answered.results) {
+                Ok(reply) => answer(reply.status, answered.sent > 1),
+                Err(_) => GrantAnswer::Unclear,
+            },
             Err(Failure::Unsent) => GrantAnswer::Unsent,
             Err(_) => {
                 self.peers.forget_port(&service);
@@ -92,6 +75,7 @@ impl Inner {
         }
     }
 
+    /// GRANTED_MSG over TCP, sent once; the client answers by GRANTED_RES.
     async fn message_by_tcp(
         &self,
         grant: &Grant,
@@ -99,18 +83,12 @@ impl Inner {
         args: &[u8],
         until: Instant,
     ) -> GrantAnswer {
-        let mut expected = self.answers.expect(grant.id, to.host);
-        let connection = loop {
-            let Ok(connection) = self.peers.connection(to, until).await else {
-                return GrantAnswer::Unsent;
-            };
-            match connection.tell(GRANTED_MSG, args, until).await {
-                Ok(()) => break connection,
-                Err(Failure::Broken) if connection.was_kept() => {}
-                Err(_) => return GrantAnswer::Unsent,
-            }
+        let mut result = self.pending_grants.expect(grant.id, to.host);
+        let message = v4::GrantedMsg::NUMBER;
+        let Ok(connection) = self.peers.call_tcp_one_way(to, message, args, until).await else {
+            return GrantAnswer::Unsent;
         };
-        match timeout_at(until, &mut expected.answer).await {
+        match timeout_at(until, &mut result.status).await {
             Ok(Ok(status)) => answer(status, false),
             _ => {
                 connection.abandon();
@@ -120,6 +98,7 @@ impl Inner {
         }
     }
 
+    /// GRANTED_MSG over UDP, retransmitted once; the client answers by GRANTED_RES.
     async fn message_by_udp(
         &self,
         grant: &Grant,
@@ -135,21 +114,23 @@ impl Inner {
             return GrantAnswer::Unsent;
         };
         let at = SocketAddr::new(to.host, port);
-        let numbers = (nlm::PROGRAM, to.version, GRANTED_MSG);
-        let mut expected = self.answers.expect(grant.id, to.host);
-        let Ok(call) = self.peers.one_way_call(at, to.ours, numbers, args) else {
+        let procedure = to.procedure(v4::GrantedMsg::NUMBER);
+        let mut result = self.pending_grants.expect(grant.id, to.host);
+        let Ok(call) = self.peers.one_way_call(at, to.ours, procedure, args) else {
             return GrantAnswer::Unsent;
         };
-        let mut said_before = false;
+        let mut retransmitted = false;
         loop {
-            if call.send().is_err() && !said_before {
+            if call.send().is_err() && !retransmitted {
                 return GrantAnswer::Unsent;
             }
-            let repeat = self.peers.settings().repeat;
-            let patience = rest(until).min(if said_before { rest(until) } else { repeat });
-            match timeout(patience, &mut expected.answer).await {
-                Ok(Ok(status)) => return answer(status, said_before),
-                Err(_) if !said_before && !rest(until).is_zero() => said_before = true,
+            let wait = match retransmitted {
+                true => remaining(until),
+                false => remaining(until).min(self.peers.settings().retransmit_after),
+            };
+            match timeout(wait, &mut result.status).await {
+                Ok(Ok(status)) => return answer(status, retransmitted),
+                Err(_) if !retransmitted && !remaining(until).is_zero() => retransmitted = true,
                 _ => {
                     self.peers.forget_port(&service);
                     return GrantAnswer::Unclear;
@@ -173,17 +154,10 @@ fn arguments(grant: &Grant) -> TestArgs {
     }
 }
 
-fn judge(version: Version, results: Bytes, said_before: bool) -> GrantAnswer {
-    match StatusReply::from_bytes_as(version, results) {
-        Ok(reply) => answer(reply.status, said_before),
-        Err(_) => GrantAnswer::Unclear,
-    }
-}
-
-fn answer(status: Status, said_before: bool) -> GrantAnswer {
+fn answer(status: Status, retransmitted: bool) -> GrantAnswer {
     match status {
         Status::Granted => GrantAnswer::Accepted,
-        Status::Denied if !said_before => GrantAnswer::Denied,
+        Status::Denied if !retransmitted => GrantAnswer::Denied,
         _ => GrantAnswer::Unclear,
     }
 }

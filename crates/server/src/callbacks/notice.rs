@@ -1,6 +1,7 @@
-//! Notices: "the machine called so is now in that state" (R2.2 to R2.4). One attempt.
+//! One attempt at a reboot notice: SM_NOTIFY to a host (B4.3, B4.4), or the status call to a
+//! registrant (B3.4).
 //!
-//! Always over new sockets and by a new look-up: the peer may have restarted as well.
+//! Neither a cached port nor a kept connection is used: the peer may have restarted as well.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,46 +17,46 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use wire::Encode;
 use wire::nsm::{self, NotifyArgs, StatusArgs};
-use wire::rpc::Procedure;
+use wire::rpc::ProcedureId;
 
 use super::Inner;
-use crate::peer::{Failure, Numbers, Purpose, Service, rest};
+use crate::peer::{Failure, PeerService, Purpose, remaining};
 
-/// A task that sees its deadline only so much later was kept from running.
+/// A task that sees its deadline later than this was not scheduled in time.
 const LATE: Duration = Duration::from_millis(500);
 
-/// The calls of one notice that leave from one of our addresses.
+/// The calls of one notice that are sent from one of our addresses.
 struct NoticeCalls {
     to: IpAddr,
     /// Unspecified: the system chooses.
     from: IpAddr,
-    numbers: Numbers,
+    procedure: ProcedureId,
     calls: Vec<NoticeCall>,
 }
 
-/// One call: a host is told each name of ours by one.
+/// One call. A host gets one for each name under which it may know that address.
 struct NoticeCall {
     args: Bytes,
     answered: AtomicBool,
 }
 
 impl NoticeCalls {
-    fn service(&self, transport: Transport) -> Service {
-        let (program, version, _) = self.numbers;
-        Service { host: self.to, program, version, transport }
+    fn service(&self, transport: Transport) -> PeerService {
+        let ProcedureId { program, version, .. } = self.procedure;
+        PeerService { host: self.to, program, version, transport }
     }
 
-    /// Those that are not answered yet, by number.
+    /// Arguments of the calls that are not answered yet, with their indices.
     fn unanswered(&self) -> Vec<(usize, Bytes)> {
         let calls = self.calls.iter().enumerate();
         calls
             .filter(|(_, call)| !call.answered.load(Ordering::Relaxed))
-            .map(|(number, call)| (number, call.args.clone()))
+            .map(|(index, call)| (index, call.args.clone()))
             .collect()
     }
 
-    fn set_answered(&self, number: usize) {
-        if let Some(call) = self.calls.get(number) {
+    fn set_answered(&self, index: usize) {
+        if let Some(call) = self.calls.get(index) {
             call.answered.store(true, Ordering::Relaxed);
         }
     }
@@ -69,11 +70,11 @@ impl NoticeCalls {
     }
 }
 
-/// Whether the peer was tried over a transport; what it answered is noted in the calls.
+/// Whether anything was sent to the peer; its answers are recorded in the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
-    Made,
-    /// Not an attempt (R2.2).
+    Sent,
+    /// Does not count as an attempt (B4.3).
     Unsent,
 }
 
@@ -81,13 +82,13 @@ impl From<Failure> for Attempt {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Unsent => Self::Unsent,
-            Failure::NotRegistered | Failure::Broken | Failure::NoAnswer => Self::Made,
+            Failure::NotRegistered | Failure::Broken | Failure::NoAnswer => Self::Sent,
         }
     }
 }
 
 impl Inner {
-    pub async fn notice(self: &Arc<Self>, notice: Notice) -> NoticeResult {
+    pub(super) async fn notice(self: &Arc<Self>, notice: Notice) -> NoticeResult {
         let until = self.deadline();
         let all = calls_of(&notice);
         if let [calls] = &all[..] {
@@ -110,25 +111,25 @@ impl Inner {
     }
 
     async fn run(&self, calls: &NoticeCalls, until: Instant) -> NoticeResult {
-        let attempt = timeout_at(until, self.tell(calls, until)).await.unwrap_or({
-            // Answers may lie unread when we are so late ourselves.
-            if Instant::now() > until + LATE { Attempt::Unsent } else { Attempt::Made }
+        let attempt = timeout_at(until, self.send(calls, until)).await.unwrap_or({
+            // If this task was delayed, answers may be unread in the socket.
+            if Instant::now() > until + LATE { Attempt::Unsent } else { Attempt::Sent }
         });
         match attempt {
             _ if calls.is_answered() => NoticeResult::Answered,
-            Attempt::Made => NoticeResult::Failed,
+            Attempt::Sent => NoticeResult::Failed,
             Attempt::Unsent => NoticeResult::Unsent,
         }
     }
 
-    /// TCP; and UDP where there is no TCP or it does not answer soon.
-    async fn tell(&self, calls: &NoticeCalls, until: Instant) -> Attempt {
+    /// Sends by TCP, and by UDP if TCP is not registered, fails or does not answer soon.
+    async fn send(&self, calls: &NoticeCalls, until: Instant) -> Attempt {
         let find = || self.peers.find_port(calls.service(Transport::Tcp), calls.from, until);
-        // Over IPv4 a host that names no port over TCP names none over UDP either; over IPv6 each
-        // transport is asked about by itself.
+        // Over IPv4 one lookup says whether rpcbind answers at all; over IPv6 each transport needs a
+        // lookup of its own.
         let port = match calls.to {
             IpAddr::V4(_) => match find().await {
-                Err(Failure::NotRegistered) => return self.tell_by_udp(calls, until).await,
+                Err(Failure::NotRegistered) => return self.send_by_udp(calls, until).await,
                 Err(failure) => return failure.into(),
                 Ok(port) => Some(port),
             },
@@ -140,64 +141,66 @@ impl Inner {
                 None => find().await,
             };
             match found {
-                Ok(port) => self.tell_by_tcp(calls, port, until).await,
+                Ok(port) => self.send_by_tcp(calls, port, until).await,
                 Err(failure) => failure.into(),
             }
         });
-        let alone = self.peers.settings().alone;
-        let first = timeout(alone.min(rest(until)), &mut by_tcp).await;
+        let fallback_after = self.peers.settings().fallback_after;
+        let first = timeout(fallback_after.min(remaining(until)), &mut by_tcp).await;
         if calls.is_done() {
-            return Attempt::Made;
+            return Attempt::Sent;
         }
-        let mut by_udp = Box::pin(self.tell_by_udp(calls, until));
+        let mut by_udp = Box::pin(self.send_by_udp(calls, until));
         let (tcp, udp) = match first {
             Ok(tcp) => (tcp, by_udp.await),
             Err(_) => tokio::select! {
-                tcp = &mut by_tcp => (tcp, if calls.is_done() { Attempt::Made } else { by_udp.await }),
-                udp = &mut by_udp => (if calls.is_done() { Attempt::Made } else { by_tcp.await }, udp),
+                tcp = &mut by_tcp => (tcp, if calls.is_done() { Attempt::Sent } else { by_udp.await }),
+                udp = &mut by_udp => (if calls.is_done() { Attempt::Sent } else { by_tcp.await }, udp),
             },
         };
-        if tcp == Attempt::Unsent { udp } else { Attempt::Made }
+        if tcp == Attempt::Unsent { udp } else { Attempt::Sent }
     }
 
-    async fn tell_by_tcp(&self, calls: &NoticeCalls, port: u16, until: Instant) -> Attempt {
+    async fn send_by_tcp(&self, calls: &NoticeCalls, port: u16, until: Instant) -> Attempt {
         let at = SocketAddr::new(calls.to, port);
-        let (unanswered, answered) = (calls.unanswered(), |number| calls.set_answered(number));
-        let told =
-            self.peers.call_each(at, calls.from, calls.numbers, &unanswered, until, answered).await;
-        told.map_or_else(Attempt::from, |()| Attempt::Made)
+        let (unanswered, answered) = (calls.unanswered(), |index| calls.set_answered(index));
+        let sent = self
+            .peers
+            .call_each(at, calls.from, calls.procedure, &unanswered, until, answered)
+            .await;
+        sent.map_or_else(Attempt::from, |()| Attempt::Sent)
     }
 
-    async fn tell_by_udp(&self, calls: &NoticeCalls, until: Instant) -> Attempt {
+    async fn send_by_udp(&self, calls: &NoticeCalls, until: Instant) -> Attempt {
         let service = calls.service(Transport::Udp);
         let port = match self.peers.find_port(service, calls.from, until).await {
             Ok(port) => port,
             Err(failure) => return failure.into(),
         };
-        let (at, from, numbers) = (SocketAddr::new(calls.to, port), calls.from, calls.numbers);
+        let (at, from, procedure) = (SocketAddr::new(calls.to, port), calls.from, calls.procedure);
         let mut running = JoinSet::new();
-        for (number, args) in calls.unanswered() {
+        for (index, args) in calls.unanswered() {
             let peers = self.peers.clone();
             running.spawn(async move {
-                (number, peers.call_udp(at, from, Purpose::Status, numbers, &args, until).await)
+                (index, peers.call_udp(at, from, Purpose::Status, procedure, &args, until).await)
             });
         }
         let mut attempt = Attempt::Unsent;
         while let Some(called) = running.join_next().await {
             match called {
-                Ok((number, Ok(_))) => {
-                    calls.set_answered(number);
-                    attempt = Attempt::Made;
+                Ok((index, Ok(_))) => {
+                    calls.set_answered(index);
+                    attempt = Attempt::Sent;
                 }
                 Ok((_, Err(Failure::Unsent))) | Err(_) => {}
-                Ok((_, Err(_))) => attempt = Attempt::Made,
+                Ok((_, Err(_))) => attempt = Attempt::Sent,
             }
         }
         attempt
     }
 }
 
-/// One set of calls for each of our addresses that the host used.
+/// The calls of a notice, grouped by the address of ours that each is sent from.
 fn calls_of(notice: &Notice) -> Vec<NoticeCalls> {
     let state = notice.state.cast_signed();
     let call = |args: Bytes| NoticeCall { args, answered: AtomicBool::new(false) };
@@ -208,10 +211,10 @@ fn calls_of(notice: &Notice) -> Vec<NoticeCalls> {
                 let args = NotifyArgs { mon_name: name.bytes().to_vec().into(), state };
                 by_address.entry(*ours).or_default().push(call(args.to_bytes()));
             }
-            let numbers = (nsm::PROGRAM, nsm::VERSION, nsm::Notify::NUMBER);
+            let procedure = ProcedureId::of::<nsm::Notify>();
             by_address
                 .into_iter()
-                .map(|(from, calls)| NoticeCalls { to: notice.to, from, numbers, calls })
+                .map(|(from, calls)| NoticeCalls { to: notice.to, from, procedure, calls })
                 .collect()
         }
         NoticeTarget::Registrant { callback, watched, private } => {
@@ -221,9 +224,10 @@ fn calls_of(notice: &Notice) -> Vec<NoticeCalls> {
                 IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             };
-            let numbers = (callback.program, callback.version, callback.procedure);
+            let procedure =
+                ProcedureId::new(callback.program, callback.version, callback.procedure);
             let calls = vec![call(args.to_bytes())];
-            vec![NoticeCalls { to: notice.to, from: any, numbers, calls }]
+            vec![NoticeCalls { to: notice.to, from: any, procedure, calls }]
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The answer to a request that came as a message: a call in the other direction (C702 chapter 10).
+//! The answer to a request in `*_MSG` form: a `*_RES` call to the client (C702 chapter 10).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,58 +6,38 @@ use std::time::Duration;
 use keeper::identity::Transport;
 use tokio::time::Instant;
 use tracing::debug;
-use wire::nlm::{self, Version};
+use wire::nlm::Version;
 
 use super::Inner;
 use crate::peer::{Failure, LockManager};
 use crate::transport::{self, Peer};
 
-/// A client that waits for its answer asks again after a few seconds; one whose rpcbind does not
-/// answer by then is answered at the port that it asked from.
-const LOOKUP: Duration = Duration::from_secs(1);
+/// A client repeats its request after a few seconds; if its rpcbind has not answered by then, the
+/// result goes to the port that the request came from.
+const LOOKUP_MAX: Duration = Duration::from_secs(1);
 
 impl Inner {
-    pub async fn result_in_turn(&self, to: &Peer, version: Version, procedure: u32, body: &[u8]) {
-        if let Some(_turn) = self.turn(to.remote.ip()).await {
-            self.result(to, version, procedure, body).await;
-        }
-    }
-
-    async fn result(&self, to: &Peer, version: Version, procedure: u32, body: &[u8]) {
+    /// Waits for a permit, then sends the result once.
+    pub(super) async fn result(&self, to: &Peer, version: Version, procedure: u32, body: &[u8]) {
+        let Some(_permit) = self.permit(to.remote.ip()).await else { return };
         let (host, ours) = (to.remote.ip(), to.local.ip());
         let manager = LockManager { host, ours, version: version.number() };
         let until = self.deadline();
         let sent = match to.transport {
-            transport::Transport::Tcp => self.result_by_tcp(&manager, procedure, body, until).await,
+            transport::Transport::Tcp => {
+                self.peers.call_tcp_one_way(&manager, procedure, body, until).await.map(drop)
+            }
             transport::Transport::Udp if !self.peers.listens_on(ours) => Err(Failure::Unsent),
             transport::Transport::Udp => {
-                let soon = until.min(Instant::now() + LOOKUP);
-                let service = manager.service(Transport::Udp);
-                let found = self.peers.port(service, ours, soon).await;
-                let at = SocketAddr::new(host, found.unwrap_or(to.remote.port()));
-                let numbers = (nlm::PROGRAM, manager.version, procedure);
-                let call = self.peers.one_way_call(at, ours, numbers, body);
+                let soon = until.min(Instant::now() + LOOKUP_MAX);
+                let port = self.peers.port(manager.service(Transport::Udp), ours, soon).await;
+                let at = SocketAddr::new(host, port.unwrap_or(to.remote.port()));
+                let call = self.peers.one_way_call(at, ours, manager.procedure(procedure), body);
                 call.and_then(|call| call.send())
             }
         };
         if let Err(failure) = sent {
-            debug!("a result was not sent to {host}: {failure:?}");
-        }
-    }
-
-    async fn result_by_tcp(
-        &self,
-        to: &LockManager,
-        procedure: u32,
-        body: &[u8],
-        until: Instant,
-    ) -> Result<(), Failure> {
-        loop {
-            let connection = self.peers.connection(to, until).await?;
-            match connection.tell(procedure, body, until).await {
-                Err(Failure::Broken) if connection.was_kept() => {}
-                told => return told,
-            }
+            debug!("cannot send the result of a message to {host}: {failure:?}");
         }
     }
 }

@@ -1,5 +1,10 @@
-//! Callbacks calls against scripted hosts, each on an address of its own of loopback.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+//! Callbacks to scripted hosts, each on its own loopback address.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod grants;
 mod lease;
@@ -9,9 +14,6 @@ mod neighbours;
 mod notices;
 mod rpcbind;
 mod statd;
-#[allow(dead_code, reason = "the tests of the whole server use it too")]
-#[path = "../../tests/support/world.rs"]
-mod world;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,24 +21,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use keeper::bytes::{Handle, Name, OwnerTag};
-use keeper::identity::{ClientId, GrantId, Lane, NoticeId, Owner, Transport};
+use keeper::identity::{ClientId, GrantId, NoticeId, Owner, OwnerNamespace, Transport};
 use keeper::range::Range;
 use keeper::request::{Form, GrantAnswer, Mode, NoticeResult};
 use keeper::step::{Grant, Notice, NoticeTarget};
+use testbed::peer::{Host, RpcbindKind};
+use testbed::wait::{LIMIT, bounded};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{Callbacks, Report, Settings};
-use crate::peer::tests::scripted::{Host, Rpcbind};
-use crate::peer::tests::{OURS, a_host, address, network, quick as quick_peers, scripted};
+use crate::peer::tests::{OURS, a_host, address, quick as quick_peers};
 use crate::peer::{self, Peers};
-use crate::tenure::Tenure;
+use crate::service_lease::ServiceLease;
 use crate::transport::udp::Datagrams;
 
-/// How long anything on this machine may take before a test gives up.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Long enough for what must not happen to happen.
+/// Time enough for a forbidden effect to show.
 const MOMENT: Duration = Duration::from_millis(200);
 
 struct Fixture {
@@ -48,7 +49,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// With hosts whose rpcbind listens on that port.
+    /// For hosts whose rpcbind listens on that port.
     async fn new(rpcbind_port: u16) -> Self {
         Self::calling(peer::Settings { rpcbind_port, ..quick_peers() }).await
     }
@@ -62,7 +63,7 @@ impl Fixture {
         let socket = UdpSocket::bind((OURS, 0)).await.unwrap();
         let listening = socket.local_addr().unwrap();
         let sockets =
-            vec![(listening, Arc::new(Datagrams::new(socket, Tenure::default()).unwrap()))];
+            vec![(listening, Arc::new(Datagrams::new(socket, ServiceLease::default()).unwrap()))];
         let report = Arc::new(move |report| {
             let _ = sender.send(report);
         });
@@ -72,10 +73,10 @@ impl Fixture {
     }
 
     async fn report(&mut self) -> Report {
-        timeout(PATIENCE, self.reports.recv()).await.expect("in vain waited for a report").unwrap()
+        bounded("a report", self.reports.recv()).await.unwrap()
     }
 
-    /// Sends it and says what became of it; exactly one report comes.
+    /// Sends a grant and returns its outcome; exactly one report must come.
     async fn grant(&mut self, grant: Grant) -> GrantAnswer {
         let sent = grant.id;
         self.callbacks.send_grant(grant);
@@ -100,9 +101,9 @@ impl Fixture {
     }
 }
 
-/// As in production, but with less patience.
+/// Production settings with shorter timeouts.
 fn quick() -> Settings {
-    Settings { attempt: Duration::from_millis(2_500), ..Settings::default() }
+    Settings { attempt_max: Duration::from_millis(2_500), ..Settings::default() }
 }
 
 fn unique() -> u64 {
@@ -110,17 +111,17 @@ fn unique() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A waiter's lock in version 4, told by a call.
+/// A grant in version 4 by GRANTED.
 fn grant(to: IpAddr, transport: Transport) -> Grant {
-    grant_in(to, Lane::new(OURS, transport, 4))
+    grant_in(to, OwnerNamespace::new(OURS, transport, 4))
 }
 
-fn grant_in(to: IpAddr, lane: Lane) -> Grant {
+fn grant_in(to: IpAddr, namespace: OwnerNamespace) -> Grant {
     let tag = OwnerTag::from("7@alice");
     Grant {
         id: GrantId(unique()),
         to,
-        owner: Arc::new(Owner { host: ClientId(1), lane, number: 7, tag }),
+        owner: Arc::new(Owner { host: ClientId(1), namespace, number: 7, tag }),
         name: Name::from("alice"),
         handle: Handle::new(&[0xfe; 28]),
         range: Range::at(100, 0).unwrap(),
@@ -131,7 +132,7 @@ fn grant_in(to: IpAddr, lane: Lane) -> Grant {
     }
 }
 
-/// "We restarted", under each of these names, from each of these addresses.
+/// A notice of our restart, under each of these names from its address.
 fn notice(to: IpAddr, pairs: &[(IpAddr, &str)]) -> Notice {
     let pairs: Vec<_> = pairs.iter().map(|(ours, name)| (*ours, Name::from(*name))).collect();
     Notice {

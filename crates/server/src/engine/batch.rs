@@ -1,9 +1,9 @@
-//! Decide, commit, send: the order that nothing may change (I2). No I/O of its own and no clock, so
-//! that production and the simulator run the same code.
+//! Decide, commit, send, in this order (I2), enforced by types. No I/O and no clock, so that the
+//! simulator runs the same code.
 //!
-//! A [`Decider`] feeds inputs to the keeper and takes what they come to as one [`Batch`]. Only
-//! [`Committing::attempt`] turns a batch into a [`DurableBatch`], and only a durable batch gives
-//! its messages away.
+//! A [`Decider`] feeds inputs to the keeper and takes the resulting changes and messages as one
+//! [`Batch`]. Only [`PendingCommit::attempt`] turns a batch into a [`DurableBatch`], and only a durable
+//! batch gives up its messages.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use keeper::event::Event;
 use keeper::identity::{Epoch, RequestId};
 use keeper::step::Message;
 use keeper::time::Time;
-use store::{Committed, Store, StoreError, Token};
+use store::{CommitOutcome, Store, StoreError, Token};
 
 use super::inbox::Input;
 
-/// A commit that takes longer has kept everything waiting.
+/// A commit that takes this long counts as a stall of the store.
 const STALL_MIN: Duration = Duration::from_secs(1);
 
-/// What is committed as one and sent afterwards.
+/// Changes that are committed as one, and the messages and events to be sent afterwards.
 #[derive(Debug, Default)]
 pub struct Batch {
     changes: Vec<Change>,
     messages: Vec<Message>,
     events: Vec<Event>,
     token: Token,
-    /// The last one: nothing comes after a clean stop.
+    /// The clean stop is in this batch, so it is the last.
     stops: bool,
 }
 
@@ -53,7 +53,7 @@ impl Batch {
         self.stops
     }
 
-    /// Adds the batch that was decided next: one commit for both.
+    /// Adds the batch that was decided next, so that one commit serves both.
     pub fn append(&mut self, next: Batch) {
         self.changes.extend(next.changes);
         self.messages.extend(next.messages);
@@ -62,30 +62,31 @@ impl Batch {
         self.stops |= next.stops;
     }
 
-    /// `now` is when it was decided (`Time::mono`).
-    pub fn commit(self, now: Duration) -> Committing {
-        Committing { batch: self, decided: now, is_unknown: false }
+    /// `now` is the time of the decision (`Time::mono`).
+    pub fn commit(self, now: Duration) -> PendingCommit {
+        PendingCommit { batch: self, decided: now, is_unknown: false }
     }
 }
 
-/// A batch on its way into the store. It is never undone: it is attempted until the store has it,
-/// and nothing that it says is sent before.
+/// A batch that is being committed. It is never undone: it is attempted until it is durable, and its
+/// messages are out of reach until then.
 #[derive(Debug)]
-pub struct Committing {
+pub struct PendingCommit {
     batch: Batch,
     decided: Duration,
-    /// The store may have it: its token tells.
+    /// An attempt ended in [`CommitOutcome::Unknown`]: the store may have the batch, as its last token
+    /// tells.
     is_unknown: bool,
 }
 
-/// What one attempt to commit came to.
+/// The result of one attempt to commit.
 pub enum Progress {
     Durable(DurableBatch),
     /// To be attempted again, unless the error is fatal.
-    Failed(Committing, StoreError),
+    Failed(PendingCommit, StoreError),
 }
 
-impl Committing {
+impl PendingCommit {
     pub fn batch(&self) -> &Batch {
         &self.batch
     }
@@ -94,8 +95,8 @@ impl Committing {
         DurableBatch { batch: self.batch, decided: self.decided }
     }
 
-    /// Commits the batch, unless the store turns out to have it. A batch without changes needs no
-    /// store.
+    /// Commits the batch, unless the store has it already. A batch without changes is durable
+    /// without a commit.
     pub fn attempt(mut self, store: &mut (impl Store + ?Sized)) -> Progress {
         if self.batch.changes.is_empty() {
             return Progress::Durable(self.durable());
@@ -110,9 +111,9 @@ impl Committing {
             }
         }
         match store.commit(&self.batch.changes, self.batch.token) {
-            Committed::Done => Progress::Durable(self.durable()),
-            Committed::NotWritten(error) => Progress::Failed(self, error),
-            Committed::Unknown(error) => {
+            CommitOutcome::Done => Progress::Durable(self.durable()),
+            CommitOutcome::NotWritten(error) => Progress::Failed(self, error),
+            CommitOutcome::Unknown(error) => {
                 self.is_unknown = true;
                 Progress::Failed(self, error)
             }
@@ -120,7 +121,7 @@ impl Committing {
     }
 }
 
-/// A batch that the store has: what it says may be sent.
+/// A committed batch: its messages may be sent.
 #[derive(Debug)]
 pub struct DurableBatch {
     batch: Batch,
@@ -136,7 +137,7 @@ impl DurableBatch {
         (self.batch.events, self.batch.messages)
     }
 
-    /// The epoch that this batch began.
+    /// The epoch that this batch starts.
     pub fn epoch(&self) -> Option<DurableEpoch> {
         self.batch.changes.iter().find_map(|change| match change {
             Change::Started { epoch, .. } => Some(DurableEpoch(*epoch)),
@@ -145,7 +146,7 @@ impl DurableBatch {
     }
 }
 
-/// An epoch whose start is in the store. A listener needs one, so no socket opens before (I3).
+/// An epoch that is committed. A listener needs one, so no socket opens before (I3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DurableEpoch(Epoch);
 
@@ -155,16 +156,16 @@ impl DurableEpoch {
     }
 }
 
-/// The keeper, and the sinks of the replies that it owes.
+/// The keeper, and the sinks of the replies that are still to come.
 pub struct Decider<S> {
     pub keeper: Keeper,
-    owed: HashMap<RequestId, Owed<S>>,
+    pending_replies: HashMap<RequestId, PendingReply<S>>,
     token: Token,
     stopped: bool,
 }
 
-/// A reply that the keeper owes.
-pub struct Owed<S> {
+/// Where the reply to a request goes.
+pub struct PendingReply<S> {
     pub sink: S,
     pub is_reclaim: bool,
 }
@@ -172,25 +173,25 @@ pub struct Owed<S> {
 impl<S> Decider<S> {
     /// `last` is the token of the last batch in the store.
     pub fn new(keeper: Keeper, last: Token) -> Self {
-        Self { keeper, owed: HashMap::new(), token: last, stopped: false }
+        Self { keeper, pending_replies: HashMap::new(), token: last, stopped: false }
     }
 
     pub fn handle(&mut self, input: Input<S>, now: Time) {
         let keeper = &mut self.keeper;
         match input {
             Input::Request(request, sink) => {
-                let owed = Owed { sink, is_reclaim: request.is_reclaim() };
-                self.owed.insert(request.id(), owed);
+                let pending = PendingReply { sink, is_reclaim: request.is_reclaim() };
+                self.pending_replies.insert(request.id(), pending);
                 request.enter(keeper, now);
             }
-            Input::Granted(grant, answer) => keeper.handle_granted(grant, answer, now),
-            Input::Noticed(notice, result) => keeper.handle_noticed(notice, result, now),
+            Input::Granted(grant, answer) => keeper.handle_grant_answer(grant, answer, now),
+            Input::Noticed(notice, result) => keeper.handle_notice_result(notice, result, now),
             Input::Probed(client, question, answer) => {
-                keeper.handle_probed(client, question, answer, now);
+                keeper.handle_probe_answer(client, question, answer, now);
             }
             Input::Reset { host, life } => {
                 if let Some(client) = keeper.host(&host).map(|client| client.id) {
-                    keeper.handle_reset(client, life, now);
+                    keeper.handle_connection_reset(client, life, now);
                 }
             }
             Input::Heard { address, local } => keeper.handle_heard(address, local, now),
@@ -203,7 +204,8 @@ impl<S> Decider<S> {
         }
     }
 
-    /// A batch is durable. If that took long, no time passed for hosts that wanted to reclaim.
+    /// To be called when a batch has become durable. If the commit took long, the recovery window
+    /// is extended by that time.
     pub fn committed(&mut self, durable: &DurableBatch, now: Duration) {
         let took = now.saturating_sub(durable.decided);
         if took >= STALL_MIN {
@@ -211,13 +213,13 @@ impl<S> Decider<S> {
         }
     }
 
-    /// Nothing could be decided for so long.
+    /// Extends the recovery window by a time in which nothing could be decided.
     pub fn stalled(&mut self, lasted: Duration) {
-        self.keeper.handle_stalled(lasted);
+        self.keeper.handle_stall(lasted);
     }
 
-    /// What the inputs since the last call come to. A batch without changes keeps the token of the
-    /// one before.
+    /// The outcome of the inputs since the last call. A batch without changes has the token of the
+    /// previous one.
     pub fn take_batch(&mut self) -> Batch {
         let step = self.keeper.poll_step().unwrap_or_default();
         if !step.changes.is_empty() {
@@ -232,8 +234,8 @@ impl<S> Decider<S> {
         }
     }
 
-    /// Where the reply to this request goes.
-    pub fn take_owed(&mut self, id: RequestId) -> Option<Owed<S>> {
-        self.owed.remove(&id)
+    /// `None` if the request was answered before.
+    pub fn take_pending_reply(&mut self, id: RequestId) -> Option<PendingReply<S>> {
+        self.pending_replies.remove(&id)
     }
 }

@@ -1,10 +1,10 @@
-//! The time since the start, which no administrator can set back.
+//! The keeper's clock: monotonic since the start of the server, with the wall time beside it (I13).
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use keeper::time::Time;
 
-/// Time as the keeper wants it.
+/// Where the server's monotonic time starts.
 #[derive(Clone, Copy)]
 pub struct Clock {
     started: Instant,
@@ -20,12 +20,12 @@ impl Clock {
         Time { mono: self.elapsed(), wall_ms: wall.as_millis() as u64 }
     }
 
-    /// Since the start.
+    /// The time since the start, as in `Time::mono`.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// What the keeper calls that moment.
+    /// Converts an instant to `Time::mono`; zero if it is before the start.
     pub fn mono(&self, at: Instant) -> Duration {
         at.saturating_duration_since(self.started)
     }

@@ -1,5 +1,5 @@
-//! What has arrived and is not decided yet, in order of arrival and bounded (I10). No I/O and no
-//! clock, so that the simulator runs exactly this.
+//! The inbox: inputs that have arrived and are not decided yet, in order of arrival, bounded (I10). No
+//! I/O and no clock, so that the simulator runs the same code.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -11,32 +11,33 @@ use keeper::request::{GrantAnswer, NoticeResult, ProbeAnswer, Question};
 
 use super::request::{Request, STALL_MAX};
 
-/// Reads of the keeper that wait; more are refused (I10).
+/// The most reads of the keeper that may wait (I10).
 const READS_MAX: usize = 1024;
 
-/// Everything that enters the keeper. `S` is the sink of a reply.
+/// An input of the keeper. `S` is the sink of a reply.
 pub enum Input<S> {
     Request(Request, S),
     Granted(GrantId, GrantAnswer),
     Noticed(NoticeId, NoticeResult),
     Probed(ClientId, Question, ProbeAnswer),
-    /// An old connection of this host was reset, unasked, after a last sign of life (`Time::mono`).
+    /// A connection of this host was reset by its peer, without a probe. `life` is the last sign of
+    /// life on it (`Time::mono`).
     Reset {
         host: HostKey,
         life: Duration,
     },
-    /// A call came from this address; `local` if it is this machine.
+    /// A call came from this address. `local`: the address is this machine's.
     Heard {
         address: IpAddr,
         local: bool,
     },
-    /// A bounded look at the keeper: other inputs wait meanwhile.
+    /// Reads the keeper. Must be short: other inputs wait.
     Read(Box<dyn FnOnce(&Keeper) + Send>),
     Timeout,
     Stop,
 }
 
-/// Inputs that wait to be decided, oldest first.
+/// Undecided inputs, oldest first.
 pub struct Inbox<S> {
     waiting: VecDeque<(Duration, Input<S>)>,
     requests: usize,
@@ -46,14 +47,13 @@ pub struct Inbox<S> {
 }
 
 impl<S> Inbox<S> {
-    /// `requests_max` bounds what peers can make wait (I10); what the server itself reports is
-    /// bounded by what it has under way.
+    /// `requests_max` bounds the inputs that peers cause (I10). Reports of the server itself are
+    /// bounded by the callbacks and probes under way.
     pub fn new(requests_max: usize) -> Self {
         Self { waiting: VecDeque::new(), requests: 0, requests_max, reads: 0, heavy: 0 }
     }
 
-    /// False if there is no room: the input is dropped, as a full socket buffer drops it, and its
-    /// sender asks again.
+    /// Adds an input. False if there is no room: the input is dropped, and the peer retransmits.
     pub fn push(&mut self, input: Input<S>, now: Duration) -> bool {
         match &input {
             Input::Request(..) if self.requests >= self.requests_max => return false,
@@ -74,12 +74,12 @@ impl<S> Inbox<S> {
         self.waiting.is_empty()
     }
 
-    /// Whether all that waits is decided in microseconds.
+    /// Whether all inputs are decided in microseconds.
     pub fn is_light(&self) -> bool {
         self.heavy == 0
     }
 
-    /// All that waits. After a stop nothing enters the keeper any more.
+    /// Takes all inputs up to the first [`Input::Stop`] and drops the rest.
     pub fn take(&mut self) -> Vec<Input<S>> {
         (self.requests, self.reads, self.heavy) = (0, 0, 0);
         let mut inputs: Vec<Input<S>> = self.waiting.drain(..).map(|(_, input)| input).collect();
@@ -89,7 +89,7 @@ impl<S> Inbox<S> {
         inputs
     }
 
-    /// Takes out the requests that have waited too long for a store that does not work (I11).
+    /// Takes the requests that have waited for [`STALL_MAX`] (I11); other inputs stay.
     pub fn take_expired(&mut self, now: Duration) -> Vec<(Request, S)> {
         let mut expired = Vec::new();
         for (since, input) in std::mem::take(&mut self.waiting) {
@@ -109,12 +109,12 @@ impl<S> Inbox<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::locks::tests::wants;
+    use crate::engine::tests::lock_request;
     use keeper::identity::RequestId;
     use keeper::request::{OperatorAction, OperatorRequest};
 
     fn lock(id: u64) -> Input<u64> {
-        Input::Request(Request::Lock(wants(id, "alice", "10.0.0.1")), id)
+        Input::Request(Request::Lock(lock_request(id, "alice", "10.0.0.1")), id)
     }
 
     fn heard() -> Input<u64> {

@@ -1,4 +1,5 @@
-//! What peers and operators ask of the keeper, as one type.
+//! The requests of peers and operators to the keeper, as one type, and how each is treated while the
+//! store fails (I11).
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use keeper::request::{
 use keeper::step::{Outcome, Reply};
 use keeper::time::Time;
 
-/// How long a request may wait for a store that does not work (I11).
+/// How long a request may wait for a failing store (I11).
 pub const STALL_MAX: Duration = Duration::from_secs(5);
 
 /// A request that gets a reply.
@@ -31,13 +32,13 @@ pub enum Request {
     Operator(OperatorRequest),
 }
 
-/// What a request that never entered the keeper is told after [`STALL_MAX`].
+/// What is sent for a request that has waited for [`STALL_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhenStalled {
-    /// "No" loses nothing: the program gets an error.
+pub enum StallPolicy {
+    /// A refusal loses nothing: the application gets an error.
     Refuse,
-    /// Any answer would lose a lock: after any answer to its UNLOCK a client forgets the lock, and
-    /// a refused reclaim is a lock lost in silence (R5.4). Without one it asks again.
+    /// Any reply would lose a lock: a client forgets the lock after any reply to its UNLOCK, and
+    /// silently drops a lock whose reclaim is refused (B5.4). Without a reply it retransmits.
     NoReply,
 }
 
@@ -58,7 +59,7 @@ impl Request {
         }
     }
 
-    /// Whether it takes back what was held before a restart.
+    /// Whether it reclaims a lock or share that was held before a restart.
     pub fn is_reclaim(&self) -> bool {
         match self {
             Self::Lock(request) => request.reclaim,
@@ -67,8 +68,8 @@ impl Request {
         }
     }
 
-    /// Whose request it is and on which file. Requests that agree in this take effect in the order of
-    /// their receipt (R3.8).
+    /// The owner and the file. Requests with the same subject take effect in the order of their
+    /// receipt (B2.10).
     pub fn subject(&self) -> Option<(&Caller, u32, &OwnerTag, &FileKey)> {
         Some(match self {
             Self::Lock(r) => (&r.caller, r.owner.number, &r.owner.tag, &r.file),
@@ -85,8 +86,8 @@ impl Request {
         })
     }
 
-    /// The host that has something if this is granted, and the state that its request carried.
-    pub fn taker(&self) -> Option<(&Caller, Incarnation)> {
+    /// The host that holds something if this is granted, and the NSM state in its request.
+    pub fn grantee(&self) -> Option<(&Caller, Incarnation)> {
         match self {
             Self::Lock(request) => Some((&request.caller, request.incarnation)),
             Self::Share(request) => Some((&request.caller, Incarnation::UNKNOWN)),
@@ -94,19 +95,19 @@ impl Request {
         }
     }
 
-    pub fn when_stalled(&self) -> WhenStalled {
+    pub fn stall_policy(&self) -> StallPolicy {
         match self {
-            Self::Lock(_) | Self::Share(_) if self.is_reclaim() => WhenStalled::NoReply,
+            Self::Lock(_) | Self::Share(_) if self.is_reclaim() => StallPolicy::NoReply,
             Self::Lock(_)
             | Self::Test(_)
             | Self::Share(_)
             | Self::Monitor(_)
-            | Self::Operator(_) => WhenStalled::Refuse,
-            _ => WhenStalled::NoReply,
+            | Self::Operator(_) => StallPolicy::Refuse,
+            _ => StallPolicy::NoReply,
         }
     }
 
-    /// Whether it is decided in microseconds, whatever the table holds.
+    /// Whether it is decided in microseconds, whatever the size of the lock table.
     pub fn is_light(&self) -> bool {
         matches!(self, Self::Lock(_) | Self::Test(_) | Self::Unlock(_) | Self::Cancel(_))
     }
@@ -128,8 +129,8 @@ impl Request {
     }
 }
 
-/// Whether the caller has a lock, a share or a place in line by this.
-pub fn is_taken(reply: &Reply) -> bool {
+/// Whether this reply grants a lock or share, or queues a waiter.
+pub fn grants_or_queues(reply: &Reply) -> bool {
     matches!(
         reply,
         Reply::Lock(Outcome::Granted | Outcome::Blocked) | Reply::Share(Outcome::Granted)

@@ -1,5 +1,5 @@
-//! What the engine does by itself: it calls the keeper when a deadline has come, and answers requests
-//! that a stalled store keeps waiting.
+//! The engine's background tasks: the timer of the keeper's deadlines, and the expiry of requests that
+//! a failing store keeps waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::{Decision, Engine, Input, NEVER, Shared};
+use super::{Decision, Engine, EngineShared, Input, NEVER};
 use crate::transport::ReplyBatch;
 
-/// How often requests that have waited too long are looked for.
+/// How often the inbox is searched for requests that have waited too long.
 const EXPIRE_EVERY: Duration = Duration::from_millis(500);
 
-/// Calls the keeper when its deadline has come.
-pub async fn run_timer(shared: Arc<Shared>) {
+/// Reports a timeout whenever the keeper's deadline has passed. Ends with the engine.
+pub(super) async fn run_timer(shared: Arc<EngineShared>) {
     let engine = Engine { shared: shared.clone() };
     loop {
         let at = shared.deadline.load(Ordering::Relaxed);
         let now = shared.clock.elapsed().as_nanos() as u64;
         if at <= now {
-            // It is set again when the engine is idle.
+            // `EngineShared::leave` sets the next deadline.
             let due =
                 shared.deadline.compare_exchange(at, NEVER, Ordering::Relaxed, Ordering::Relaxed);
             if due.is_ok() {
@@ -38,8 +38,9 @@ pub async fn run_timer(shared: Arc<Shared>) {
     }
 }
 
-/// Answers requests that have waited too long for a store that does not work (I11).
-pub async fn expire_stalled(shared: Arc<Shared>) {
+/// Answers requests that have waited for a failing store for too long (I11), and wakes the engine when
+/// the lease is fresh again. Ends with the engine.
+pub(super) async fn expire_stalled(shared: Arc<EngineShared>) {
     let engine = Engine { shared: shared.clone() };
     let mut every = interval(EXPIRE_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -51,15 +52,15 @@ pub async fn expire_stalled(shared: Arc<Shared>) {
         let now = shared.clock.elapsed();
         let mut replies = ReplyBatch::default();
         let expired = {
-            let mut entrance = shared.lock();
-            let works = entrance.core.is_some() && shared.may_decide();
-            if works { Vec::new() } else { entrance.inbox.take_expired(now) }
+            let mut state = shared.lock();
+            let works = state.core.is_some() && shared.may_decide();
+            if works { Vec::new() } else { state.inbox.take_expired(now) }
         };
         for (request, sink) in expired {
-            if let Some(meters) = &shared.meters {
-                meters.stalled(&request);
+            if let Some(metrics) = &shared.metrics {
+                metrics.count_stalled(&request);
             }
-            sink(Decision::Stalled(request.when_stalled()), &mut replies);
+            sink(Decision::Stalled(request.stall_policy()), &mut replies);
         }
         replies.send();
         engine.wake();

@@ -1,14 +1,15 @@
 mod requests;
 
-use keeper::bytes::FileKey;
+use keeper::bytes::{FileKey, Handle, Name, OwnerTag};
 use keeper::change::{Change, Snapshot};
-use keeper::request::{LockRequest, UnlockRequest};
-use store::{Committed, Memory, Token};
+use keeper::identity::{Caller, HostKey, Incarnation, OwnerNamespace, Transport};
+use keeper::range::Range;
+use keeper::request::{Form, LockRequest, Mode, OwnerName, UnlockRequest};
+use store::{CommitOutcome, Memory, Token};
 
 use super::*;
-use crate::locks::tests::wants;
-use crate::locks::{Locks, Restored, restore};
-use crate::meters::{self, Asked};
+use crate::metrics::{LockOperation, LockResult};
+use crate::restore::{LockConfig, RestoredEngine, restore};
 
 struct NoEffects;
 
@@ -19,20 +20,44 @@ impl Effects for NoEffects {
     fn event(&self, _: &Keeper, _: Event) {}
 }
 
+/// A blocking LOCK of all bytes of one file.
+pub(crate) fn lock_request(id: u64, name: &str, address: &str) -> LockRequest {
+    let ours = "10.0.0.100".parse().unwrap();
+    LockRequest {
+        id: RequestId(id),
+        caller: Caller {
+            host: HostKey::new(address.parse().unwrap(), Name::from(name)),
+            namespace: OwnerNamespace::new(ours, Transport::Tcp, 4),
+        },
+        owner: OwnerName { number: 7, tag: OwnerTag::from("7@host") },
+        file: FileKey::new(b"a.db"),
+        handle: Handle::new(b"a.db"),
+        range: Range::ALL,
+        mode: Mode::Exclusive,
+        wait: true,
+        reclaim: false,
+        monitored: true,
+        incarnation: Incarnation(3),
+        form: Form::Call,
+        stateless: false,
+        connected: None,
+    }
+}
+
 fn begun() -> Engine {
     begun_with(Box::new(Memory::new()))
 }
 
 fn begun_with(store: Box<dyn Store>) -> Engine {
-    let locks = Locks { store, ..Locks::in_memory() };
-    let Restored { engine, first, .. } = restore(locks, 10, None).unwrap();
+    let locks = LockConfig { store, ..LockConfig::in_memory() };
+    let RestoredEngine { engine, first, .. } = restore(locks, 10, None).unwrap();
     engine.begin(Box::new(NoEffects), first);
     engine
 }
 
 #[tokio::test]
 async fn what_comes_before_the_beginning_waits_for_it() {
-    let Restored { engine, first, .. } = restore(Locks::in_memory(), 10, None).unwrap();
+    let RestoredEngine { engine, first, .. } = restore(LockConfig::in_memory(), 10, None).unwrap();
     let early = tokio::spawn({
         let engine = engine.clone();
         async move { engine.read(|keeper| keeper.counts().locks).await }
@@ -44,27 +69,27 @@ async fn what_comes_before_the_beginning_waits_for_it() {
 }
 
 #[tokio::test]
-async fn a_defect_ends_the_server_instead_of_leaving_it_stuck() {
+async fn a_panic_ends_the_server_instead_of_leaving_it_stuck() {
     let engine = begun();
     assert_eq!(engine.read(|keeper| keeper.counts().locks).await, Some(0));
     engine.report(Input::Read(Box::new(|_| panic!("on purpose"))));
-    assert!(matches!(engine.ended().await, End::Failed(why) if why.contains("defect")));
+    assert!(matches!(engine.ended().await, End::Failed(why) if why.contains("internal error")));
 }
 
 #[tokio::test]
-async fn an_abandoned_one_lets_go_of_its_store() {
-    struct Told(mpsc::Sender<()>);
-    impl Drop for Told {
+async fn an_abandoned_engine_drops_its_store() {
+    struct DropSignal(mpsc::Sender<()>);
+    impl Drop for DropSignal {
         fn drop(&mut self) {
             let _ = self.0.send(());
         }
     }
-    struct Noted(#[expect(dead_code, reason = "only its end matters")] Told, Memory);
-    impl Store for Noted {
+    struct Observed(#[expect(dead_code, reason = "only its end matters")] DropSignal, Memory);
+    impl Store for Observed {
         fn load(&mut self) -> Result<Snapshot, StoreError> {
             self.1.load()
         }
-        fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+        fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
             self.1.commit(changes, token)
         }
         fn last_token(&mut self) -> Result<Token, StoreError> {
@@ -75,7 +100,7 @@ async fn an_abandoned_one_lets_go_of_its_store() {
         }
     }
     let (told, gone) = mpsc::channel();
-    let engine = begun_with(Box::new(Noted(Told(told), Memory::new())));
+    let engine = begun_with(Box::new(Observed(DropSignal(told), Memory::new())));
     engine.abandon();
     assert_eq!(engine.ended().await, End::Abandoned);
     gone.recv_timeout(Duration::from_secs(10)).unwrap();
@@ -91,16 +116,16 @@ async fn a_stop_is_the_last_thing_that_enters_the_keeper() {
     assert_ne!(late.await, Ok(Some(())));
 }
 
-/// Writes the start and nothing else.
-struct Full(Memory, bool);
+/// A store that commits the start and nothing after it.
+struct FullStore(Memory, bool);
 
-impl Store for Full {
+impl Store for FullStore {
     fn load(&mut self) -> Result<Snapshot, StoreError> {
         self.0.load()
     }
-    fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+    fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
         if std::mem::replace(&mut self.1, true) {
-            return Committed::NotWritten(StoreError::Unwritable("no space left".into()));
+            return CommitOutcome::NotWritten(StoreError::Unwritable("no space left".into()));
         }
         self.0.commit(changes, token)
     }
@@ -112,25 +137,26 @@ impl Store for Full {
     }
 }
 
-/// A lock that is refused because the store does not work is counted like any other; a reclaim is
-/// not refused, because its client would drop the lock (R5.4).
+/// A lock that is refused because the store fails is counted like any other refusal; a reclaim is
+/// not refused, because its client would drop the lock (B5.4).
 #[tokio::test]
 async fn a_lock_that_waited_too_long_is_refused_and_a_reclaim_is_not() {
-    let counted = Arc::new(Meters::default());
-    let locks = Locks { store: Box::new(Full(Memory::new(), false)), ..Locks::in_memory() };
-    let Restored { engine, first, .. } = restore(locks, 10, Some(counted.clone())).unwrap();
+    let counted = Arc::new(Metrics::default());
+    let locks =
+        LockConfig { store: Box::new(FullStore(Memory::new(), false)), ..LockConfig::in_memory() };
+    let RestoredEngine { engine, first, .. } = restore(locks, 10, Some(counted.clone())).unwrap();
     engine.begin(Box::new(NoEffects), first);
     let (told, decisions) = mpsc::channel();
     for id in 1..=3 {
         let told = told.clone();
-        let mut request = wants(id, "alice", "10.0.0.1");
+        let mut request = lock_request(id, "alice", "10.0.0.1");
         request.reclaim = id == 2;
         let sink = move |decision, _: &mut ReplyBatch| told.send((id, decision)).unwrap();
         engine.ask(Request::Lock(request), Box::new(sink));
         engine.flush();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let refused = || counted.lock_requests(Asked::Lock, meters::Result::Refused);
+    let refused = || counted.lock_requests(LockOperation::Lock, LockResult::Refused);
     assert_eq!(refused(), 0);
     let start = Instant::now();
     while refused() == 0 {
@@ -138,25 +164,25 @@ async fn a_lock_that_waited_too_long_is_refused_and_a_reclaim_is_not() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let decisions = [decisions.recv().unwrap(), decisions.recv().unwrap()];
-    assert!(matches!(decisions[0], (2, Decision::Stalled(WhenStalled::NoReply))), "{decisions:?}");
-    assert!(matches!(decisions[1], (3, Decision::Stalled(WhenStalled::Refuse))), "{decisions:?}");
+    assert!(matches!(decisions[0], (2, Decision::Stalled(StallPolicy::NoReply))), "{decisions:?}");
+    assert!(matches!(decisions[1], (3, Decision::Stalled(StallPolicy::Refuse))), "{decisions:?}");
     assert_eq!(refused(), 1, "the first was begun, and waits");
     engine.abandon();
 }
 
-/// A store that outlives the engine, and hangs for a while when it is told to.
+/// A store that outlives the engine. Its next commit hangs if the flag is set.
 #[derive(Clone, Default)]
-struct Hanging(Arc<Mutex<Memory>>, Arc<AtomicBool>);
+struct HangingStore(Arc<Mutex<Memory>>, Arc<AtomicBool>);
 
-impl Hanging {
+impl HangingStore {
     const FOR: Duration = Duration::from_millis(1500);
 }
 
-impl Store for Hanging {
+impl Store for HangingStore {
     fn load(&mut self) -> Result<Snapshot, StoreError> {
         self.0.lock().unwrap().load()
     }
-    fn commit(&mut self, changes: &[Change], token: Token) -> Committed {
+    fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
         if self.1.swap(false, Ordering::SeqCst) {
             thread::sleep(Self::FOR);
         }
@@ -180,11 +206,11 @@ async fn decided(engine: &Engine, request: Request) -> Decision {
 
 #[tokio::test]
 async fn time_in_which_the_store_hangs_is_not_taken_from_those_who_reclaim() {
-    let store = Hanging::default();
+    let store = HangingStore::default();
     let engine = begun_with(Box::new(store.clone()));
     let locks = [("a.db", 1), ("b.db", 2)].map(|(file, id)| LockRequest {
         file: FileKey::from(file),
-        ..wants(id, "alice", "10.0.0.1")
+        ..lock_request(id, "alice", "10.0.0.1")
     });
     for lock in locks.clone() {
         decided(&engine, Request::Lock(lock)).await;
@@ -201,6 +227,6 @@ async fn time_in_which_the_store_hangs_is_not_taken_from_those_who_reclaim() {
     let unlock = UnlockRequest { id, caller, owner, file, range };
     decided(&engine, Request::Unlock(unlock)).await;
     let after = ends().await.flatten().unwrap();
-    assert!(after >= before + Hanging::FOR, "{before:?}, {after:?}");
+    assert!(after >= before + HangingStore::FOR, "{before:?}, {after:?}");
     engine.abandon();
 }

@@ -1,71 +1,72 @@
-//! Does the kernel that took the locks still live? One inquiry about one host: its lines are asked,
-//! looked at again and again, and what they say becomes a verdict. No I/O and no clock: production
-//! sleeps between two looks, the simulator lets its own time pass.
+//! One inquiry into whether the kernel that took the locks of a host is still running: probes the
+//! host's connections, polls them, and turns the responses into a verdict. No I/O and no clock:
+//! production sleeps between polls, the simulator advances its own time.
 
 use std::time::{Duration, Instant};
 
 use keeper::identity::HostKey;
 use keeper::request::ProbeAnswer;
 
-use super::registry::{Candidate, Registry};
+use super::registry::{ProbeCandidate, Registry};
 use super::round::{OnEnded, Round};
-use super::verdict::{Testimony, verdict};
+use super::verdict::{Observation, verdict};
 
-/// Three questions, and time for the last answer.
+/// Three probes, and time for the last answer.
 pub const SAME_KERNEL_MAX: Duration = Duration::from_secs(10);
-/// So many lines of one host are asked, the oldest ones.
-pub const LINES_MAX: usize = 64;
+/// At most so many connections of one host are probed, the oldest first.
+pub const CONNECTIONS_MAX: usize = 64;
 
 /// What the registry knows of a host when an inquiry begins.
 pub struct Evidence {
-    lines: Vec<Candidate>,
-    resets: Vec<Testimony>,
+    connections: Vec<ProbeCandidate>,
+    resets: Vec<Observation>,
     asked: Instant,
-    /// When the kernel in question last took a lock; `None` if that was before all lines.
-    taken: Option<Instant>,
+    /// When the kernel in question last took a lock; `None` if that was before all connections.
+    last_lock: Option<Instant>,
 }
 
 impl Evidence {
-    /// Lines opened after `asked` say nothing about the kernel before it.
+    /// Leaves out connections opened after `asked`: they say nothing about the kernel before it.
     pub fn gather<W>(
         registry: &Registry<W>,
         host: &HostKey,
         asked: Instant,
-        taken: Option<Instant>,
+        last_lock: Option<Instant>,
         now: Instant,
     ) -> Self {
-        let lines = registry.lines_of(host, asked, LINES_MAX);
-        let resets = registry.resets_of(host, asked, LINES_MAX, now);
-        Self { lines, resets, asked, taken }
+        let connections = registry.connections_of(host, asked, CONNECTIONS_MAX);
+        let resets = registry.resets_of(host, asked, CONNECTIONS_MAX, now);
+        Self { connections, resets, asked, last_lock }
     }
 }
 
-pub struct SameKernel {
+pub struct KernelInquiry {
     round: Round,
-    resets: Vec<Testimony>,
-    taken: Option<Instant>,
+    resets: Vec<Observation>,
+    last_lock: Option<Instant>,
 }
 
-impl SameKernel {
-    /// Begins to ask. Not with the registry locked, see [`Round::new`].
+impl KernelInquiry {
+    /// Starts probing. Not to be called with the registry locked, see [`Round::new`].
     pub fn begin(evidence: Evidence) -> Self {
-        let Evidence { lines, resets, asked, taken } = evidence;
-        Self { round: Round::new(lines, asked, true), resets, taken }
+        let Evidence { connections, resets, asked, last_lock } = evidence;
+        Self { round: Round::new(connections, asked, true), resets, last_lock }
     }
 
-    pub fn look(&mut self, ended: OnEnded<'_>) {
-        self.round.look(ended);
+    pub fn poll(&mut self, ended: OnEnded<'_>) {
+        self.round.poll(ended);
     }
 
-    /// Nothing that could still be said would change the answer.
-    pub fn is_over(&self) -> bool {
-        self.round.is_over() || self.taken.is_some_and(|taken| self.round.hears_life_since(taken))
+    /// No further response can change the answer.
+    pub fn is_complete(&self) -> bool {
+        self.round.is_complete()
+            || self.last_lock.is_some_and(|at| self.round.is_acknowledged_since(at))
     }
 
-    /// What the lines have said by now; final when it is over, or after [`SAME_KERNEL_MAX`].
+    /// The verdict on the responses so far; final when complete, or after [`SAME_KERNEL_MAX`].
     pub fn answer(&self) -> ProbeAnswer {
         let resets = self.resets.iter().copied();
-        let testimonies: Vec<Testimony> = self.round.testimonies().chain(resets).collect();
-        verdict(&testimonies, self.taken)
+        let observations: Vec<Observation> = self.round.observations().chain(resets).collect();
+        verdict(&observations, self.last_lock)
     }
 }

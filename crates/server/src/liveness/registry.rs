@@ -1,5 +1,6 @@
-//! Which lines lead to which host, those that were reset lately, and who holds locks. No I/O and no
-//! clock; `W` is what keeps a witness up for as long as it exists.
+//! Which connections lead to which host, which were reset recently, and which hosts are watched
+//! because they hold or await locks. No I/O and no clock. `W` is the witness of a watched host, which
+//! ends when it is dropped.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -7,26 +8,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keeper::bytes::Name;
-use keeper::identity::{HostKey, Incarnation, Lane};
+use keeper::identity::{HostKey, Incarnation, OwnerNamespace};
 
-use super::line::{End, How, Line};
-use super::round::testimony_of_reset;
-use super::verdict::Testimony;
+use super::connection::{ConnectionEnd, EndCause, TrackedConnection};
+use super::round::observation_of_reset;
+use super::verdict::Observation;
 
-/// A reset is remembered for as long as a rebooted client repeats its notice.
-pub const REMEMBERED: Duration = Duration::from_secs(15 * 60);
-/// And so many of them in all; then the oldest are forgotten.
+/// How long a rebooted client repeats its SM_NOTIFY.
+pub const RESETS_KEPT_FOR: Duration = Duration::from_secs(15 * 60);
+/// Bound on the kept resets of all hosts; the oldest are dropped first.
 const RESETS_MAX: usize = 8192;
-/// Lock times of so many incarnations of one host are kept: the one we know, the next, and room for
-/// hosts whose state changes without a reboot.
+/// Incarnations of one host whose lock times are kept: the current one, the next, and two for hosts
+/// whose state changes without a reboot.
 const INCARNATIONS_MAX: usize = 4;
 
 pub struct Registry<W> {
-    open: HashMap<IpAddr, Vec<Arc<Line>>>,
-    resets: HashMap<IpAddr, VecDeque<Arc<Line>>>,
-    /// The addresses of all resets that are remembered, the oldest first.
+    open: HashMap<IpAddr, Vec<Arc<TrackedConnection>>>,
+    resets: HashMap<IpAddr, VecDeque<Arc<TrackedConnection>>>,
+    /// The address of each reset in `resets`, the oldest first.
     resets_in_order: VecDeque<IpAddr>,
-    holders: HashMap<IpAddr, Vec<Holder<W>>>,
+    watched: HashMap<IpAddr, Vec<WatchedHost<W>>>,
     witnesses: usize,
 }
 
@@ -36,83 +37,86 @@ impl<W> Default for Registry<W> {
             open: HashMap::new(),
             resets: HashMap::new(),
             resets_in_order: VecDeque::new(),
-            holders: HashMap::new(),
+            watched: HashMap::new(),
             witnesses: 0,
         }
     }
 }
 
-/// A host that holds locks.
-struct Holder<W> {
+struct WatchedHost<W> {
     name: Name,
-    lane: Lane,
-    /// When it was last given something.
+    namespace: OwnerNamespace,
+    /// When it was last given a lock, a share or a place in a queue.
     touched: Instant,
     witness: Option<W>,
-    /// When it last took a lock, by the state that the request carried.
-    taken: Vec<(Incarnation, Instant)>,
+    /// When each incarnation last sent a request that was granted or queued, by the state that the
+    /// request carried.
+    last_locks: Vec<(Incarnation, Instant)>,
 }
 
-/// A line to ask about a host.
-pub struct Candidate {
-    pub line: Arc<Line>,
-    /// It is known to be of that host. If it has no name, its life counts, but not its end.
+/// A connection to probe for a host.
+pub struct ProbeCandidate {
+    pub connection: Arc<TrackedConnection>,
+    /// It carries the host's name. Otherwise its acknowledgements count, but not its end.
     pub is_named: bool,
 }
 
-/// A host of which a line was reset by itself.
-pub struct Suspect {
+/// A connection of a host was reset without a probe.
+pub struct UnpromptedReset {
     pub host: HostKey,
-    pub end: End,
-    /// It has no other line that could be asked first.
-    pub alone: bool,
+    pub end: ConnectionEnd,
+    /// The host has no other connection that could be probed first.
+    pub no_other_connection: bool,
 }
 
 impl<W> Registry<W> {
-    pub fn insert(&mut self, line: Arc<Line>) {
-        self.open.entry(line.address).or_default().push(line);
+    pub fn insert(&mut self, connection: Arc<TrackedConnection>) {
+        self.open.entry(connection.address).or_default().push(connection);
     }
 
-    /// Takes out a line that has ended. What it knew of the other end's kernel passes on to lines
-    /// that were opened while it lived.
-    fn remove(&mut self, line: &Arc<Line>) {
-        let Some(there) = self.open.get_mut(&line.address) else { return };
-        if let Some(at) = there.iter().position(|other| Arc::ptr_eq(other, line)) {
+    /// Removes a connection that has ended. Its `kernel_since` passes on to the connections of the
+    /// same host that were opened before its last acknowledgement: they lead to the same kernel.
+    fn remove(&mut self, connection: &Arc<TrackedConnection>) {
+        let Some(there) = self.open.get_mut(&connection.address) else { return };
+        if let Some(at) = there.iter().position(|other| Arc::ptr_eq(other, connection)) {
             there.swap_remove(at);
         }
-        let Some(end) = line.end() else { return };
-        let (since, names) = (line.since(), line.names());
-        for other in there.iter().filter(|other| other.opened <= end.life) {
-            if names.iter().any(|name| other.is_of(name)) {
-                other.lived_at(since);
+        let Some(end) = connection.end() else { return };
+        let (since, names) = (connection.kernel_since(), connection.names());
+        for other in there.iter().filter(|other| other.opened <= end.last_ack) {
+            if names.iter().any(|name| other.belongs_to(name)) {
+                other.extend_kernel_since(since);
             }
         }
         if there.is_empty() {
-            self.open.remove(&line.address);
+            self.open.remove(&connection.address);
         }
-        if end.how != How::Otherwise && line.is_named() && line.testifies_death() {
-            self.remember(line.clone(), end.at);
+        if end.cause != EndCause::Other && connection.is_named() && connection.end_is_evidence() {
+            self.keep_reset(connection.clone(), end.at);
         }
     }
 
-    fn remember(&mut self, line: Arc<Line>, now: Instant) {
-        self.forget_resets(now);
+    fn keep_reset(&mut self, connection: Arc<TrackedConnection>, now: Instant) {
+        self.drop_old_resets(now);
         if self.resets_in_order.len() >= RESETS_MAX {
-            self.forget_oldest();
+            self.drop_oldest_reset();
         }
-        self.resets_in_order.push_back(line.address);
-        self.resets.entry(line.address).or_default().push_back(line);
+        self.resets_in_order.push_back(connection.address);
+        self.resets.entry(connection.address).or_default().push_back(connection);
     }
 
-    fn forget_resets(&mut self, now: Instant) {
+    fn drop_old_resets(&mut self, now: Instant) {
         while let Some(oldest) = self.resets_in_order.front().and_then(|at| self.resets.get(at))
-            && oldest.front().and_then(|line| line.end()).is_none_or(|end| is_old(end.at, now))
+            && oldest
+                .front()
+                .and_then(|connection| connection.end())
+                .is_none_or(|end| is_old(end.at, now))
         {
-            self.forget_oldest();
+            self.drop_oldest_reset();
         }
     }
 
-    fn forget_oldest(&mut self) {
+    fn drop_oldest_reset(&mut self) {
         let Some(address) = self.resets_in_order.pop_front() else { return };
         if let Some(there) = self.resets.get_mut(&address) {
             there.pop_front();
@@ -122,143 +126,159 @@ impl<W> Registry<W> {
         }
     }
 
-    /// The lines to ask about a host, the oldest first. A line that has no name yet counts if every
-    /// line from that address that has one is of this host: two machines may share an address.
-    pub fn lines_of(&self, host: &HostKey, before: Instant, max: usize) -> Vec<Candidate> {
+    /// The connections of a host that were opened by `before`, the oldest first. A connection without
+    /// a name counts if no connection from that address carries another host's name: two hosts may
+    /// share an address.
+    pub fn connections_of(
+        &self,
+        host: &HostKey,
+        before: Instant,
+        max: usize,
+    ) -> Vec<ProbeCandidate> {
         let there = self.open.get(&host.address()).map_or(&[][..], Vec::as_slice);
-        let alone = !there.iter().any(|line| line.is_named() && !line.is_of(host.name()));
-        let mut lines: Vec<_> = there
+        let address_is_shared = there
             .iter()
-            .filter(|line| line.opened <= before && line.has_spoken())
-            .map(|line| Candidate { line: line.clone(), is_named: line.is_of(host.name()) })
-            .filter(|candidate| candidate.is_named || (alone && !candidate.line.is_named()))
+            .any(|connection| connection.is_named() && !connection.belongs_to(host.name()));
+        let mut candidates: Vec<_> = there
+            .iter()
+            .filter(|connection| connection.opened <= before && connection.has_requests())
+            .map(|connection| ProbeCandidate {
+                connection: connection.clone(),
+                is_named: connection.belongs_to(host.name()),
+            })
+            .filter(|candidate| {
+                candidate.is_named || (!address_is_shared && !candidate.connection.is_named())
+            })
             .collect();
-        lines.sort_by_key(|candidate| candidate.line.opened);
-        lines.truncate(max);
-        lines
+        candidates.sort_by_key(|candidate| candidate.connection.opened);
+        candidates.truncate(max);
+        candidates
     }
 
-    /// Lines of that host, opened before that, that were reset lately.
+    /// Connections of a host that were opened by `before` and reset recently, the latest first.
     pub fn resets_of(
         &self,
         host: &HostKey,
         before: Instant,
         max: usize,
         now: Instant,
-    ) -> Vec<Testimony> {
+    ) -> Vec<Observation> {
         let there = self.resets.get(&host.address()).into_iter().flatten().rev();
         there
-            .filter(|line| line.opened <= before && line.is_of(host.name()))
-            .filter(|line| line.end().is_some_and(|end| !is_old(end.at, now)))
+            .filter(|connection| connection.opened <= before && connection.belongs_to(host.name()))
+            .filter(|connection| connection.end().is_some_and(|end| !is_old(end.at, now)))
             .take(max)
-            .filter_map(testimony_of_reset)
+            .filter_map(observation_of_reset)
             .collect()
     }
 
-    /// Takes out a line that has ended, and says whose reboot that may be a sign of.
-    pub fn end(&mut self, line: &Arc<Line>, end: End) -> Vec<Suspect> {
-        self.remove(line);
-        if end.how != How::Reset || !line.testifies_death() {
+    /// Removes a connection that has ended. Returns the hosts that may have rebooted.
+    pub fn end(
+        &mut self,
+        connection: &Arc<TrackedConnection>,
+        end: ConnectionEnd,
+    ) -> Vec<UnpromptedReset> {
+        self.remove(connection);
+        if end.cause != EndCause::ResetUnprompted || !connection.end_is_evidence() {
             return Vec::new();
         }
-        let names = line.names().into_iter();
-        let suspect = |name| {
-            let host = HostKey::new(line.address, name);
-            let alone = self.lines_of(&host, end.at, 1).is_empty();
-            Suspect { host, end, alone }
+        let reset = |name| {
+            let host = HostKey::new(connection.address, name);
+            let no_other_connection = self.connections_of(&host, end.at, 1).is_empty();
+            UnpromptedReset { host, end, no_other_connection }
         };
-        names.map(suspect).collect()
+        connection.names().into_iter().map(reset).collect()
     }
 
-    /// The host holds locks. Answers false if that was known; else `witness` is asked for one,
-    /// unless there are too many.
-    pub fn hold(
+    /// Watches a host that holds or awaits locks. False if it was watched already; otherwise
+    /// `witness` is called, unless there are too many.
+    pub fn watch(
         &mut self,
         host: &HostKey,
-        lane: Lane,
+        namespace: OwnerNamespace,
         witnesses_max: usize,
         now: Instant,
         witness: impl FnOnce() -> Option<W>,
     ) -> bool {
-        let there = self.holders.entry(host.address()).or_default();
-        if let Some(known) = there.iter_mut().find(|holder| holder.name == *host.name()) {
+        let there = self.watched.entry(host.address()).or_default();
+        if let Some(known) = there.iter_mut().find(|watched| watched.name == *host.name()) {
             known.touched = now;
             return false;
         }
         let witness = if self.witnesses < witnesses_max { witness() } else { None };
         self.witnesses += usize::from(witness.is_some());
-        let (name, taken) = (host.name().clone(), Vec::new());
-        there.push(Holder { name, lane, touched: now, witness, taken });
+        let (name, last_locks) = (host.name().clone(), Vec::new());
+        there.push(WatchedHost { name, namespace, touched: now, witness, last_locks });
         true
     }
 
-    /// The hosts that were last known to hold locks.
-    pub fn holders(&self) -> impl Iterator<Item = HostKey> {
-        let holders = self.holders.iter();
-        holders.flat_map(|(address, there)| {
-            there.iter().map(|holder| HostKey::new(*address, holder.name.clone()))
+    pub fn watched(&self) -> impl Iterator<Item = HostKey> {
+        self.watched.iter().flat_map(|(address, there)| {
+            there.iter().map(|watched| HostKey::new(*address, watched.name.clone()))
         })
     }
 
-    /// The host held nothing at that time. One that was given something since stays.
-    pub fn release(&mut self, host: &HostKey, at: Instant) {
-        let Some(there) = self.holders.get_mut(&host.address()) else { return };
-        let is_it = |holder: &mut Holder<W>| holder.name == *host.name() && holder.touched <= at;
-        let gone = there.extract_if(.., is_it);
-        self.witnesses -= gone.filter(|holder| holder.witness.is_some()).count();
+    /// Stops watching a host that held nothing at `at`, unless it was given something since.
+    pub fn unwatch(&mut self, host: &HostKey, at: Instant) {
+        let Some(there) = self.watched.get_mut(&host.address()) else { return };
+        let removed = there.extract_if(.., |watched: &mut WatchedHost<W>| {
+            watched.name == *host.name() && watched.touched <= at
+        });
+        self.witnesses -= removed.filter(|watched| watched.witness.is_some()).count();
         if there.is_empty() {
-            self.holders.remove(&host.address());
+            self.watched.remove(&host.address());
         }
     }
 
-    /// Whether the machine at the other end of this line holds locks.
-    pub fn is_holder(&self, line: &Line) -> bool {
-        let there = self.holders.get(&line.address);
-        there.is_some_and(|there| there.iter().any(|holder| line.is_of(&holder.name)))
+    /// Whether the connection belongs to a watched host.
+    pub fn is_watched(&self, connection: &TrackedConnection) -> bool {
+        let there = self.watched.get(&connection.address);
+        there.is_some_and(|there| there.iter().any(|host| connection.belongs_to(&host.name)))
     }
 
-    pub fn lane(&self, host: &HostKey) -> Option<Lane> {
-        self.holder(host).map(|holder| holder.lane)
+    /// The owner namespace of a watched host.
+    pub fn namespace(&self, host: &HostKey) -> Option<OwnerNamespace> {
+        self.watched_host(host).map(|watched| watched.namespace)
     }
 
-    fn holder(&self, host: &HostKey) -> Option<&Holder<W>> {
-        self.holders.get(&host.address())?.iter().find(|holder| holder.name == *host.name())
+    fn watched_host(&self, host: &HostKey) -> Option<&WatchedHost<W>> {
+        self.watched.get(&host.address())?.iter().find(|watched| watched.name == *host.name())
     }
 
-    /// A request for a lock came at that time; only what holders do is of interest.
-    pub fn took(&mut self, host: &HostKey, incarnation: Incarnation, at: Instant) {
-        let Some(there) = self.holders.get_mut(&host.address()) else { return };
-        let holder = there.iter_mut().find(|holder| holder.name == *host.name());
-        let Some(taken) = holder.map(|holder| &mut holder.taken) else { return };
-        match taken.iter_mut().find(|(known, _)| *known == incarnation) {
+    /// Records when a granted or queued request of a watched host arrived. Ignored for other hosts.
+    pub fn record_lock(&mut self, host: &HostKey, incarnation: Incarnation, at: Instant) {
+        let Some(there) = self.watched.get_mut(&host.address()) else { return };
+        let watched = there.iter_mut().find(|watched| watched.name == *host.name());
+        let Some(last_locks) = watched.map(|watched| &mut watched.last_locks) else { return };
+        match last_locks.iter_mut().find(|(known, _)| *known == incarnation) {
             Some((_, last)) => *last = at.max(*last),
             None => {
-                taken.push((incarnation, at));
-                if taken.len() > INCARNATIONS_MAX {
-                    let oldest = taken.iter().map(|(_, at)| *at).min();
-                    taken.retain(|(_, at)| Some(*at) != oldest);
+                last_locks.push((incarnation, at));
+                if last_locks.len() > INCARNATIONS_MAX {
+                    let oldest = last_locks.iter().map(|(_, at)| *at).min();
+                    last_locks.retain(|(_, at)| Some(*at) != oldest);
                 }
             }
         }
     }
 
-    /// When this incarnation of the host last took a lock. A reclaim carries no state, and only a
-    /// kernel that held the lock before sends one.
-    pub fn taken(&self, host: &HostKey, incarnation: Incarnation) -> Option<Instant> {
-        let is_it = |known: Incarnation| known == incarnation || !known.is_known();
-        let taken = self.holder(host)?.taken.iter();
-        taken.filter(|(known, _)| is_it(*known)).map(|(_, at)| *at).max()
+    /// When this incarnation of a watched host last took a lock. Requests without a state (reclaims
+    /// and SHARE) count for every incarnation.
+    pub fn last_lock(&self, host: &HostKey, incarnation: Incarnation) -> Option<Instant> {
+        let counts = |known: Incarnation| known == incarnation || !known.is_known();
+        let last_locks = self.watched_host(host)?.last_locks.iter();
+        last_locks.filter(|(known, _)| counts(*known)).map(|(_, at)| *at).max()
     }
 }
 
 fn is_old(at: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(at) > REMEMBERED
+    now.saturating_duration_since(at) > RESETS_KEPT_FOR
 }
 
 #[cfg(test)]
 impl<W> Registry<W> {
-    /// Open lines, remembered resets.
-    pub fn sizes(&self) -> (usize, usize) {
+    /// Numbers of open connections and of kept resets.
+    pub(super) fn sizes(&self) -> (usize, usize) {
         let resets: usize = self.resets.values().map(VecDeque::len).sum();
         assert_eq!(resets, self.resets_in_order.len());
         (self.open.values().map(Vec::len).sum(), resets)

@@ -1,127 +1,142 @@
-//! One round of questions: the lines of a host are asked all at once, and looked at until they have
-//! answered or the time is over. No I/O and no clock.
+//! One round of probes: all connections of a host are probed at once and polled until each has
+//! responded or the time is up. No I/O and no clock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::line::{How, Line, Urgent};
-use super::pulse::{Pulse, State};
-use super::registry::Candidate;
-use super::verdict::{Said, Testimony};
+use super::connection::{EndCause, ProbeGuard, TrackedConnection};
+use super::registry::ProbeCandidate;
+use super::socket::{SocketStatus, TcpState};
+use super::verdict::{Observation, Response};
 
-/// The kernel's clock of acknowledgements goes in steps of up to 10 ms.
-const STEP: Duration = Duration::from_millis(20);
-/// So many questions without an answer are silence.
+/// The kernel's timestamps of acknowledgements are up to 10 ms off.
+const ACK_GRANULARITY: Duration = Duration::from_millis(20);
+/// So many unanswered probes are silence.
 const UNANSWERED_MAX: u32 = 3;
 
 pub struct Round {
-    /// Signs of life after this count.
-    asked: Instant,
-    lines: Vec<Asked>,
+    /// Acknowledgements after this are responses.
+    started: Instant,
+    connections: Vec<ProbedConnection>,
 }
 
-/// Told of lines that are seen to have ended, and whether by a reset; must call
-/// [`Line::set_ended`].
-pub type OnEnded<'a> = &'a mut dyn FnMut(&Arc<Line>, bool);
+/// Called for each connection that is found to have ended, with whether by a reset. Must call
+/// [`TrackedConnection::set_ended`].
+pub type OnEnded<'a> = &'a mut dyn FnMut(&Arc<TrackedConnection>, bool);
 
-struct Asked {
-    urgent: Urgent,
+struct ProbedConnection {
+    guard: ProbeGuard,
     is_named: bool,
-    /// The last sign of life before we asked.
-    before: Instant,
-    said: Option<Said>,
+    /// The last acknowledgement before the round.
+    ack_before: Instant,
+    response: Option<Response>,
 }
 
 impl Round {
-    /// Begins to ask. Not with the registry locked: if a line has just lost its owner, this ends it.
-    pub fn new(candidates: Vec<Candidate>, asked: Instant, for_proof: bool) -> Self {
-        let ask = |Candidate { line, is_named }| {
-            let before = line.pulse().map_or(asked, |pulse| pulse.life);
-            Asked { urgent: Urgent::new(line, for_proof), is_named, before, said: None }
+    /// Starts probing. Not to be called with the registry locked: if the owner of a connection has
+    /// just dropped it, this ends it.
+    pub fn new(candidates: Vec<ProbeCandidate>, started: Instant, for_proof: bool) -> Self {
+        let probe = |ProbeCandidate { connection, is_named }| {
+            let ack_before = connection.status().map_or(started, |status| status.last_ack);
+            let guard = ProbeGuard::new(connection, for_proof);
+            ProbedConnection { guard, is_named, ack_before, response: None }
         };
-        let lines = candidates.into_iter().map(ask).collect();
-        Self { asked, lines }
+        let connections = candidates.into_iter().map(probe).collect();
+        Self { started, connections }
     }
 
-    /// Hears what has been said by now.
-    pub fn look(&mut self, ended: OnEnded<'_>) {
-        for line in self.lines.iter_mut().filter(|line| line.said.is_none()) {
-            line.said = line.hear(self.asked, ended);
+    /// Collects the responses that have arrived by now.
+    pub fn poll(&mut self, ended: OnEnded<'_>) {
+        for probed in self.connections.iter_mut().filter(|probed| probed.response.is_none()) {
+            probed.response = probed.poll(self.started, ended);
         }
     }
 
-    /// Every line has answered.
-    pub fn is_over(&self) -> bool {
-        self.lines.iter().all(|line| line.said.is_some())
+    /// Every connection has responded.
+    pub fn is_complete(&self) -> bool {
+        self.connections.iter().all(|probed| probed.response.is_some())
     }
 
-    pub fn hears_life(&self) -> bool {
-        self.lines.iter().any(|line| line.said == Some(Said::Acknowledged))
+    pub fn is_acknowledged(&self) -> bool {
+        self.acknowledged().next().is_some()
     }
 
-    /// What each line says, as far as it is known.
-    pub fn testimonies(&self) -> impl Iterator<Item = Testimony> + '_ {
-        self.lines.iter().map(|line| line.testimony())
+    /// A kernel that was up at `then` has acknowledged: nothing else matters.
+    pub fn is_acknowledged_since(&self, then: Instant) -> bool {
+        self.acknowledged().any(|it| it.guard.connection().kernel_since() <= then)
     }
 
-    /// A kernel that lived already then has answered: nothing else matters.
-    pub fn hears_life_since(&self, then: Instant) -> bool {
-        let mut lines = self.lines.iter().filter(|line| line.said == Some(Said::Acknowledged));
-        lines.any(|line| line.urgent.line().since() <= then)
+    /// What each connection says by now.
+    pub fn observations(&self) -> impl Iterator<Item = Observation> + '_ {
+        self.connections.iter().map(|probed| probed.observation())
+    }
+
+    fn acknowledged(&self) -> impl Iterator<Item = &ProbedConnection> {
+        self.connections.iter().filter(|it| it.response == Some(Response::Acknowledged))
     }
 }
 
-impl Asked {
-    fn hear(&self, asked: Instant, ended: OnEnded<'_>) -> Option<Said> {
-        let line = self.urgent.line();
-        if let Some(end) = line.end() {
-            return Some(end.how.into());
+impl ProbedConnection {
+    fn poll(&self, started: Instant, ended: OnEnded<'_>) -> Option<Response> {
+        let connection = self.guard.connection();
+        if let Some(end) = connection.end() {
+            return Some(end.cause.into());
         }
-        let socket = line.socket()?;
-        let Some(pulse) = socket.pulse() else { return Some(Said::Nothing) };
-        match pulse.state {
-            State::Established => {
-                let heard = pulse.life > asked + STEP || pulse.life > self.before + STEP;
-                heard.then_some(Said::Acknowledged)
+        let socket = connection.socket()?;
+        let Some(status) = socket.status() else { return Some(Response::Inconclusive) };
+        match status.state {
+            TcpState::Established => {
+                let acknowledged = status.last_ack > started + ACK_GRANULARITY
+                    || status.last_ack > self.ack_before + ACK_GRANULARITY;
+                acknowledged.then_some(Response::Acknowledged)
             }
-            State::Closing => Some(Said::Nothing),
-            State::Closed => {
-                // Its own task may be busy elsewhere. If it has taken the error, it will tell.
-                ended(line, socket.take_end()?);
-                line.end().map(|end| end.how.into())
+            TcpState::Closing => Some(Response::Inconclusive),
+            TcpState::Closed => {
+                // The task that reads the socket may be busy. If it has taken the error, it reports
+                // the end itself.
+                ended(connection, socket.take_end()?);
+                connection.end().map(|end| end.cause.into())
             }
         }
     }
 
-    fn testimony(&self) -> Testimony {
-        let line = self.urgent.line();
-        let pulse = line.pulse();
-        let life = line.end().map(|end| end.life).or(pulse.map(|pulse| pulse.life));
-        let said = self.said.unwrap_or(match pulse {
-            Some(Pulse { state: State::Established, unanswered, .. }) => match unanswered {
-                0..UNANSWERED_MAX => Said::Unasked,
-                _ => Said::Unanswered,
+    fn observation(&self) -> Observation {
+        let connection = self.guard.connection();
+        let status = connection.status();
+        let end_ack = connection.end().map(|end| end.last_ack);
+        let last_ack = end_ack.or(status.map(|status| status.last_ack));
+        let response = self.response.unwrap_or(match status {
+            Some(SocketStatus { state: TcpState::Established, unanswered, .. }) => match unanswered
+            {
+                0..UNANSWERED_MAX => Response::NotProbed,
+                _ => Response::Unanswered,
             },
-            _ => Said::Nothing,
+            _ => Response::Inconclusive,
         });
-        let counts = self.is_named && line.testifies_death();
-        let said = if counts || said == Said::Acknowledged { said } else { Said::Nothing };
-        Testimony { since: line.since(), life: life.unwrap_or(line.opened), said }
+        let counts = self.is_named && connection.end_is_evidence();
+        let counts = counts || response == Response::Acknowledged;
+        let response = if counts { response } else { Response::Inconclusive };
+        Observation {
+            kernel_since: connection.kernel_since(),
+            last_ack: last_ack.unwrap_or(connection.opened),
+            response,
+        }
     }
 }
 
-/// What a line that was reset some time ago has to say.
-pub fn testimony_of_reset(line: &Arc<Line>) -> Option<Testimony> {
-    let end = line.end()?;
-    Some(Testimony { since: line.since(), life: end.life, said: end.how.into() })
+/// What a connection that was reset some time ago says.
+pub fn observation_of_reset(connection: &Arc<TrackedConnection>) -> Option<Observation> {
+    let end = connection.end()?;
+    let (kernel_since, response) = (connection.kernel_since(), end.cause.into());
+    Some(Observation { kernel_since, last_ack: end.last_ack, response })
 }
 
-impl From<How> for Said {
-    fn from(how: How) -> Self {
-        match how {
-            How::ResetWhenAsked => Said::ResetWhenAsked,
-            How::Reset => Said::Reset,
-            How::Otherwise => Said::Nothing,
+impl From<EndCause> for Response {
+    fn from(cause: EndCause) -> Self {
+        match cause {
+            EndCause::ResetByProbe => Self::ResetByProbe,
+            EndCause::ResetUnprompted => Self::ResetUnprompted,
+            EndCause::Other => Self::Inconclusive,
         }
     }
 }

@@ -1,5 +1,4 @@
-//! The pulse of a real connection: what the kernel knows of the other end (TCP_INFO, tcp(7)), and
-//! how to make it ask (keep-alive segments).
+//! [`Socket`] for real TCP sockets: status by TCP_INFO (tcp(7)), probes by keep-alive segments.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,10 +13,9 @@ use rustix::net::sockopt::{
 
 use tokio::net::TcpStream;
 
-use super::line::Socket;
-use super::pulse::{Pulse, Rhythm, State};
+use super::socket::{KeepAlive, Socket, SocketStatus, TcpState};
 
-/// The first 104 bytes of `struct tcp_info`: every kernel fills them.
+/// The first 104 bytes of `struct tcp_info`, which every kernel fills in.
 type Words = [u32; 26];
 
 #[derive(Clone, Copy)]
@@ -29,8 +27,8 @@ const LAST_ACK_RECEIVED: usize = 14;
 const ESTABLISHED: u8 = 1;
 const CLOSED: u8 = 7;
 
-/// Whatever owns a TCP socket and lets it be looked at.
-pub trait Stream: Send + Sync {
+/// An owner of a TCP socket.
+pub(crate) trait Stream: Send + Sync {
     fn stream(&self) -> &TcpStream;
 }
 
@@ -41,14 +39,14 @@ impl Stream for TcpStream {
 }
 
 impl<S: Stream> Socket for S {
-    fn pulse(&self) -> Option<Pulse> {
-        pulse(self.stream()).ok()
+    fn status(&self) -> Option<SocketStatus> {
+        status(self.stream()).ok()
     }
 
-    fn set_rhythm(&self, rhythm: Rhythm) {
-        // A socket on which this cannot be set is about to end, and will be seen to. Without
-        // keep-alive a silent peer is not found out; that is no reason to refuse it.
-        let _ = apply(rhythm, self.stream());
+    fn set_keep_alive(&self, keep_alive: KeepAlive) {
+        // Fails only on a socket that is about to end. Without keep-alive a silent peer goes
+        // unnoticed; that is no reason to refuse it.
+        let _ = apply(keep_alive, self.stream());
     }
 
     fn take_end(&self) -> Option<bool> {
@@ -57,31 +55,31 @@ impl<S: Stream> Socket for S {
     }
 }
 
-/// Only a reset of a connection in which neither side had said goodbye has this error.
-pub fn is_reset(error: &io::Error) -> bool {
+/// A reset of a connection on which neither side had sent FIN; no other end has this error.
+pub(super) fn is_reset(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionReset
 }
 
-fn pulse(socket: impl AsFd) -> io::Result<Pulse> {
+fn status(socket: impl AsFd) -> io::Result<SocketStatus> {
     let now = Instant::now();
     let words = getsockopt(&socket, TcpInfo)?;
     let [state, _, retransmits, probes] = words[0].to_ne_bytes();
     let state = match state {
-        ESTABLISHED => State::Established,
-        CLOSED => State::Closed,
-        _ => State::Closing,
+        ESTABLISHED => TcpState::Established,
+        CLOSED => TcpState::Closed,
+        _ => TcpState::Closing,
     };
     let silent = Duration::from_millis(u64::from(words[LAST_ACK_RECEIVED]));
-    let life = now.checked_sub(silent).unwrap_or(now);
-    Ok(Pulse { state, life, unanswered: u32::from(probes.max(retransmits)) })
+    let last_ack = now.checked_sub(silent).unwrap_or(now);
+    Ok(SocketStatus { state, last_ack, unanswered: u32::from(probes.max(retransmits)) })
 }
 
-fn apply(rhythm: Rhythm, socket: impl AsFd) -> io::Result<()> {
+fn apply(keep_alive: KeepAlive, socket: impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd();
-    set_tcp_keepcnt(socket, rhythm.count)?;
-    set_tcp_keepintvl(socket, rhythm.every)?;
+    set_tcp_keepcnt(socket, keep_alive.count)?;
+    set_tcp_keepintvl(socket, keep_alive.interval)?;
     set_socket_keepalive(socket, true)?;
-    // Last: setting this starts the kernel's timer anew, with what was set before.
-    set_tcp_keepidle(socket, rhythm.idle)?;
+    // Last: this restarts the kernel's timer with the other settings.
+    set_tcp_keepidle(socket, keep_alive.idle)?;
     Ok(())
 }

@@ -1,11 +1,8 @@
-//! Real connections: on loopback, and between two network namespaces where the peer can crash.
+//! Real connections: on loopback, and between two network namespaces, where the peer can crash.
 
-mod lines;
+mod connections;
 mod loopback;
 mod namespaces;
-#[allow(dead_code)]
-#[path = "../../tests/support/network.rs"]
-mod network;
 mod transport;
 
 use std::collections::HashSet;
@@ -17,6 +14,7 @@ use std::time::{Duration, Instant};
 use keeper::bytes::Name;
 use keeper::identity::{HostKey, Incarnation};
 use keeper::request::{ProbeAnswer, Question};
+use testbed::wait::until;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
@@ -26,10 +24,10 @@ use crate::peer::{self, Peers};
 const STATE: Incarnation = Incarnation(7);
 
 /// A `Liveness` behind a listener; each connection is named by the first byte that it sends.
-struct Station {
+struct Fixture {
     liveness: Liveness,
     at: SocketAddr,
-    /// Names of hosts of which a connection was reset by itself.
+    /// Names of the hosts that reset a connection.
     resets: Arc<Mutex<Vec<Name>>>,
     open: Arc<AtomicUsize>,
     streams: Streams,
@@ -38,7 +36,7 @@ struct Station {
 /// The sockets that were accepted, in order.
 type Streams = Arc<Mutex<Vec<Weak<TcpStream>>>>;
 
-impl Station {
+impl Fixture {
     async fn at(address: &str, settings: Settings) -> Self {
         let resets = Arc::<Mutex<Vec<Name>>>::default();
         let seen = resets.clone();
@@ -60,9 +58,9 @@ impl Station {
         self.streams.lock().unwrap()[0].upgrade().unwrap()
     }
 
-    /// Waits until so many connections are open here.
+    /// Waits until that many connections are open.
     async fn until_open(&self, count: usize) {
-        until(|| self.open.load(Ordering::SeqCst) == count).await;
+        until("connections", || self.open.load(Ordering::SeqCst) == count).await;
     }
 
     async fn same_kernel(&self, host: &HostKey) -> ProbeAnswer {
@@ -80,22 +78,22 @@ async fn accept(
         let (stream, remote) = listener.accept().await.unwrap();
         let stream = Arc::new(stream);
         streams.lock().unwrap().push(Arc::downgrade(&stream));
-        let acquaintance = liveness.opened(remote.ip(), Opener::Kernel, stream.clone());
+        let guard = liveness.track(remote.ip(), Opener::Kernel, stream.clone());
         let open = open.clone();
         tokio::spawn(async move {
             loop {
                 stream.readable().await.unwrap();
                 let mut bytes = [0; 16];
                 match stream.try_read(&mut bytes) {
-                    Ok(0) => return end(&open, &acquaintance, false),
+                    Ok(0) => return end(&open, &guard, false),
                     Ok(_) => {
-                        acquaintance.named(&bytes[..1]);
+                        guard.add_name(&bytes[..1]);
                         open.fetch_add(1, Ordering::SeqCst);
                     }
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                     Err(error) => {
                         let by_reset = super::tcp_info::is_reset(&error);
-                        return end(&open, &acquaintance, by_reset);
+                        return end(&open, &guard, by_reset);
                     }
                 }
             }
@@ -103,19 +101,19 @@ async fn accept(
     }
 }
 
-fn end(open: &AtomicUsize, acquaintance: &super::Acquaintance, by_reset: bool) {
-    acquaintance.ended(by_reset);
+fn end(open: &AtomicUsize, guard: &super::ConnectionGuard, by_reset: bool) {
+    guard.ended(by_reset);
     open.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Connects as the machine that is called so.
+/// Connects as the host of that name.
 async fn call(at: SocketAddr, name: &str) -> TcpStream {
     let stream = TcpStream::connect(at).await.unwrap();
     assert_eq!(stream.try_write(name.as_bytes()).unwrap(), 1);
     stream
 }
 
-/// Closes as a program does that is killed with unread data: by a reset.
+/// Closes by a reset, like a killed program with unread data.
 fn abort(stream: TcpStream) {
     stream.set_zero_linger().unwrap();
 }
@@ -127,14 +125,4 @@ fn host(address: &str, name: &str) -> HostKey {
 fn same_kernel(host: &HostKey) -> Inquiry {
     let (host, question) = (host.clone(), Question::SameKernel(STATE));
     Inquiry { host, question, asked: Instant::now() }
-}
-
-async fn until(is_so: impl Fn() -> bool) {
-    for _ in 0..1000 {
-        if is_so() {
-            return;
-        }
-        sleep(Duration::from_millis(10)).await;
-    }
-    panic!("it did not become so in 10 s");
 }

@@ -1,5 +1,5 @@
-//! The witness: one connection to the lock manager of a host that holds locks. It is there to be
-//! asked when somebody claims that the host rebooted, also if the client has closed all others.
+//! A witness: one connection to the lock manager of a watched host, kept open so that there is one to
+//! probe when a reboot of the host is reported, even if the client has closed all others.
 
 use std::io;
 use std::sync::Weak;
@@ -10,18 +10,18 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, interval_at, sleep};
 
 use super::tcp_info::is_reset;
-use super::{Acquaintance, Opener, Shared};
+use super::{ConnectionGuard, Inner, Opener};
 use crate::peer::{LockManager, PeerStream};
 
-/// How long finding and connecting may take.
+/// Limit on port lookup and connecting.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const BACK_OFF_MIN: Duration = Duration::from_secs(2);
-/// A connection that lasts so long works.
-const STEADY: Duration = Duration::from_secs(60);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5 * 60);
+/// A connection that lasted this long resets the back-off.
+const STEADY: Duration = Duration::from_secs(60);
 
-/// It ends when this is dropped.
-pub struct Witness(AbortHandle);
+/// The task of a witness, which is aborted when this is dropped.
+pub(super) struct Witness(AbortHandle);
 
 impl Drop for Witness {
     fn drop(&mut self) {
@@ -35,21 +35,21 @@ impl From<JoinHandle<()>> for Witness {
     }
 }
 
-/// Keeps up the connection for as long as there is somebody to report to.
-pub async fn stand(shared: Weak<Shared>, lock_manager: LockManager, name: Name) {
+/// Connects, and reconnects with back-off, until `Liveness` is dropped.
+pub(super) async fn run(inner: Weak<Inner>, lock_manager: LockManager, name: Name) {
     let mut back_off = BACK_OFF_MIN;
     loop {
-        if let Some(session) = Session::begin(&shared, lock_manager, &name).await {
+        if let Some(session) = Session::begin(&inner, lock_manager, &name).await {
             let begun = Instant::now();
             session.run().await;
-            // Who accepts us only to throw us out is not tried more often for that.
+            // A lock manager that accepts and then closes is not tried more often for that.
             if begun.elapsed() > STEADY {
                 back_off = BACK_OFF_MIN;
             }
         }
         sleep(back_off).await;
         back_off = (back_off * 2).min(BACK_OFF_MAX);
-        if shared.strong_count() == 0 {
+        if inner.strong_count() == 0 {
             return;
         }
     }
@@ -57,42 +57,41 @@ pub async fn stand(shared: Weak<Shared>, lock_manager: LockManager, name: Name) 
 
 struct Session {
     stream: PeerStream,
-    acquaintance: Acquaintance,
-    null_every: Duration,
+    guard: ConnectionGuard,
+    null_interval: Duration,
 }
 
 impl Session {
-    async fn begin(shared: &Weak<Shared>, lock_manager: LockManager, name: &Name) -> Option<Self> {
-        let (places, peers) = {
-            let shared = shared.upgrade()?;
-            (shared.connecting.clone(), shared.peers.clone())
+    async fn begin(inner: &Weak<Inner>, lock_manager: LockManager, name: &Name) -> Option<Self> {
+        let (connecting, peers) = {
+            let inner = inner.upgrade()?;
+            (inner.connecting.clone(), inner.peers.clone())
         };
-        let place = places.acquire().await.ok()?;
-        // Only a stream is a witness, also for a host that locks over UDP.
+        let permit = connecting.acquire().await.ok()?;
+        // TCP even for a host that locks over UDP: only a connection can be probed.
         let stream = peers.stream(&lock_manager, Instant::now() + CONNECT_MAX).await.ok()?;
-        drop(place);
-        let shared = shared.upgrade()?;
-        let socket = stream.socket().clone();
-        let acquaintance = shared.opened(lock_manager.host, Opener::Kernel, socket);
-        acquaintance.named(name.bytes());
-        Some(Self { stream, acquaintance, null_every: shared.settings.null_every })
+        drop(permit);
+        let inner = inner.upgrade()?;
+        let guard = inner.track(lock_manager.host, Opener::Kernel, stream.socket().clone());
+        guard.add_name(name.bytes());
+        Some(Self { stream, guard, null_interval: inner.settings.null_interval })
     }
 
-    /// Until the connection ends.
+    /// Returns when the connection has ended.
     async fn run(self) {
         let ended = self.converse().await;
-        self.acquaintance.ended(ended.is_err_and(|error| is_reset(&error)));
+        self.guard.ended(ended.is_err_and(|error| is_reset(&error)));
     }
 
-    /// Calls NULL now and then, so that the lock manager does not close an idle connection. The
-    /// answers are of no interest, that there is a connection is.
+    /// Calls NULL at intervals, so that the lock manager does not close the connection as idle. The
+    /// replies are discarded.
     async fn converse(&self) -> io::Result<()> {
-        let mut every = interval_at(Instant::now(), self.null_every);
+        let mut interval = interval_at(Instant::now(), self.null_interval);
         let socket = self.stream.socket();
         let mut is_answered = true;
         loop {
             tokio::select! {
-                _ = every.tick() => {
+                _ = interval.tick() => {
                     if is_answered {
                         is_answered = !self.stream.send_null()?;
                     }

@@ -1,5 +1,5 @@
-//! Connections to lock managers. One for each (host, our address, version) is kept for a while
-//! after it was used, so that the next callback needs neither a look-up nor a handshake.
+//! TCP connections to lock managers, one per (host, our address, NLM version). A connection is kept
+//! for a while after its last use, so that the next callback needs neither a lookup nor a handshake.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,22 +8,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{CallError, Connection};
+use client::{CallError, Connection, UdpReply};
 use keeper::identity::Transport;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
-use wire::nlm;
 
 use super::gate::Gate;
-use super::{Failure, Inner, LockManager, Peers, rest};
+use super::{Failure, Inner, LockManager, Peers, remaining};
 
-pub struct Connections {
+pub(super) struct Connections {
     max: usize,
-    kept: Mutex<HashMap<LockManager, Arc<Slot>>>,
+    slots: Mutex<HashMap<LockManager, Arc<Slot>>>,
 }
 
-/// A connection or the place of one. The first caller fills an empty one while the others wait, so
-/// that a burst of callbacks makes one connection.
+/// Holds one connection or none. The first task to lock an empty slot connects while the others
+/// wait, so a burst of callbacks opens one connection.
 struct Slot {
     connection: tokio::sync::Mutex<Option<PeerConnection>>,
     used: Mutex<Instant>,
@@ -31,7 +30,7 @@ struct Slot {
 
 /// A connection to a lock manager. After a failure it is not used again.
 #[derive(Clone)]
-pub struct PeerConnection {
+pub(crate) struct PeerConnection {
     gate: Arc<Gate>,
     to: LockManager,
     connection: Connection,
@@ -40,22 +39,10 @@ pub struct PeerConnection {
 }
 
 impl PeerConnection {
-    /// It was there before, and may be to a kernel that is gone.
-    pub fn was_kept(&self) -> bool {
-        self.kept
-    }
-
-    /// Calls a procedure of the lock manager and waits for its results.
-    pub async fn call(
-        &self,
-        procedure: u32,
-        args: &[u8],
-        until: Instant,
-    ) -> Result<Bytes, Failure> {
-        let connection = self.connection.with_timeout(rest(until));
+    async fn call(&self, procedure: u32, args: &[u8], until: Instant) -> Result<Bytes, Failure> {
+        let connection = self.connection.with_timeout(remaining(until));
         self.gate.pass(self.to.host, self.to.ours)?;
-        let called = connection.call_raw(nlm::PROGRAM, self.to.version, procedure, args).await;
-        called.map_err(|error| {
+        connection.call_raw(self.to.procedure(procedure), args).await.map_err(|error| {
             self.failed(procedure, &error);
             match error {
                 CallError::Closed | CallError::Io(_) => Failure::Broken,
@@ -64,20 +51,22 @@ impl PeerConnection {
         })
     }
 
-    /// Calls a procedure of the lock manager whose reply is not waited for. An error means that it
-    /// was not sent; after [`Failure::Broken`] a new connection may do.
-    pub async fn tell(&self, procedure: u32, args: &[u8], until: Instant) -> Result<(), Failure> {
-        let connection = self.connection.with_timeout(rest(until));
+    async fn call_one_way(
+        &self,
+        procedure: u32,
+        args: &[u8],
+        until: Instant,
+    ) -> Result<(), Failure> {
+        let connection = self.connection.with_timeout(remaining(until));
         self.gate.pass(self.to.host, self.to.ours)?;
-        let told = connection.tell_raw(nlm::PROGRAM, self.to.version, procedure, args).await;
-        told.map_err(|error| {
+        connection.tell_raw(self.to.procedure(procedure), args).await.map_err(|error| {
             self.failed(procedure, &error);
             Failure::Broken
         })
     }
 
-    /// It is not used again.
-    pub fn abandon(&self) {
+    /// Marks the connection so that no later call uses it.
+    pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }
 
@@ -86,7 +75,7 @@ impl PeerConnection {
         self.abandon();
     }
 
-    fn is_good(&self) -> bool {
+    fn is_usable(&self) -> bool {
         !self.abandoned.load(Ordering::Relaxed) && !self.connection.has_ended()
     }
 }
@@ -106,43 +95,86 @@ impl Slot {
 }
 
 impl Connections {
-    pub fn new(max: usize) -> Self {
-        Self { max, kept: Mutex::default() }
+    pub(super) fn new(max: usize) -> Self {
+        Self { max, slots: Mutex::default() }
     }
 
-    /// When all places are taken, the one that was not used for longest goes; if all are in use,
-    /// this one is not kept.
+    /// The slot of a lock manager. If the table is full, the least recently used idle slot is
+    /// evicted; if none is idle, the new slot is not entered in the table.
     fn slot(&self, to: &LockManager) -> Arc<Slot> {
-        let mut kept = self.lock();
-        if let Some(slot) = kept.get(to) {
+        let mut slots = self.lock();
+        if let Some(slot) = slots.get(to) {
             slot.touch();
             return slot.clone();
         }
         let slot = Arc::new(Slot::new());
-        if kept.len() >= self.max {
-            let idle = kept.iter().filter(|(_, slot)| Arc::strong_count(slot) == 1);
+        if slots.len() >= self.max {
+            let idle = slots.iter().filter(|(_, slot)| Arc::strong_count(slot) == 1);
             let Some(oldest) = idle.min_by_key(|(_, slot)| slot.used()).map(|(to, _)| *to) else {
                 return slot;
             };
-            kept.remove(&oldest);
+            slots.remove(&oldest);
         }
-        kept.insert(*to, slot.clone());
+        slots.insert(*to, slot.clone());
         slot
     }
 
     #[cfg(test)]
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.lock().len()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LockManager, Arc<Slot>>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Peers {
-    /// A connection to a lock manager. With an error nothing was sent to it.
-    pub async fn connection(
+    /// Calls a procedure of a lock manager over TCP and waits for the results. A kept connection may
+    /// lead to a kernel that is gone: if it breaks, the call is sent again on a new one, and `sent` of
+    /// the answer says how often. [`Failure::Unsent`] means that the call was never sent.
+    pub(crate) async fn call_tcp(
+        &self,
+        to: &LockManager,
+        procedure: u32,
+        args: &[u8],
+        until: Instant,
+    ) -> Result<UdpReply, Failure> {
+        let mut sent = 0;
+        loop {
+            // The peer may have executed a call that was sent before.
+            let unsent = if sent == 0 { Failure::Unsent } else { Failure::Broken };
+            let connection = self.connection(to, until).await.map_err(|_| unsent)?;
+            sent += 1;
+            match connection.call(procedure, args, until).await {
+                Ok(results) => return Ok(UdpReply { results, sent }),
+                Err(Failure::Unsent) => return Err(unsent),
+                Err(Failure::Broken) if connection.kept => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// Calls a procedure of a lock manager over TCP without waiting for the reply, on a new
+    /// connection if a kept one is broken. With an error nothing was sent.
+    pub(crate) async fn call_tcp_one_way(
+        &self,
+        to: &LockManager,
+        procedure: u32,
+        args: &[u8],
+        until: Instant,
+    ) -> Result<PeerConnection, Failure> {
+        loop {
+            let connection = self.connection(to, until).await?;
+            match connection.call_one_way(procedure, args, until).await {
+                Err(Failure::Broken) if connection.kept => {}
+                sent => return sent.map(|()| connection),
+            }
+        }
+    }
+
+    /// A kept connection to a lock manager, or a new one. With an error nothing was sent.
+    async fn connection(
         &self,
         to: &LockManager,
         until: Instant,
@@ -151,7 +183,7 @@ impl Peers {
         let held = timeout_at(until, slot.connection.lock()).await;
         let mut held = held.map_err(|_| Failure::NoAnswer)?;
         slot.touch();
-        if let Some(connection) = held.as_ref().filter(|connection| connection.is_good()) {
+        if let Some(connection) = held.as_ref().filter(|connection| connection.is_usable()) {
             return Ok(PeerConnection { kept: true, ..connection.clone() });
         }
         *held = None;
@@ -173,7 +205,7 @@ impl Peers {
     ) -> Result<Connection, Failure> {
         let service = to.service(Transport::Tcp);
         let connect = |port| self.connect(SocketAddr::new(to.host, port), to.ours, until);
-        if let Some(port) = self.0.ports.known(&service) {
+        if let Some(port) = self.0.ports.get(&service) {
             match connect(port).await {
                 Err(Failure::NoAnswer) => self.forget_port(&service),
                 connected => return connected,
@@ -188,13 +220,13 @@ impl Peers {
     }
 }
 
-/// Closes connections that were not used for a while, until `Peers` is dropped.
-pub async fn sweep(inner: Weak<Inner>) {
+/// Closes connections that have been idle for long. Ends when [`Peers`] is dropped.
+pub(super) async fn close_idle(inner: Weak<Inner>) {
     loop {
-        let Some(keep) = inner.upgrade().map(|inner| inner.settings.keep) else { return };
-        sleep((keep / 6).clamp(Duration::from_millis(10), Duration::from_secs(10))).await;
+        let Some(idle_max) = inner.upgrade().map(|inner| inner.settings.idle_max) else { return };
+        sleep((idle_max / 6).clamp(Duration::from_millis(10), Duration::from_secs(10))).await;
         let Some(inner) = inner.upgrade() else { return };
         let in_use = |slot: &Arc<Slot>| Arc::strong_count(slot) > 1;
-        inner.connections.lock().retain(|_, slot| in_use(slot) || slot.used().elapsed() < keep);
+        inner.connections.lock().retain(|_, slot| in_use(slot) || slot.used().elapsed() < idle_max);
     }
 }

@@ -1,5 +1,5 @@
-//! The gate: the one check before anything is sent to a peer. Every function of `peer/` that sends
-//! passes it just before it does; nothing outside `peer/` sends to a peer by itself.
+//! The gate: the check that every function of `peer/` makes immediately before it sends. Nothing
+//! outside `peer/` originates messages to peers.
 
 use std::net::IpAddr;
 
@@ -8,41 +8,41 @@ use tracing::debug;
 use super::Failure;
 use super::own_addresses::OwnAddresses;
 use super::permission::refusal;
-use crate::tenure::Tenure;
+use crate::service_lease::ServiceLease;
 
-pub struct Gate {
-    tenure: Tenure,
+pub(super) struct Gate {
+    lease: ServiceLease,
     own: OwnAddresses,
 }
 
 impl Gate {
-    pub fn new(tenure: Tenure) -> Self {
-        Self { tenure, own: OwnAddresses::default() }
+    pub(super) fn new(lease: ServiceLease) -> Self {
+        Self { lease, own: OwnAddresses::default() }
     }
 
-    /// Whether `host` may be sent something from `ours` now: the rule permits it, and the lease on
-    /// the store is held. [`Failure::Unsent`] if not.
-    pub fn pass(&self, host: IpAddr, ours: IpAddr) -> Result<(), Failure> {
+    /// Ok if `host` may be called from `ours` and the lease on the store is held now; otherwise
+    /// [`Failure::Unsent`].
+    pub(super) fn pass(&self, host: IpAddr, ours: IpAddr) -> Result<(), Failure> {
         if !self.may_call(host, ours) {
             return Err(Failure::Unsent);
         }
-        if !self.tenure.holds() {
-            debug!("nothing is sent to {host}: the lease on the store is not held");
+        if !self.lease.is_held() {
+            debug!("not calling {host}: the lease on the store is not held");
             return Err(Failure::Unsent);
         }
         Ok(())
     }
 
-    /// The rule alone.
-    pub fn may_call(&self, host: IpAddr, ours: IpAddr) -> bool {
+    /// The [permission](super::permission) rule alone, whatever the lease.
+    pub(super) fn may_call(&self, host: IpAddr, ours: IpAddr) -> bool {
         let refused = refusal(host, ours, &|ip| self.is_own(ip));
         if let Some(reason) = refused {
-            debug!("{host} is not called from {ours}: {reason}");
+            debug!("not calling {host} from {ours}: {reason}");
         }
         refused.is_none()
     }
 
-    pub fn is_own(&self, ip: IpAddr) -> bool {
+    pub(super) fn is_own(&self, ip: IpAddr) -> bool {
         self.own.contains(ip)
     }
 }
@@ -58,7 +58,7 @@ mod tests {
     fn nothing_passes_while_the_lease_is_not_held() {
         const TERM: Duration = Duration::from_secs(60);
         let lease = Lease::new(TERM, boottime());
-        let gate = Gate::new(Tenure::new(Some(lease.clone())));
+        let gate = Gate::new(ServiceLease::new(Some(lease.clone())));
         let [host, ours] = ["198.51.100.7", "198.51.100.1"].map(|ip| ip.parse().unwrap());
         assert_eq!(gate.pass(host, ours), Ok(()));
         lease.renew(boottime().saturating_sub(TERM), true);
@@ -69,8 +69,8 @@ mod tests {
     }
 
     #[test]
-    fn nobody_passes_who_may_not_be_called() {
-        let gate = Gate::new(Tenure::default());
+    fn a_host_that_may_not_be_called_does_not_pass() {
+        let gate = Gate::new(ServiceLease::default());
         let [host, ours] = ["127.0.0.1", "198.51.100.1"].map(|ip| ip.parse().unwrap());
         assert_eq!(gate.pass(host, ours), Err(Failure::Unsent));
         assert!(!gate.may_call(host, ours));

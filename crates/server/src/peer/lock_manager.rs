@@ -1,56 +1,61 @@
-//! A host's lock manager: a stream to it for a witness, and whether it answers NULL.
+//! A host's lock manager: the TCP stream of a witness, and a NULL call to see if it answers.
 //!
-//! Both look the port up anew and take any source port: neither needs to be believed by the peer.
+//! Both look up the port anew and use any source port: NULL needs no privilege.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use client::{CallError, Connection, Datagram, Options};
-use keeper::identity::{Lane, Transport};
+use keeper::identity::{OwnerNamespace, Transport};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
-use wire::rpc::{Credential, write_call};
+use wire::rpc::{Credential, Procedure, ProcedureId, write_call};
 use wire::{Writer, nlm, record};
 
 use super::gate::Gate;
-use super::ports::Service;
-use super::{Failure, Peers, rest};
+use super::ports::PeerService;
+use super::{Failure, Peers, remaining};
 
-const NULL: u32 = 0;
-
-/// The lock manager of a host, and the address of ours that it knows: it is called from there.
+/// The lock manager of a host, and our address that the host uses: calls leave from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct LockManager {
+pub(crate) struct LockManager {
     pub host: IpAddr,
     pub ours: IpAddr,
     pub version: u32,
 }
 
 impl LockManager {
-    /// Of a host that came by this lane.
-    pub fn new(host: IpAddr, lane: Lane) -> Self {
-        Self { host, ours: lane.ours(), version: lane.version().into() }
+    /// The lock manager of a host whose requests came by this namespace.
+    pub(crate) fn new(host: IpAddr, namespace: OwnerNamespace) -> Self {
+        Self { host, ours: namespace.server_address(), version: namespace.version().into() }
     }
 
-    pub fn service(&self, transport: Transport) -> Service {
-        Service { host: self.host, program: nlm::PROGRAM, version: self.version, transport }
+    pub(crate) fn service(&self, transport: Transport) -> PeerService {
+        PeerService { host: self.host, program: nlm::PROGRAM, version: self.version, transport }
+    }
+
+    pub(crate) fn procedure(&self, number: u32) -> ProcedureId {
+        ProcedureId::new(nlm::PROGRAM, self.version, number)
     }
 }
 
-/// A stream to a lock manager. It is there to be looked at; all that is sent on it is NULL.
-pub struct PeerStream {
+/// A stream to a lock manager, kept open so that its TCP state can be read. Only NULL is sent on it.
+pub(crate) struct PeerStream {
     gate: Arc<Gate>,
     to: LockManager,
     stream: Arc<TcpStream>,
 }
 
 impl Peers {
-    /// Opens a stream to a lock manager.
-    pub async fn stream(&self, to: &LockManager, until: Instant) -> Result<PeerStream, Failure> {
+    pub(crate) async fn stream(
+        &self,
+        to: &LockManager,
+        until: Instant,
+    ) -> Result<PeerStream, Failure> {
         let open = async {
-            let at = self.find_elsewhere(to.service(Transport::Tcp), to.ours, until).await?;
+            let at = self.find_address(to.service(Transport::Tcp), to.ours, until).await?;
             self.0.gate.pass(to.host, to.ours)?;
             connect(at, to.ours).await
         };
@@ -58,51 +63,52 @@ impl Peers {
         Ok(PeerStream { gate: self.0.gate.clone(), to: *to, stream })
     }
 
-    /// Whether it answers NULL over that transport. A refusal is an answer too: somebody is there.
-    pub async fn answers_null(
+    /// Whether the lock manager answers NULL over that transport. An RPC error counts as an answer.
+    pub(crate) async fn answers_null(
         &self,
         to: &LockManager,
         transport: Transport,
         until: Instant,
     ) -> bool {
-        let found = self.find_elsewhere(to.service(transport), to.ours, until).await;
+        let found = self.find_address(to.service(transport), to.ours, until).await;
         let Ok(at) = found else { return false };
         if self.0.gate.pass(to.host, to.ours).is_err() {
             return false;
         }
         let options = Options {
             source: Some(to.ours),
-            connect_timeout: rest(until),
-            timeout: rest(until),
+            connect_timeout: remaining(until),
+            timeout: remaining(until),
             calls_max: 1,
             record_bytes_max: 4096,
             ..Options::default()
         };
+        let null = to.procedure(nlm::v4::Null::NUMBER);
         let answer = match transport {
             Transport::Tcp => match Connection::connect(at, &options).await {
-                Ok(connection) => connection.call_raw(nlm::PROGRAM, to.version, NULL, &[]).await,
+                Ok(connection) => connection.call_raw(null, &[]).await,
                 Err(_) => return false,
             },
             Transport::Udp => match Datagram::connect(at, &options).await {
-                Ok(mut socket) => socket.call_raw(nlm::PROGRAM, to.version, NULL, &[]).await,
+                Ok(mut socket) => socket.call_raw(null, &[]).await,
                 Err(_) => return false,
             },
         };
         matches!(answer, Ok(_) | Err(CallError::Refused(_)))
     }
 
-    /// Where a service of the host listens, by its rpcbind. Never this server itself, which is what
-    /// the rpcbind of this machine names: its answer would say nothing about a client here.
-    pub(super) async fn find_elsewhere(
+    /// The address of a host's service, by its rpcbind. [`Failure::Unsent`] if that is this server:
+    /// for a client on this machine rpcbind names us, and our own reply says nothing about it.
+    pub(super) async fn find_address(
         &self,
-        service: Service,
+        service: PeerService,
         ours: IpAddr,
         until: Instant,
     ) -> Result<SocketAddr, Failure> {
         let port = self.find_port(service, ours, until).await?;
         let at = SocketAddr::new(service.host, port);
         if self.is_this_server(at) {
-            debug!("{at} is this server");
+            debug!("not calling {at}: it is this server");
             return Err(Failure::Unsent);
         }
         Ok(at)
@@ -119,17 +125,17 @@ impl Peers {
 }
 
 impl PeerStream {
-    /// To be read and looked at, not to be written to.
-    pub fn socket(&self) -> &Arc<TcpStream> {
+    /// For reading and inspection; writes must go through [`send_null`](Self::send_null).
+    pub(crate) fn socket(&self) -> &Arc<TcpStream> {
         &self.stream
     }
 
-    /// Sends NULL without a credential, and says whether it was sent.
-    pub fn send_null(&self) -> io::Result<bool> {
+    /// Sends NULL without a credential. `Ok(false)` if the gate did not let it pass.
+    pub(crate) fn send_null(&self) -> io::Result<bool> {
         if self.gate.pass(self.to.host, self.to.ours).is_err() {
             return Ok(false);
         }
-        self.stream.try_write(&null_call(self.to.version))?;
+        self.stream.try_write(&null_record(&self.to))?;
         Ok(true)
     }
 }
@@ -143,11 +149,10 @@ async fn connect(at: SocketAddr, ours: IpAddr) -> Result<TcpStream, Failure> {
     Ok(stream)
 }
 
-/// A whole record.
-fn null_call(version: u32) -> Vec<u8> {
-    let mut out = Writer::new();
-    let numbers = (nlm::PROGRAM, version, NULL);
-    write_call(&mut out, client::next_xid(), numbers, &Credential::None);
+/// A NULL call with its record mark.
+fn null_record(to: &LockManager) -> Vec<u8> {
+    let (mut out, null) = (Writer::new(), to.procedure(nlm::v4::Null::NUMBER));
+    write_call(&mut out, client::next_xid(), null, &Credential::None);
     let call = out.finish().to_bytes();
     [&record::mark(call.len()).to_be_bytes(), &call[..]].concat()
 }

@@ -1,4 +1,4 @@
-//! The addresses of this machine, read from the kernel again every few seconds.
+//! The addresses of this machine, cached for a few seconds.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 use nix::ifaddrs::getifaddrs;
 
 #[derive(Default)]
-pub struct OwnAddresses {
+pub(super) struct OwnAddresses {
     known: Mutex<Option<(Instant, Vec<IpAddr>)>>,
 }
 
-const FRESH: Duration = Duration::from_secs(5);
+/// Maximum age of the cache.
+const AGE_MAX: Duration = Duration::from_secs(5);
 
 impl OwnAddresses {
-    pub fn contains(&self, ip: IpAddr) -> bool {
+    pub(super) fn contains(&self, ip: IpAddr) -> bool {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.as_ref().is_none_or(|(since, _)| since.elapsed() > FRESH) {
+        if known.as_ref().is_none_or(|(since, _)| since.elapsed() > AGE_MAX) {
             *known = Some((Instant::now(), own_addresses()));
         }
         known.as_ref().is_some_and(|(_, own)| own.contains(&ip))

@@ -1,8 +1,8 @@
-//! Whom the server may call (R6.3): the address that asked, and nobody inside this machine on
-//! behalf of somebody outside it.
+//! Which addresses the server may call (B7.9): that of the requester, and never an address of this
+//! machine on behalf of a remote requester.
 //!
-//! The one rule for callbacks, notices, results, witnesses, pings and look-ups. Without I/O: which
-//! addresses are this machine's is an argument.
+//! Applies to callbacks, notices, results, witnesses, probes and port lookups alike. No I/O: the
+//! addresses of this machine are an argument.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,18 +14,18 @@ pub enum Refusal {
     /// Unspecified, multicast or broadcast.
     NotAHost,
     LinkLocal,
-    /// Loopback, for a request that did not come over loopback.
+    /// Loopback, for a request that did not arrive over loopback.
     Loopback,
-    /// An address of this machine other than the one that the request came to.
+    /// An address of this machine other than the one at which the request arrived.
     ThisMachine,
 }
 
-/// Why `to` may not be called from `ours`, the address that its request came to; `ours` is
-/// unspecified where the system chooses it, as for registrants.
+/// Why `to` may not be called from `ours`, the address at which its request arrived; `None` if it
+/// may. `ours` is unspecified where the system chooses the source address, as for registrants.
 ///
-/// A datagram with a forged source can claim to come from anywhere; the kernel drops one that claims
-/// to come from this machine. A request of this machine itself comes to the address that it is from,
-/// or over loopback: then, and only then, an address of this machine is called.
+/// The source of a datagram can be forged, except as an address of this machine: the kernel drops
+/// those. A request from this machine arrives over loopback or at the address that it comes from;
+/// only then is an address of this machine called.
 pub fn refusal(to: IpAddr, ours: IpAddr, is_own: &dyn Fn(IpAddr) -> bool) -> Option<Refusal> {
     let (to, ours) = (to.to_canonical(), ours.to_canonical());
     if ours.is_ipv4() != to.is_ipv4() {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_inside_is_called_for_somebody_outside() {
+    fn no_address_of_this_machine_is_called_for_a_remote_requester() {
         for to in ["127.0.0.1", "127.9.9.9", "169.254.1.1", "224.0.0.1", "255.255.255.255"] {
             assert!(refused(to, "10.0.0.2"), "{to}");
         }
@@ -84,15 +84,15 @@ mod tests {
         assert!(refused("10.0.0.1", "10.0.0.2"), "our own other address");
         assert!(refused("10.0.0.1", "127.0.0.1"), "our own other address");
         assert!(refused("10.0.0.7", "fd00::1"), "another family");
-        assert!(refused("::ffff:127.0.0.1", "10.0.0.2"), "loopback in another spelling");
-        assert!(refused("::ffff:10.0.0.1", "10.0.0.2"), "our own address in another spelling");
-        assert!(refused("::ffff:127.0.0.1", "::ffff:10.0.0.2"), "both in another spelling");
+        assert!(refused("::ffff:127.0.0.1", "10.0.0.2"), "loopback in mapped form");
+        assert!(refused("::ffff:10.0.0.1", "10.0.0.2"), "our own address in mapped form");
+        assert!(refused("::ffff:127.0.0.1", "::ffff:10.0.0.2"), "both in mapped form");
     }
 
     #[test]
-    fn whoever_asked_is_called_where_it_asked_from() {
+    fn a_requester_is_called_at_the_address_it_asked_from() {
         assert!(!refused("10.0.0.7", "10.0.0.1"));
-        assert!(!refused("::ffff:10.0.0.7", "10.0.0.1"), "its address in another spelling");
+        assert!(!refused("::ffff:10.0.0.7", "10.0.0.1"), "its address in mapped form");
         assert!(!refused("fd00::2", "fd00::1"));
         assert!(!refused("10.0.0.1", "10.0.0.1"), "a client on this machine");
         assert!(!refused("127.0.0.2", "127.0.0.1"), "a client that locked over loopback");

@@ -1,4 +1,4 @@
-//! A host's status monitor, asked for its state: SM_STAT (C702 chapter 11).
+//! SM_STAT: asks a host's status monitor for its NSM state (C702 chapter 11).
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -7,35 +7,40 @@ use client::Connection;
 use keeper::identity::Transport;
 use tokio::time::{Instant, timeout, timeout_at};
 use wire::nsm::{self, Name, Stat, StatReply};
-use wire::rpc::Procedure;
+use wire::rpc::ProcedureId;
 use wire::{Decode, Encode};
 
-use super::ports::Service;
+use super::ports::PeerService;
 use super::udp::Purpose;
-use super::{Failure, Peers, rest};
+use super::{Failure, Peers, remaining};
 
-/// All that asking may take: both look-ups and both transports.
+/// Limit on the whole query: both lookups and both transports.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// SM_STAT names a host, and the monitor looks the name up before it answers, one call at a time.
-/// This name is in every `/etc/hosts`.
+/// The monitor resolves the name in SM_STAT before it answers, one call at a time; this one needs no
+/// name server.
 const MON_NAME: &str = "127.0.0.1";
 
 impl Peers {
-    /// The NSM state that the status monitor of `host` answers with now, asked from `ours`; `None`
-    /// if it does not, by `until` or five seconds from now.
+    /// The current NSM state of `host`, asked from `ours`; `None` if its status monitor does not
+    /// answer by `until` or within five seconds.
     ///
-    /// Over UDP, and over TCP where UDP is not registered or does not answer soon. The outcome of the
-    /// reply is about the name in the question: Linux and the BSDs give their state with either.
-    pub async fn nsm_state(&self, host: IpAddr, ours: IpAddr, until: Instant) -> Option<u32> {
+    /// Uses UDP, and TCP if UDP is not registered or does not answer soon. The outcome field of the
+    /// reply concerns the name in the question; Linux and the BSDs return their state with either.
+    pub(crate) async fn nsm_state(
+        &self,
+        host: IpAddr,
+        ours: IpAddr,
+        until: Instant,
+    ) -> Option<u32> {
         let until = until.min(Instant::now() + ANSWER_MAX);
         timeout_at(until, self.ask_state(host, ours, until)).await.ok()?
     }
 
     async fn ask_state(&self, host: IpAddr, ours: IpAddr, until: Instant) -> Option<u32> {
         let mut by_udp = Box::pin(self.state_by_udp(host, ours, until));
-        let alone = self.0.settings.alone.min(rest(until));
-        let answered = timeout(alone, &mut by_udp).await;
+        let fallback = self.0.settings.fallback_after.min(remaining(until));
+        let answered = timeout(fallback, &mut by_udp).await;
         if let Ok(Ok(state)) = answered {
             return Some(state);
         }
@@ -63,9 +68,9 @@ impl Peers {
         until: Instant,
     ) -> Result<u32, Failure> {
         let at = self.status_monitor(host, Transport::Udp, ours, until).await?;
-        let numbers = (Stat::PROGRAM, Stat::VERSION, Stat::NUMBER);
+        let procedure = ProcedureId::of::<Stat>();
         let args = Name::from(MON_NAME).to_bytes();
-        let answered = self.call_udp(at, ours, Purpose::Status, numbers, &args, until).await?;
+        let answered = self.call_udp(at, ours, Purpose::Status, procedure, &args, until).await?;
         state_of(StatReply::from_bytes(answered.results).ok())
     }
 
@@ -89,12 +94,12 @@ impl Peers {
         ours: IpAddr,
         until: Instant,
     ) -> Result<SocketAddr, Failure> {
-        let service = Service { host, program: nsm::PROGRAM, version: nsm::VERSION, transport };
-        self.find_elsewhere(service, ours, until).await
+        let service = PeerService { host, program: nsm::PROGRAM, version: nsm::VERSION, transport };
+        self.find_address(service, ours, until).await
     }
 }
 
-/// Zero is no state: it is what a monitor leaves in a reply that it did not fill.
+/// Zero is not a state: it is what a monitor leaves in a reply that it did not fill in.
 fn state_of(reply: Option<StatReply>) -> Result<u32, Failure> {
     let state = reply.map(|reply| reply.state.cast_unsigned());
     state.filter(|state| *state != 0).ok_or(Failure::NoAnswer)

@@ -1,4 +1,4 @@
-//! TCP connections to peers: from which address and port, and how much of an answer is read.
+//! Opens TCP connections to peers: source address and port, and bounds on replies.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -7,41 +7,41 @@ use bytes::Bytes;
 use client::{ConnectError, Connection, Options, Pipeline};
 use tokio::time::Instant;
 use tracing::debug;
-use wire::rpc::Accepted;
+use wire::rpc::{Accepted, ProcedureId};
 
-use super::{Failure, Numbers, Peers, rest};
+use super::{Failure, Peers, remaining};
 
 impl Peers {
-    /// Makes calls over one new connection, without a credential. `answered` is told the number of
-    /// each call that succeeded as its reply comes. Ok once all are answered or the connection ends.
-    pub async fn call_each(
+    /// Makes several calls of one procedure over a new connection, without a credential, and runs
+    /// `answered` with the index of each call as its reply arrives, if it succeeded. Returns Ok once
+    /// all are answered or the connection ends.
+    pub(crate) async fn call_each(
         &self,
         to: SocketAddr,
         ours: IpAddr,
-        numbers: Numbers,
+        procedure: ProcedureId,
         calls: &[(usize, Bytes)],
         until: Instant,
         answered: impl Fn(usize),
     ) -> Result<(), Failure> {
         let mut pipeline = self.open(to, ours, &self.stream_options(ours, until)).await?;
         self.0.gate.pass(to.ip(), ours)?;
-        let (program, version, procedure) = numbers;
         let mut waiting: HashMap<u32, usize> = calls
             .iter()
-            .map(|(number, args)| (pipeline.send_raw(program, version, procedure, args), *number))
+            .map(|(index, args)| (pipeline.send_raw(procedure, args), *index))
             .collect();
         while !waiting.is_empty() {
             let Ok(reply) = pipeline.recv().await else { break };
-            if let Some(number) = waiting.remove(&reply.xid)
+            if let Some(index) = waiting.remove(&reply.xid)
                 && reply.verdict == Ok(Accepted::Success)
             {
-                answered(number);
+                answered(index);
             }
         }
         Ok(())
     }
 
-    /// A new connection on which calls are made in root's name.
+    /// A new connection whose calls carry root's credential.
     pub(super) async fn connect(
         &self,
         to: SocketAddr,
@@ -56,15 +56,15 @@ impl Peers {
     pub(super) fn stream_options(&self, ours: IpAddr, until: Instant) -> Options {
         Options {
             source: Some(ours),
-            reserved_port: self.0.settings.reserved_ports,
-            connect_timeout: rest(until),
-            timeout: rest(until),
+            reserved_port: self.0.settings.send_from_reserved_ports,
+            connect_timeout: remaining(until),
+            timeout: remaining(until),
             ..short_replies()
         }
     }
 
-    /// From a reserved port if the options ask for one and there is one, else from any: most peers
-    /// do not look at it.
+    /// Connects from a reserved port if the options ask for one and one is free, else from any: most
+    /// peers accept either.
     pub(super) async fn open(
         &self,
         to: SocketAddr,
@@ -91,8 +91,9 @@ fn not_connected(to: SocketAddr, error: &ConnectError) -> Failure {
     }
 }
 
-/// Whether any other port would do: all reserved ones are taken, or we may not have one.
-pub fn lacks_reserved_port(error: &ConnectError) -> bool {
+/// Whether binding failed for want of a reserved port: none is free, or this process lacks the
+/// privilege.
+pub(super) fn lacks_reserved_port(error: &ConnectError) -> bool {
     match error {
         ConnectError::NoReservedPort => true,
         ConnectError::Bind(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
@@ -100,7 +101,7 @@ pub fn lacks_reserved_port(error: &ConnectError) -> bool {
     }
 }
 
-/// For streams: no answer that we wait for is long, and a peer must not make us hold more.
-pub fn short_replies() -> Options {
+/// Options for streams: all expected replies are short, and a peer must not make us buffer more.
+pub(super) fn short_replies() -> Options {
     Options { record_bytes_max: 4096, read_bytes: 1024, fragments_max: 8, ..Options::default() }
 }

@@ -1,14 +1,13 @@
-//! Calls to scripted hosts, each on an address of its own of loopback, and to Debian's daemons.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+//! Calls to scripted hosts, each on its own loopback address, and to Debian's daemons.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod lock_manager;
-#[allow(dead_code, reason = "it is used from wire's tests too")]
-#[path = "../../../wire/tests/nlm/network.rs"]
-pub(crate) mod network;
 mod rpcbind;
-#[allow(dead_code, reason = "the tests of the whole server use it too")]
-#[path = "../../tests/support/scripted.rs"]
-pub(crate) mod scripted;
 mod status_monitor;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,27 +17,27 @@ use std::time::Duration;
 
 use store::Lease;
 use store::lease::boottime;
+use testbed::peer::{Host, RpcbindKind};
 use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
 use super::{LockManager, Peers, Settings};
-use crate::tenure::Tenure;
+use crate::service_lease::ServiceLease;
 use crate::transport::udp::Datagrams;
-use scripted::{Host, Rpcbind};
 
-/// We ourselves: all calls leave from this address.
+/// The source address of all calls.
 pub(crate) const OURS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// As in production, but with less patience.
+/// Production settings with shorter timeouts.
 pub(crate) fn quick() -> Settings {
     Settings {
-        alone: Duration::from_millis(800),
-        repeat: Duration::from_millis(500),
+        fallback_after: Duration::from_millis(800),
+        retransmit_after: Duration::from_millis(500),
         ..Settings::default()
     }
 }
 
-/// An address of loopback that no other test uses.
+/// A loopback address that no other test uses.
 pub(crate) fn address() -> IpAddr {
     static NEXT: AtomicU16 = AtomicU16::new(1);
     let [high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
@@ -48,7 +47,7 @@ pub(crate) fn address() -> IpAddr {
 
 /// A host on an address that no other test uses.
 pub(crate) async fn a_host() -> Host {
-    Host::at(address(), 0, Rpcbind::Usual).await
+    Host::bind(address(), 0, RpcbindKind::Full).await
 }
 
 pub(crate) const TERM: Duration = Duration::from_secs(60);
@@ -61,7 +60,7 @@ pub(crate) fn lose(lease: &Lease) {
     lease.renew(boottime().saturating_sub(TERM), true);
 }
 
-/// Those who call hosts with an rpcbind at that port.
+/// Callers of hosts whose rpcbind listens on that port.
 fn peers(rpcbind_port: u16) -> Peers {
     Peers::new(Settings { rpcbind_port, ..quick() }, &[])
 }
@@ -70,9 +69,9 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_millis(2_500)
 }
 
-/// A listening socket, and where it listens.
+/// A listening socket and its address.
 async fn listening() -> (SocketAddr, Arc<Datagrams>) {
     let socket = UdpSocket::bind((OURS, 0)).await.unwrap();
     let at = socket.local_addr().unwrap();
-    (at, Arc::new(Datagrams::new(socket, Tenure::default()).unwrap()))
+    (at, Arc::new(Datagrams::new(socket, ServiceLease::default()).unwrap()))
 }

@@ -1,4 +1,5 @@
-//! From a record to the service that serves it: which program, seen before, on which thread.
+//! The dispatcher: from a record to a call, its service, the duplicate request cache and the thread
+//! that serves it.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
@@ -9,68 +10,71 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use vfs::Patience;
-use wire::rpc::{self, Accepted, Call, Credential, Refused};
+use vfs::BlockingMode;
+use wire::rpc::{self, Accepted, Call, CallParseError, Credential, Procedure};
 use wire::{Message, Writer, nfs3, nlm, nsm};
 
-use super::duplicates::{Begun, Bounds, DuplicateCache, Key};
+use super::duplicate_cache::{CacheBounds, CacheLookup, CallKey, DuplicateCache};
 use super::limits::Limits;
 use super::order::{Order, OrderKey};
-use super::pending::{Charge, Duties, Incoming, Measured, PendingCall, Source, accepted, denied};
+use super::pending::{
+    Bookkeeping, CallTimer, InFlightGuard, IncomingCall, PendingCall, Stage, accepted, denied,
+};
 use super::workers::Workers;
 use crate::liveness::Liveness;
-use crate::meters::{Fate, Meters};
-use crate::service::{Repeat, Served, Service};
-use crate::tenure::Tenure;
+use crate::metrics::{CallOutcome, Metrics};
+use crate::service::{CacheClass, ServeOutcome, Service};
+use crate::service_lease::ServiceLease;
 use crate::transport::{Peer, ReplyBatch, ReplyTo, Transport};
 
-/// How much of a long request is looked at to tell it from another with the same xid.
-const CHECKED: usize = 512;
+/// The checksum of a call covers this many bytes at either end of its record.
+const CHECKSUM_BYTES: usize = 512;
 
-/// Finds the service of each call, keeps duplicates apart, and decides where the call is served: at
-/// once on the network thread if the service can answer from memory, else on a worker.
-pub struct Dispatcher {
+/// Serves the calls of all connections and sockets of one port. A call runs on the network thread if
+/// its service can answer without blocking, else on a worker.
+pub(crate) struct Dispatcher {
     services: Vec<Arc<dyn Service>>,
     workers: Arc<Workers>,
     limits: Limits,
-    duplicates: Duplicates,
+    caches: DuplicateCaches,
     order: Mutex<Order<OrderKey, PendingCall>>,
-    /// How many keys of `order` are busy; read without the lock.
-    in_order: AtomicUsize,
-    /// Bytes of requests and of expected and unsent replies, over all connections.
+    /// The number of busy keys in `order`; read without the lock.
+    busy_orders: AtomicUsize,
+    /// Bytes of requests in progress, of their expected replies and of unsent replies, over all
+    /// connections.
     load: Arc<AtomicUsize>,
     liveness: Liveness,
-    tenure: Tenure,
-    meters: Option<Arc<Meters>>,
+    lease: ServiceLease,
+    metrics: Option<Arc<Metrics>>,
     on_heard: OnHeard,
-    /// A client of another machine has called: the recovery window runs.
+    /// `on_heard` has returned true: datagrams need not be reported any more.
     has_heard: AtomicBool,
 }
 
-/// Called with the peer of the first file, lock or status call of a connection, and with that of
-/// every such datagram until it answers that this was a client of another machine; never for NULL,
-/// which proves nothing. It must not block.
-pub type OnHeard = Box<dyn Fn(&Peer) -> bool + Send + Sync>;
+/// Called with the peer of the first file, lock or status call of each connection, and of every such
+/// datagram until it returns true: that the peer is a client on another machine. Never called for
+/// NULL, which proves nothing. Must not block.
+pub(crate) type OnHeard = Box<dyn Fn(&Peer) -> bool + Send + Sync>;
 
-/// The duplicate request cache, in parts so that many calls of one kind do not push out others.
-struct Duplicates {
+/// The duplicate request cache, in parts so that calls of one kind do not evict those of another.
+struct DuplicateCaches {
     checksums: RandomState,
     started: Instant,
     once: Mutex<Cache>,
-    /// Large writes are harmless to repeat in most cases.
+    /// WRITE, which is mostly harmless to repeat: a quarter of the bounds.
     bulk: Mutex<Cache>,
-    /// Locks must be remembered longest.
+    /// Lock calls, which a reboot of their host removes.
     locks: Mutex<Cache>,
 }
 
 type Cache = DuplicateCache<ReplyTo, Message>;
 
-impl Duplicates {
-    fn new(bounds: Bounds) -> Self {
-        let cache = |part: usize| {
-            let Bounds { per_origin, entries, bytes } = bounds;
-            let (per_origin, entries) = (per_origin / part, entries / part);
-            Mutex::new(Cache::new(Bounds { per_origin, entries, bytes: bytes / part }))
+impl DuplicateCaches {
+    fn new(bounds: CacheBounds) -> Self {
+        let cache = |divisor: usize| {
+            let CacheBounds { per_origin, entries, bytes } = bounds;
+            let (per_origin, entries) = (per_origin / divisor, entries / divisor);
+            Mutex::new(Cache::new(CacheBounds { per_origin, entries, bytes: bytes / divisor }))
         };
         Self {
             checksums: RandomState::new(),
@@ -81,36 +85,42 @@ impl Duplicates {
         }
     }
 
-    fn lock(&self, repeat: Repeat) -> Option<MutexGuard<'_, Cache>> {
-        let part = match repeat {
-            Repeat::Harmless => return None,
-            Repeat::Once => &self.once,
-            Repeat::Bulk => &self.bulk,
-            Repeat::Lock => &self.locks,
+    fn lock(&self, class: CacheClass) -> Option<MutexGuard<'_, Cache>> {
+        let part = match class {
+            CacheClass::Uncached => return None,
+            CacheClass::Once => &self.once,
+            CacheClass::Bulk => &self.bulk,
+            CacheClass::Lock => &self.locks,
         };
         Some(part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn begin(&self, repeat: Repeat, key: Key, peer: &Peer, to: &ReplyTo) -> Begun<Message> {
-        let (origin, waiting, now) = (to.origin(peer), to.clone(), self.started.elapsed());
-        let Some(mut cache) = self.lock(repeat) else { return Begun::New };
-        let begun = cache.begin(key, origin, waiting, now, ReplyTo::same_as);
+    fn begin(
+        &self,
+        class: CacheClass,
+        key: CallKey,
+        peer: &Peer,
+        to: &ReplyTo,
+    ) -> CacheLookup<Message> {
+        let (origin, to, now) = (to.origin(peer), to.clone(), self.started.elapsed());
+        let Some(mut cache) = self.lock(class) else { return CacheLookup::New };
+        let found = cache.begin(key, origin, to, now, ReplyTo::same_as);
         let evicted = cache.take_evicted();
-        // Only then: what was evicted is dropped without the lock.
         drop(cache);
+        // Dropping an entry takes time, so the lock goes first.
         drop(evicted);
-        begun
+        found
     }
 
-    /// `record` is the request as it came, so that its credential counts too.
-    fn key(&self, call: &Call, record: &[u8], peer: &Peer, name: &[u8]) -> Key {
+    /// `record` is the whole call, with its credential.
+    fn key(&self, call: &Call, record: &[u8], peer: &Peer, name: &[u8]) -> CallKey {
         let mut hasher = self.checksums.build_hasher();
         hasher.write_usize(record.len());
-        hasher.write(&record[..record.len().min(CHECKED)]);
-        if record.len() > CHECKED {
-            hasher.write(&record[record.len() - CHECKED..]);
+        hasher.write(&record[..record.len().min(CHECKSUM_BYTES)]);
+        if record.len() > CHECKSUM_BYTES {
+            hasher.write(&record[record.len() - CHECKSUM_BYTES..]);
         }
-        Key {
+        CallKey {
             from: peer.remote.ip(),
             transport: peer.transport,
             reserved_port: peer.uses_reserved_port(),
@@ -127,57 +137,62 @@ impl Duplicates {
 }
 
 impl Dispatcher {
-    pub fn new(
+    pub(crate) fn new(
         services: Vec<Arc<dyn Service>>,
         workers: Arc<Workers>,
         limits: Limits,
         liveness: Liveness,
-        tenure: Tenure,
-        meters: Option<Arc<Meters>>,
+        lease: ServiceLease,
+        metrics: Option<Arc<Metrics>>,
         on_heard: OnHeard,
     ) -> Self {
-        let duplicates = Duplicates::new(limits.duplicates());
+        let caches = DuplicateCaches::new(limits.duplicates());
         Self {
             services,
             workers,
             limits,
-            duplicates,
+            caches,
             order: Mutex::default(),
-            in_order: AtomicUsize::new(0),
+            busy_orders: AtomicUsize::new(0),
             load: Arc::default(),
             liveness,
-            tenure,
-            meters,
+            lease,
+            metrics,
             on_heard,
             has_heard: AtomicBool::new(false),
         }
     }
 
-    pub fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    pub fn liveness(&self) -> &Liveness {
+    pub(crate) fn liveness(&self) -> &Liveness {
         &self.liveness
     }
 
-    pub fn tenure(&self) -> &Tenure {
-        &self.tenure
+    pub(crate) fn lease(&self) -> &ServiceLease {
+        &self.lease
     }
 
-    /// Bytes under way; connections add what their peers have not read yet.
-    pub fn load(&self) -> &Arc<AtomicUsize> {
+    /// See the field; connections add and subtract their unsent replies.
+    pub(crate) fn load(&self) -> &Arc<AtomicUsize> {
         &self.load
     }
 
-    pub fn is_overloaded(&self) -> bool {
+    pub(crate) fn is_overloaded(&self) -> bool {
         self.load.load(Ordering::Relaxed) >= self.limits.total_bytes_max
     }
 
-    /// Takes one record. `Some` is a reply that was ready at once; otherwise it goes to `to` when
-    /// it is, or none is due.
-    pub fn receive(self: &Arc<Self>, record: Bytes, peer: &Peer, to: &ReplyTo) -> Option<Message> {
-        if !self.tenure.holds() {
+    /// Serves one record, on a network thread. Returns the reply if it is ready at once; otherwise it
+    /// is sent to `to` later, or there is none.
+    pub(crate) fn receive(
+        self: &Arc<Self>,
+        record: Bytes,
+        peer: &Peer,
+        to: &ReplyTo,
+    ) -> Option<Message> {
+        if !self.lease.is_held() {
             return None;
         }
         let call = match Call::parse(record.clone()) {
@@ -185,58 +200,58 @@ impl Dispatcher {
             Err(refused) => return refusal(refused),
         };
         self.note_sign_of_life(&call, peer, to);
-        let mut measured = Measured::new(self.meters.as_ref(), &call);
+        let mut timer = CallTimer::new(self.metrics.as_ref(), &call);
         let service = match self.find(&call) {
             Ok(service) => service,
-            Err(verdict) => {
-                measured.end(Fate::NotRun);
-                return Some(accepted(call.xid, verdict));
+            Err(status) => {
+                timer.end(CallOutcome::NotRun);
+                return Some(accepted(call.xid, status));
             }
         };
         let name = service.caller_name(&call).unwrap_or_default();
         if !name.is_empty() {
             to.named(name);
         }
-        let repeat = service.repeat(&call, peer);
+        let class = service.cache_class(&call, peer);
         let mut key = None;
-        if repeat != Repeat::Harmless {
-            let new = self.duplicates.key(&call, &record, peer, name);
-            match self.duplicates.begin(repeat, new, peer, to) {
-                Begun::New => key = Some((repeat, new)),
-                Begun::Again(kept) => {
-                    measured.end(Fate::Success);
-                    return Some(service.replay(&call, peer, kept));
+        if class != CacheClass::Uncached {
+            let new = self.caches.key(&call, &record, peer, name);
+            match self.caches.begin(class, new, peer, to) {
+                CacheLookup::New => key = Some((class, new)),
+                CacheLookup::Cached(kept) => {
+                    timer.end(CallOutcome::Success);
+                    return Some(service.reply_from_cache(&call, peer, kept));
                 }
-                // The first one is counted.
-                Begun::InProgress => {
-                    measured.forget();
+                // Only the call that runs is counted.
+                CacheLookup::InProgress => {
+                    timer.discard();
                     return None;
                 }
-                Begun::Full => return None,
+                CacheLookup::Full => return None,
             }
         }
         let weight = record.len() + service.reply_bytes(&call);
-        let duties = Duties { key, measured };
-        let source = Source::Network { dispatcher: self, to, duties, weight };
-        let mut incoming = Incoming { call: &call, peer, source };
-        match serve(&**service, &mut incoming, Patience::Now)? {
-            Answer::Reply { reply, kept, fate } => match &mut incoming.source {
-                Source::Network { duties: Duties { key: None, measured }, .. } => {
-                    measured.end(fate);
+        let bookkeeping = Bookkeeping { key, timer };
+        let stage = Stage::Received { dispatcher: self, to, bookkeeping, weight };
+        let mut incoming = IncomingCall { call: &call, peer, stage };
+        match serve(&**service, &mut incoming, BlockingMode::Nonblocking)? {
+            Answer::Reply { reply, kept, outcome } => match &mut incoming.stage {
+                Stage::Received { bookkeeping: Bookkeeping { key: None, timer }, .. } => {
+                    timer.end(outcome);
                     Some(reply)
                 }
                 _ => {
                     let mut replies = ReplyBatch::default();
-                    incoming.defer().finish(kept.then_some(&reply), &reply, fate, &mut replies);
+                    incoming.defer().finish(kept.then_some(&reply), &reply, outcome, &mut replies);
                     replies.send();
                     None
                 }
             },
-            Answer::NotNow { order } => {
+            Answer::WouldBlock { order } => {
                 let mut pending = incoming.defer();
-                pending.charge.iter_mut().for_each(Charge::place);
+                pending.guard.iter_mut().for_each(InFlightGuard::count_datagram);
                 let pending = match order {
-                    Some(order) => self.enter(order, pending)?,
+                    Some(order) => self.enter_order(order, pending)?,
                     None => pending,
                 };
                 self.submit(service.clone(), pending, order);
@@ -245,7 +260,7 @@ impl Dispatcher {
         }
     }
 
-    /// Serves a call on a worker, and then the next of its order.
+    /// Serves a call on a worker, and then the next call with its order key.
     fn submit(
         self: &Arc<Self>,
         service: Arc<dyn Service>,
@@ -256,49 +271,48 @@ impl Dispatcher {
         self.workers.submit(move || {
             dispatcher.run(&*service, pending);
             if let Some(order) = order
-                && let Some(next) = dispatcher.finish(order)
+                && let Some(next) = dispatcher.finish_order(order)
             {
                 dispatcher.submit(service, next, Some(order));
             }
         });
     }
 
-    /// The worker's part.
+    /// Serves a call, on a worker thread.
     fn run(&self, service: &dyn Service, pending: PendingCall) {
-        let PendingCall { call, peer, charge } = pending;
-        let Some(charge) = charge.filter(|_| self.tenure.holds()) else { return };
-        let mut incoming = Incoming { call: &call, peer: &peer, source: Source::Worker(charge) };
-        let answer = serve(service, &mut incoming, Patience::Wait);
-        if let Some(Answer::Reply { reply, kept, fate }) = answer
-            && let Source::Worker(charge) =
-                std::mem::replace(&mut incoming.source, Source::Deferred)
+        let PendingCall { call, peer, guard } = pending;
+        let Some(guard) = guard.filter(|_| self.lease.is_held()) else { return };
+        let mut incoming = IncomingCall { call: &call, peer: &peer, stage: Stage::OnWorker(guard) };
+        let answer = serve(service, &mut incoming, BlockingMode::MayBlock);
+        if let Some(Answer::Reply { reply, kept, outcome }) = answer
+            && let Stage::OnWorker(guard) = std::mem::replace(&mut incoming.stage, Stage::Deferred)
         {
-            // The request's buffer goes before the reply does: the peer may send the next.
+            // Frees the request's buffer before the reply lets the peer send the next one.
             drop(call);
             let mut replies = ReplyBatch::default();
-            charge.finish(kept.then_some(&reply), &reply, fate, &mut replies);
+            guard.finish(kept.then_some(&reply), &reply, outcome, &mut replies);
             replies.send();
         }
         service.flush();
     }
 
-    /// Whether a call of this key waits for a worker, or is with one.
+    /// Whether a call with this key waits for a worker or runs on one.
     pub(super) fn is_behind(&self, order: impl FnOnce() -> OrderKey) -> bool {
-        self.in_order.load(Ordering::Acquire) > 0 && self.order().is_busy(&order())
+        self.busy_orders.load(Ordering::Acquire) > 0 && self.order().is_busy(&order())
     }
 
-    fn enter(&self, order: OrderKey, pending: PendingCall) -> Option<PendingCall> {
+    fn enter_order(&self, order: OrderKey, pending: PendingCall) -> Option<PendingCall> {
         let first = self.order().enter(order, pending);
         if first.is_some() {
-            self.in_order.fetch_add(1, Ordering::AcqRel);
+            self.busy_orders.fetch_add(1, Ordering::AcqRel);
         }
         first
     }
 
-    fn finish(&self, order: OrderKey) -> Option<PendingCall> {
+    fn finish_order(&self, order: OrderKey) -> Option<PendingCall> {
         let next = self.order().finish(&order);
         if next.is_none() {
-            self.in_order.fetch_sub(1, Ordering::AcqRel);
+            self.busy_orders.fetch_sub(1, Ordering::AcqRel);
         }
         next
     }
@@ -307,54 +321,57 @@ impl Dispatcher {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The records that had come are all handed on.
-    pub fn flush(&self) {
+    /// To be called when all records that were received have been passed to [`receive`](Self::receive):
+    /// decides the lock requests among them as one batch.
+    pub(crate) fn flush(&self) {
         for service in &self.services {
             service.flush();
         }
     }
 
-    /// Keeps what a repetition of a call is told, or forgets the call; says who waits for it.
-    pub(super) fn answered(
+    /// Stores the reply for retransmissions, or removes the call if there is none to store. Returns
+    /// the recipients.
+    pub(super) fn complete_call(
         &self,
-        repeat: Repeat,
-        key: &Key,
+        class: CacheClass,
+        key: &CallKey,
         kept: Option<Message>,
     ) -> impl IntoIterator<Item = ReplyTo> + use<> {
-        let now = self.duplicates.started.elapsed();
-        let mut duplicates = self.duplicates.lock(repeat);
-        let waiting = duplicates.as_mut().map(|duplicates| match kept {
+        let now = self.caches.started.elapsed();
+        let mut cache = self.caches.lock(class);
+        let recipients = cache.as_mut().map(|cache| match kept {
             Some(kept) => {
                 let bytes = kept.len();
-                duplicates.answered(key, kept, bytes, now)
+                cache.answered(key, kept, bytes, now)
             }
-            None => duplicates.abandoned(key),
+            None => cache.abandoned(key),
         });
-        drop(duplicates);
-        waiting.into_iter().flatten()
+        drop(cache);
+        recipients.into_iter().flatten()
     }
 
-    /// What a connection asked is forgotten in a while.
-    pub fn connection_ended(&self, connection: u64) {
-        let now = self.duplicates.started.elapsed();
-        for repeat in [Repeat::Once, Repeat::Bulk, Repeat::Lock] {
-            if let Some(mut duplicates) = self.duplicates.lock(repeat) {
-                duplicates.connection_ended(connection, now);
+    /// Lets the cached calls of a connection expire.
+    pub(crate) fn connection_ended(&self, connection: u64) {
+        let now = self.caches.started.elapsed();
+        for class in [CacheClass::Once, CacheClass::Bulk, CacheClass::Lock] {
+            if let Some(mut cache) = self.caches.lock(class) {
+                cache.connection_ended(connection, now);
             }
         }
     }
 
-    /// The lock requests of a host that rebooted: it may count from anywhere now.
-    pub fn forget_host(&self, address: IpAddr, name: &[u8]) {
-        let (name, now) = (self.duplicates.hash(name), self.duplicates.started.elapsed());
-        if let Some(mut locks) = self.duplicates.lock(Repeat::Lock) {
+    /// Removes the cached lock calls of a host that rebooted, since it may reuse transaction ids.
+    pub(crate) fn forget_host(&self, address: IpAddr, name: &[u8]) {
+        let (name, now) = (self.caches.hash(name), self.caches.started.elapsed());
+        if let Some(mut locks) = self.caches.lock(CacheClass::Lock) {
             locks.forget(|key| key.from == address && key.name == name, now);
         }
     }
 
-    /// A file or lock request is a sign of life of its machine; asking for a port is not.
+    /// Tells `liveness` the name of the peer's machine, and `on_heard` of its first call.
     fn note_sign_of_life(&self, call: &Call, peer: &Peer, to: &ReplyTo) {
-        const NULL: u32 = 0;
+        // Procedure 0 of every program (RFC 5531).
+        const NULL: u32 = nfs3::Null::NUMBER;
         let is_sign = match call.program {
             nfs3::PROGRAM | nlm::PROGRAM => {
                 match &call.credential {
@@ -368,7 +385,7 @@ impl Dispatcher {
         };
         let tells = is_sign
             && match peer.transport {
-                Transport::Tcp => to.hears_first(),
+                Transport::Tcp => to.take_first_call(),
                 Transport::Udp => !self.has_heard.load(Ordering::Relaxed),
             };
         if tells && (self.on_heard)(peer) {
@@ -394,42 +411,50 @@ impl Dispatcher {
     }
 }
 
-/// What a service said to a call that it did not take along.
+/// The result of a call that the service did not defer.
 enum Answer {
-    /// `kept`: the procedure ran, so a repetition gets the same.
+    /// `kept`: the procedure ran, so a retransmission gets the same reply.
     Reply {
         reply: Message,
         kept: bool,
-        fate: Fate,
+        outcome: CallOutcome,
     },
-    NotNow {
+    WouldBlock {
         order: Option<OrderKey>,
     },
 }
 
-fn serve(service: &dyn Service, incoming: &mut Incoming<'_>, patience: Patience) -> Option<Answer> {
+fn serve(
+    service: &dyn Service,
+    incoming: &mut IncomingCall<'_>,
+    blocking: BlockingMode,
+) -> Option<Answer> {
     let xid = incoming.call.xid;
     let mut out = Writer::new();
     rpc::write_accepted(&mut out, xid, Accepted::Success);
-    // A defect in one operation must not take a connection along, nor all of UDP.
-    let served = catch_unwind(AssertUnwindSafe(|| service.serve(incoming, patience, &mut out)));
-    let (reply, fate) = match served {
-        Ok(Served::Reply) => {
-            return Some(Answer::Reply { reply: out.finish(), kept: true, fate: Fate::Success });
+    // A panic in one procedure must not end a connection, or the task that serves all of UDP.
+    let served = catch_unwind(AssertUnwindSafe(|| service.serve(incoming, blocking, &mut out)));
+    let (reply, outcome) = match served {
+        Ok(ServeOutcome::Reply) => {
+            return Some(Answer::Reply {
+                reply: out.finish(),
+                kept: true,
+                outcome: CallOutcome::Success,
+            });
         }
-        Ok(Served::NotNow { order }) => return Some(Answer::NotNow { order }),
-        Ok(Served::Later) => return None,
-        Ok(Served::NotRun(verdict)) => (accepted(xid, verdict), Fate::NotRun),
-        Ok(Served::Denied(denial)) => (denied(xid, denial), Fate::Denied),
-        Err(_) => (accepted(xid, Accepted::SystemError), Fate::NotRun),
+        Ok(ServeOutcome::WouldBlock { order }) => return Some(Answer::WouldBlock { order }),
+        Ok(ServeOutcome::Deferred) => return None,
+        Ok(ServeOutcome::NotRun(status)) => (accepted(xid, status), CallOutcome::NotRun),
+        Ok(ServeOutcome::Denied(denial)) => (denied(xid, denial), CallOutcome::Denied),
+        Err(_) => (accepted(xid, Accepted::SystemError), CallOutcome::NotRun),
     };
-    Some(Answer::Reply { reply, kept: false, fate })
+    Some(Answer::Reply { reply, kept: false, outcome })
 }
 
-fn refusal(refused: Refused) -> Option<Message> {
+fn refusal(refused: CallParseError) -> Option<Message> {
     Some(match refused {
-        Refused::NotACall => return None,
-        Refused::Denied { xid, denial } => denied(xid, denial),
-        Refused::Garbage { xid } => accepted(xid, Accepted::GarbageArgs),
+        CallParseError::NotACall => return None,
+        CallParseError::Denied { xid, denial } => denied(xid, denial),
+        CallParseError::Garbage { xid } => accepted(xid, Accepted::GarbageArgs),
     })
 }

@@ -1,41 +1,57 @@
-//! Every bound on what peers can make the server hold, in one place (I10).
+//! The bounds on what peers can make the server hold (I10) that the configuration or a test can change.
+//!
+//! Other bounds are constants beside what they limit: reads of the keeper in `engine/inbox.rs`;
+//! recipients of one reply in `rpc/duplicate_cache.rs`; unsent bytes of a connection in
+//! `transport/tcp.rs`; the receive buffers and the backlog of sockets in `transport/listen.rs`;
+//! witnesses, names and resets in `liveness.rs` and `liveness/*.rs`; known ports and sockets in
+//! `peer/ports.rs` and `peer/udp.rs`; mounts in `service/mount.rs`; registrations in
+//! `service/rpcbind.rs`; events in `event_log.rs`. The lock table, its waiters and the clients are
+//! bounded by `keeper::config`.
 
 use std::time::Duration;
 
 use wire::nfs3::IO_BYTES_MAX;
 use wire::record;
 
-use super::duplicates::Bounds;
+use super::duplicate_cache::CacheBounds;
 
+/// See the [module](self).
 #[derive(Debug, Clone)]
 pub struct Limits {
+    /// Of one port: the embedded rpcbind counts its own.
     pub connections_max: usize,
     pub connections_per_address_max: usize,
-    /// Requests of one connection, or of all of UDP, that are being worked on.
+    /// Requests in progress, of one connection or of one UDP socket. Over UDP only requests on a
+    /// worker count.
     pub requests_in_flight_max: usize,
-    /// Bytes of requests and expected replies that one connection may have under way.
+    /// Bytes of requests in progress, of their expected replies and of unsent replies, of one
+    /// connection.
     pub connection_bytes_max: usize,
-    /// The same for all connections together, but one request of each is always let through.
+    /// The same of all connections together; a connection with nothing in progress gets one request
+    /// through nevertheless.
     pub total_bytes_max: usize,
     pub record_bytes_max: usize,
     pub fragments_max: usize,
-    /// A connection on which nothing happens is closed after this.
+    /// An idle connection is closed after this time, unless `liveness` needs it.
     pub idle_max: Duration,
-    /// From the first byte of a record to its last.
+    /// The most time from the first byte of a record to its last.
     pub record_time_max: Duration,
     /// How long a peer may leave a reply unread.
     pub unread_time_max: Duration,
-    /// Remembered replies to requests that must not be done twice, and their bytes.
+    /// Calls in the duplicate request cache, and the bytes of their replies. The cache has three
+    /// parts (`rpc/dispatch.rs`): this many for file requests, a quarter of it for WRITE, and this
+    /// many for lock requests, so 2.25 times the value in all.
     pub duplicates_max: usize,
     pub duplicates_bytes_max: usize,
     /// The same of one connection, or of the datagrams of one address.
     pub duplicates_per_peer_max: usize,
+    /// File names that are remembered to show the paths of locked files.
     pub names_max: usize,
-    /// Lock and status requests that wait to be decided.
+    /// Lock and status requests in the engine's inbox.
     pub lock_requests_max: usize,
-    /// Callbacks and notices under way.
+    /// Callbacks and notices in progress or waiting for their turn.
     pub callbacks_max: usize,
-    /// The most threads for what may wait for a disk.
+    /// Worker threads.
     pub workers: usize,
 }
 
@@ -47,7 +63,7 @@ impl Default for Limits {
             requests_in_flight_max: 128,
             connection_bytes_max: 32 << 20,
             total_bytes_max: 1 << 30,
-            // The largest WRITE, its envelope with the largest credential, and some room.
+            // The largest WRITE with the largest credential, and a margin.
             record_bytes_max: IO_BYTES_MAX as usize + 4096,
             fragments_max: 1024,
             idle_max: Duration::from_secs(15 * 60),
@@ -72,15 +88,15 @@ impl Limits {
         }
     }
 
-    pub fn duplicates(&self) -> Bounds {
-        Bounds {
+    pub fn duplicates(&self) -> CacheBounds {
+        CacheBounds {
             per_origin: self.duplicates_per_peer_max,
             entries: self.duplicates_max,
             bytes: self.duplicates_bytes_max,
         }
     }
 
-    /// How often a connection looks at its clocks.
+    /// How often a connection checks its timers.
     pub fn tick(&self) -> Duration {
         let shortest = self.idle_max.min(self.record_time_max).min(self.unread_time_max);
         (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))

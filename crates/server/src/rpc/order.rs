@@ -1,21 +1,21 @@
-//! Calls that concern the same thing are served in the order of their receipt (R3.8, I14).
+//! Lock calls of one owner on one file take effect in the order of their receipt (B2.10, I14).
 //!
-//! A LOCK may have to wait for a worker thread, to find out whether its caller may lock the file. An
-//! UNLOCK or CANCEL of the same owner that arrives meanwhile needs no worker, and must not overtake
-//! it: it would find nothing, and the lock would be granted to a process that is gone. No I/O, so
-//! that the simulator runs exactly this.
+//! A LOCK may wait for a worker thread, which checks whether its caller may lock the file. An UNLOCK
+//! or CANCEL of the same owner that arrives meanwhile needs no worker, and must not overtake it: it
+//! would find nothing to undo, and the lock would then be granted to a process that is gone. No I/O,
+//! so that the simulator runs the same code.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Calls with the same key keep their order: a hash of what they concern.
+/// A hash of the owner and the file. Calls with the same key keep their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OrderKey(pub u64);
 
-/// What waits for a call of the same key. `T` is a call.
+/// Calls that wait for an earlier call with the same key. `T` is a call.
 pub struct Order<K, T> {
-    /// Keys of calls that wait for a worker, each with the calls that arrived after them.
+    /// Keys of calls that wait for a worker or run on one, each with the calls that arrived later.
     busy: HashMap<K, VecDeque<T>>,
 }
 
@@ -30,8 +30,8 @@ impl<K: Hash + Eq, T> Order<K, T> {
         self.busy.contains_key(key)
     }
 
-    /// Gives the call back if it is the first of its key: it is to be served and then
-    /// [finished](Self::finish). Otherwise it waits for those before it.
+    /// Returns the call if it is the first with its key: the caller serves it and then calls
+    /// [`finish`](Self::finish). Otherwise the call waits.
     pub fn enter(&mut self, key: K, call: T) -> Option<T> {
         match self.busy.entry(key) {
             Entry::Occupied(mut waiting) => {
@@ -45,8 +45,8 @@ impl<K: Hash + Eq, T> Order<K, T> {
         }
     }
 
-    /// The call that was served is done: the next one of its key, which is to be served and then
-    /// finished as well.
+    /// To be called when a call has been served. Returns the next one with its key, which the caller
+    /// must serve and finish as well.
     pub fn finish(&mut self, key: &K) -> Option<T> {
         let next = self.busy.get_mut(key)?.pop_front();
         if next.is_none() {

@@ -1,5 +1,5 @@
-//! A call while it is being served. [`Incoming`] is what a service is shown; one that is answered
-//! later, or on a worker, becomes a [`PendingCall`].
+//! A call that is being served. A service gets an [`IncomingCall`]; a call that is answered later, or
+//! by a worker, becomes a [`PendingCall`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,42 +9,46 @@ use wire::rpc::{self, Accepted, Call, Denial};
 use wire::{Message, Writer};
 
 use super::dispatch::Dispatcher;
-use super::duplicates::Key;
+use super::duplicate_cache::CallKey;
 use super::order::OrderKey;
-use crate::meters::{Called, Fate, Meters};
-use crate::service::Repeat;
+use crate::metrics::{CallOutcome, CallStart, Metrics};
+use crate::service::CacheClass;
 use crate::transport::{Peer, ReplyBatch, ReplyTo};
 
-/// A call as a service sees it.
-pub struct Incoming<'a> {
+/// A call as it is passed to a service.
+pub(crate) struct IncomingCall<'a> {
     pub call: &'a Call,
     pub peer: &'a Peer,
-    pub(super) source: Source<'a>,
+    pub(super) stage: Stage<'a>,
 }
 
-pub(super) enum Source<'a> {
-    /// Just received: nothing is charged for it yet.
-    Network { dispatcher: &'a Arc<Dispatcher>, to: &'a ReplyTo, duties: Duties, weight: usize },
-    /// Taken up again on a worker.
-    Worker(Charge),
+pub(super) enum Stage<'a> {
+    /// On the network thread; not counted as in progress yet.
+    Received {
+        dispatcher: &'a Arc<Dispatcher>,
+        to: &'a ReplyTo,
+        bookkeeping: Bookkeeping,
+        weight: usize,
+    },
+    OnWorker(InFlightGuard),
     /// It has become a pending call.
     Deferred,
 }
 
-/// What is owed for a call besides its reply: its place among the duplicates and its measurement.
+/// What must be completed when a call ends: its entry in the duplicate request cache and its timer.
 #[derive(Default)]
-pub(super) struct Duties {
-    pub key: Option<(Repeat, Key)>,
-    pub measured: Measured,
+pub(super) struct Bookkeeping {
+    pub key: Option<(CacheClass, CallKey)>,
+    pub timer: CallTimer,
 }
 
-impl Incoming<'_> {
-    /// Since when the connection that it came by is open; datagrams have none.
-    pub fn connected(&self) -> Option<Instant> {
-        let to = match &self.source {
-            Source::Network { to, .. } => to,
-            Source::Worker(charge) => &charge.to,
-            Source::Deferred => return None,
+impl IncomingCall<'_> {
+    /// When the connection of the call was opened; `None` for datagrams.
+    pub(crate) fn connected(&self) -> Option<Instant> {
+        let to = match &self.stage {
+            Stage::Received { to, .. } => to,
+            Stage::OnWorker(guard) => &guard.to,
+            Stage::Deferred => return None,
         };
         match to {
             ReplyTo::Connection(outgoing) => Some(outgoing.opened()),
@@ -52,92 +56,97 @@ impl Incoming<'_> {
         }
     }
 
-    /// Whether an earlier call of this order waits for a worker, or is with one.
-    pub fn is_behind(&self, order: impl FnOnce() -> OrderKey) -> bool {
-        match &self.source {
-            Source::Network { dispatcher, .. } => dispatcher.is_behind(order),
-            Source::Worker(_) | Source::Deferred => false,
+    /// Whether an earlier call with this key waits for a worker or runs on one.
+    pub(crate) fn is_behind(&self, order: impl FnOnce() -> OrderKey) -> bool {
+        match &self.stage {
+            Stage::Received { dispatcher, .. } => dispatcher.is_behind(order),
+            Stage::OnWorker(_) | Stage::Deferred => false,
         }
     }
 
-    /// Takes the call along, to answer it later; the service then returns `Served::Later`. To be
-    /// called once: later calls give one without a reply.
-    pub fn defer(&mut self) -> PendingCall {
-        let charge = match std::mem::replace(&mut self.source, Source::Deferred) {
-            Source::Network { dispatcher, to, duties, weight } => {
-                Some(Charge::new(dispatcher.clone(), to.clone(), weight, duties))
+    /// Takes the call, to answer it later; the service then returns `ServeOutcome::Deferred`. To be called
+    /// once: a second call returns a `PendingCall` whose reply goes nowhere.
+    pub(crate) fn defer(&mut self) -> PendingCall {
+        let guard = match std::mem::replace(&mut self.stage, Stage::Deferred) {
+            Stage::Received { dispatcher, to, bookkeeping, weight } => {
+                Some(InFlightGuard::new(dispatcher.clone(), to.clone(), weight, bookkeeping))
             }
-            Source::Worker(charge) => Some(charge),
-            Source::Deferred => None,
+            Stage::OnWorker(guard) => Some(guard),
+            Stage::Deferred => None,
         };
-        PendingCall { call: self.call.clone(), peer: *self.peer, charge }
+        PendingCall { call: self.call.clone(), peer: *self.peer, guard }
     }
 }
 
-/// A call that is answered later, from whatever thread knows the answer. Dropped without an answer,
-/// it is as if it had never come: a repetition is a new call.
-pub struct PendingCall {
+/// A call that is answered later, by any thread. If it is dropped without a reply, a retransmission is
+/// a new call.
+pub(crate) struct PendingCall {
     pub call: Call,
     pub peer: Peer,
-    pub(super) charge: Option<Charge>,
+    pub(super) guard: Option<InFlightGuard>,
 }
 
 impl PendingCall {
-    /// The procedure ran; `results` writes what it gives back.
-    pub fn reply(self, replies: &mut ReplyBatch, results: impl FnOnce(&mut Writer)) {
+    /// Replies with success and the results that `results` writes.
+    pub(crate) fn reply(self, replies: &mut ReplyBatch, results: impl FnOnce(&mut Writer)) {
         let reply = success(self.call.xid, results);
-        self.finish(Some(&reply), &reply, Fate::Success, replies);
+        self.finish(Some(&reply), &reply, CallOutcome::Success, replies);
     }
 
-    /// The procedure ran and gives back nothing here, because its result is sent in another way;
-    /// `kept` is what a repetition needs to send it again.
-    pub fn reply_void(self, replies: &mut ReplyBatch, kept: &Message) {
+    /// Replies with success and no results, for the _MSG procedures, whose result is a call of its
+    /// own. `kept` is stored, so that a retransmission has that call sent again.
+    pub(crate) fn reply_void(self, replies: &mut ReplyBatch, kept: &Message) {
         let reply = success(self.call.xid, |_| ());
-        self.finish(Some(kept), &reply, Fate::Success, replies);
+        self.finish(Some(kept), &reply, CallOutcome::Success, replies);
     }
 
-    /// Sends one message to all that wait and keeps another for repetitions; mostly they are one.
-    /// Nothing is kept of a call that was not run.
+    /// Sends `sent` to all recipients and stores `kept` for retransmissions; mostly they are the same
+    /// message. Nothing is stored for a call that did not run.
     pub(super) fn finish(
         self,
         kept: Option<&Message>,
         sent: &Message,
-        fate: Fate,
+        outcome: CallOutcome,
         replies: &mut ReplyBatch,
     ) {
-        if let Some(charge) = self.charge {
-            charge.finish(kept, sent, fate, replies);
+        if let Some(guard) = self.guard {
+            guard.finish(kept, sent, outcome, replies);
         }
     }
 }
 
-/// What a pending call takes of the server's bounds, given back whatever becomes of it.
-pub struct Charge {
+/// Counts a call as in progress until it is dropped, and sends its reply.
+pub(crate) struct InFlightGuard {
     pub(super) dispatcher: Arc<Dispatcher>,
     to: ReplyTo,
     weight: usize,
-    duties: Duties,
-    /// It takes one of the places for requests under way. Over UDP, where all peers share them,
-    /// only requests on a worker do: what waits for the engine has bounds of its own.
-    is_placed: bool,
+    bookkeeping: Bookkeeping,
+    /// Counted in [`Datagrams::started`](crate::transport::udp::Datagrams::started). All peers share
+    /// that bound, so only calls on a worker count; the engine has a bound of its own.
+    is_counted_datagram: bool,
 }
 
-impl Charge {
-    fn new(dispatcher: Arc<Dispatcher>, to: ReplyTo, weight: usize, duties: Duties) -> Self {
+impl InFlightGuard {
+    fn new(
+        dispatcher: Arc<Dispatcher>,
+        to: ReplyTo,
+        weight: usize,
+        bookkeeping: Bookkeeping,
+    ) -> Self {
         dispatcher.load().fetch_add(weight, Ordering::Relaxed);
         if let ReplyTo::Connection(outgoing) = &to {
             outgoing.started(weight);
         }
-        Self { dispatcher, to, weight, duties, is_placed: false }
+        Self { dispatcher, to, weight, bookkeeping, is_counted_datagram: false }
     }
 
-    /// It goes to a worker.
-    pub(super) fn place(&mut self) {
+    /// To be called before the call goes to a worker.
+    pub(super) fn count_datagram(&mut self) {
         if let ReplyTo::Datagram(datagrams, _) = &self.to
-            && !self.is_placed
+            && !self.is_counted_datagram
         {
             datagrams.started();
-            self.is_placed = true;
+            self.is_counted_datagram = true;
         }
     }
 
@@ -145,81 +154,79 @@ impl Charge {
         mut self,
         kept: Option<&Message>,
         sent: &Message,
-        fate: Fate,
+        outcome: CallOutcome,
         replies: &mut ReplyBatch,
     ) {
-        self.duties.measured.end(fate);
-        match self.duties.key.take() {
+        self.bookkeeping.timer.end(outcome);
+        match self.bookkeeping.key.take() {
             None => replies.put(self.to.clone(), sent.clone()),
-            Some((repeat, key)) => {
-                for waiting in self.dispatcher.answered(repeat, &key, kept.cloned()) {
-                    replies.put(waiting, sent.clone());
+            Some((class, key)) => {
+                for to in self.dispatcher.complete_call(class, &key, kept.cloned()) {
+                    replies.put(to, sent.clone());
                 }
             }
         }
-        replies.answers(self);
+        replies.hold(self);
     }
 }
 
-impl Drop for Charge {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        if let Some((repeat, key)) = &self.duties.key {
-            drop(self.dispatcher.answered(*repeat, key, None));
+        if let Some((class, key)) = &self.bookkeeping.key {
+            drop(self.dispatcher.complete_call(*class, key, None));
         }
         self.dispatcher.load().fetch_sub(self.weight, Ordering::Relaxed);
         match &self.to {
             ReplyTo::Connection(outgoing) => outgoing.finished(self.weight),
-            ReplyTo::Datagram(datagrams, _) if self.is_placed => datagrams.finished(),
+            ReplyTo::Datagram(datagrams, _) if self.is_counted_datagram => datagrams.finished(),
             ReplyTo::Datagram(..) => {}
         }
     }
 }
 
-/// A call as it is counted; one that ends without a word was dropped.
+/// Counts a call in the metrics when it ends: as dropped, unless [`end`](Self::end) says otherwise.
 #[derive(Default)]
-pub(super) struct Measured(Option<(Arc<Meters>, Called)>);
+pub(super) struct CallTimer(Option<(Arc<Metrics>, CallStart)>);
 
-impl Measured {
-    pub fn new(meters: Option<&Arc<Meters>>, call: &Call) -> Self {
-        Self(
-            meters.and_then(|meters| {
-                Some((meters.clone(), Called::now(call.program, call.procedure)?))
-            }),
-        )
+impl CallTimer {
+    pub(super) fn new(metrics: Option<&Arc<Metrics>>, call: &Call) -> Self {
+        Self(metrics.and_then(|metrics| {
+            Some((metrics.clone(), CallStart::now(call.program, call.procedure)?))
+        }))
     }
 
-    pub fn end(&mut self, fate: Fate) {
-        if let Some((meters, called)) = self.0.take() {
-            meters.called(called, fate);
+    pub(super) fn end(&mut self, outcome: CallOutcome) {
+        if let Some((metrics, start)) = self.0.take() {
+            metrics.count_call(start, outcome);
         }
     }
 
-    /// It is a repetition of a call that is counted itself.
-    pub fn forget(mut self) {
+    /// Counts nothing: the call is a retransmission of one that is counted itself.
+    pub(super) fn discard(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Measured {
+impl Drop for CallTimer {
     fn drop(&mut self) {
-        self.end(Fate::Dropped);
+        self.end(CallOutcome::Dropped);
     }
 }
 
-pub fn success(xid: u32, results: impl FnOnce(&mut Writer)) -> Message {
+pub(crate) fn success(xid: u32, results: impl FnOnce(&mut Writer)) -> Message {
     let mut out = Writer::new();
     rpc::write_accepted(&mut out, xid, Accepted::Success);
     results(&mut out);
     out.finish()
 }
 
-pub fn accepted(xid: u32, verdict: Accepted) -> Message {
+pub(crate) fn accepted(xid: u32, status: Accepted) -> Message {
     let mut out = Writer::new();
-    rpc::write_accepted(&mut out, xid, verdict);
+    rpc::write_accepted(&mut out, xid, status);
     out.finish()
 }
 
-pub fn denied(xid: u32, denial: Denial) -> Message {
+pub(crate) fn denied(xid: u32, denial: Denial) -> Message {
     let mut out = Writer::new();
     rpc::write_denied(&mut out, xid, denial);
     out.finish()

@@ -1,7 +1,7 @@
-//! Threads that do what may wait for a disk, so that network threads never do.
+//! Worker threads, for calls that may block on a disk, so that network threads never do.
 //!
-//! A few threads keep the processors busy. More are started only when jobs wait although those
-//! are at work: then they are waiting for a disk, or for each other, and not for a processor.
+//! At first there is one per processor, at least two. More are started only when jobs wait although
+//! all threads are busy: then those wait for a disk, or for each other, rather than for a processor.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,19 +14,19 @@ use tracing::{error, warn};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A job that has waited this long is a reason for one more thread.
-const PATIENCE: Duration = Duration::from_millis(5);
-/// A thread that has found nothing to do for this long ends, unless it is one of the first.
+/// A job that has waited this long causes one more thread to be started.
+const QUEUE_WAIT_MAX: Duration = Duration::from_millis(5);
+/// A thread that has been idle for this long ends, if there are more than at first.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
-pub struct Workers {
-    shared: Arc<Shared>,
+pub(crate) struct Workers {
+    pool: Arc<Pool>,
 }
 
-struct Shared {
-    queue: Mutex<Queue>,
+struct Pool {
+    queue: Mutex<JobQueue>,
     ready: Condvar,
-    /// Wakes the thread that looks after jobs for which no thread is free.
+    /// Wakes the watcher, when a job finds no idle thread.
     crowded: Condvar,
     threads_min: usize,
     threads_max: usize,
@@ -34,44 +34,44 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Queue {
+struct JobQueue {
     jobs: VecDeque<(Instant, Job)>,
     idle: usize,
     running: usize,
     started: usize,
     stopped: bool,
-    /// Nobody looks after jobs that wait, because there were none.
+    /// The watcher sleeps, because no job waits.
     unwatched: bool,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
     /// `prepare` runs once on each thread before its first job.
-    pub fn start(threads_max: usize, prepare: fn()) -> io::Result<Self> {
+    pub(crate) fn start(threads_max: usize, prepare: fn()) -> io::Result<Self> {
         let threads_max = threads_max.max(1);
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
         let threads_min = processors.max(2).min(threads_max);
         let (queue, ready, crowded) = (Mutex::default(), Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { queue, ready, crowded, threads_min, threads_max, prepare });
-        let mut queue = shared.lock();
+        let pool = Arc::new(Pool { queue, ready, crowded, threads_min, threads_max, prepare });
+        let mut queue = pool.lock();
         for _ in 0..threads_min {
-            queue.add_thread(&shared)?;
+            queue.add_thread(&pool)?;
         }
         if threads_min < threads_max {
-            let shared = shared.clone();
+            let pool = pool.clone();
             let watch = std::thread::Builder::new().name("worker-watch".into());
-            queue.threads.push(watch.spawn(move || shared.watch())?);
+            queue.threads.push(watch.spawn(move || pool.watch())?);
         }
         drop(queue);
-        Ok(Self { shared })
+        Ok(Self { pool })
     }
 
-    /// The queue is bounded by those who submit: each connection has a limit of its own.
-    pub fn submit(&self, job: impl FnOnce() + Send + 'static) {
+    /// The queue is bounded by the callers: each connection limits its requests in progress.
+    pub(crate) fn submit(&self, job: impl FnOnce() + Send + 'static) {
         let now = Instant::now();
-        let mut queue = self.shared.lock();
+        let mut queue = self.pool.lock();
         queue.jobs.push_back((now, Box::new(job)));
-        // An idle thread that was woken counts as idle until it runs: its job is still queued.
+        // A thread that was woken counts as idle until it runs, and its job as queued.
         let wake = queue.idle > 0;
         let watch = queue.unwatched && queue.jobs.len() > queue.idle;
         if watch {
@@ -79,24 +79,24 @@ impl Workers {
         }
         drop(queue);
         if wake {
-            self.shared.ready.notify_one();
+            self.pool.ready.notify_one();
         }
         if watch {
-            self.shared.crowded.notify_one();
+            self.pool.crowded.notify_one();
         }
     }
 }
 
 impl Drop for Workers {
-    /// Finishes what was submitted.
+    /// Runs the jobs that are queued, then joins the threads.
     fn drop(&mut self) {
-        let mut queue = self.shared.lock();
+        let mut queue = self.pool.lock();
         queue.stopped = true;
         let threads = std::mem::take(&mut queue.threads);
         drop(queue);
-        self.shared.ready.notify_all();
-        self.shared.crowded.notify_all();
-        // The last request of a stopped server may be what kept this alive until now.
+        self.pool.ready.notify_all();
+        self.pool.crowded.notify_all();
+        // The last reference may have been held by a job, so this may be a worker thread.
         let here = std::thread::current().id();
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != here) {
             let _ = thread.join();
@@ -104,15 +104,15 @@ impl Drop for Workers {
     }
 }
 
-impl Queue {
-    fn add_thread(&mut self, shared: &Arc<Shared>) -> io::Result<()> {
-        let (number, shared) = (self.started, shared.clone());
+impl JobQueue {
+    fn add_thread(&mut self, pool: &Arc<Pool>) -> io::Result<()> {
+        let (number, pool) = (self.started, pool.clone());
         let thread = std::thread::Builder::new()
             .name(format!("worker-{number}"))
             .stack_size(512 << 10)
             .spawn(move || {
-                (shared.prepare)();
-                shared.work();
+                (pool.prepare)();
+                pool.work();
             })?;
         self.threads.retain(|thread| !thread.is_finished());
         self.threads.push(thread);
@@ -122,15 +122,15 @@ impl Queue {
     }
 }
 
-impl Shared {
+impl Pool {
     fn work(&self) {
         let mut queue = self.lock();
         loop {
             if let Some((_, job)) = queue.jobs.pop_front() {
                 drop(queue);
-                // A defect in one operation must not take the others' threads away.
+                // A panic in one job must not cost a thread.
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                    error!("an operation panicked; its request gets no reply");
+                    error!("a request panicked and gets no reply");
                 }
                 queue = self.lock();
                 continue;
@@ -151,8 +151,8 @@ impl Shared {
         }
     }
 
-    /// Starts a thread when a job has waited too long. It takes a thread to do so: when all are
-    /// waiting for a disk, and no new job comes, nobody else would notice.
+    /// Starts a thread when a job has waited too long. Runs on a thread of its own (`worker-watch`):
+    /// when all workers wait for a disk and no new job arrives, no other thread would notice.
     fn watch(self: &Arc<Self>) {
         let mut queue = self.lock();
         while !queue.stopped {
@@ -161,18 +161,18 @@ impl Shared {
                 queue = self.crowded.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            if since.elapsed() > PATIENCE
+            if since.elapsed() > QUEUE_WAIT_MAX
                 && queue.running < self.threads_max
                 && let Err(error) = queue.add_thread(self)
             {
                 warn!("cannot start another worker thread: {error}");
             }
-            let waited = self.crowded.wait_timeout(queue, PATIENCE);
+            let waited = self.crowded.wait_timeout(queue, QUEUE_WAIT_MAX);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, JobQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

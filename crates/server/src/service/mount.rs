@@ -1,62 +1,61 @@
-//! MOUNT versions 1 to 3: the way from a path to the first handle.
+//! MOUNT versions 1 to 3 (RFC 1813, appendix I): from a path to the handle of its directory.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::warn;
-use vfs::{Caller, Context, Error, Export, FileKind, ObjectId, Patience};
+use vfs::{BlockingMode, Caller, Context, Error, Export, FileKind, ObjectId};
 use wire::mount::{
-    self, Dump, Exports, HostName, Mnt, MntReply, MntReply1, Mount, MountStatus, Mounted, Mounts,
+    self, Dump, Exports, HostName, Mnt, MntReply, MntReply1, Mount, MountOk, MountStatus, Mounts,
     Null, Path, Umnt, UmntAll,
 };
 use wire::nfs3::Handle;
 use wire::rpc::{AUTH_NONE, AUTH_SYS, Call, Procedure};
 use wire::{Encode, Writer};
 
-use super::nfs3::admit_port;
-use super::{Served, Service, decode, simple};
-use crate::files::Files;
-use crate::rarely::Rarely;
-use crate::rpc::pending::Incoming;
-use crate::transport::{Peer, Transport};
+use super::{ServeOutcome, Service, decode, simple};
+use crate::files::{Files, admit_to_export};
+use crate::log_rate_limit::LogRateLimit;
+use crate::rpc::admission::{Action, admit};
+use crate::rpc::pending::IncomingCall;
+use crate::transport::Peer;
 
-static STRANGERS: Rarely = Rarely::new();
+static REFUSED_MOUNTS: LogRateLimit = LogRateLimit::new();
 
-/// A list for people to look at: clients come and go without a word, so it may be wrong.
+/// The list is informational: clients vanish without UMNT, so it may be wrong.
 const MOUNTS_MAX: usize = 10_000;
-/// The size of every handle of version 1.
-const HANDLE_V1: usize = 32;
+/// The size of handles in versions 1 and 2.
+const HANDLE_V1_BYTES: usize = 32;
 
-pub struct MountService {
+pub(crate) struct MountService {
     files: Arc<Files>,
     mounts: Mutex<VecDeque<Mount>>,
 }
 
 impl MountService {
-    pub fn new(files: Arc<Files>) -> Self {
+    pub(crate) fn new(files: Arc<Files>) -> Self {
         Self { files, mounts: Mutex::default() }
     }
 
     fn mount(&self, path: &Path, call: &Call, peer: &Peer) -> Result<Handle, MountStatus> {
         let exports = self.files.exports();
         let Some((export, names)) = exports.by_path(path) else {
-            if STRANGERS.due() {
+            if REFUSED_MOUNTS.due() {
                 let (path, ip) = (path.escape_ascii(), peer.remote.ip());
                 warn!("{ip} asked for {path}, which is not exported");
             }
             return Err(MountStatus::NoEnt);
         };
-        if !export.rules.admits(peer.remote.ip()) {
-            if STRANGERS.due() {
+        if let Err(error) = admit_to_export(export, peer, Action::UseFiles) {
+            if error == Error::Denied && REFUSED_MOUNTS.due() {
                 let (path, ip) = (export.path.escape_ascii(), peer.remote.ip());
                 warn!("refused to let {ip} mount {path}: it is in none of the export's `clients`");
             }
-            return Err(MountStatus::Acces);
+            return Err(mount_status(error));
         }
-        admit_port(export, peer).map_err(mount_status)?;
-        let caller = self.files.walker(export, &call.credential).map_err(mount_status)?;
+        let caller = self.files.mount_caller(export, &call.credential).map_err(mount_status)?;
         let object = walk(export, &caller, &names).map_err(mount_status)?;
-        let handle = self.files.seal(export, &object);
+        let handle = self.files.sign(export, &object);
         let mount = Mount { host: host(peer), path: path.clone() };
         let mut mounts = self.mounts();
         mounts.retain(|known| *known != mount);
@@ -75,11 +74,11 @@ impl MountService {
 
     fn export_list(&self) -> mount::ExportList {
         let list = self.files.exports();
-        let line = |export: &Arc<Export>| mount::Export {
+        let item = |export: &Arc<Export>| mount::Export {
             path: export.path.clone().into(),
             clients: export.rules.clients.iter().map(|net| net.to_string().into()).collect(),
         };
-        mount::ExportList(list.iter().map(line).collect())
+        mount::ExportList(list.iter().map(item).collect())
     }
 
     fn mounts(&self) -> MutexGuard<'_, VecDeque<Mount>> {
@@ -87,9 +86,10 @@ impl MountService {
     }
 }
 
-/// Down from the root of an export by plain names: no `..`, and links are not followed.
+/// Resolves a path below the root of an export. `.` and `..` are invalid; symbolic links are not
+/// followed.
 fn walk(export: &Export, caller: &Caller, names: &[&[u8]]) -> Result<ObjectId, Error> {
-    let context = Context { caller, patience: Patience::Wait };
+    let context = Context { caller, blocking: BlockingMode::MayBlock };
     let mut at = export.filesystem.root();
     for name in names {
         if matches!(*name, b"." | b"..") {
@@ -129,39 +129,42 @@ impl Service for MountService {
         &[1, 2, 3]
     }
 
-    fn serve(&self, incoming: &mut Incoming<'_>, patience: Patience, out: &mut Writer) -> Served {
+    fn serve(
+        &self,
+        incoming: &mut IncomingCall<'_>,
+        blocking: BlockingMode,
+        out: &mut Writer,
+    ) -> ServeOutcome {
         let (call, peer) = (incoming.call, incoming.peer);
         match call.procedure {
             Null::NUMBER => simple(call, out, |()| ()),
-            Mnt::NUMBER if patience == Patience::Now => Served::NOT_NOW,
+            Mnt::NUMBER if blocking == BlockingMode::Nonblocking => ServeOutcome::WOULD_BLOCK,
             Mnt::NUMBER => {
                 let path: Path = decode!(call);
                 let mounted = self.mount(&path, call, peer);
                 if call.version == mount::V3 {
                     let flavours = vec![AUTH_SYS, AUTH_NONE];
-                    MntReply(mounted.map(|root| Mounted { root, flavours })).encode(out);
+                    MntReply(mounted.map(|root| MountOk { root, flavours })).encode(out);
                 } else {
                     MntReply1(mounted.and_then(|root| fixed(&root))).encode(out);
                 }
-                Served::Reply
+                ServeOutcome::Reply
             }
-            // A small question with a long answer, over a transport that lets anybody forge who
-            // asked.
-            Dump::NUMBER if peer.transport == Transport::Udp && !peer.is_loopback() => {
-                Served::NO_SUCH_PROCEDURE
+            Dump::NUMBER if admit(Action::Dump, peer, false, false).is_err() => {
+                ServeOutcome::NO_SUCH_PROCEDURE
             }
             Dump::NUMBER => simple(call, out, |()| Mounts(self.mounts().iter().cloned().collect())),
             Umnt::NUMBER => simple(call, out, |path: Path| self.unmount(peer, Some(&path))),
             UmntAll::NUMBER => simple(call, out, |()| self.unmount(peer, None)),
             Exports::NUMBER => simple(call, out, |()| self.export_list()),
-            _ => Served::NO_SUCH_PROCEDURE,
+            _ => ServeOutcome::NO_SUCH_PROCEDURE,
         }
     }
 }
 
-/// A handle in the fixed form of version 1, if it fits.
-fn fixed(handle: &Handle) -> Result<[u8; HANDLE_V1], MountStatus> {
-    let mut fixed = [0; HANDLE_V1];
+/// A handle padded to the fixed size of version 1, if it fits.
+fn fixed(handle: &Handle) -> Result<[u8; HANDLE_V1_BYTES], MountStatus> {
+    let mut fixed = [0; HANDLE_V1_BYTES];
     fixed.get_mut(..handle.len()).ok_or(MountStatus::NotSupp)?.copy_from_slice(handle);
     Ok(fixed)
 }

@@ -1,7 +1,8 @@
-//! NFSv3 (RFC 1813): from a call to the file system that it concerns.
+//! NFSv3 (RFC 1813): dispatches calls to the file system that they concern.
 //!
-//! This file finds the file and the caller and applies the export's rules; what each procedure
-//! does is in [`files`], [`directories`] and [`volume`].
+//! This file resolves handle and caller and applies the export's rules; the procedures are in
+//! [`files`], [`directories`] and [`volume`]. A call is first tried on the network thread; one that
+//! would block there is served on a worker.
 
 mod directories;
 mod files;
@@ -10,120 +11,104 @@ mod volume;
 
 use std::sync::Arc;
 
-use tracing::warn;
-
-use vfs::{Access, Attributes, Caller, Context, Error, Export, ObjectId, Patience, Result};
-use wire::nfs3::{self, Failed, Handle, Status, Wcc};
+use vfs::{
+    Attributes, BlockingMode, Caller, Context, Error, Export, ExportAccess, ObjectId, Result,
+};
+use wire::nfs3::{self, ErrorReply, Handle, Status, Wcc};
 use wire::rpc::{Call, Credential, Procedure};
 use wire::{Decode, Encode, Writer};
 
-use super::{Repeat, Served, Service, decode};
+use super::{CacheClass, ServeOutcome, Service, decode};
 use crate::files::Files;
-use crate::rarely::Rarely;
-use crate::rpc::pending::Incoming;
+use crate::rpc::admission::Action;
+use crate::rpc::pending::IncomingCall;
 use crate::transport::Peer;
 
-pub use translate::status;
+use translate::status;
 
-static UNRESERVED: Rarely = Rarely::new();
-
-pub struct Nfs3 {
+pub(crate) struct Nfs3 {
     files: Arc<Files>,
 }
 
-/// One call on its way through.
+/// One call: who makes it, and whether it may block.
 struct Request<'a> {
     files: &'a Files,
     credential: &'a Credential,
     peer: &'a Peer,
-    patience: Patience,
+    blocking: BlockingMode,
 }
 
-/// A file that a handle led to, and as whom it is used.
+/// A file, and the identity under which the call uses it.
 struct Target {
     export: Arc<Export>,
     object: ObjectId,
     caller: Caller,
-    patience: Patience,
+    blocking: BlockingMode,
 }
 
 impl Target {
     fn context(&self) -> Context<'_> {
-        Context { caller: &self.caller, patience: self.patience }
+        Context { caller: &self.caller, blocking: self.blocking }
     }
 
     fn attributes(&self) -> Option<Attributes> {
         self.export.filesystem.attributes(&self.context(), &self.object).ok()
     }
 
-    /// What a reply tells of a file that an operation did not change.
-    fn seen(&self) -> Option<nfs3::Attributes> {
+    /// The post-operation attributes of a reply, if they can be read.
+    fn post_op_attributes(&self) -> Option<nfs3::Attributes> {
         self.attributes().map(|a| translate::attributes(&a, &self.export))
     }
 
     fn unchanged(&self) -> Wcc {
-        Wcc { before: None, after: self.seen() }
+        Wcc { before: None, after: self.post_op_attributes() }
     }
 
-    fn may_change(&self) -> Result<()> {
+    fn check_writable(&self) -> Result<()> {
         match self.export.rules.access {
-            Access::ReadWrite => Ok(()),
-            Access::ReadOnly => Err(Error::ReadOnly),
+            ExportAccess::ReadWrite => Ok(()),
+            ExportAccess::ReadOnly => Err(Error::ReadOnly),
         }
     }
 }
 
 impl Request<'_> {
-    /// The file of a handle, to read it or to find others by it. Not from a port that any user
-    /// of the client can send from, if the export says so: such a user could claim to be another.
+    /// The file of a handle, for calls that read attributes and file system properties only.
+    fn inspect(&self, handle: &Handle) -> Result<Target> {
+        self.target(handle, Action::Inspect)
+    }
+
+    /// The file of a handle, for calls that read its contents or look up names in it.
     fn open(&self, handle: &Handle) -> Result<Target> {
-        let target = self.open_to_look(handle)?;
-        admit_port(&target.export, self.peer)?;
-        Ok(target)
+        self.target(handle, Action::UseFiles)
     }
 
-    /// The file of a handle, if it is ours, still exported, and this client may use it; to look
-    /// at what tells nothing of its content.
-    fn open_to_look(&self, handle: &Handle) -> Result<Target> {
-        let opened = self.files.open(handle)?;
-        let export = self.files.export_of(&opened, self.peer)?;
-        // A file system that is not prompt is never asked on a network thread.
-        if self.patience == Patience::Now && !export.filesystem.prompt() {
-            return Err(Error::WouldBlock);
-        }
-        let caller = self.files.caller(&export, self.credential, self.patience)?;
-        Ok(Target { export, object: opened.file.object, caller, patience: self.patience })
-    }
-
-    /// The same, for an operation that changes something.
+    /// The file of a handle, for calls that change something.
     fn open_to_change(&self, handle: &Handle) -> Result<Target> {
         let target = self.open(handle)?;
-        target.may_change()?;
-        // An operator has shut this machine out (R8.1).
+        target.check_writable()?;
+        // Fenced by an operator (B8.2).
         if self.files.fences.has(self.peer.remote.ip()) {
             return Err(Error::Denied);
         }
         Ok(target)
     }
-}
 
-/// Refuses ports that any user can send from, and tells the operator how to allow them.
-pub fn admit_port(export: &Export, peer: &Peer) -> Result<()> {
-    if !export.rules.reserved_ports || peer.uses_reserved_port() {
-        return Ok(());
+    /// The file of a handle, if the handle is genuine, its export still exists and admits the caller.
+    fn target(&self, handle: &Handle, action: Action) -> Result<Target> {
+        let opened = self.files.verify(handle)?;
+        let export = self.files.export_of(&opened, self.peer, action)?;
+        // A file system that always blocks is never called on a network thread.
+        if self.blocking == BlockingMode::Nonblocking && !export.filesystem.supports_nonblocking() {
+            return Err(Error::WouldBlock);
+        }
+        let caller = self.files.caller(&export, self.credential, self.blocking)?;
+        Ok(Target { export, object: opened.file.object, caller, blocking: self.blocking })
     }
-    if UNRESERVED.due() {
-        let (path, from) = (export.path.escape_ascii(), peer.remote);
-        warn!(
-            "refused {path} to {from}, which is not a reserved port; mount it with -o resvport \
-             (the default on Linux, not on macOS), or set ports = \"any\" for the export"
-        );
-    }
-    Err(Error::NotOwner)
 }
 
 impl Nfs3 {
-    pub fn new(files: Arc<Files>) -> Self {
+    pub(crate) fn new(files: Arc<Files>) -> Self {
         Self { files }
     }
 }
@@ -137,8 +122,8 @@ impl Service for Nfs3 {
         &[nfs3::VERSION]
     }
 
-    fn repeat(&self, call: &Call, peer: &Peer) -> Repeat {
-        let repeat = match call.procedure {
+    fn cache_class(&self, call: &Call, peer: &Peer) -> CacheClass {
+        let class = match call.procedure {
             nfs3::SetAttr::NUMBER
             | nfs3::Create::NUMBER
             | nfs3::MkDir::NUMBER
@@ -147,17 +132,17 @@ impl Service for Nfs3 {
             | nfs3::Remove::NUMBER
             | nfs3::RmDir::NUMBER
             | nfs3::Rename::NUMBER
-            | nfs3::Link::NUMBER => Repeat::Once,
-            nfs3::Write::NUMBER => Repeat::Bulk,
-            _ => return Repeat::Harmless,
+            | nfs3::Link::NUMBER => CacheClass::Once,
+            nfs3::Write::NUMBER => CacheClass::Bulk,
+            _ => return CacheClass::Uncached,
         };
-        // A stranger's calls are refused as often as they come.
-        if self.files.admits(peer.remote.ip()) { repeat } else { Repeat::Harmless }
+        // Refused each time; must not fill the duplicate request cache.
+        if self.files.admits(peer.remote.ip()) { class } else { CacheClass::Uncached }
     }
 
     fn reply_bytes(&self, call: &Call) -> usize {
         match call.procedure {
-            // The count is the last word of all three.
+            // The byte count is the last argument of all three.
             nfs3::Read::NUMBER | nfs3::ReadDir::NUMBER | nfs3::ReadDirPlus::NUMBER => {
                 let count = call.args.last_chunk().map_or(0, |word| u32::from_be_bytes(*word));
                 512 + count.min(nfs3::IO_BYTES_MAX) as usize
@@ -166,11 +151,16 @@ impl Service for Nfs3 {
         }
     }
 
-    fn serve(&self, incoming: &mut Incoming<'_>, patience: Patience, out: &mut Writer) -> Served {
+    fn serve(
+        &self,
+        incoming: &mut IncomingCall<'_>,
+        blocking: BlockingMode,
+        out: &mut Writer,
+    ) -> ServeOutcome {
         let (call, peer) = (incoming.call, incoming.peer);
-        let request = Request { files: &self.files, credential: &call.credential, peer, patience };
-        // Changes wait for disks, and listings may: they start on a worker.
-        let now = patience == Patience::Now;
+        let request = Request { files: &self.files, credential: &call.credential, peer, blocking };
+        // Changes wait for the disk, and listings may: they go to a worker at once.
+        let on_network_thread = blocking == BlockingMode::Nonblocking;
         match call.procedure {
             nfs3::Null::NUMBER => super::simple(call, out, |()| ()),
             nfs3::GetAttr::NUMBER => run(call, out, |args| request.get_attr(args)),
@@ -181,7 +171,9 @@ impl Service for Nfs3 {
             nfs3::FsStat::NUMBER => run(call, out, |args| request.fs_stat(args)),
             nfs3::FsInfo::NUMBER => run(call, out, |args| request.fs_info(args)),
             nfs3::PathConf::NUMBER => run(call, out, |args| request.path_conf(args)),
-            nfs3::SetAttr::NUMBER..=nfs3::Commit::NUMBER if now => Served::NOT_NOW,
+            nfs3::SetAttr::NUMBER..=nfs3::Commit::NUMBER if on_network_thread => {
+                ServeOutcome::WOULD_BLOCK
+            }
             nfs3::SetAttr::NUMBER => run(call, out, |args| request.set_attr(args)),
             nfs3::Write::NUMBER => run(call, out, |args| request.write(args)),
             nfs3::Create::NUMBER => run(call, out, |args| request.create(args)),
@@ -195,20 +187,20 @@ impl Service for Nfs3 {
             nfs3::ReadDir::NUMBER => run(call, out, |args| request.read_dir(args)),
             nfs3::ReadDirPlus::NUMBER => run(call, out, |args| request.read_dir_plus(args)),
             nfs3::Commit::NUMBER => run(call, out, |args| request.commit(args)),
-            _ => Served::NO_SUCH_PROCEDURE,
+            _ => ServeOutcome::NO_SUCH_PROCEDURE,
         }
     }
 }
 
-/// A failure on its way to the client, with what the reply still tells; `Err(None)` is a call
-/// that needs patience.
-type Refusal<F> = Option<Box<Failed<F>>>;
+/// A failure with the attributes that its reply carries; `None` if the call would block and must be
+/// served on a worker.
+type Refusal<F> = Option<Box<ErrorReply<F>>>;
 
 fn run<A: Decode, T: Encode, F: Encode>(
     call: &Call,
     out: &mut Writer,
     procedure: impl FnOnce(A) -> std::result::Result<T, Refusal<F>>,
-) -> Served {
+) -> ServeOutcome {
     let args: A = decode!(call);
     match procedure(args) {
         Ok(body) => {
@@ -219,20 +211,20 @@ fn run<A: Decode, T: Encode, F: Encode>(
             failed.0.encode(out);
             failed.1.encode(out);
         }
-        Err(None) => return Served::NOT_NOW,
+        Err(None) => return ServeOutcome::WOULD_BLOCK,
     }
-    Served::Reply
+    ServeOutcome::Reply
 }
 
-/// Turns an error into a refusal; `told` is asked for only if there is somebody to tell.
-fn refuse<F>(told: impl FnOnce() -> F) -> impl FnOnce(Error) -> Refusal<F> {
+/// Turns an error into a refusal. `attributes` runs only if a reply is sent.
+fn refuse<F>(attributes: impl FnOnce() -> F) -> impl FnOnce(Error) -> Refusal<F> {
     move |error| match error {
         Error::WouldBlock => None,
-        error => Some(Box::new(Failed(status(error), told()))),
+        error => Some(Box::new(ErrorReply(status(error), attributes()))),
     }
 }
 
-/// Names that no file can have.
+/// Rejects names that no file can have.
 fn check_name(name: &[u8]) -> Result<()> {
     const NAME_MAX: usize = 255;
     match name {

@@ -1,10 +1,13 @@
-//! NLM versions 1, 3 and 4: from a call to a request of the keeper, and from its decision back.
+//! The network lock manager, versions 1, 3 and 4 (C702 chapter 10).
 //!
-//! All versions and forms become one request here ([`question`]); in which form it was asked is in
-//! the [`ReplyFormat`], which also writes the reply.
+//! Versions and forms are converted at the edge: `request.rs` turns the arguments of any version and
+//! form into one request to the keeper, `reply.rs` writes the decision in the version and form of the
+//! call. In between, `Nlm::ask` is the path of every lock request: admission, order of receipt,
+//! permission to use the file, engine. Runs on network and worker threads; replies are sent by the
+//! thread that runs the engine.
 
-mod question;
 mod reply;
+mod request;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -12,49 +15,50 @@ use std::time::Instant;
 
 use keeper::identity::{Caller, Incarnation};
 use keeper::request::Form;
-use vfs::Patience;
+use vfs::BlockingMode;
 use wire::nlm::{self, Status, Version, Versioned, v4};
 use wire::rpc::{Call, Procedure};
 use wire::{Message, Writer};
 
-use super::{Repeat, Served, Service};
+use super::{CacheClass, ServeOutcome, Service};
 use crate::callbacks::Callbacks;
-use crate::engine::request::{Request, is_taken};
+use crate::engine::request::{Request, grants_or_queues};
 use crate::engine::{Decision, Engine};
 use crate::files::Files;
 use crate::liveness::Liveness;
+use crate::rpc::admission::{Action, admit};
 use crate::rpc::order::OrderKey;
-use crate::rpc::pending::{Incoming, success};
+use crate::rpc::pending::{IncomingCall, success};
 use crate::transport::{Peer, ReplyBatch};
-use question::{Question, Refused};
 use reply::LockReply;
+use request::{EarlyReply, NlmCall, PreparedRequest};
 
-pub struct Nlm {
+pub(crate) struct Nlm {
     files: Arc<Files>,
     engine: Engine,
     callbacks: Callbacks,
     liveness: Liveness,
-    /// What has no export to say so needs a reserved port (R6.3).
-    reserved_ports: bool,
+    /// For calls that concern no export (B7.7).
+    require_reserved_ports: bool,
     order_keys: RandomState,
 }
 
 impl Nlm {
-    pub fn new(
+    pub(crate) fn new(
         files: Arc<Files>,
         engine: Engine,
         callbacks: Callbacks,
         liveness: Liveness,
-        reserved_ports: bool,
+        require_reserved_ports: bool,
     ) -> Self {
         let order_keys = RandomState::new();
-        Self { files, engine, callbacks, liveness, reserved_ports, order_keys }
+        Self { files, engine, callbacks, liveness, require_reserved_ports, order_keys }
     }
 }
 
-/// What is asked, whatever the form: the number of the procedure that is called and answered.
+/// What the keeper is asked to do, whatever the form of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+enum Operation {
     Test,
     Lock,
     NmLock,
@@ -65,8 +69,8 @@ pub enum Kind {
     FreeAll,
 }
 
-impl Kind {
-    fn of(procedure: u32) -> Option<(Self, Form)> {
+impl Operation {
+    fn from_procedure(procedure: u32) -> Option<(Self, Form)> {
         Some(match procedure {
             v4::Test::NUMBER => (Self::Test, Form::Call),
             v4::TestMsg::NUMBER => (Self::Test, Form::Message),
@@ -84,8 +88,8 @@ impl Kind {
         })
     }
 
-    /// The procedure that carries the answer to a message.
-    fn result(self) -> u32 {
+    /// The procedure that carries the result of a message.
+    fn result_procedure(self) -> u32 {
         match self {
             Self::Test => v4::TestRes::NUMBER,
             Self::Cancel => v4::CancelRes::NUMBER,
@@ -101,16 +105,16 @@ impl Service for Nlm {
     }
 
     fn versions(&self) -> &'static [u32] {
-        // Version 2 is a private matter of some clients; the services of this list are exact.
+        // No specification describes version 2.
         &[nlm::V1, nlm::V3, nlm::V4]
     }
 
-    fn repeat(&self, call: &Call, peer: &Peer) -> Repeat {
-        match Kind::of(call.procedure) {
-            None | Some((Kind::Test, Form::Call)) => Repeat::Harmless,
-            Some(_) if self.files.admits(peer.remote.ip()) => Repeat::Lock,
-            // A stranger's requests are refused as often as they come.
-            Some(_) => Repeat::Harmless,
+    fn cache_class(&self, call: &Call, peer: &Peer) -> CacheClass {
+        match Operation::from_procedure(call.procedure) {
+            None | Some((Operation::Test, Form::Call)) => CacheClass::Uncached,
+            Some(_) if self.files.admits(peer.remote.ip()) => CacheClass::Lock,
+            // Refused each time; must not fill the duplicate request cache.
+            Some(_) => CacheClass::Uncached,
         }
     }
 
@@ -118,35 +122,42 @@ impl Service for Nlm {
         nlm::peek_caller_name(call.procedure, &call.args)
     }
 
-    fn serve(&self, incoming: &mut Incoming<'_>, patience: Patience, out: &mut Writer) -> Served {
+    fn serve(
+        &self,
+        incoming: &mut IncomingCall<'_>,
+        blocking: BlockingMode,
+        out: &mut Writer,
+    ) -> ServeOutcome {
         let Some(version) = Version::from_number(incoming.call.version) else {
-            return Served::NO_SUCH_PROCEDURE;
+            return ServeOutcome::NO_SUCH_PROCEDURE;
         };
         let procedure = incoming.call.procedure;
         match procedure {
-            v4::Null::NUMBER => Served::Reply,
-            // We wait for no locks of others.
+            v4::Null::NUMBER => ServeOutcome::Reply,
+            // This server is no lock client.
             v4::Granted::NUMBER => deny_granted(incoming.call, version, out),
-            v4::GrantedMsg::NUMBER => Served::Reply,
-            v4::TestRes::NUMBER..=v4::UnlockRes::NUMBER => Served::Reply,
+            v4::GrantedMsg::NUMBER => ServeOutcome::Reply,
+            v4::TestRes::NUMBER..=v4::UnlockRes::NUMBER => ServeOutcome::Reply,
             v4::GrantedRes::NUMBER => self.granted_res(incoming, version),
-            _ => match Kind::of(procedure) {
-                Some((kind, form)) if procedure < 20 || version.has_shares() => {
-                    self.ask(incoming, (version, kind, form), patience)
+            _ => match Operation::from_procedure(procedure) {
+                Some((operation, form))
+                    if procedure < v4::Share::NUMBER || version.has_shares() =>
+                {
+                    self.ask(incoming, version, operation, form, blocking)
                 }
-                _ => Served::NO_SUCH_PROCEDURE,
+                _ => ServeOutcome::NO_SUCH_PROCEDURE,
             },
         }
     }
 
-    /// A message gets its result again, as another message.
-    fn replay(&self, call: &Call, peer: &Peer, kept: Message) -> Message {
-        let (Some((kind, Form::Message)), Some(version)) =
-            (Kind::of(call.procedure), Version::from_number(call.version))
+    /// The result of a message is sent again as another message.
+    fn reply_from_cache(&self, call: &Call, peer: &Peer, cached: Message) -> Message {
+        let (Some((operation, Form::Message)), Some(version)) =
+            (Operation::from_procedure(call.procedure), Version::from_number(call.version))
         else {
-            return kept;
+            return cached;
         };
-        self.callbacks.send_result(peer, version, kind.result(), kept.to_bytes());
+        self.callbacks.send_result(peer, version, operation.result_procedure(), cached.to_bytes());
         success(call.xid, |_| ())
     }
 
@@ -155,120 +166,124 @@ impl Service for Nlm {
     }
 }
 
-fn deny_granted(call: &Call, version: Version, out: &mut Writer) -> Served {
+fn deny_granted(call: &Call, version: Version, out: &mut Writer) -> ServeOutcome {
     match nlm::TestArgs::from_bytes_as(version, call.args.clone()) {
         Ok(args) => {
             let reply = nlm::StatusReply { cookie: args.cookie, status: Status::Denied };
             reply.encode_as(version, out);
-            Served::Reply
+            ServeOutcome::Reply
         }
-        Err(_) => Served::GARBAGE,
+        Err(_) => ServeOutcome::GARBAGE,
     }
 }
 
 impl Nlm {
-    fn granted_res(&self, incoming: &Incoming<'_>, version: Version) -> Served {
-        // A user of the waiter's machine could deny what its kernel has taken.
-        if self.reserved_ports && !incoming.peer.uses_reserved_port() {
-            return Served::TOO_WEAK;
+    fn granted_res(&self, incoming: &IncomingCall<'_>, version: Version) -> ServeOutcome {
+        if admit(Action::Lock, incoming.peer, false, self.require_reserved_ports).is_err() {
+            return ServeOutcome::TOO_WEAK;
         }
         match nlm::StatusReply::from_bytes_as(version, incoming.call.args.clone()) {
             Ok(answer) => {
                 let from = incoming.peer.remote.ip();
                 self.callbacks.granted_res(from, &answer.cookie, answer.status);
-                Served::Reply
+                ServeOutcome::Reply
             }
-            Err(_) => Served::GARBAGE,
+            Err(_) => ServeOutcome::GARBAGE,
         }
     }
 
-    /// Hands a request to the engine, in the order of receipt, once its caller is known to be
-    /// allowed to make it.
+    /// Hands an admitted request to the engine. Requests of one owner on one file keep their order of
+    /// receipt, even if some wait for a worker to check permission.
     fn ask(
         &self,
-        incoming: &mut Incoming<'_>,
-        asked: (Version, Kind, Form),
-        patience: Patience,
-    ) -> Served {
+        incoming: &mut IncomingCall<'_>,
+        version: Version,
+        operation: Operation,
+        form: Form,
+        blocking: BlockingMode,
+    ) -> ServeOutcome {
         let connected = incoming.connected().map(|since| self.engine.clock().mono(since));
-        let at = question::Receipt { nlm: self, incoming, asked, connected };
-        let Question { request, format, subject } = match at.question() {
-            Ok(question) => question,
-            Err(refused) => return self.refuse(incoming, refused),
+        let call = NlmCall { nlm: self, incoming, version, operation, form, connected };
+        let PreparedRequest { request, format, access } = match call.prepare() {
+            Ok(prepared) => prepared,
+            Err(reply) => return self.reply_early(incoming, reply),
         };
-        if let Some(subject) = &subject {
+        if let Some(access) = &access {
             let order = || OrderKey(self.order_keys.hash_one(request.subject()));
-            // On a worker its turn has come.
-            if patience == Patience::Now && incoming.is_behind(order) {
-                return Served::NotNow { order: Some(order()) };
+            // A worker takes calls of one order one at a time, so it need not check.
+            if blocking == BlockingMode::Nonblocking && incoming.is_behind(order) {
+                return ServeOutcome::WouldBlock { order: Some(order()) };
             }
             let (call, peer) = (incoming.call, incoming.peer);
             let allowed = self.files.may_lock(
-                &subject.target,
-                subject.needs,
+                &access.target,
+                access.required,
                 &call.credential,
                 peer,
-                patience,
+                blocking,
             );
             match allowed {
                 Ok(()) => {}
-                Err(vfs::Error::WouldBlock) => return Served::NotNow { order: Some(order()) },
+                Err(vfs::Error::WouldBlock) => {
+                    return ServeOutcome::WouldBlock { order: Some(order()) };
+                }
                 Err(error) => {
-                    return self.refuse(incoming, Refused::Status(format, question::status(error)));
+                    let reply = EarlyReply::Status(format, request::status(error));
+                    return self.reply_early(incoming, reply);
                 }
             }
         }
         let reply = LockReply { call: incoming.defer(), format, callbacks: self.callbacks.clone() };
-        let claim = Claim::of(&request, &self.liveness);
+        let activity = HostActivity::of(&request, &self.liveness);
         self.engine.ask(
             request,
             Box::new(move |decision, replies| {
-                if let (Some(claim), Decision::Reply(reply)) = (claim, &decision)
-                    && is_taken(reply)
+                if let (Some(activity), Decision::Reply(reply)) = (activity, &decision)
+                    && grants_or_queues(reply)
                 {
-                    claim.stands();
+                    activity.record();
                 }
-                reply.answer(decision, replies);
+                reply.send_decision(decision, replies);
             }),
         );
-        Served::Later
+        ServeOutcome::Deferred
     }
 
-    fn refuse(&self, incoming: &mut Incoming<'_>, refused: Refused) -> Served {
-        match refused {
-            Refused::Garbage => Served::GARBAGE,
-            Refused::Port => Served::TOO_WEAK,
-            Refused::Status(format, status) => {
+    fn reply_early(&self, incoming: &mut IncomingCall<'_>, reply: EarlyReply) -> ServeOutcome {
+        match reply {
+            EarlyReply::Garbage => ServeOutcome::GARBAGE,
+            EarlyReply::TooWeak => ServeOutcome::TOO_WEAK,
+            EarlyReply::Status(format, status) => {
                 let callbacks = self.callbacks.clone();
                 let mut replies = ReplyBatch::default();
                 LockReply { call: incoming.defer(), format, callbacks }
-                    .refuse(status, &mut replies);
+                    .send_status(status, &mut replies);
                 replies.send();
-                Served::Later
+                ServeOutcome::Deferred
             }
         }
     }
 }
 
-/// What is known of a host once it has a lock, a share, or a place in line: that its kernel was
-/// alive when it asked. Its old connections can testify from then on.
-struct Claim {
+/// What a lock request says about its host once it is granted or blocked: the kernel was alive when
+/// the request arrived, so liveness may use connections that were open by then.
+struct HostActivity {
     liveness: Liveness,
     caller: Caller,
     incarnation: Incarnation,
     arrived: Instant,
 }
 
-impl Claim {
+impl HostActivity {
     fn of(request: &Request, liveness: &Liveness) -> Option<Self> {
-        let (caller, incarnation) = request.taker()?;
+        let (caller, incarnation) = request.grantee()?;
         let (liveness, caller) = (liveness.clone(), caller.clone());
         Some(Self { liveness, caller, incarnation, arrived: Instant::now() })
     }
 
-    fn stands(self) {
+    fn record(self) {
         let Self { liveness, caller, incarnation, arrived } = self;
-        liveness.watch(&caller.host, caller.lane);
-        liveness.took(&caller.host, incarnation, arrived);
+        liveness.watch(&caller.host, caller.namespace);
+        liveness.record_lock(&caller.host, incarnation, arrived);
     }
 }

@@ -1,4 +1,8 @@
-//! NSM version 1: who has restarted, and who wants to know.
+//! The status monitor protocol, NSM version 1 (C702 chapter 11): reboot notices from clients, and
+//! registrations of hosts that want to be notified.
+//!
+//! One function per procedure; the keeper decides. Calls are answered on the thread that runs the
+//! engine.
 
 use std::sync::Arc;
 
@@ -8,100 +12,106 @@ use keeper::request::{Callback, MonitorRequest, RebootNotice, UnmonitorRequest};
 use keeper::step::Reply;
 use tokio::sync::Notify;
 use tracing::warn;
-use vfs::Patience;
+use vfs::BlockingMode;
 use wire::nsm::{self, MonArgs, MonId, MyId, NotifyArgs, Outcome, StatReply, StateReply};
-use wire::rpc::{Call, Procedure};
-use wire::{Decode, Encode, Writer, nlm};
+use wire::rpc::Procedure;
+use wire::{Encode, Writer, nlm};
 
-use super::{Served, Service, simple, source};
-use crate::engine::request::{Request, WhenStalled};
+use super::{ServeOutcome, Service, decode, simple, source};
+use crate::engine::request::{Request, StallPolicy};
 use crate::engine::{Decision, Engine};
 use crate::files::Files;
-use crate::rpc::admission::Admission;
-use crate::rpc::pending::{Incoming, PendingCall};
-use crate::transport::{Peer, ReplyBatch, Transport};
+use crate::rpc::admission::{Action, admit};
+use crate::rpc::pending::{IncomingCall, PendingCall};
+use crate::transport::{Peer, ReplyBatch};
 
-pub struct Nsm {
+pub(crate) struct Nsm {
     files: Arc<Files>,
     engine: Engine,
-    /// Ours: it does not change while we run.
+    /// Our NSM state, constant while the server runs.
     state: i32,
-    reserved_ports: bool,
-    /// Notified when a program on this host asks for a crash; without it, none is simulated.
+    require_reserved_ports: bool,
+    /// Notified by SM_SIMU_CRASH, which is refused without it.
     crash: Option<Arc<Notify>>,
 }
 
 impl Nsm {
-    pub fn new(
+    pub(crate) fn new(
         files: Arc<Files>,
         engine: Engine,
         state: u32,
-        reserved_ports: bool,
+        require_reserved_ports: bool,
         crash: Option<Arc<Notify>>,
     ) -> Self {
-        Self { files, engine, state: state as i32, reserved_ports, crash }
+        Self { files, engine, state: state as i32, require_reserved_ports, crash }
     }
 
-    fn may_ask(&self, peer: &Peer) -> bool {
-        let admission = Admission {
-            admitted: self.files.admits(peer.remote.ip()),
-            local: peer.is_loopback(),
-            reserved_port: peer.uses_reserved_port(),
-        };
-        admission.speaks_for_host(self.reserved_ports)
+    fn admits(&self, action: Action, peer: &Peer) -> bool {
+        let address_admitted = self.files.admits(peer.remote.ip());
+        admit(action, peer, address_admitted, self.require_reserved_ports).is_ok()
     }
 
-    /// A registration makes us call its sender: not at the word of a datagram, which anybody can
-    /// send in its name (R6.3).
-    fn may_register(&self, peer: &Peer) -> bool {
-        peer.is_loopback() || peer.transport == Transport::Tcp
+    fn monitor(&self, incoming: &mut IncomingCall<'_>, out: &mut Writer) -> ServeOutcome {
+        let MonArgs { mon_id, private } = decode!(incoming.call);
+        let (watched, callback) = (Name::new(&mon_id.mon_name), callback(&mon_id.my_id));
+        if !is_callback_program(callback.program) {
+            StatReply { outcome: Outcome::Failure, state: self.state }.encode(out);
+            return ServeOutcome::Reply;
+        }
+        let (id, source) = (self.engine.new_id(), source(incoming.peer));
+        let request = MonitorRequest { id, source, callback, watched, private };
+        self.ask(incoming, Request::Monitor(request))
     }
 
-    fn question(&self, call: &Call, peer: &Peer) -> Result<Request, wire::xdr::Error> {
-        let id = self.engine.new_id();
-        let source = source(peer);
-        let args = call.args.clone();
-        Ok(match call.procedure {
-            nsm::Mon::NUMBER => {
-                let MonArgs { mon_id, private } = MonArgs::from_bytes(args)?;
-                let (watched, callback) = (name(&mon_id.mon_name), callback(&mon_id.my_id));
-                Request::Monitor(MonitorRequest { id, source, callback, watched, private })
+    /// Ends the registration for one host, or all of them.
+    fn unmonitor(
+        &self,
+        incoming: &mut IncomingCall<'_>,
+        my_id: &MyId,
+        watched: Option<Name>,
+    ) -> ServeOutcome {
+        let (id, source) = (self.engine.new_id(), source(incoming.peer));
+        let request = UnmonitorRequest { id, source, callback: callback(my_id), watched };
+        self.ask(incoming, Request::Unmonitor(request))
+    }
+
+    fn notify(&self, incoming: &mut IncomingCall<'_>) -> ServeOutcome {
+        let NotifyArgs { mon_name, state } = decode!(incoming.call);
+        let (id, source) = (self.engine.new_id(), source(incoming.peer));
+        let (name, incarnation) = (Name::new(&mon_name), Incarnation(state as u32));
+        self.ask(incoming, Request::Reboot(RebootNotice { id, source, name, incarnation }))
+    }
+
+    fn simulate_crash(&self, peer: &Peer) -> ServeOutcome {
+        match &self.crash {
+            Some(crash) if self.admits(Action::SimulateCrash, peer) => {
+                warn!("simulating a crash, as requested by {}", peer.remote);
+                crash.notify_one();
+                ServeOutcome::Reply
             }
-            nsm::Unmon::NUMBER => {
-                let mon_id = MonId::from_bytes(args)?;
-                let watched = Some(name(&mon_id.mon_name));
-                let callback = callback(&mon_id.my_id);
-                Request::Unmonitor(UnmonitorRequest { id, source, callback, watched })
-            }
-            nsm::UnmonAll::NUMBER => {
-                let callback = callback(&MyId::from_bytes(args)?);
-                Request::Unmonitor(UnmonitorRequest { id, source, callback, watched: None })
-            }
-            _ => {
-                let NotifyArgs { mon_name, state } = NotifyArgs::from_bytes(args)?;
-                let (name, incarnation) = (name(&mon_name), Incarnation(state as u32));
-                Request::Reboot(RebootNotice { id, source, name, incarnation })
-            }
-        })
+            _ => ServeOutcome::TOO_WEAK,
+        }
+    }
+
+    fn ask(&self, incoming: &mut IncomingCall<'_>, request: Request) -> ServeOutcome {
+        let (call, state) = (incoming.defer(), self.state);
+        let sink = move |decision, replies: &mut _| answer(call, state, decision, replies);
+        self.engine.ask(request, Box::new(sink));
+        ServeOutcome::Deferred
     }
 }
 
-/// Programs that registrants have themselves called at: their lock manager, a status monitor's own
-/// test program, and the numbers that are free for anybody (RFC 5531, 8.3). We call no other on
-/// request.
+/// Whether a registrant may have this program called: a lock manager, the status monitor's test
+/// program, or a transient number (RFC 5531, 8.3). No other program is called on request.
 fn is_callback_program(program: u32) -> bool {
     const STATUS_SIMULATOR: u32 = 200_048;
     const TRANSIENT: std::ops::RangeInclusive<u32> = 0x4000_0000..=0x5fff_ffff;
     matches!(program, nlm::PROGRAM | STATUS_SIMULATOR) || TRANSIENT.contains(&program)
 }
 
-fn name(name: &nsm::Name) -> Name {
-    Name::new(name)
-}
-
 fn callback(id: &MyId) -> Callback {
     Callback {
-        name: name(&id.my_name),
+        name: Name::new(&id.my_name),
         program: id.program,
         version: id.version,
         procedure: id.procedure,
@@ -119,40 +129,36 @@ impl Service for Nsm {
         &[nsm::VERSION]
     }
 
-    fn serve(&self, incoming: &mut Incoming<'_>, _: Patience, out: &mut Writer) -> Served {
+    fn serve(
+        &self,
+        incoming: &mut IncomingCall<'_>,
+        _: BlockingMode,
+        out: &mut Writer,
+    ) -> ServeOutcome {
         let (call, peer) = (incoming.call, incoming.peer);
         match call.procedure {
-            nsm::Null::NUMBER => Served::Reply,
+            nsm::Null::NUMBER => ServeOutcome::Reply,
             nsm::Stat::NUMBER => simple(call, out, |_: nsm::Name| StatReply {
                 outcome: Outcome::Success,
                 state: self.state,
             }),
-            nsm::Mon::NUMBER..=nsm::UnmonAll::NUMBER | nsm::Notify::NUMBER => {
-                let registers = call.procedure != nsm::Notify::NUMBER;
-                if !self.may_ask(peer) || (registers && !self.may_register(peer)) {
-                    return Served::TOO_WEAK;
-                }
-                let Ok(request) = self.question(call, peer) else { return Served::GARBAGE };
-                if let Request::Monitor(request) = &request
-                    && !is_callback_program(request.callback.program)
-                {
-                    StatReply { outcome: Outcome::Failure, state: self.state }.encode(out);
-                    return Served::Reply;
-                }
-                let (call, state) = (incoming.defer(), self.state);
-                let sink = move |decision, replies: &mut _| answer(call, state, decision, replies);
-                self.engine.ask(request, Box::new(sink));
-                Served::Later
+            nsm::Mon::NUMBER | nsm::Unmon::NUMBER | nsm::UnmonAll::NUMBER
+                if !self.admits(Action::RegisterCallback, peer) =>
+            {
+                ServeOutcome::TOO_WEAK
             }
-            nsm::SimuCrash::NUMBER => match &self.crash {
-                Some(crash) if peer.is_loopback() && self.may_ask(peer) => {
-                    warn!("a crash is simulated, as {} asks", peer.remote);
-                    crash.notify_one();
-                    Served::Reply
-                }
-                _ => Served::TOO_WEAK,
-            },
-            _ => Served::NO_SUCH_PROCEDURE,
+            nsm::Notify::NUMBER if !self.admits(Action::ReportReboot, peer) => {
+                ServeOutcome::TOO_WEAK
+            }
+            nsm::Mon::NUMBER => self.monitor(incoming, out),
+            nsm::Unmon::NUMBER => {
+                let MonId { mon_name, my_id } = decode!(call);
+                self.unmonitor(incoming, &my_id, Some(Name::new(&mon_name)))
+            }
+            nsm::UnmonAll::NUMBER => self.unmonitor(incoming, &decode!(call), None),
+            nsm::Notify::NUMBER => self.notify(incoming),
+            nsm::SimuCrash::NUMBER => self.simulate_crash(peer),
+            _ => ServeOutcome::NO_SUCH_PROCEDURE,
         }
     }
 
@@ -163,14 +169,14 @@ impl Service for Nsm {
 
 fn answer(call: PendingCall, state: i32, decision: Decision, replies: &mut ReplyBatch) {
     let outcome = match decision {
-        Decision::Reply(Reply::Heard) => return call.reply(replies, |_| ()),
+        Decision::Reply(Reply::Acknowledged) => return call.reply(replies, |_| ()),
         Decision::Reply(Reply::Unmonitor) => {
             return call.reply(replies, |out| StateReply { state }.encode(out));
         }
         Decision::Reply(Reply::Monitor(Ok(()))) => Outcome::Success,
         Decision::Reply(Reply::Monitor(Err(_))) => Outcome::Failure,
-        Decision::Stalled(WhenStalled::Refuse) => Outcome::Failure,
-        // Without a reply the sender repeats its notice, and then it is judged again.
+        Decision::Stalled(StallPolicy::Refuse) => Outcome::Failure,
+        // Without a reply the sender repeats its notice, which is then judged again.
         _ => return,
     };
     call.reply(replies, |out| StatReply { outcome, state }.encode(out));

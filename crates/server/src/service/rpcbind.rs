@@ -1,12 +1,12 @@
 //! rpcbind versions 2 to 4 (RFC 1833), for hosts that run none of their own.
 //!
-//! No CALLIT: it makes a server call others on a stranger's behalf.
+//! CALLIT is not served: it has the server call other programs on behalf of any caller.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use vfs::Patience;
+use vfs::BlockingMode;
 use wire::Writer;
 use wire::rpc::{Call, Procedure};
 use wire::rpcbind::{
@@ -14,16 +14,17 @@ use wire::rpcbind::{
     universal, v2, v4,
 };
 
-use super::{Served, Service, simple};
-use crate::rpc::pending::Incoming;
+use super::{ServeOutcome, Service, simple};
+use crate::rpc::admission::{Action, admit};
+use crate::rpc::pending::IncomingCall;
 use crate::transport::{Peer, Transport};
 
-/// Other programs of this host may register too, but not without end.
-const REGISTERED_MAX: usize = 1024;
+/// Other programs of this host may register too.
+const REGISTRATIONS_MAX: usize = 1024;
 
-/// A program at a port.
+/// A program version at a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Registered {
+pub(crate) struct Registration {
     pub program: u32,
     pub version: u32,
     pub netid: Netid,
@@ -32,38 +33,38 @@ pub struct Registered {
 }
 
 #[derive(Default)]
-pub struct Rpcbind {
-    registered: Mutex<Vec<Registered>>,
+pub(crate) struct Rpcbind {
+    registrations: Mutex<Vec<Registration>>,
 }
 
 impl Rpcbind {
-    pub fn new(registered: Vec<Registered>) -> Self {
-        Self { registered: Mutex::new(registered) }
+    pub(crate) fn new(registered: Vec<Registration>) -> Self {
+        Self { registrations: Mutex::new(registered) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Registered>> {
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Registration>> {
+        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name that is taken stays taken: whoever wants it must unset it first.
-    fn set(&self, peer: &Peer, new: Option<Registered>) -> bool {
+    /// Adds a registration. An existing one is not replaced: it must be unset first.
+    fn set(&self, peer: &Peer, new: Option<Registration>) -> bool {
         let Some(new) = new.filter(|_| may_register(peer)) else { return false };
         let mut list = self.lock();
-        let same = |known: &&Registered| {
+        let same = |known: &&Registration| {
             (known.program, known.version, known.netid) == (new.program, new.version, new.netid)
         };
         if let Some(known) = list.iter().find(same) {
             return known.port == new.port;
         }
-        if new.port == 0 || list.len() >= REGISTERED_MAX {
+        if new.port == 0 || list.len() >= REGISTRATIONS_MAX {
             return false;
         }
         list.push(new);
         true
     }
 
-    /// Without a transport, all of the program's version go. Our own services stay: they are
-    /// there as long as this answer is.
+    /// Removes registrations of a program version, for one transport or all. Those of this server
+    /// stay.
     fn unset(&self, peer: &Peer, program: u32, version: u32, netid: Option<Netid>) -> bool {
         if !may_register(peer) {
             return false;
@@ -74,13 +75,13 @@ impl Rpcbind {
             known.program != program
                 || known.version != version
                 || netid.is_some_and(|netid| netid != known.netid)
-                || known.owner.0 == OWN
+                || known.owner.0 == OWNER
         });
         list.len() < before
     }
 
-    /// The port of the version asked for; of another version if that one is not there, because
-    /// the program then answers with the versions it has.
+    /// The port of a program version. Unless `exact`, the port of another version if that one is not
+    /// registered: the program then answers with the versions that it has.
     fn find(&self, program: u32, version: u32, netid: Netid, exact: bool) -> Option<u16> {
         let list = self.lock();
         let of_program = || list.iter().filter(|r| r.program == program && r.netid == netid);
@@ -90,19 +91,19 @@ impl Rpcbind {
             .map(|r| r.port)
     }
 
-    fn get_addr(&self, peer: &Peer, asked: &Binding, exact: bool) -> Text {
-        let netid = Netid::parse(&asked.netid).unwrap_or_else(|| arrived_by(peer));
+    fn address_of(&self, peer: &Peer, asked: &Binding, exact: bool) -> Text {
+        let netid = Netid::parse(&asked.netid).unwrap_or_else(|| netid_of(peer));
         match self.find(asked.program, asked.version, netid, exact) {
-            Some(port) => universal(near(peer, netid, port)).into(),
+            Some(port) => universal(local_address(peer, netid, port)).into(),
             None => Text::default(),
         }
     }
 }
 
-/// Marks what this server registers of itself.
-pub const OWN: &[u8] = b"lockkeeper";
+/// The owner of this server's registrations.
+pub(crate) const OWNER: &[u8] = b"lockkeeper";
 
-fn arrived_by(peer: &Peer) -> Netid {
+fn netid_of(peer: &Peer) -> Netid {
     match (peer.transport, peer.local.is_ipv6()) {
         (Transport::Tcp, false) => Netid::Tcp,
         (Transport::Tcp, true) => Netid::Tcp6,
@@ -111,8 +112,8 @@ fn arrived_by(peer: &Peer) -> Netid {
     }
 }
 
-/// The address that was asked, if it is of the family that was asked for.
-fn near(peer: &Peer, netid: Netid, port: u16) -> SocketAddr {
+/// The address at which the call arrived, if it is of the right family.
+fn local_address(peer: &Peer, netid: Netid, port: u16) -> SocketAddr {
     let ip = peer.local.ip();
     if ip.is_ipv6() == netid.is_v6() {
         SocketAddr::new(ip, port)
@@ -121,26 +122,26 @@ fn near(peer: &Peer, netid: Netid, port: u16) -> SocketAddr {
     }
 }
 
-fn unspecified(netid: Netid) -> IpAddr {
+pub(crate) fn unspecified(netid: Netid) -> IpAddr {
     if netid.is_v6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
-fn from_mapping(mapping: &Mapping) -> Option<Registered> {
+fn from_mapping(mapping: &Mapping) -> Option<Registration> {
     let netid = [Netid::Tcp, Netid::Udp].into_iter().find(|n| n.protocol() == mapping.protocol)?;
     let port = u16::try_from(mapping.port).ok()?;
     let (program, version) = (mapping.program, mapping.version);
-    Some(Registered { program, version, netid, port, owner: Text::default() })
+    Some(Registration { program, version, netid, port, owner: Text::default() })
 }
 
-fn from_binding(binding: &Binding) -> Option<Registered> {
+fn from_binding(binding: &Binding) -> Option<Registration> {
     let port = parse_universal(&binding.address)?.port();
     let netid = Netid::parse(&binding.netid)?;
     let (program, version) = (binding.program, binding.version);
-    Some(Registered { program, version, netid, port, owner: Text::from(&b"local"[..]) })
+    Some(Registration { program, version, netid, port, owner: Text::from(&b"local"[..]) })
 }
 
 impl Rpcbind {
-    fn serve_v2(&self, call: &Call, peer: &Peer, out: &mut Writer) -> Served {
+    fn serve_v2(&self, call: &Call, peer: &Peer, out: &mut Writer) -> ServeOutcome {
         match call.procedure {
             v2::Null::NUMBER => simple(call, out, |()| ()),
             v2::Set::NUMBER => simple(call, out, |m: Mapping| self.set(peer, from_mapping(&m))),
@@ -166,11 +167,11 @@ impl Rpcbind {
                         .collect(),
                 )
             }),
-            _ => Served::NO_SUCH_PROCEDURE,
+            _ => ServeOutcome::NO_SUCH_PROCEDURE,
         }
     }
 
-    fn serve_v34(&self, call: &Call, peer: &Peer, out: &mut Writer) -> Served {
+    fn serve_v34(&self, call: &Call, peer: &Peer, out: &mut Writer) -> ServeOutcome {
         let only_v4 = call.version == rpcbind::V4;
         match call.procedure {
             v4::Null::NUMBER => simple(call, out, |()| ()),
@@ -180,20 +181,20 @@ impl Rpcbind {
                 let netid = Netid::parse(&b.netid);
                 (all || netid.is_some()) && self.unset(peer, b.program, b.version, netid)
             }),
-            v4::GetAddr::NUMBER => simple(call, out, |b: Binding| self.get_addr(peer, &b, false)),
+            v4::GetAddr::NUMBER => simple(call, out, |b: Binding| self.address_of(peer, &b, false)),
             v4::GetVersAddr::NUMBER if only_v4 => {
-                simple(call, out, |b: Binding| self.get_addr(peer, &b, true))
+                simple(call, out, |b: Binding| self.address_of(peer, &b, true))
             }
             v4::Dump::NUMBER if may_dump(peer) => simple(call, out, |()| {
                 let known = self.lock();
-                let line = |r: &Registered| Binding {
+                let item = |r: &Registration| Binding {
                     program: r.program,
                     version: r.version,
                     netid: r.netid.name().into(),
                     address: universal(SocketAddr::new(unspecified(r.netid), r.port)).into(),
                     owner: r.owner.clone(),
                 };
-                Bindings(known.iter().map(line).collect())
+                Bindings(known.iter().map(item).collect())
             }),
             v4::GetTime::NUMBER => simple(call, out, |()| {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -201,21 +202,21 @@ impl Rpcbind {
             }),
             v4::GetAddrList::NUMBER if only_v4 => simple(call, out, |b: Binding| {
                 let known = self.lock();
-                let same = |r: &&Registered| r.program == b.program && r.version == b.version;
+                let same = |r: &&Registration| r.program == b.program && r.version == b.version;
                 Addresses(known.iter().filter(same).map(|r| address(peer, r)).collect())
             }),
-            _ => Served::NO_SUCH_PROCEDURE,
+            _ => ServeOutcome::NO_SUCH_PROCEDURE,
         }
     }
 }
 
-fn address(peer: &Peer, registered: &Registered) -> Address {
+fn address(peer: &Peer, registration: &Registration) -> Address {
     const DATAGRAM: u32 = 1;
     const CONNECTION_ORDERLY: u32 = 3;
-    let netid = registered.netid;
+    let netid = registration.netid;
     let udp = matches!(netid, Netid::Udp | Netid::Udp6);
     Address {
-        address: universal(near(peer, netid, registered.port)).into(),
+        address: universal(local_address(peer, netid, registration.port)).into(),
         netid: netid.name().into(),
         semantics: if udp { DATAGRAM } else { CONNECTION_ORDERLY },
         family: if netid.is_v6() { "inet6" } else { "inet" }.into(),
@@ -223,14 +224,12 @@ fn address(peer: &Peer, registered: &Registered) -> Address {
     }
 }
 
-/// An administrator of this host: another user must not be able to speak for its services.
 fn may_register(peer: &Peer) -> bool {
-    peer.is_loopback() && peer.uses_reserved_port()
+    admit(Action::ChangeRegistrations, peer, false, true).is_ok()
 }
 
-/// A small question with a long answer, over a transport that lets anybody forge who asked.
 fn may_dump(peer: &Peer) -> bool {
-    peer.transport == Transport::Tcp || peer.is_loopback()
+    admit(Action::Dump, peer, false, false).is_ok()
 }
 
 impl Service for Rpcbind {
@@ -242,7 +241,12 @@ impl Service for Rpcbind {
         &[rpcbind::V2, rpcbind::V3, rpcbind::V4]
     }
 
-    fn serve(&self, incoming: &mut Incoming<'_>, _: Patience, out: &mut Writer) -> Served {
+    fn serve(
+        &self,
+        incoming: &mut IncomingCall<'_>,
+        _: BlockingMode,
+        out: &mut Writer,
+    ) -> ServeOutcome {
         let (call, peer) = (incoming.call, incoming.peer);
         match call.version {
             rpcbind::V2 => self.serve_v2(call, peer, out),

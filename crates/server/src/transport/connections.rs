@@ -1,4 +1,4 @@
-//! How many connections are open, in all and by address: no client takes them all.
+//! Counts open TCP connections, in all and by address, and refuses more than the limits allow.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,72 +9,75 @@ use tokio::time::sleep;
 
 use crate::rpc::limits::Limits;
 
-/// How soon it is looked again whether all have ended.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_EVERY: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
-pub struct Connections {
-    open: Mutex<Open>,
+pub(crate) struct Connections {
+    open: Mutex<OpenCounts>,
 }
 
 #[derive(Default)]
-struct Open {
+struct OpenCounts {
     total: usize,
     by_address: HashMap<IpAddr, usize>,
 }
 
-/// Why one more is too many, and what allows more.
+/// The limit that a connection exceeds, with its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum TooMany {
+pub(crate) enum LimitReached {
     #[error("{0} are open, the most allowed; allow more with `connections` in [limits]")]
-    InAll(usize),
+    Total(usize),
     #[error(
         "{0} are open from this address, the most allowed; allow more with \
          `connections_per_address` in [limits]"
     )]
-    OfOne(usize),
+    PerAddress(usize),
 }
 
-/// One connection; it is counted until this is dropped.
-pub struct Admitted {
+/// Counts one connection until it is dropped.
+pub(crate) struct ConnectionPermit {
     connections: Arc<Connections>,
     address: IpAddr,
 }
 
 impl Connections {
-    pub fn admit(self: &Arc<Self>, address: IpAddr, limits: &Limits) -> Result<Admitted, TooMany> {
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        address: IpAddr,
+        limits: &Limits,
+    ) -> Result<ConnectionPermit, LimitReached> {
         let mut open = self.lock();
         if open.total >= limits.connections_max {
-            return Err(TooMany::InAll(limits.connections_max));
+            return Err(LimitReached::Total(limits.connections_max));
         }
-        let of_one = open.by_address.entry(address).or_default();
-        if *of_one >= limits.connections_per_address_max {
-            return Err(TooMany::OfOne(limits.connections_per_address_max));
+        let of_address = open.by_address.entry(address).or_default();
+        if *of_address >= limits.connections_per_address_max {
+            return Err(LimitReached::PerAddress(limits.connections_per_address_max));
         }
-        *of_one += 1;
+        *of_address += 1;
         open.total += 1;
-        Ok(Admitted { connections: self.clone(), address })
+        Ok(ConnectionPermit { connections: self.clone(), address })
     }
 
     /// Resolves when none is open.
-    pub async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         while self.lock().total > 0 {
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_EVERY).await;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenCounts> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Admitted {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
         open.total -= 1;
-        if let Some(of_one) = open.by_address.get_mut(&self.address) {
-            *of_one -= 1;
-            if *of_one == 0 {
+        if let Some(of_address) = open.by_address.get_mut(&self.address) {
+            *of_address -= 1;
+            if *of_address == 0 {
                 open.by_address.remove(&self.address);
             }
         }
@@ -86,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_address_cannot_take_the_places_of_others() {
+    fn one_address_cannot_use_up_the_connections_of_others() {
         let limits =
             Limits { connections_max: 3, connections_per_address_max: 2, ..Limits::default() };
         let connections = Arc::<Connections>::default();
@@ -94,9 +97,9 @@ mod tests {
         let first = admit(1).ok();
         let second = admit(1).ok();
         assert!(first.is_some() && second.is_some());
-        assert_eq!(admit(1).err(), Some(TooMany::OfOne(2)));
+        assert_eq!(admit(1).err(), Some(LimitReached::PerAddress(2)));
         let _third = admit(2).ok().unwrap();
-        assert_eq!(admit(3).err(), Some(TooMany::InAll(3)));
+        assert_eq!(admit(3).err(), Some(LimitReached::Total(3)));
         drop(first);
         assert!(admit(1).is_ok());
         drop(second);

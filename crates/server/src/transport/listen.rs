@@ -1,4 +1,4 @@
-//! Opening the sockets: TCP and UDP on one port, IPv6 and IPv4.
+//! Opens the sockets of one port: TCP and UDP, IPv6 and IPv4.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,12 +15,12 @@ use super::udp::Datagrams;
 use super::{tcp, udp};
 use crate::engine::batch::DurableEpoch;
 use crate::rpc::dispatch::Dispatcher;
-use crate::tenure::Tenure;
+use crate::service_lease::ServiceLease;
 
-/// Connections that wait to be accepted: after a restart, every client's.
+/// Connections that may wait to be accepted: after a restart every client connects at once.
 const BACKLOG: i32 = 1024;
 
-/// A failure to open a socket, and what it was to be.
+/// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} ({kind}): {error}{}", hint(.error, .address))]
 pub struct ListenError {
@@ -32,7 +32,7 @@ pub struct ListenError {
 fn hint(error: &io::Error, address: &SocketAddr) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => format!(
-            "; another server has this port: find it with `ss -lptun sport = :{}`",
+            "; another process uses this port: find it with `ss -lptun sport = :{}`",
             address.port()
         ),
         io::ErrorKind::PermissionDenied => {
@@ -42,27 +42,27 @@ fn hint(error: &io::Error, address: &SocketAddr) -> String {
     }
 }
 
-/// The sockets of one port: bound first, so that the port is ours and known; connections are
-/// taken from [`Listeners::listen`] on.
-pub struct Listeners {
+/// The sockets of one port, bound so that the port is taken and known. Clients can connect from
+/// [`listen`](Self::listen) on.
+pub(crate) struct BoundSockets {
     tcp: Vec<Socket>,
     udp: Vec<Arc<Datagrams>>,
     addresses: Vec<SocketAddr>,
 }
 
-impl Listeners {
-    /// `[::]` means every address of both families; where the host has no IPv6 it means IPv4.
-    /// Port 0 takes a free port, the same for all sockets.
-    /// Only a durable epoch may open sockets (I3).
-    pub fn bind(
+impl BoundSockets {
+    /// `[::]` is every address of both families, or of IPv4 where the host has no IPv6. Port 0 is a
+    /// free port, the same for all sockets. The epoch is an argument because no socket may open before
+    /// it is durable (I3).
+    pub(crate) fn bind(
         listen: SocketAddr,
-        tenure: &Tenure,
+        lease: &ServiceLease,
         _epoch: DurableEpoch,
     ) -> Result<Self, ListenError> {
-        let mut listeners = Self { tcp: Vec::new(), udp: Vec::new(), addresses: Vec::new() };
+        let mut sockets = Self { tcp: Vec::new(), udp: Vec::new(), addresses: Vec::new() };
         if listen.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-            listeners.bind_one(listen, tenure)?;
-            return Ok(listeners);
+            sockets.bind_one(listen, lease)?;
+            return Ok(sockets);
         }
         let without_ipv6 = |error: &io::Error| {
             matches!(
@@ -71,61 +71,65 @@ impl Listeners {
             )
         };
         let mut port = listen.port();
-        match listeners.bind_one(listen, tenure) {
+        match sockets.bind_one(listen, lease) {
             Ok(taken) => port = taken,
             Err(failed) if without_ipv6(&failed.error) => {}
             Err(failed) => return Err(failed),
         }
-        listeners.bind_one(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), tenure)?;
-        Ok(listeners)
+        sockets.bind_one(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), lease)?;
+        Ok(sockets)
     }
 
-    fn bind_one(&mut self, mut address: SocketAddr, tenure: &Tenure) -> Result<u16, ListenError> {
+    fn bind_one(
+        &mut self,
+        mut address: SocketAddr,
+        lease: &ServiceLease,
+    ) -> Result<u16, ListenError> {
         let failed = |kind, address| move |error| ListenError { address, kind, error };
         let tcp = tcp_socket(address).map_err(failed("tcp", address))?;
         let bound = tcp.local_addr().map_err(failed("tcp", address))?;
         let port = bound.as_socket().map_or(address.port(), |bound| bound.port());
         address.set_port(port);
-        let udp = udp_socket(address, tenure).map_err(failed("udp", address))?;
+        let udp = udp_socket(address, lease).map_err(failed("udp", address))?;
         self.tcp.push(tcp);
         self.udp.push(Arc::new(udp));
         self.addresses.push(address);
         Ok(port)
     }
 
-    pub fn addresses(&self) -> &[SocketAddr] {
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// The UDP sockets, to speak from as well.
-    pub fn datagrams(&self) -> Vec<(SocketAddr, Arc<Datagrams>)> {
+    /// The UDP sockets with their addresses, for outgoing calls.
+    pub(crate) fn datagrams(&self) -> Vec<(SocketAddr, Arc<Datagrams>)> {
         self.addresses.iter().copied().zip(self.udp.iter().cloned()).collect()
     }
 
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.addresses.first().map_or(0, SocketAddr::port)
     }
 
-    /// From now on clients can connect; they are heard as soon as this is served.
-    pub fn listen(self) -> Result<Listening, ListenError> {
+    /// Lets clients connect. Their requests wait until [`Listeners::serve`].
+    pub(crate) fn listen(self) -> Result<Listeners, ListenError> {
         let tcp = self.tcp.into_iter().zip(&self.addresses).map(|(socket, address)| {
             let listener =
                 socket.listen(BACKLOG).and_then(|()| TcpListener::from_std(socket.into()));
             listener.map_err(|error| ListenError { address: *address, kind: "tcp", error })
         });
-        Ok(Listening { tcp: tcp.collect::<Result<_, _>>()?, udp: self.udp })
+        Ok(Listeners { tcp: tcp.collect::<Result<_, _>>()?, udp: self.udp })
     }
 }
 
-/// Sockets that clients reach.
-pub struct Listening {
+/// The sockets of one port, to which clients can connect.
+pub(crate) struct Listeners {
     tcp: Vec<TcpListener>,
     udp: Vec<Arc<Datagrams>>,
 }
 
-impl Listening {
-    /// Starts serving: from now on requests reach `dispatcher`.
-    pub fn serve(
+impl Listeners {
+    /// Spawns the tasks that pass requests to `dispatcher`.
+    pub(crate) fn serve(
         self,
         dispatcher: &Arc<Dispatcher>,
         stop: &watch::Receiver<bool>,
@@ -147,22 +151,22 @@ fn tcp_socket(address: SocketAddr) -> io::Result<Socket> {
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    // A restarted server takes its port again at once.
+    // A restarted server binds its port while old connections are in TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket)
 }
 
-fn udp_socket(address: SocketAddr, tenure: &Tenure) -> io::Result<Datagrams> {
+fn udp_socket(address: SocketAddr, lease: &ServiceLease) -> io::Result<Datagrams> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    // Room for a burst of large requests; the kernel caps it without an error.
+    // For a burst of large requests. The kernel caps the size without an error.
     socket.set_recv_buffer_size(4 << 20)?;
     socket.set_send_buffer_size(4 << 20)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    Datagrams::new(UdpSocket::from_std(socket.into())?, tenure.clone())
+    Datagrams::new(UdpSocket::from_std(socket.into())?, lease.clone())
 }

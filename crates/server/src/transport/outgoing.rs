@@ -1,8 +1,8 @@
-//! The replies of one connection on their way out.
+//! The outgoing replies of one TCP connection.
 //!
-//! Whoever finishes a reply sends it: the connection's task or a worker thread. While one of them
-//! writes, others only add to the queue, and the writer takes along what was added. Only when the
-//! socket is full does the connection's own task take over and wait.
+//! The thread that finishes a reply writes it to the socket: the connection's task, a worker or the
+//! committer. While one thread writes, others add to the queue, and the writer sends what they added.
+//! When the socket is full the connection's task waits until it is writable and goes on.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -18,62 +18,63 @@ use tokio::sync::Notify;
 use wire::{Message, record};
 
 use super::Peer;
-use crate::liveness::{Acquaintance, Liveness, Opener, Stream};
-use crate::tenure::Tenure;
+use crate::liveness::{ConnectionGuard, Liveness, Opener, Stream};
+use crate::service_lease::ServiceLease;
 
-pub struct Outgoing {
-    /// Never used again for another connection.
+/// See the [module](self). Also counts what the connection has in progress, for back-pressure.
+pub(crate) struct OutgoingReplies {
+    /// Unique in this process.
     id: u64,
     socket: TcpStream,
-    tenure: Tenure,
+    lease: ServiceLease,
     opened: Instant,
-    acquaintance: OnceLock<Acquaintance>,
-    /// A call that is a sign of life came on it.
-    heard: AtomicBool,
-    queue: Mutex<Queue>,
-    /// Requests handed to workers and not yet answered.
+    liveness_guard: OnceLock<ConnectionGuard>,
+    /// A file, lock or status call has arrived.
+    had_call: AtomicBool,
+    queue: Mutex<WriteQueue>,
+    /// Requests in progress.
     unanswered: AtomicUsize,
-    /// Bytes that those requests stand for.
+    /// Bytes of those requests and of their expected replies.
     load: AtomicUsize,
-    /// Bytes of replies that the socket has not taken yet.
+    /// Bytes of replies that are not written yet.
     unsent: AtomicUsize,
-    /// Bytes under way over all connections, these among them.
+    /// [`Dispatcher::load`](crate::rpc::dispatch::Dispatcher::load), in which `unsent` is included.
     total: Arc<AtomicUsize>,
-    /// Bytes written so far: what shows that the peer reads.
+    /// Bytes written so far: progress shows that the peer reads.
     written: AtomicU64,
-    /// The connection's task waits for room; nobody needs to wake it otherwise.
+    /// The connection's task waits until it may read more requests.
     wants_room: AtomicBool,
-    /// Tells the connection's task that there is something for it to look at.
+    /// Wakes the connection's task.
     wake: Notify,
 }
 
 #[derive(Default)]
-struct Queue {
+struct WriteQueue {
     messages: Vec<Message>,
-    /// What a full socket left over, to be written by the connection's task.
+    /// What did not fit into the socket, to be written by the connection's task.
     stuck: VecDeque<Bytes>,
-    /// Somebody is writing, or the task has been told to.
+    /// A thread is writing, or the connection's task will when the socket is writable.
     busy: bool,
     broken: bool,
     /// Writing failed because the peer reset the connection.
     reset: bool,
 }
 
-/// Replies up to this size are gathered into one buffer before they are written.
-const SMALL: usize = 4096;
-/// The most pieces that one system call takes here; fewer than the system's own limit.
+/// Parts of replies up to this size are copied into one buffer before they are written.
+const SMALL_BYTES: usize = 4096;
+/// The most buffers of one system call; below IOV_MAX.
 const PIECES_MAX: usize = 128;
 
-impl Outgoing {
-    pub fn new(socket: TcpStream, total: Arc<AtomicUsize>, tenure: Tenure) -> Self {
+impl OutgoingReplies {
+    pub(crate) fn new(socket: TcpStream, total: Arc<AtomicUsize>, lease: ServiceLease) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(1);
         Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             socket,
-            tenure,
+            lease,
             opened: Instant::now(),
-            acquaintance: OnceLock::new(),
-            heard: AtomicBool::new(false),
+            liveness_guard: OnceLock::new(),
+            had_call: AtomicBool::new(false),
             queue: Mutex::default(),
             unanswered: AtomicUsize::new(0),
             load: AtomicUsize::new(0),
@@ -85,77 +86,79 @@ impl Outgoing {
         }
     }
 
-    pub fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    pub fn socket(&self) -> &TcpStream {
+    pub(crate) fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// From now on `liveness` knows of this connection.
-    pub fn introduce(self: &Arc<Self>, liveness: &Liveness, peer: &Peer) {
+    /// Registers the connection with `liveness`.
+    pub(crate) fn register(self: &Arc<Self>, liveness: &Liveness, peer: &Peer) {
         let opener = if peer.uses_reserved_port() { Opener::Kernel } else { Opener::User };
-        let _ = self.acquaintance.set(liveness.opened(peer.remote.ip(), opener, self.clone()));
+        let _ = self.liveness_guard.set(liveness.track(peer.remote.ip(), opener, self.clone()));
     }
 
-    pub fn acquaintance(&self) -> Option<&Acquaintance> {
-        self.acquaintance.get()
+    /// `None` before [`register`](Self::register).
+    pub(crate) fn liveness_guard(&self) -> Option<&ConnectionGuard> {
+        self.liveness_guard.get()
     }
 
-    /// True for the first call.
-    pub fn hears_first(&self) -> bool {
-        !self.heard.load(Ordering::Relaxed) && !self.heard.swap(true, Ordering::Relaxed)
+    /// True the first time it is called.
+    pub(crate) fn take_first_call(&self) -> bool {
+        !self.had_call.load(Ordering::Relaxed) && !self.had_call.swap(true, Ordering::Relaxed)
     }
 
-    pub fn opened(&self) -> Instant {
+    pub(crate) fn opened(&self) -> Instant {
         self.opened
     }
 
-    pub async fn woken(&self) {
+    pub(crate) async fn woken(&self) {
         self.wake.notified().await;
     }
 
-    /// A request of this weight goes to a worker.
-    pub fn started(&self, weight: usize) {
+    /// A request of this weight is in progress.
+    pub(crate) fn started(&self, weight: usize) {
         self.unanswered.fetch_add(1, Ordering::Relaxed);
         self.load.fetch_add(weight, Ordering::Relaxed);
     }
 
-    /// It was answered, or will not be.
-    pub fn finished(&self, weight: usize) {
+    /// It was answered, or will get no reply.
+    pub(crate) fn finished(&self, weight: usize) {
         self.load.fetch_sub(weight, Ordering::Relaxed);
-        // Ordered against `want_room`: either the task sees this, or this sees that it waits.
+        // Sequentially consistent with `want_room`: either the task sees the new count, or this sees
+        // that the task waits.
         self.unanswered.fetch_sub(1, Ordering::SeqCst);
         if self.wants_room.swap(false, Ordering::SeqCst) {
             self.wake.notify_one();
         }
     }
 
-    /// From now on the next answer wakes the task. It must look once more before it waits.
-    pub fn want_room(&self) {
+    /// Lets the next answer wake the task, which must check for room once more before it waits.
+    pub(crate) fn want_room(&self) {
         self.wants_room.store(true, Ordering::SeqCst);
     }
 
-    pub fn unanswered(&self) -> usize {
+    pub(crate) fn unanswered(&self) -> usize {
         self.unanswered.load(Ordering::SeqCst)
     }
 
-    /// Bytes that are under way, as requests or as replies.
-    pub fn load(&self) -> usize {
+    /// Bytes of requests in progress, of their expected replies and of unsent replies.
+    pub(crate) fn load(&self) -> usize {
         self.load.load(Ordering::Relaxed) + self.unsent()
     }
 
-    pub fn unsent(&self) -> usize {
+    pub(crate) fn unsent(&self) -> usize {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    pub fn written(&self) -> u64 {
+    pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Sends now as much as the socket takes.
-    pub fn send(&self, messages: impl IntoIterator<Item = Message>) {
+    /// Queues the messages and writes as much as the socket takes. Never blocks.
+    pub(crate) fn send(&self, messages: impl IntoIterator<Item = Message>) {
         let mut queue = self.lock();
         if queue.broken {
             return;
@@ -172,8 +175,8 @@ impl Outgoing {
         self.write_on(queue, VecDeque::new());
     }
 
-    /// What the connection's task does after the socket became writable again.
-    pub fn resume(&self) {
+    /// To be called by the connection's task when the socket is writable again.
+    pub(crate) fn resume(&self) {
         let mut queue = self.lock();
         let stuck = std::mem::take(&mut queue.stuck);
         if !stuck.is_empty() {
@@ -182,45 +185,45 @@ impl Outgoing {
     }
 
     /// Whether the task must wait for the socket and then [`resume`](Self::resume).
-    pub fn is_stuck(&self) -> bool {
+    pub(crate) fn is_stuck(&self) -> bool {
         !self.lock().stuck.is_empty()
     }
 
-    pub fn is_broken(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         self.lock().broken
     }
 
-    pub fn was_reset(&self) -> bool {
+    pub(crate) fn was_reset(&self) -> bool {
         self.lock().reset
     }
 
-    /// Nothing more will be sent: answers of workers still under way are dropped.
-    pub fn close(&self) {
+    /// Closes the connection. Replies to requests still in progress are dropped.
+    pub(crate) fn close(&self) {
         let mut queue = self.lock();
         queue.broken = true;
         queue.messages.clear();
         queue.stuck.clear();
         let socket = socket2::SockRef::from(&self.socket);
-        if !self.tenure.holds() {
-            // Our address may be another machine's by now: a farewell would reach nobody, and the
-            // kernel would remember the connection, and stand in the peer's way, when the address
+        if !self.lease.is_held() {
+            // The standby may have this address by now. An orderly close could not reach the peer,
+            // and would leave the connection in the kernel, in the peer's way when the address
             // comes back.
             let _ = socket.set_linger(Some(Duration::ZERO));
             return;
         }
-        // Workers may keep the socket for as long as they need; the peer shall not wait for that.
+        // Requests in progress keep the socket open; the peer must not wait for them.
         let _ = socket.shutdown(Shutdown::Both);
     }
 
-    /// Writes `pieces` and then whatever has been queued, until there is nothing or no room.
-    /// Called by the one who holds `busy`.
-    fn write_on<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, mut pieces: VecDeque<Bytes>) {
+    /// Writes `pieces` and then what has been queued, until the queue is empty or the socket full.
+    /// Only for the thread that has set `busy`, or the connection's task if `stuck` is not empty.
+    fn write_on<'a>(&'a self, mut queue: MutexGuard<'a, WriteQueue>, mut pieces: VecDeque<Bytes>) {
         loop {
             if pieces.is_empty() {
                 if queue.messages.is_empty() {
                     queue.busy = false;
-                    // A worker of another connection may have written (a repeated request), and
-                    // this connection's task may have waited for the room that this made.
+                    // The writer may have been serving another connection (a retransmission), while
+                    // this connection's task waited for room.
                     if self.wants_room.swap(false, Ordering::SeqCst) {
                         self.wake.notify_one();
                     }
@@ -256,7 +259,7 @@ impl Outgoing {
         while !pieces.is_empty() {
             let mut slices = [IoSlice::new(&[]); PIECES_MAX];
             let count = pieces.len().min(PIECES_MAX);
-            if !self.tenure.holds() {
+            if !self.lease.is_held() {
                 return Err(io::ErrorKind::PermissionDenied.into());
             }
             for (slice, piece) in slices.iter_mut().zip(pieces.iter()) {
@@ -284,24 +287,24 @@ impl Outgoing {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, WriteQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Stream for Outgoing {
+impl Stream for OutgoingReplies {
     fn stream(&self) -> &TcpStream {
         &self.socket
     }
 }
 
-impl Drop for Outgoing {
+impl Drop for OutgoingReplies {
     fn drop(&mut self) {
         self.total.fetch_sub(*self.unsent.get_mut(), Ordering::Relaxed);
     }
 }
 
-/// Messages as records: small heads gathered, payloads sent from where they lie.
+/// Messages as records: small parts copied into one buffer, large payloads not copied.
 fn in_pieces(messages: Vec<Message>) -> VecDeque<Bytes> {
     let mut pieces = VecDeque::with_capacity(messages.len() * 2);
     let mut gathered = BytesMut::new();
@@ -309,7 +312,7 @@ fn in_pieces(messages: Vec<Message>) -> VecDeque<Bytes> {
         gathered.put_u32(record::mark(message.len()));
         let padding = message.padding();
         for part in [message.head, message.payload] {
-            if part.len() <= SMALL {
+            if part.len() <= SMALL_BYTES {
                 gathered.put_slice(&part);
             } else {
                 pieces.push_back(gathered.split().freeze());

@@ -1,4 +1,5 @@
-//! TCP: a task per connection that cuts records out of the stream and hands them on.
+//! TCP: one task per connection, which reads records, passes them to the dispatcher and enforces the
+//! limits on slow and idle peers.
 
 use std::io;
 use std::sync::Arc;
@@ -13,40 +14,40 @@ use tracing::{debug, warn};
 use wire::record::{MARK_BYTES, Next, Records};
 
 use super::connections::Connections;
-use super::outgoing::Outgoing;
+use super::outgoing::OutgoingReplies;
 use super::{Peer, ReplyTo, Transport, canonical, stopping};
-use crate::liveness::Acquaintance;
-use crate::rarely::Rarely;
+use crate::liveness::ConnectionGuard;
+use crate::log_rate_limit::LogRateLimit;
 use crate::rpc::dispatch::Dispatcher;
 use crate::rpc::limits::Limits;
 
-/// Receive buffers hold at least this, and otherwise just one record like the last one: large
-/// records come in rows, and a buffer that ends where its record ends leaves no tail to copy.
+/// The minimum size of a receive buffer. A larger one fits one record of the previous one's size:
+/// large records come in sequences, and a buffer that ends with its record leaves no tail to copy.
 const BUFFER_MIN: usize = 16 << 10;
-/// While the peer has this much to read, nothing new is begun for it: data that waits in a queue
-/// is cold by the time it is sent, and costs memory meanwhile.
+/// While this many bytes of replies are unsent, no more requests are read: replies in a queue cost
+/// memory, and have left the processor's cache by the time they are sent.
 const UNSENT_MAX: usize = 512 << 10;
-/// Replies that are ready at once leave together, up to this many bytes.
+/// Replies that are ready at once are sent together, up to this many bytes.
 const GATHERED_MAX: usize = 128 << 10;
-/// How soon a connection that waits for others to need less looks again.
+/// How often a connection checks whether the server is still overloaded.
 const OVERLOAD_PAUSE: Duration = Duration::from_millis(5);
-/// How long requests under way may still be answered when the peer, or the server, has ended the
-/// conversation.
+/// How long requests in progress may still be answered after the peer has closed the connection or
+/// the server was stopped.
 const LAST_REPLIES: Duration = Duration::from_secs(1);
-/// Bytes that a connection may move before others get their turn.
+/// Bytes that a connection may receive and send before it yields.
 const TURN_BYTES: usize = 256 << 10;
-/// A peer that reads less than this in the time that replies may stay unread is too slow.
+/// A peer that reads fewer bytes than this within `unread_time_max` is too slow.
 const PROGRESS_MIN: u64 = 16 << 10;
-/// How long nothing is accepted when there are no descriptors left.
-const SCARCITY_PAUSE: Duration = Duration::from_millis(100);
-/// Records taken from one buffer before other connections get their turn.
+/// The pause in accepting when the process is out of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Records that a connection may take from its buffer before it yields.
 const RECORDS_PER_TURN: usize = 256;
 
-static SCARCE: Rarely = Rarely::new();
-static FULL: Rarely = Rarely::new();
+static NO_DESCRIPTORS: LogRateLimit = LogRateLimit::new();
+static CONNECTION_REFUSED: LogRateLimit = LogRateLimit::new();
 
-/// Accepts until `stop` changes, then waits until the connections have ended by themselves.
-pub async fn accept(
+/// Accepts connections until `stop` changes, then waits for the open ones to end, up to two seconds.
+pub(crate) async fn accept(
     listener: TcpListener,
     dispatcher: Arc<Dispatcher>,
     connections: Arc<Connections>,
@@ -60,43 +61,43 @@ pub async fn accept(
         let (socket, remote) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, most likely: waiting lets some be given back.
-                if is_scarcity(&error) {
-                    if SCARCE.due() {
+                // Other errors concern one connection only.
+                if is_out_of_resources(&error) {
+                    if NO_DESCRIPTORS.due() {
                         warn!(
                             "cannot accept connections for now: {error}; allow more with \
                              `ulimit -n` or LimitNOFILE="
                         );
                     }
-                    sleep(SCARCITY_PAUSE).await;
+                    sleep(ACCEPT_PAUSE).await;
                 }
                 continue;
             }
         };
         let from = canonical(remote).ip();
-        let admitted = match connections.admit(from, dispatcher.limits()) {
-            Ok(admitted) => admitted,
-            Err(too_many) => {
-                if FULL.due() {
-                    warn!("refused a connection of {from}: {too_many}");
+        let permit = match connections.admit(from, dispatcher.limits()) {
+            Ok(permit) => permit,
+            Err(limit) => {
+                if CONNECTION_REFUSED.due() {
+                    warn!("refused a connection from {from}: {limit}");
                 }
                 continue;
             }
         };
         let (dispatcher, stop) = (dispatcher.clone(), stop.clone());
         tokio::spawn(async move {
-            if let Err(ended) = serve(socket, dispatcher, stop).await {
-                debug!("connection closed: {ended}");
+            if let Err(reason) = serve(socket, dispatcher, stop).await {
+                debug!("connection closed: {reason}");
             }
-            drop(admitted);
+            drop(permit);
         });
     }
-    // Nobody waits in line for one who does not come back.
+    // Resets connections that wait to be accepted.
     drop(listener);
     let _ = timeout(LAST_REPLIES * 2, connections.ended()).await;
 }
 
-fn is_scarcity(error: &io::Error) -> bool {
+fn is_out_of_resources(error: &io::Error) -> bool {
     use rustix::io::Errno;
     matches!(
         Errno::from_io_error(error),
@@ -104,35 +105,35 @@ fn is_scarcity(error: &io::Error) -> bool {
     )
 }
 
-/// Why a connection was ended by us or by an error.
+/// Why a connection ended, if neither the peer closed it nor the server was stopped.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+enum CloseReason {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
     Record(#[from] wire::record::Error),
     #[error("idle")]
     Idle,
-    #[error("a record was not finished in time")]
+    #[error("a record was not complete in time")]
     SlowRecord,
     #[error("replies were not read in time")]
     Unread,
 }
 
-fn is_reset(ended: &Result<(), Ended>) -> bool {
-    matches!(ended, Err(Ended::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset)
+fn is_reset(ended: &Result<(), CloseReason>) -> bool {
+    matches!(ended, Err(CloseReason::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset)
 }
 
 async fn serve(
     socket: TcpStream,
     dispatcher: Arc<Dispatcher>,
     mut stop: watch::Receiver<bool>,
-) -> Result<(), Ended> {
+) -> Result<(), CloseReason> {
     socket.set_nodelay(true)?;
     let peer = Peer::new(socket.peer_addr()?, socket.local_addr()?, Transport::Tcp);
-    let (load, tenure) = (dispatcher.load().clone(), dispatcher.tenure().clone());
-    let outgoing = Arc::new(Outgoing::new(socket, load, tenure));
-    outgoing.introduce(dispatcher.liveness(), &peer);
+    let (load, lease) = (dispatcher.load().clone(), dispatcher.lease().clone());
+    let outgoing = Arc::new(OutgoingReplies::new(socket, load, lease));
+    outgoing.register(dispatcher.liveness(), &peer);
     let limits = dispatcher.limits().clone();
     let mut connection = Connection {
         peer,
@@ -141,14 +142,14 @@ async fn serve(
         received: BytesMut::new(),
         record_last: 0,
         moved: 0,
-        clock: Clock::new(),
+        timers: PeerTimers::new(),
         outgoing,
         limits,
         dispatcher,
     };
     let ended = connection.run(&mut stop).await;
-    if let Some(acquaintance) = connection.outgoing.acquaintance() {
-        acquaintance.ended(connection.outgoing.was_reset() || is_reset(&ended));
+    if let Some(guard) = connection.outgoing.liveness_guard() {
+        guard.ended(connection.outgoing.was_reset() || is_reset(&ended));
     }
     if ended.is_ok() {
         let _ = timeout(LAST_REPLIES, connection.last_replies()).await;
@@ -161,32 +162,35 @@ async fn serve(
 struct Connection {
     peer: Peer,
     to: ReplyTo,
-    outgoing: Arc<Outgoing>,
+    outgoing: Arc<OutgoingReplies>,
     records: Records,
     received: BytesMut,
-    /// How long the last record was: the next one is likely to be as long.
+    /// The size of the last record, as a guess for the next.
     record_last: usize,
-    /// Bytes moved in this turn.
+    /// Bytes received and sent since the last yield.
     moved: usize,
-    clock: Clock,
+    timers: PeerTimers,
     limits: Limits,
     dispatcher: Arc<Dispatcher>,
 }
 
-/// Since when the peer has been silent, slow to send, or slow to read.
-struct Clock {
+/// Since when the peer has been idle, slow to send or slow to read.
+struct PeerTimers {
+    /// When bytes were last received.
     active: Instant,
+    /// When the first byte of an incomplete record was received.
     record_begun: Option<Instant>,
+    /// When the socket became full, or the peer last made progress; and the bytes written by then.
     stuck_since: Option<(Instant, u64)>,
 }
 
-impl Clock {
+impl PeerTimers {
     fn new() -> Self {
         Self { active: Instant::now(), record_begun: None, stuck_since: None }
     }
 
-    /// Whether the peer has left replies unread for too long. A byte now and then is no progress:
-    /// it would hold a reply for ever.
+    /// Whether the peer has left replies unread for too long. Less than [`PROGRESS_MIN`] is no
+    /// progress: a byte now and then would hold a reply forever.
     fn is_unread(&mut self, now: Instant, stuck: bool, written: u64, max: Duration) -> bool {
         let since = match self.stuck_since {
             Some(since) if stuck && written < since.1 + PROGRESS_MIN => since,
@@ -198,12 +202,11 @@ impl Clock {
 }
 
 impl Connection {
-    async fn run(&mut self, stop: &mut watch::Receiver<bool>) -> Result<(), Ended> {
+    async fn run(&mut self, stop: &mut watch::Receiver<bool>) -> Result<(), CloseReason> {
         let period = self.limits.tick();
         let mut tick = interval_at(tokio::time::Instant::now() + period, period);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // What is in the buffer comes before what is in the socket.
             let more = self.take_records()?;
             if self.moved > TURN_BYTES {
                 self.moved = 0;
@@ -230,13 +233,13 @@ impl Connection {
                 }
                 () = outgoing.woken() => {}
                 () = sleep(OVERLOAD_PAUSE), if !room && overloaded => {}
-                _ = tick.tick() => self.check_clock()?,
+                _ = tick.tick() => self.check_timers()?,
                 () = stopping(stop) => return Ok(()),
             }
         }
     }
 
-    /// Waits until what is under way has been answered and written.
+    /// Waits until all requests in progress are answered and their replies written.
     async fn last_replies(&self) {
         loop {
             self.outgoing.want_room();
@@ -251,24 +254,25 @@ impl Connection {
         }
     }
 
-    /// Asks to be woken when there is room, and looks once more.
+    /// Asks to be woken when there is room, then checks once more.
     fn has_room_after_all(&self) -> bool {
         self.outgoing.want_room();
         self.has_room()
     }
 
+    /// Whether another request may be read.
     fn has_room(&self) -> bool {
         self.outgoing.unanswered() < self.limits.requests_in_flight_max
             && self.outgoing.load() < self.limits.connection_bytes_max
             && self.outgoing.unsent() < UNSENT_MAX
-            // Who has nothing under way gets one request through even then: others that do not
-            // read their replies must not be able to stop it.
+            // A connection with nothing in progress gets one request through: peers that do not
+            // read their replies must not be able to stop others.
             && (!self.dispatcher.is_overloaded() || self.outgoing.load() == 0)
     }
 
-    /// Hands on the records that are complete; replies that are ready at once leave together.
-    /// Answers whether complete records may be left.
-    fn take_records(&mut self) -> Result<bool, Ended> {
+    /// Passes the complete records in the buffer to the dispatcher, and sends the replies that are
+    /// ready. Returns whether complete records may be left.
+    fn take_records(&mut self) -> Result<bool, CloseReason> {
         let mut replies = Vec::new();
         let mut gathered = 0;
         let mut more = false;
@@ -281,7 +285,7 @@ impl Connection {
                 Next::Record(record) => {
                     self.record_last = record.len();
                     self.moved += record.len();
-                    self.clock.record_begun = None;
+                    self.timers.record_begun = None;
                     if let Some(reply) = self.dispatcher.receive(record, &self.peer, &self.to) {
                         gathered += reply.len();
                         self.moved += reply.len();
@@ -297,7 +301,7 @@ impl Connection {
                         // An idle connection holds no buffer.
                         self.received = BytesMut::new();
                     } else if bytes <= MARK_BYTES {
-                        // The mark itself is cut: what follows is likely to be as the last one.
+                        // The record mark is incomplete, so the size is a guess.
                         self.received.reserve(self.record_last.max(BUFFER_MIN));
                     } else {
                         self.received.reserve(bytes);
@@ -313,8 +317,8 @@ impl Connection {
         Ok(more)
     }
 
-    /// Reads what the socket has. `false` is the end of the stream.
-    fn receive(&mut self) -> Result<bool, Ended> {
+    /// Reads from the socket. Returns `false` at the end of the stream.
+    fn receive(&mut self) -> Result<bool, CloseReason> {
         if self.received.capacity() == 0 {
             let likely = self.record_last + MARK_BYTES;
             self.received = BytesMut::with_capacity(likely.max(BUFFER_MIN));
@@ -323,8 +327,8 @@ impl Connection {
             Ok(0) => Ok(false),
             Ok(_) => {
                 let now = Instant::now();
-                self.clock.active = now;
-                self.clock.record_begun.get_or_insert(now);
+                self.timers.active = now;
+                self.timers.record_begun.get_or_insert(now);
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
@@ -332,27 +336,28 @@ impl Connection {
         }
     }
 
-    fn check_clock(&mut self) -> Result<(), Ended> {
+    fn check_timers(&mut self) -> Result<(), CloseReason> {
         let now = Instant::now();
-        let waits_for_us = !self.has_room();
-        let clock = &mut self.clock;
+        let is_paused = !self.has_room();
+        let timers = &mut self.timers;
         if self.records.between(&self.received) {
-            clock.record_begun = None;
-        } else if waits_for_us || clock.record_begun.is_none() {
-            // The first byte may have come together with the end of the record before.
-            clock.record_begun = Some(now);
+            timers.record_begun = None;
+        } else if is_paused || timers.record_begun.is_none() {
+            // The timer stands still while the server does not read. It starts here if the first
+            // byte came in the same read as the end of the previous record.
+            timers.record_begun = Some(now);
         }
-        if clock.record_begun.is_some_and(|begun| now - begun > self.limits.record_time_max) {
-            return Err(Ended::SlowRecord);
+        if timers.record_begun.is_some_and(|begun| now - begun > self.limits.record_time_max) {
+            return Err(CloseReason::SlowRecord);
         }
         let (stuck, written) = (self.outgoing.is_stuck(), self.outgoing.written());
-        if clock.is_unread(now, stuck, written, self.limits.unread_time_max) {
-            return Err(Ended::Unread);
+        if timers.is_unread(now, stuck, written, self.limits.unread_time_max) {
+            return Err(CloseReason::Unread);
         }
-        let quiet = self.outgoing.unanswered() == 0 && clock.stuck_since.is_none();
-        let is_idle = quiet && now - clock.active > self.limits.idle_max;
-        if is_idle && !self.outgoing.acquaintance().is_some_and(Acquaintance::is_kept) {
-            return Err(Ended::Idle);
+        let quiet = self.outgoing.unanswered() == 0 && timers.stuck_since.is_none();
+        let is_idle = quiet && now - timers.active > self.limits.idle_max;
+        if is_idle && !self.outgoing.liveness_guard().is_some_and(ConnectionGuard::is_watched) {
+            return Err(CloseReason::Idle);
         }
         Ok(())
     }
@@ -364,22 +369,22 @@ mod tests {
 
     #[test]
     fn reading_a_byte_now_and_then_does_not_keep_a_reply_for_ever() {
-        let (mut clock, start, max) = (Clock::new(), Instant::now(), Duration::from_secs(60));
+        let (mut timers, start, max) = (PeerTimers::new(), Instant::now(), Duration::from_secs(60));
         let at = |seconds| start + Duration::from_secs(seconds);
         for second in 0..60 {
-            assert!(!clock.is_unread(at(second), true, second, max));
+            assert!(!timers.is_unread(at(second), true, second, max));
         }
-        assert!(clock.is_unread(at(61), true, 61, max));
+        assert!(timers.is_unread(at(61), true, 61, max));
     }
 
     #[test]
     fn a_peer_that_reads_on_or_has_read_all_is_not_too_slow() {
-        let (mut clock, start, max) = (Clock::new(), Instant::now(), Duration::from_secs(60));
+        let (mut timers, start, max) = (PeerTimers::new(), Instant::now(), Duration::from_secs(60));
         let at = |seconds| start + Duration::from_secs(seconds);
         for second in 0..600 {
-            assert!(!clock.is_unread(at(second), true, second * PROGRESS_MIN / 30, max));
+            assert!(!timers.is_unread(at(second), true, second * PROGRESS_MIN / 30, max));
         }
-        assert!(!clock.is_unread(at(700), false, 0, max));
-        assert!(!clock.is_unread(at(800), true, 0, max));
+        assert!(!timers.is_unread(at(700), false, 0, max));
+        assert!(!timers.is_unread(at(800), true, 0, max));
     }
 }

@@ -1,4 +1,4 @@
-//! UDP: one datagram, one record. Replies leave from the address that was asked.
+//! UDP: one datagram is one record. A reply is sent from the address that the request was sent to.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -20,53 +20,54 @@ use wire::Message;
 
 use super::{Peer, ReplyTo, Transport, stopping};
 use crate::rpc::dispatch::Dispatcher;
-use crate::tenure::Tenure;
+use crate::service_lease::ServiceLease;
 
 /// The largest datagram that IPv4 can carry.
-pub const DATAGRAM_MAX: usize = 65_507;
-const BUFFER: usize = 64 << 10;
-const BATCH: usize = 8;
+pub(crate) const DATAGRAM_MAX: usize = 65_507;
+const BUFFER_BYTES: usize = 64 << 10;
+/// Datagrams that are received by one system call.
+const BUFFERS: usize = 8;
 
-/// A UDP socket that knows to which of our addresses each datagram was sent.
-pub struct Datagrams {
+/// A UDP socket that knows to which local address each datagram was sent.
+pub(crate) struct Datagrams {
     socket: UdpSocket,
     state: UdpSocketState,
     local: SocketAddr,
-    /// Requests handed to workers and not yet answered.
+    /// Requests that wait for a worker or run on one.
     unanswered: AtomicUsize,
-    tenure: Tenure,
+    lease: ServiceLease,
 }
 
 impl Datagrams {
-    pub fn new(socket: UdpSocket, tenure: Tenure) -> io::Result<Self> {
+    pub(crate) fn new(socket: UdpSocket, lease: ServiceLease) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
         let local = socket.local_addr()?;
-        // Replies are larger than a packet: let the network fragment them. The line above has
-        // forbidden it and would drop such replies without a word.
+        // Allow fragmentation, which `UdpSocketState::new` has disabled: a reply larger than the MTU
+        // would be dropped silently.
         if local.is_ipv4() {
             set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DONT)?;
         } else {
             set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DONT)?;
             setsockopt(&socket, Ipv6DontFrag, &false)?;
         }
-        Ok(Self { socket, state, local, unanswered: AtomicUsize::new(0), tenure })
+        Ok(Self { socket, state, local, unanswered: AtomicUsize::new(0), lease })
     }
 
-    pub fn started(&self) {
+    pub(crate) fn started(&self) {
         self.unanswered.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn finished(&self) {
+    pub(crate) fn finished(&self) {
         self.unanswered.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A datagram that cannot be sent now is lost, as datagrams are: the client asks again.
-    pub fn send(&self, peer: &Peer, message: &Message) {
-        if !self.tenure.holds() {
+    /// Sends a datagram, or drops it if the socket is full: the client retransmits. Never blocks.
+    pub(crate) fn send(&self, peer: &Peer, message: &Message) {
+        if !self.lease.is_held() {
             return;
         }
         if message.len() > DATAGRAM_MAX {
-            debug!("a reply of {} bytes to {} does not fit a datagram", message.len(), peer.remote);
+            debug!("reply of {} bytes to {} does not fit a datagram", message.len(), peer.remote);
             return;
         }
         let bytes = message.to_bytes();
@@ -81,25 +82,25 @@ impl Datagrams {
             .socket
             .try_io(Interest::WRITABLE, || self.state.try_send((&self.socket).into(), &transmit));
         if let Err(error) = sent {
-            debug!("a reply to {} was not sent: {error}", peer.remote);
+            debug!("reply to {} not sent: {error}", peer.remote);
         }
     }
 }
 
-/// Serves one socket until `stop` changes.
-pub async fn serve(
+/// Passes the datagrams of one socket to the dispatcher until `stop` changes.
+pub(crate) async fn serve(
     datagrams: Arc<Datagrams>,
     dispatcher: Arc<Dispatcher>,
     mut stop: watch::Receiver<bool>,
 ) {
     let in_flight_max = dispatcher.limits().requests_in_flight_max;
-    let mut storage = vec![[0u8; BUFFER]; BATCH];
+    let mut storage = vec![[0u8; BUFFER_BYTES]; BUFFERS];
     loop {
         tokio::select! {
             ready = datagrams.socket.readable() => if ready.is_err() { return },
             () = stopping(&mut stop) => return,
         }
-        let mut meta = [RecvMeta::default(); BATCH];
+        let mut meta = [RecvMeta::default(); BUFFERS];
         let mut buffers: Vec<IoSliceMut<'_>> =
             storage.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
         let received = datagrams.socket.try_io(Interest::READABLE, || {
@@ -111,10 +112,10 @@ pub async fn serve(
                 .dst_ip
                 .map_or(datagrams.local, |ip| SocketAddr::new(ip, datagrams.local.port()));
             let peer = Peer::new(meta.addr, local, Transport::Udp);
-            // The kernel may have put several datagrams of one sender into one buffer.
+            // With GRO the kernel puts several datagrams of one sender into one buffer.
             for datagram in buffer[..meta.len].chunks(meta.stride.max(1)) {
                 if datagrams.unanswered.load(Ordering::Relaxed) >= in_flight_max {
-                    debug!("dropped a datagram of {}: too many are being worked on", peer.remote);
+                    debug!("datagram from {} dropped: too many requests in progress", peer.remote);
                     continue;
                 }
                 let to = ReplyTo::Datagram(datagrams.clone(), peer);

@@ -1,24 +1,24 @@
-//! Debian's own `rpc.statd` and `sm-notify`: they understand us, and we them.
+//! Interoperation with Debian's `rpc.statd` and `sm-notify`, in both directions.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::rpcbind::{self, Over};
+use client::rpcbind::{self, RpcTransport};
 use client::{Datagram, Locker};
+use testbed::debian::{HOST_NAME, Machine, state_directory};
+use testbed::peer::{Answer, Host, ReceivedCall, RpcbindKind, script, success};
 use tokio::net::UdpSocket;
 use tokio::time::sleep;
+use wire::Decode;
 use wire::nlm::{Status, StatusReply, TestArgs};
 use wire::nsm::{self, MonArgs, MonId, MyId, Outcome, StatusArgs};
-use wire::rpc::{Accepted, Call, write_accepted};
+use wire::rpc::Call;
 use wire::rpcbind::{Binding, Mapping, PROTOCOL_UDP, universal, v2};
-use wire::{Decode, Encode, Writer};
 
-use super::support::daemons::{Daemon, MACHINE, state_directory};
-use super::support::house::{Ending, ip};
-use super::support::scripted::{Answer, Heard, Host, Rpcbind, script};
-use super::support::{range, soon, until};
+use super::support::restartable::{Ending, ip, server_address};
+use super::support::{bounded, range, until};
 use super::*;
 
 /// Where statd calls the kernel of its machine.
@@ -37,49 +37,47 @@ async fn watch(server: IpAddr) {
     let (program, version, procedure) = KERNEL;
     let mapping = Mapping { program, version, protocol: PROTOCOL_UDP, port: 702 };
     assert!(loopback(111).await.call::<v2::Set>(&mapping).await.unwrap());
-    let my_id = MyId { my_name: MACHINE.into(), program, version, procedure };
+    let my_id = MyId { my_name: HOST_NAME.into(), program, version, procedure };
     let mon_id = MonId { mon_name: server.to_string().into(), my_id };
     let args = MonArgs { mon_id, private: *b"sixteen bytes .." };
     let watched = loopback(662).await.call::<nsm::Mon>(&args).await.unwrap();
     assert_eq!((watched.outcome, watched.state), (Outcome::Success, 7));
 }
 
-/// Hears what statd tells the kernel.
+/// Receives statd's call to the kernel and answers it.
 async fn downcall(kernel: &UdpSocket) -> StatusArgs {
     let mut buffer = [0; 2000];
-    let (length, from) = soon("a call of statd", kernel.recv_from(&mut buffer)).await.unwrap();
+    let (length, from) = bounded("a call of statd", kernel.recv_from(&mut buffer)).await.unwrap();
     let call = Call::parse(buffer[..length].to_vec().into()).unwrap();
     assert_eq!((call.program, call.version, call.procedure), KERNEL);
-    let mut out = Writer::new();
-    write_accepted(&mut out, call.xid, Accepted::Success);
-    kernel.send_to(&out.finish().to_bytes(), from).await.unwrap();
+    kernel.send_to(&success(call.xid, &()), from).await.unwrap();
     StatusArgs::from_bytes(call.args).unwrap()
 }
 
 #[test]
 fn statd_accepts_our_notices_by_the_address_that_it_monitors() {
-    let (mut house, theirs, capture) = scene();
-    let dir = state_directory(7);
-    let statd = Daemon::statd(&theirs, &dir);
+    let (mut server, theirs, capture) = start();
+    let dir = state_directory(7).unwrap();
+    let machine = Machine::boot(&theirs).unwrap();
+    let _rpcbind = machine.rpcbind().unwrap();
+    let statd = machine.statd(&dir).unwrap();
     theirs.block_on(async move || {
-        let file = house.root();
-        until("statd listens", || statd.said().contains("Waiting for client connections")).await;
+        let file = server.root();
         let kernel = UdpSocket::bind("127.0.0.1:702").await.unwrap();
-        watch(server().ip()).await;
-        let mut client = locker(CLIENT, MACHINE, 0).await;
+        watch(server_address().ip()).await;
+        let mut client = locker(CLIENT, HOST_NAME, 0).await;
         client.state = 7;
         assert_eq!(client.lock(&file, range(0, 9)).await.unwrap(), Status::Granted);
         for ending in [Ending::Crash, Ending::Stop] {
-            house.restart(ending);
+            server.restart(ending);
             let told = downcall(&kernel).await;
             assert_eq!(&told.private, b"sixteen bytes ..");
-            assert_eq!(told.mon_name, nsm::Name::from(server().ip().to_string()));
-            let client = locker(CLIENT, MACHINE, 0).await;
-            let stat = client.connection.call::<nsm::Stat>(&MACHINE.into()).await.unwrap();
+            assert_eq!(told.mon_name, nsm::Name::from(server_address().ip().to_string()));
+            let client = locker(CLIENT, HOST_NAME, 0).await;
+            let stat = client.connection.call::<nsm::Stat>(&HOST_NAME.into()).await.unwrap();
             assert_eq!(told.state, stat.state);
-            // In its own words.
-            let said = statd.said();
-            let notice = format!("Received SM_NOTIFY from {}", server().ip());
+            let said = statd.output();
+            let notice = format!("Received SM_NOTIFY from {}", server_address().ip());
             assert!(said.contains(&notice), "{said}");
             assert_eq!(client.reclaim(&file, range(0, 9)).await.unwrap(), Status::Granted);
         }
@@ -89,38 +87,39 @@ fn statd_accepts_our_notices_by_the_address_that_it_monitors() {
 
 #[test]
 fn sm_notify_frees_the_locks_of_a_kernel_that_is_gone_and_of_no_other() {
-    let (house, theirs, capture) = scene();
-    let dir = state_directory(7);
+    let (server, theirs, capture) = start();
+    let dir = state_directory(7).unwrap();
     let registration = "0100007f 000186b5 00000003 00000010 00000000000000000000000000000000 \
                         10.99.0.1 client7.example.org\n";
     fs::write(dir.path().join("sm/10.99.0.1"), registration).unwrap();
-    let file = house.root();
+    let file = server.root();
     let theirs = Arc::new(theirs);
     let here = theirs.clone();
     theirs.block_on(async move || {
         // Its lock manager, where our witness stands.
-        let mut host = Host::at(ip(CLIENT), 111, Rpcbind::Usual).await;
-        host.tcp(wire::nlm::PROGRAM, 4, script(|_| Answer::Results(().to_bytes()))).await;
-        let client = locker(CLIENT, MACHINE, 0).await;
+        let mut host = Host::bind(ip(CLIENT), 111, RpcbindKind::Full).await;
+        host.tcp(wire::nlm::PROGRAM, 4, script(|_| Answer::results(&()))).await;
+        let client = locker(CLIENT, HOST_NAME, 0).await;
         let other = locker(OTHER, "other", 1).await;
         assert_eq!(client.lock(&file, range(0, 9)).await.unwrap(), Status::Granted);
-        heard(&host, 1).await;
+        nth_call(&host, 1).await;
         // A status monitor that starts anew in a container is not a reboot.
-        let mut notifier = Daemon::sm_notify(&here, &dir);
-        until("a notice was sent", || notifier.said().contains("Sending")).await;
+        let machine = Machine::boot(&here).unwrap();
+        let mut notifier = machine.sm_notify(&dir).unwrap();
+        until("a notice was sent", || notifier.output().contains("Sending")).await;
         sleep(Duration::from_secs(3)).await;
         assert_eq!(other.lock(&file, range(0, 9)).await.unwrap(), Status::Denied);
         // Nor is it one when the client has closed its connection for being idle.
         drop(client);
         sleep(Duration::from_secs(4)).await;
         assert_eq!(other.lock(&file, range(0, 9)).await.unwrap(), Status::Denied);
-        assert!(notifier.ended().is_none(), "it was not answered: {}", notifier.said());
+        assert!(notifier.is_running(), "it was not answered: {}", notifier.output());
         // Now nothing is left of it.
         drop(host);
-        until("sm-notify was answered", || notifier.ended().is_some()).await;
+        until("sm-notify was answered", || !notifier.is_running()).await;
         assert_eq!(other.lock(&file, range(0, 9)).await.unwrap(), Status::Granted);
     });
-    drop(house);
+    drop(server);
     let seen = capture.judge().messages;
     let of = |is_reply| {
         let notices = seen.iter().filter(|m| (m.program, m.procedure) == (nsm::PROGRAM, 6));
@@ -133,7 +132,8 @@ fn sm_notify_frees_the_locks_of_a_kernel_that_is_gone_and_of_no_other() {
 async fn register(version: u32, netid: &'static str, at: SocketAddr) {
     let options = Options { reserved_port: true, ..Options::default() };
     let rpcbind = "[::1]:111".parse().unwrap();
-    let mut rpcbind = rpcbind::Rpcbind::connect(rpcbind, Over::Tcp, &options).await.unwrap();
+    let mut rpcbind =
+        rpcbind::Rpcbind::connect(rpcbind, RpcTransport::Tcp, &options).await.unwrap();
     let binding = Binding {
         program: wire::nlm::PROGRAM,
         version,
@@ -146,22 +146,23 @@ async fn register(version: u32, netid: &'static str, at: SocketAddr) {
 
 #[test]
 fn a_client_over_ipv6_is_found_through_its_own_rpcbind() {
-    let (mut house, theirs, capture) = scene();
-    let dir = state_directory(7);
-    let statd = Daemon::statd(&theirs, &dir);
+    let (mut server, theirs, capture) = start();
+    let dir = state_directory(7).unwrap();
+    let machine = Machine::boot(&theirs).unwrap();
+    let _rpcbind = machine.rpcbind().unwrap();
+    let _statd = machine.statd(&dir).unwrap();
     theirs.block_on(async move || {
-        let file = house.root();
+        let file = server.root();
         let (here, there) = (ip("fd99::2"), SocketAddr::new(ip("fd99::1"), 2049));
-        until("statd listens", || statd.said().contains("Waiting for client connections")).await;
         // Its lock manager has another port for each transport, and takes what it waits for.
-        let mut host = Host::at(here, 0, Rpcbind::Usual).await;
+        let mut host = Host::bind(here, 0, RpcbindKind::Full).await;
         let take = || {
-            script(|heard: &Heard| match heard.procedure {
+            script(|call: &ReceivedCall| match call.procedure {
                 5 => {
-                    let args = TestArgs::from_bytes(heard.args.clone()).unwrap();
-                    Answer::with(&StatusReply { cookie: args.cookie, status: Status::Granted })
+                    let args = TestArgs::from_bytes(call.args.clone()).unwrap();
+                    Answer::results(&StatusReply { cookie: args.cookie, status: Status::Granted })
                 }
-                _ => Answer::Results(().to_bytes()),
+                _ => Answer::results(&()),
             })
         };
         register(4, "tcp6", host.tcp(wire::nlm::PROGRAM, 4, take()).await).await;
@@ -171,20 +172,21 @@ fn a_client_over_ipv6_is_found_through_its_own_rpcbind() {
 
         let options = Options { source: Some(here), ..Options::default().user(0, 0, &[]) };
         let connect = async || Connection::connect(there, &options).await.unwrap();
-        let client = Locker::new(connect().await, MACHINE, 0);
+        let client = Locker::new(connect().await, HOST_NAME, 0);
         let other = locker(OTHER, "other", 1).await;
         assert_eq!(other.lock(&file, range(0, 9)).await.unwrap(), Status::Granted);
         assert_eq!(client.wait(&file, range(0, 9)).await.unwrap(), Status::Blocked);
         assert_eq!(other.unlock(&file, range(0, 9)).await.unwrap(), Status::Granted);
-        let is_granted =
-            |heard: &Heard| heard.procedure == 5 && heard.by_tcp && heard.from.ip() == there.ip();
+        let is_granted = |call: &ReceivedCall| {
+            call.procedure == 5 && call.over_tcp && call.from.ip() == there.ip()
+        };
         until("it was told over TCP", || host.calls().iter().any(is_granted)).await;
         assert_eq!(other.lock(&file, range(0, 9)).await.unwrap(), Status::Denied);
 
-        house.restart(Ending::Crash);
+        server.restart(Ending::Crash);
         let told = downcall(&kernel).await;
         assert_eq!(told.mon_name, nsm::Name::from(there.ip().to_string()));
-        let client = Locker::new(connect().await, MACHINE, 0);
+        let client = Locker::new(connect().await, HOST_NAME, 0);
         assert_eq!(client.reclaim(&file, range(0, 9)).await.unwrap(), Status::Granted);
     });
     capture.judge();

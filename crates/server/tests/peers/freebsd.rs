@@ -3,23 +3,23 @@
 
 use std::collections::BTreeMap;
 
+use testbed::peer::{Answer, Host, RpcbindKind, script};
+use wire::Decode;
 use wire::nlm::{LockArgs, Status};
 use wire::nsm::{self, NotifyArgs};
-use wire::{Decode, Encode};
 
-use super::support::house::{Ending, NAME, ip};
-use super::support::scripted::{Answer, Host, Rpcbind, script};
+use super::support::restartable::{Ending, NAME, ip, server_address};
 use super::support::{range, until};
 use super::*;
 
 /// Our names, as often as they were told.
 fn told(host: &Host, state: i32) -> BTreeMap<String, usize> {
     let mut names = BTreeMap::new();
-    for heard in host.calls() {
-        assert_eq!((heard.program, heard.procedure), (nsm::PROGRAM, 6));
-        assert_eq!(heard.from.ip(), server().ip());
-        assert!(heard.from.port() < 1024, "from a reserved port");
-        let args = NotifyArgs::from_bytes(heard.args).unwrap();
+    for call in host.calls() {
+        assert_eq!((call.program, call.procedure), (nsm::PROGRAM, 6));
+        assert_eq!(call.from.ip(), server_address().ip());
+        assert!(call.from.port() < 1024, "from a reserved port");
+        let args = NotifyArgs::from_bytes(call.args).unwrap();
         if args.state == state {
             *names.entry(String::from_utf8(args.mon_name.to_vec()).unwrap()).or_default() += 1;
         }
@@ -34,16 +34,16 @@ async fn state_of_server(from: &str) -> i32 {
 
 #[test]
 fn freebsd_hears_of_a_restart_under_the_name_it_knows_and_reclaims() {
-    let (mut house, theirs, capture) = scene();
+    let (mut server, theirs, capture) = start();
     theirs.block_on(async move || {
-        let file = house.root();
-        let mut host = Host::at(ip(CLIENT), 111, Rpcbind::Usual).await;
-        host.udp(nsm::PROGRAM, 1, script(|_| Answer::Results(().to_bytes()))).await;
+        let file = server.root();
+        let mut host = Host::bind(ip(CLIENT), 111, RpcbindKind::Full).await;
+        host.udp(nsm::PROGRAM, 1, script(|_| Answer::results(&()))).await;
         let bsd = locker(CLIENT, "bsd.example.org", 4711).await;
         assert_eq!(bsd.lock(&file, range(10, 10)).await.unwrap(), Status::Granted);
         let mut state = state_of_server(CLIENT).await;
         for ending in [Ending::Crash, Ending::Stop] {
-            house.restart(ending);
+            server.restart(ending);
             let (before, now) = (state, state_of_server(CLIENT).await);
             assert!(now > before && now % 2 == 1, "{before} {now}");
             state = now;
@@ -62,7 +62,7 @@ fn freebsd_hears_of_a_restart_under_the_name_it_knows_and_reclaims() {
 
             let bsd = locker(CLIENT, "bsd.example.org", 4711).await;
             let other = locker(OTHER, "other", 1).await;
-            // Nobody is faster than it, whatever it asks for.
+            // During grace no other host gets an answer about the range or a lock.
             let early = other.test(&file, range(10, 10)).await.unwrap();
             assert_eq!(early.status(), Status::DeniedGracePeriod);
             let early = LockArgs { reclaim: true, ..other.lock_args(&file, range(0, 99), true) };

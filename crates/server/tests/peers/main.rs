@@ -1,7 +1,12 @@
 //! The whole server against peers as they are: each kind of client says what it says in the field,
 //! hears what it must hear, and an independent dissector understands every packet. Each test is in
 //! networks of its own, which need root.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 mod debian;
 mod freebsd;
@@ -14,13 +19,13 @@ mod windows;
 
 use client::{Connection, Options};
 use support::capture::Capture;
-use support::house::{House, server};
-use support::network::Network;
-use support::scene::{CLIENT, FOURTH, OTHER, THIRD, connect, heard, locker, networks};
+use support::clients::{CLIENT, FOURTH, OTHER, THIRD, connect, locker, networks, nth_call};
+use support::restartable::RestartableServer;
+use testbed::namespace::Namespace;
 
-/// The server's house, the clients' network, and what goes over the cable between them.
-fn scene() -> (House, Network, Capture) {
+/// A server, the network of its clients, and a capture of the traffic between them.
+fn start() -> (RestartableServer, Namespace, Capture) {
     let (ours, theirs) = networks();
     let capture = Capture::start(&ours);
-    (House::open(ours), theirs, capture)
+    (RestartableServer::start(ours), theirs, capture)
 }

@@ -1,21 +1,21 @@
-//! One who registered with SM_MON: it is called by its own procedure, with what it left with us,
-//! and nowhere but where it registered.
+//! A program registered with SM_MON: it is called by the procedure that it named, with its private
+//! data, and only at the address from which it registered.
 
+use testbed::peer::{Answer, Host, ReceivedCall, RpcbindKind, script};
+use wire::Decode;
 use wire::nlm::Status;
 use wire::nsm::{self, MonArgs, MonId, MyId, NotifyArgs, Outcome, StatusArgs};
-use wire::{Decode, Encode};
 
-use super::support::house::{Ending, ip};
 use super::support::range;
-use super::support::scripted::{Answer, Heard, Host, Rpcbind, script};
+use super::support::restartable::{Ending, ip, server_address};
 use super::*;
 
-/// A number that the dissector knows as the program of one who registered.
+/// A program number that the dissector knows as a registrant's.
 const PROGRAM: u32 = 200_048;
-const NUMBERS: (u32, u32, u32) = (PROGRAM, 1, 1);
+const PROCEDURE: (u32, u32, u32) = (PROGRAM, 1, 1);
 
 fn registration(watched: &str, private: u8) -> MonArgs {
-    let (program, version, procedure) = NUMBERS;
+    let (program, version, procedure) = PROCEDURE;
     let my_id = MyId { my_name: OTHER.into(), program, version, procedure };
     let mon_id = MonId { mon_name: watched.to_owned().into(), my_id };
     MonArgs { mon_id, private: [private; 16] }
@@ -23,28 +23,28 @@ fn registration(watched: &str, private: u8) -> MonArgs {
 
 /// A host that serves the registrants' program over that transport.
 async fn host(at: &str, by_tcp: bool) -> Host {
-    let mut host = Host::at(ip(at), 111, Rpcbind::Usual).await;
-    let heard_it = script(|_| Answer::Results(().to_bytes()));
+    let mut host = Host::bind(ip(at), 111, RpcbindKind::Full).await;
+    let acknowledge = script(|_| Answer::results(&()));
     match by_tcp {
-        true => host.tcp(PROGRAM, 1, heard_it).await,
-        false => host.udp(PROGRAM, 1, heard_it).await,
+        true => host.tcp(PROGRAM, 1, acknowledge).await,
+        false => host.udp(PROGRAM, 1, acknowledge).await,
     };
     host
 }
 
-fn status(heard: &Heard, private: u8) -> (String, i32) {
-    let numbers = (heard.program, heard.version, heard.procedure);
-    assert_eq!((numbers, heard.from.ip()), (NUMBERS, server().ip()));
-    let args = StatusArgs::from_bytes(heard.args.clone()).unwrap();
+fn status(call: &ReceivedCall, private: u8) -> (String, i32) {
+    let numbers = (call.program, call.version, call.procedure);
+    assert_eq!((numbers, call.from.ip()), (PROCEDURE, server_address().ip()));
+    let args = StatusArgs::from_bytes(call.args.clone()).unwrap();
     assert_eq!(args.private, [private; 16]);
     (String::from_utf8(args.mon_name.to_vec()).unwrap(), args.state)
 }
 
 #[test]
 fn registrants_hear_of_our_restart_and_of_reboots() {
-    let (mut house, theirs, capture) = scene();
+    let (mut server, theirs, capture) = start();
     theirs.block_on(async move || {
-        let file = house.root();
+        let file = server.root();
         let by_tcp = host(CLIENT, true).await;
         let by_udp = host(THIRD, false).await;
         // Both say that this is their name; it is not asked.
@@ -56,11 +56,11 @@ fn registrants_hear_of_our_restart_and_of_reboots() {
         assert_eq!(again, registered.unwrap());
         let mut count = 0;
         for ending in [Ending::Crash, Ending::Stop] {
-            house.restart(ending);
+            server.restart(ending);
             count += 1;
             let now =
                 connect(CLIENT).await.call::<nsm::Stat>(&b"x"[..].into()).await.unwrap().state;
-            let (one, other) = (heard(&by_tcp, count).await, heard(&by_udp, count).await);
+            let (one, other) = (nth_call(&by_tcp, count).await, nth_call(&by_udp, count).await);
             assert_eq!(status(&one, 8), ("carol".into(), now));
             assert_eq!(status(&other, 9), ("carol.example.org".into(), now));
         }
@@ -70,14 +70,14 @@ fn registrants_hear_of_our_restart_and_of_reboots() {
         drop(carol);
         let notice = NotifyArgs { mon_name: b"carol.example.org"[..].into(), state: 77 };
         connect(FOURTH).await.call::<nsm::Notify>(&notice).await.unwrap();
-        let (one, other) = (heard(&by_tcp, count + 1).await, heard(&by_udp, count + 1).await);
+        let (one, other) = (nth_call(&by_tcp, count + 1).await, nth_call(&by_udp, count + 1).await);
         assert_eq!(status(&one, 8), ("carol".into(), 77));
         assert_eq!(status(&other, 9), ("carol.example.org".into(), 77));
         // Who is not registered any more hears nothing.
         let gone = registration("carol", 8).mon_id;
         connect(CLIENT).await.call::<nsm::Unmon>(&gone).await.unwrap();
-        house.restart(Ending::Crash);
-        heard(&by_udp, count + 2).await;
+        server.restart(Ending::Crash);
+        nth_call(&by_udp, count + 2).await;
         assert_eq!((by_tcp.calls().len(), by_udp.calls().len()), (count + 1, count + 2));
         assert!(bystander.calls().is_empty() && bystander.lookups().is_empty());
     });

@@ -1,7 +1,7 @@
 //! Windows: share reservations, in versions 3 and 4.
 
 use wire::nfs3::Handle;
-use wire::nlm::{Access, Mode, Old, Share, ShareArgs, ShareReply, Status, v3, v4};
+use wire::nlm::{Access, Mode, Narrow, Share, ShareArgs, ShareReply, Status, v3, v4};
 
 use super::*;
 
@@ -27,22 +27,22 @@ impl Windows {
     async fn share(&self, access: Access, mode: Mode) -> Status {
         let args = self.args(access, mode);
         let reply = match self.version {
-            3 => self.connection.call::<v3::Share>(&Old(args)).await.unwrap().0,
+            3 => self.connection.call::<v3::Share>(&Narrow(args)).await.unwrap().0,
             _ => self.connection.call::<v4::Share>(&args).await.unwrap(),
         };
-        self.heard(reply)
+        self.status_of(reply)
     }
 
     async fn unshare(&self) -> Status {
         let args = self.args(Access::None, Mode::DenyNone);
         let reply = match self.version {
-            3 => self.connection.call::<v3::Unshare>(&Old(args)).await.unwrap().0,
+            3 => self.connection.call::<v3::Unshare>(&Narrow(args)).await.unwrap().0,
             _ => self.connection.call::<v4::Unshare>(&args).await.unwrap(),
         };
-        self.heard(reply)
+        self.status_of(reply)
     }
 
-    fn heard(&self, reply: ShareReply) -> Status {
+    fn status_of(&self, reply: ShareReply) -> Status {
         assert_eq!((&reply.cookie[..], reply.sequence), (&b"\0\0\0\x07"[..], 0));
         reply.status
     }
@@ -50,8 +50,8 @@ impl Windows {
 
 #[test]
 fn windows_reserves_files() {
-    let (house, theirs, capture) = scene();
-    let file = house.root();
+    let (server, theirs, capture) = start();
+    let file = server.root();
     theirs.block_on(async move || {
         for version in [3, 4] {
             let windows = async |from, name| {
@@ -76,10 +76,10 @@ fn windows_reserves_files() {
             assert_eq!(other.unshare().await, Status::Granted);
         }
     });
-    drop(house);
+    drop(server);
     let replies: Vec<_> = capture.judge().messages;
     for version in [3, 4] {
-        let is_share = |m: &&judge::tshark::Seen| {
+        let is_share = |m: &&judge::tshark::DissectedMessage| {
             m.is_reply && m.version == version && [20, 21].contains(&m.procedure)
         };
         let shares: Vec<_> = replies.iter().filter(is_share).collect();

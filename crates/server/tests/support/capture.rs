@@ -1,4 +1,4 @@
-//! What goes over a cable, captured live and judged by an independent dissector.
+//! Live captures, judged by an independent dissector (tshark).
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use judge::tshark::{Checksums, Complaint, Report, dissect};
 use tempfile::TempDir;
-
-use super::network::Network;
+use testbed::namespace::Namespace;
 
 /// A capture that runs until it is judged.
 pub struct Capture {
@@ -18,13 +17,13 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// All TCP and UDP that goes over the cable of this network.
-    pub fn start(network: &Network) -> Self {
-        Self::on(network, "cable", "tcp or udp")
+    /// All TCP and UDP over the veth of this network.
+    pub fn start(network: &Namespace) -> Self {
+        Self::on(network, "eth0", "tcp or udp")
     }
 
-    /// What a filter lets through of an interface of this network.
-    pub fn on(network: &Network, interface: &str, filter: &str) -> Self {
+    /// Packets of one interface that match a capture filter.
+    pub fn on(network: &Namespace, interface: &str, filter: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let pcap = dir.path().join("session.pcapng");
         let mut child = network
@@ -35,17 +34,16 @@ impl Capture {
             .stderr(Stdio::piped())
             .spawn()
             .expect("dumpcap of package wireshark-common is needed");
-        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-        // It says so when it has begun: "File: ...".
-        let begun = said.any(|line| line.unwrap().starts_with("File:"));
-        assert!(begun, "dumpcap did not begin");
-        std::thread::spawn(move || said.for_each(drop));
+        let mut messages = BufReader::new(child.stderr.take().unwrap()).lines();
+        let started = messages.any(|line| line.unwrap().starts_with("File:"));
+        assert!(started, "dumpcap did not start");
+        std::thread::spawn(move || messages.for_each(drop));
         Self { child, pcap, _dir: dir }
     }
 
-    /// Ends it, and lets the dissector read it.
+    /// Ends the capture and dissects it.
     pub fn dissected(mut self) -> Report {
-        // What was captured is written in pieces; the last one must come too.
+        // dumpcap writes in pieces; let the last one reach the file.
         std::thread::sleep(Duration::from_millis(500));
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, rustix::process::Signal::INT).unwrap();
@@ -53,9 +51,8 @@ impl Capture {
         dissect(&self.pcap, Checksums::Ignore)
     }
 
-    /// Ends it. Nothing in it may be malformed, or strange to the dissector. Calls may be left
-    /// without an answer, since messages are; a connection of a server that is killed ends by a
-    /// reset.
+    /// Ends the capture. The dissector may complain of nothing but calls without a reply, since NLM
+    /// messages have none, and resets, since a killed server's connections end so.
     pub fn judge(self) -> Report {
         let report = self.dissected();
         let is_expected = |complaint: &Complaint| match complaint {

@@ -1,43 +1,37 @@
-//! What the tests share: a server on loopback, a line to it that sends any bytes, a file system
-//! that can be watched and held, and networks of the test's own.
+//! In-process servers and file systems for the tests of the server; peers and networks come from
+//! `testbed`.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of this")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
 
 pub mod capture;
-pub mod daemons;
-pub mod house;
-pub mod line;
-pub mod network;
-pub mod scene;
-pub mod scripted;
-pub mod speaker;
-pub mod watched;
-pub mod world;
+pub mod clients;
+pub mod instrumented;
+pub mod restartable;
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use client::nfs::Nfs;
 use client::{Connection, Locker, Options, mount};
 use lockkeeper_server::{
-    BootError, Config, Ended, Failed, Limits, Locks, RpcbindMode, RpcbindState, Server, Stopper,
+    BootError, Config, Limits, LockConfig, RpcbindMode, RpcbindState, Server, ServerError,
+    ServerExit, ServerHandle,
 };
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
 use vfs::memory::MemoryFs;
 use vfs::{Export, Exports, FileSystem, FileSystemId, HandleKey, Rules, Squash};
 use wire::nfs3::{GetAttr, GetAttrArgs, Handle, NewAttributes, Stability};
 use wire::rpc::Credential;
 
-pub use line::{Line, call, reply, results};
-pub use watched::Watched;
-pub use world::resident_kilobytes;
-
-/// How long anything on this machine may take before a test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub use instrumented::InstrumentedFs;
+pub use testbed::peer::{RecordStream, call, reply, results, user};
+pub use testbed::wait::{LIMIT, bounded, until};
 
 /// The path of the export that most tests use.
 pub const PATH: &str = "/export";
@@ -46,9 +40,9 @@ pub fn key() -> HandleKey {
     HandleKey::new([7; 16])
 }
 
-/// Everybody as who they say they are, from any port.
+/// Credentials are believed, and any source port is accepted.
 pub fn open_rules() -> Rules {
-    Rules { squash: Squash::None, reserved_ports: false, ..Rules::default() }
+    Rules { squash: Squash::None, require_reserved_ports: false, ..Rules::default() }
 }
 
 pub fn memory() -> Arc<MemoryFs> {
@@ -70,30 +64,30 @@ pub fn config(limits: Limits) -> Config {
 }
 
 /// A server that stops when this is dropped.
-pub struct Running {
+pub struct TestServer {
     pub at: SocketAddr,
     pub addresses: Vec<SocketAddr>,
     pub rpcbind: RpcbindState,
-    pub stopper: Stopper,
-    task: Option<JoinHandle<Result<Ended, Failed>>>,
+    pub handle: ServerHandle,
+    task: Option<JoinHandle<Result<ServerExit, ServerError>>>,
 }
 
-impl Running {
+impl TestServer {
     pub async fn try_start(config: Config, exports: Vec<Export>) -> Result<Self, BootError> {
-        Self::try_start_with(config, exports, Locks::in_memory()).await
+        Self::try_start_with(config, exports, LockConfig::in_memory()).await
     }
 
     pub async fn try_start_with(
         config: Config,
         exports: Vec<Export>,
-        locks: Locks,
+        locks: LockConfig,
     ) -> Result<Self, BootError> {
         let server = Server::start(config, Exports::new(exports).unwrap(), key(), locks).await?;
         Ok(Self {
             at: server.addresses()[0],
             addresses: server.addresses().to_vec(),
             rpcbind: server.rpcbind().clone(),
-            stopper: server.stopper(),
+            handle: server.handle(),
             task: Some(tokio::spawn(server.run())),
         })
     }
@@ -108,11 +102,11 @@ impl Running {
         Self::start(memory(), Limits::default()).await
     }
 
-    pub async fn line(&self) -> Line {
-        Line::connect(self.at).await
+    pub async fn stream(&self) -> RecordStream {
+        RecordStream::connect(self.at).await
     }
 
-    /// A connection in the name of root.
+    /// A connection with root's credential.
     pub async fn connect(&self) -> Connection {
         self.connect_as(&Options::default().user(0, 0, &[])).await
     }
@@ -130,39 +124,38 @@ impl Running {
     }
 
     pub fn stop(&self) {
-        self.stopper.stop();
+        self.handle.stop();
     }
 
-    /// Waits until the server has ended by itself, and says why.
+    /// Waits until the server fails by itself; the reason.
     pub async fn failed(mut self) -> String {
-        let ended = timeout(PATIENCE, self.task.take().unwrap()).await;
-        ended.expect("the server did not end").unwrap().unwrap_err().to_string()
+        let end = bounded("the end of the server", self.task.take().unwrap()).await;
+        end.unwrap().unwrap_err().to_string()
     }
 
-    /// Waits until the server has ended, after a stop.
+    /// Waits for the end, after a stop.
     pub async fn ended(mut self) {
-        let ended = timeout(PATIENCE, self.task.take().unwrap()).await;
-        let ended = ended.expect("the server did not end").unwrap().unwrap();
-        assert_eq!(ended, Ended::Stopped);
+        let end = bounded("the end of the server", self.task.take().unwrap()).await;
+        assert_eq!(end.unwrap().unwrap(), ServerExit::Stopped);
     }
 }
 
-impl Drop for Running {
+impl Drop for TestServer {
     fn drop(&mut self) {
-        self.stopper.stop();
+        self.handle.stop();
     }
 }
 
-/// A server, and a connection to it on which a GETATTR is being done until it is released.
-pub async fn with_a_held_request() -> (Arc<Watched>, Running, Line) {
-    let watched = Watched::new();
-    let server = Running::start(watched.clone(), Limits::default()).await;
+/// A server, and a connection on which a GETATTR blocks until the file system releases it.
+pub async fn with_a_held_request() -> (Arc<InstrumentedFs>, TestServer, RecordStream) {
+    let filesystem = InstrumentedFs::new();
+    let server = TestServer::start(filesystem.clone(), Limits::default()).await;
     let object = server.root().await;
-    let mut line = server.line().await;
-    watched.hold("attributes");
-    line.send_record(&call::<GetAttr>(1, &Credential::None, &GetAttrArgs { object })).await;
-    until("GETATTR was begun", || watched.running("attributes") == 1).await;
-    (watched, server, line)
+    let mut stream = server.stream().await;
+    filesystem.hold("attributes");
+    stream.send_record(&call::<GetAttr>(1, &Credential::None, &GetAttrArgs { object })).await;
+    until("GETATTR started", || filesystem.running("attributes") == 1).await;
+    (filesystem, server, stream)
 }
 
 /// A file of this size that is full of bytes.
@@ -179,28 +172,11 @@ pub async fn file(nfs: &Nfs, root: &Handle, name: &str, size: usize) -> Handle {
     file
 }
 
-/// Looks again and again until it is so.
-pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let give_up = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < give_up, "in vain waited until {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// What must come soon.
-pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match timeout(PATIENCE, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("in vain waited for {what}"),
-    }
-}
-
 pub fn range(offset: u64, length: u64) -> wire::nlm::Range {
     wire::nlm::Range { offset, length }
 }
 
-/// A process of root on a machine of this name.
-pub async fn locker(at: SocketAddr, machine: &str, svid: i32) -> Locker {
-    Locker::connect(at, machine, svid, &Options::default().user(0, 0, &[])).await.unwrap()
+/// Process `svid` of root on the host of this name.
+pub async fn locker(at: SocketAddr, host_name: &str, svid: i32) -> Locker {
+    Locker::connect(at, host_name, svid, &Options::default().user(0, 0, &[])).await.unwrap()
 }

@@ -1,5 +1,5 @@
-//! What happens beside the committer: syncing what may wait, and putting a snapshot in the place of
-//! old journals.
+//! Background threads: syncing batches that were acknowledged without a sync, and compacting old
+//! journals into a snapshot.
 
 use std::io;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::disk::Disk;
-use super::image;
+use super::files;
 use super::log::Log;
-use super::replay::Until;
+use super::replay::LogPosition;
 use crate::error::StoreError;
 
-/// Syncs the log every so often, and seals it when it rests. Stops when it is dropped, with all
-/// synced.
-pub struct Syncer {
+/// A thread that syncs the log at intervals, and seals it when it is idle. Stopping or dropping it
+/// syncs the log a last time.
+pub(super) struct Syncer {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Syncer {
-    pub fn new(log: Arc<Log>, delay: Duration) -> io::Result<Self> {
+    pub(super) fn start(log: Arc<Log>, delay: Duration) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let thread = thread::Builder::new()
             .name("store sync".to_owned())
@@ -29,7 +29,7 @@ impl Syncer {
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -43,40 +43,48 @@ impl Drop for Syncer {
     }
 }
 
-/// A failed sync ends this; the log remembers it, and the committer hears of it at its next batch.
+/// Returns after a failed sync; the log keeps the error, and the next commit returns it.
 fn keep_synced(log: &Log, delay: Duration, stopped: &Receiver<()>) {
-    let mut seen = log.number();
+    let mut last_number = log.number();
     while stopped.recv_timeout(delay) == Err(RecvTimeoutError::Timeout) {
         let number = log.number();
         let outcome = match log.has_unsynced() {
             true => log.sync(),
-            false if number == seen => log.seal(),
+            false if number == last_number => log.seal(),
             false => Ok(()),
         };
         if outcome.is_err() {
             return;
         }
-        seen = number;
+        last_number = number;
     }
     if log.sync().is_ok() {
         let _ = log.seal();
     }
 }
 
-/// Puts snapshots in the place of journals, one at a time, each in a thread of its own.
-pub struct Condenser {
+/// Replaces journals by a snapshot, one compaction at a time, each on its own thread. Dropping it
+/// waits for the current one.
+pub(super) struct Compactor {
     thread: Option<JoinHandle<Result<u64, StoreError>>>,
-    trouble: Option<StoreError>,
+    last_error: Option<StoreError>,
     snapshot_bytes: u64,
 }
 
-impl Condenser {
-    pub fn new(snapshot_bytes: u64) -> Self {
-        Self { thread: None, trouble: None, snapshot_bytes }
+impl Compactor {
+    pub(super) fn new(snapshot_bytes: u64) -> Self {
+        Self { thread: None, last_error: None, snapshot_bytes }
     }
 
-    /// Begins, if journals of `bytes` are worth it and no other is under way.
-    pub fn begin(&mut self, disk: &Arc<dyn Disk>, until: Until, bytes: u64, limit: u64) -> bool {
+    /// Starts to compact everything up to `end`, unless another compaction runs or journals of
+    /// `bytes` are shorter than `limit` or the present snapshot. Returns whether it started.
+    pub(super) fn begin(
+        &mut self,
+        disk: &Arc<dyn Disk>,
+        end: LogPosition,
+        bytes: u64,
+        limit: u64,
+    ) -> bool {
         if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return false;
         }
@@ -87,28 +95,27 @@ impl Condenser {
         let disk = Arc::clone(disk);
         let thread = thread::Builder::new()
             .name("store snapshot".to_owned())
-            .spawn(move || image::condense(&*disk, until));
+            .spawn(move || files::compact(&*disk, end));
         self.thread = thread.ok();
         self.thread.is_some()
     }
 
-    /// Returns when none is under way.
-    pub fn wait(&mut self) {
+    /// Waits for the current compaction.
+    pub(super) fn wait(&mut self) {
         match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(Ok(bytes))) => (self.snapshot_bytes, self.trouble) = (bytes, None),
-            Some(Ok(Err(error))) => self.trouble = Some(error),
+            Some(Ok(Ok(bytes))) => (self.snapshot_bytes, self.last_error) = (bytes, None),
+            Some(Ok(Err(error))) => self.last_error = Some(error),
             Some(Err(_)) | None => {}
         }
     }
 
-    /// Why the last snapshot was not written. The journals are still there, so nothing is lost; but
-    /// they grow.
-    pub fn trouble(&self) -> Option<&StoreError> {
-        self.trouble.as_ref()
+    /// Why the last compaction failed. The journals are still there: nothing is lost, but they grow.
+    pub(super) fn last_error(&self) -> Option<&StoreError> {
+        self.last_error.as_ref()
     }
 }
 
-impl Drop for Condenser {
+impl Drop for Compactor {
     fn drop(&mut self) {
         self.wait();
     }

@@ -1,5 +1,5 @@
-//! All that the embedded store asks of a directory, in few enough words that a test can be one: a
-//! disk that fills up, fails, or loses what was not synced.
+//! The operations on a directory that the embedded store needs, as a trait, so that tests can run it
+//! on a disk that fills up, fails, or loses what was not synced.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
@@ -7,48 +7,53 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// One directory.
+/// One directory. Names are file names without a path.
 pub trait Disk: Send + Sync {
-    /// Takes the directory for this process until the guard is dropped or the process ends; `None`
-    /// if another has it (I12).
+    /// Locks the directory for this process until the guard is dropped or the process ends; `None`
+    /// if another process has locked it (I12).
     fn lock(&self) -> io::Result<Option<Box<dyn Send>>>;
 
+    /// The names of all files.
     fn names(&self) -> io::Result<Vec<String>>;
 
+    /// Opens a file for reading from its start.
     fn read(&self, name: &str) -> io::Result<Box<dyn Read>>;
 
-    /// For writing: what is there already stays.
+    /// Opens a file for writing, and creates it if it does not exist. Its contents stay.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
+    /// Renames a file, over an existing one if need be.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
+    /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Returns when all names, renamings and removals up to now outlive the power.
+    /// Returns when all creations, renames and removals so far survive a power loss.
     fn sync_names(&self) -> io::Result<()>;
 
-    /// What a person calls `name`; the directory itself if it is empty.
-    fn place(&self, name: &str) -> String;
+    /// The path of `name` for error messages; of the directory if `name` is empty.
+    fn display_path(&self, name: &str) -> String;
 }
 
+/// A file that is open for writing.
 pub trait DiskFile: Send + Sync {
-    /// Writes all of `bytes`, or fails with any part of them written.
+    /// Writes all of `bytes` at this offset. After an error any part of them may be written.
     fn write(&self, bytes: &[u8], at: u64) -> io::Result<()>;
 
-    /// Returns when all that was written up to now outlives the power.
+    /// Returns when all writes so far survive a power loss.
     fn sync(&self) -> io::Result<()>;
 
-    /// Drops all that is behind `length`.
-    fn cut(&self, length: u64) -> io::Result<()>;
+    /// Truncates the file to `length`.
+    fn truncate(&self, length: u64) -> io::Result<()>;
 }
 
-/// A directory of this machine.
+/// A directory of the operating system.
 pub struct Directory {
     path: PathBuf,
 }
 
 impl Directory {
-    /// Makes the directory if it is not there; what is in it is nobody else's business.
+    /// Creates the directory, readable by its owner only, if it does not exist.
     pub fn new(path: PathBuf) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
         Ok(Self { path })
@@ -56,7 +61,7 @@ impl Directory {
 }
 
 impl Disk for Directory {
-    /// The directory itself is locked, not a file in it that somebody could remove.
+    /// Locks the directory itself: a lock file could be removed.
     fn lock(&self) -> io::Result<Option<Box<dyn Send>>> {
         let directory = File::open(&self.path)?;
         match directory.try_lock() {
@@ -69,7 +74,7 @@ impl Disk for Directory {
     fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.path)? {
-            // What is not text is not ours.
+            // A name that is not UTF-8 belongs to another program.
             names.extend(entry?.file_name().into_string().ok());
         }
         Ok(names)
@@ -97,7 +102,7 @@ impl Disk for Directory {
         File::open(&self.path)?.sync_all()
     }
 
-    fn place(&self, name: &str) -> String {
+    fn display_path(&self, name: &str) -> String {
         match name {
             "" => self.path.display().to_string(),
             name => self.path.join(name).display().to_string(),
@@ -114,7 +119,7 @@ impl DiskFile for File {
         self.sync_data()
     }
 
-    fn cut(&self, length: u64) -> io::Result<()> {
+    fn truncate(&self, length: u64) -> io::Result<()> {
         self.set_len(length)
     }
 }

@@ -1,8 +1,13 @@
-//! The bytes of the files. A file is a head and frames; a frame is a head and a body; a body is
-//! records (`record.rs`), each behind its length as a count. Numbers are little-endian.
+//! The bytes of journals and snapshots. A file is a header and frames; a frame is a header and a
+//! body; a body is records (`record.rs`), each after its length as a count. Integers are
+//! little-endian.
 //!
 //! ```text
-//! file head, 72 bytes                            frame head, 56 bytes
+//! file:    | file header 72 | frame | frame | ... | zeros (a preallocated journal) |
+//! frame:   | frame header 56 | body |
+//! body:    | length of record, count | record | length of record, count | record | ...
+//!
+//! file header (offset, length)                   frame header (offset, length)
 //!  0  8  "LKjournl" or "LKsnapsh"                 0  4  "LKfr"
 //!  8  2  format                                   4  1  flags: 1 roster, 2 the last of a snapshot
 //! 10  1  flags: 1 process, 2 roster               5  3  zero
@@ -11,13 +16,14 @@
 //! 32  8  generation                              24  8  token
 //! 40  8  number of the first batch               32  8  synced: all batches up to this number
 //! 48 16  key                                            were on the disk before this was written
-//! 64  8  check of the 64 before                  40  8  check of the body
-//!                                                48  8  check of the 48 before
+//! 64  8  checksum of the 64 bytes before         40  8  checksum of the body
+//!                                                48  8  checksum of the 48 bytes before
 //! ```
 //!
-//! Checks are SipHash-1-3, in frames under the file's own random key: peers choose some bytes of a
-//! body, and must not be able to write one that passes for a frame; nor can a frame of an older
-//! file pass for one of this. The place of a file head's format and check is fixed for ever.
+//! A frame of a journal is a batch. A checksum is SipHash-1-3, in frames under the file's random
+//! key: peers choose some bytes of a body, and must not be able to forge a frame; nor can a frame
+//! of an older file pass for one of this. The format and the checksum of a file header stay where
+//! they are in all versions.
 
 use std::hash::Hasher;
 
@@ -25,92 +31,95 @@ use siphasher::sip::SipHasher13;
 
 use crate::durability::Durability;
 
-pub const FORMAT: u16 = 1;
-pub const FILE_HEAD: usize = 72;
-pub const FRAME_HEAD: usize = 56;
+pub(super) const FORMAT: u16 = 1;
+pub(super) const FILE_HEADER_BYTES: usize = 72;
+pub(super) const FRAME_HEADER_BYTES: usize = 56;
 const FRAME_MAGIC: [u8; 4] = *b"LKfr";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum FileKind {
     Journal,
     Snapshot,
 }
 
-impl Kind {
+impl FileKind {
     fn magic(self) -> [u8; 8] {
         match self {
-            Kind::Journal => *b"LKjournl",
-            Kind::Snapshot => *b"LKsnapsh",
+            FileKind::Journal => *b"LKjournl",
+            FileKind::Snapshot => *b"LKsnapsh",
         }
     }
 
     fn word(self) -> &'static str {
         match self {
-            Kind::Journal => "journal",
-            Kind::Snapshot => "snapshot",
+            FileKind::Journal => "journal",
+            FileKind::Snapshot => "snapshot",
         }
     }
 
-    pub fn name(self, generation: u64) -> String {
+    pub(super) fn file_name(self, generation: u64) -> String {
         format!("{}.{generation}", self.word())
     }
 
     /// The generation in the name of a file of this kind.
-    pub fn generation(self, name: &str) -> Option<u64> {
+    pub(super) fn generation(self, name: &str) -> Option<u64> {
         let generation = name.strip_prefix(self.word())?.strip_prefix('.')?.parse().ok()?;
-        (self.name(generation) == name).then_some(generation)
+        (self.file_name(generation) == name).then_some(generation)
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileHead {
-    pub kind: Kind,
-    pub store: [u8; 16],
-    pub generation: u64,
-    /// The number of the first batch of a journal; of the first that a snapshot does not contain.
-    pub first: u64,
-    pub durability: Durability,
-    /// What was known of the locks when this file was begun.
-    pub roster: bool,
-    pub key: [u8; 16],
+pub(super) struct FileHeader {
+    pub(super) kind: FileKind,
+    pub(super) store_id: [u8; 16],
+    pub(super) generation: u64,
+    /// The first batch of a journal, or the first that is not in a snapshot.
+    pub(super) first: u64,
+    pub(super) durability: Durability,
+    /// Whether locks may have been missing when this file was begun.
+    pub(super) roster: bool,
+    pub(super) key: [u8; 16],
 }
 
-/// Why 72 bytes are no head of ours.
+/// Why bytes are not a file header that this program reads.
 #[derive(Debug, PartialEq, Eq)]
-pub enum BadHead {
+pub(super) enum HeaderError {
     Damaged,
     Newer(u16),
 }
 
-impl FileHead {
-    pub fn encode(&self) -> [u8; FILE_HEAD] {
-        let mut bytes = [0; FILE_HEAD];
+impl FileHeader {
+    pub(super) fn encode(&self) -> [u8; FILE_HEADER_BYTES] {
+        let mut bytes = [0; FILE_HEADER_BYTES];
         let process = u8::from(self.durability == Durability::Process);
         bytes[0..8].copy_from_slice(&self.kind.magic());
         bytes[8..10].copy_from_slice(&FORMAT.to_le_bytes());
         bytes[10] = process | u8::from(self.roster) << 1;
-        bytes[16..32].copy_from_slice(&self.store);
+        bytes[16..32].copy_from_slice(&self.store_id);
         bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.first.to_le_bytes());
         bytes[48..64].copy_from_slice(&self.key);
-        let check = check(&[0; 16], &bytes[..64]);
-        bytes[64..].copy_from_slice(&check.to_le_bytes());
+        let checksum = checksum(&[0; 16], &bytes[..64]);
+        bytes[64..].copy_from_slice(&checksum.to_le_bytes());
         bytes
     }
 
-    pub fn decode(kind: Kind, bytes: &[u8; FILE_HEAD]) -> Result<Self, BadHead> {
+    pub(super) fn decode(
+        kind: FileKind,
+        bytes: &[u8; FILE_HEADER_BYTES],
+    ) -> Result<Self, HeaderError> {
         let format = u16::from_le_bytes(array(bytes, 8));
         let good = bytes[0..8] == kind.magic()
-            && u64::from_le_bytes(array(bytes, 64)) == check(&[0; 16], &bytes[..64]);
+            && u64::from_le_bytes(array(bytes, 64)) == checksum(&[0; 16], &bytes[..64]);
         if good && format > FORMAT {
-            return Err(BadHead::Newer(format));
+            return Err(HeaderError::Newer(format));
         }
         if !good || format != FORMAT || bytes[10] > 3 || bytes[11..16] != [0; 5] {
-            return Err(BadHead::Damaged);
+            return Err(HeaderError::Damaged);
         }
         Ok(Self {
             kind,
-            store: array(bytes, 16),
+            store_id: array(bytes, 16),
             generation: u64::from_le_bytes(array(bytes, 32)),
             first: u64::from_le_bytes(array(bytes, 40)),
             durability: match bytes[10] & 1 {
@@ -124,47 +133,47 @@ impl FileHead {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameHead {
-    pub roster: bool,
-    pub last: bool,
-    pub length: u64,
-    pub number: u64,
-    pub token: u64,
-    pub synced: u64,
-    body_check: u64,
+pub(super) struct FrameHeader {
+    pub(super) roster: bool,
+    pub(super) last: bool,
+    pub(super) length: u64,
+    pub(super) number: u64,
+    pub(super) token: u64,
+    pub(super) synced: u64,
+    body_checksum: u64,
 }
 
-/// What a frame says besides its body.
+/// The fields of a frame header that its writer chooses.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Labels {
-    pub roster: bool,
-    pub last: bool,
-    pub number: u64,
-    pub token: u64,
-    pub synced: u64,
+pub(super) struct FrameFields {
+    pub(super) roster: bool,
+    pub(super) last: bool,
+    pub(super) number: u64,
+    pub(super) token: u64,
+    pub(super) synced: u64,
 }
 
-/// Puts a frame with `body` behind what is in `out`.
-pub fn encode_frame(labels: Labels, body: &[u8], key: &[u8; 16], out: &mut Vec<u8>) {
-    let mut head = [0; FRAME_HEAD];
-    head[0..4].copy_from_slice(&FRAME_MAGIC);
-    head[4] = u8::from(labels.roster) | u8::from(labels.last) << 1;
-    head[8..16].copy_from_slice(&(body.len() as u64).to_le_bytes());
-    head[16..24].copy_from_slice(&labels.number.to_le_bytes());
-    head[24..32].copy_from_slice(&labels.token.to_le_bytes());
-    head[32..40].copy_from_slice(&labels.synced.to_le_bytes());
-    head[40..48].copy_from_slice(&check(key, body).to_le_bytes());
-    let head_check = check(key, &head[..48]);
-    head[48..].copy_from_slice(&head_check.to_le_bytes());
-    out.extend_from_slice(&head);
+/// Appends a frame with `body` to `out`.
+pub(super) fn encode_frame(fields: FrameFields, body: &[u8], key: &[u8; 16], out: &mut Vec<u8>) {
+    let mut header = [0; FRAME_HEADER_BYTES];
+    header[0..4].copy_from_slice(&FRAME_MAGIC);
+    header[4] = u8::from(fields.roster) | u8::from(fields.last) << 1;
+    header[8..16].copy_from_slice(&(body.len() as u64).to_le_bytes());
+    header[16..24].copy_from_slice(&fields.number.to_le_bytes());
+    header[24..32].copy_from_slice(&fields.token.to_le_bytes());
+    header[32..40].copy_from_slice(&fields.synced.to_le_bytes());
+    header[40..48].copy_from_slice(&checksum(key, body).to_le_bytes());
+    let header_checksum = checksum(key, &header[..48]);
+    header[48..].copy_from_slice(&header_checksum.to_le_bytes());
+    out.extend_from_slice(&header);
     out.extend_from_slice(body);
 }
 
-impl FrameHead {
-    /// `None` if these bytes were never written as the head of a frame of this file.
-    pub fn decode(bytes: &[u8; FRAME_HEAD], key: &[u8; 16]) -> Option<Self> {
+impl FrameHeader {
+    /// `None` if these bytes are not a frame header of the file with this key.
+    pub(super) fn decode(bytes: &[u8; FRAME_HEADER_BYTES], key: &[u8; 16]) -> Option<Self> {
         let good = bytes[0..4] == FRAME_MAGIC
-            && u64::from_le_bytes(array(bytes, 48)) == check(key, &bytes[..48]);
+            && u64::from_le_bytes(array(bytes, 48)) == checksum(key, &bytes[..48]);
         good.then(|| Self {
             roster: bytes[4] & 1 != 0,
             last: bytes[4] & 2 != 0,
@@ -172,32 +181,36 @@ impl FrameHead {
             number: u64::from_le_bytes(array(bytes, 16)),
             token: u64::from_le_bytes(array(bytes, 24)),
             synced: u64::from_le_bytes(array(bytes, 32)),
-            body_check: u64::from_le_bytes(array(bytes, 40)),
+            body_checksum: u64::from_le_bytes(array(bytes, 40)),
         })
     }
 
-    pub fn fits(&self, body: &[u8], key: &[u8; 16]) -> bool {
-        self.length == body.len() as u64 && self.body_check == check(key, body)
+    pub(super) fn matches(&self, body: &[u8], key: &[u8; 16]) -> bool {
+        self.length == body.len() as u64 && self.body_checksum == checksum(key, body)
     }
 
-    /// The frame at the beginning of `bytes`, if all of it is there and as it was written.
-    pub fn split<'a>(bytes: &'a [u8], key: &[u8; 16]) -> Option<(Self, &'a [u8], &'a [u8])> {
-        let (head, rest) = bytes.split_first_chunk()?;
-        let head = Self::decode(head, key)?;
-        let (body, rest) = rest.split_at_checked(usize::try_from(head.length).ok()?)?;
-        head.fits(body, key).then_some((head, body, rest))
+    /// Splits the frame off the beginning of `bytes`: header, body and rest. `None` if it is
+    /// incomplete or damaged.
+    pub(super) fn split<'a>(bytes: &'a [u8], key: &[u8; 16]) -> Option<(Self, &'a [u8], &'a [u8])> {
+        let (header, rest) = bytes.split_first_chunk()?;
+        let header = Self::decode(header, key)?;
+        let (body, rest) = rest.split_at_checked(usize::try_from(header.length).ok()?)?;
+        header.matches(body, key).then_some((header, body, rest))
     }
 
-    /// All heads of frames in `bytes`, wherever they begin.
-    pub fn search<'a>(bytes: &'a [u8], key: &'a [u8; 16]) -> impl Iterator<Item = Self> + 'a {
+    /// All frame headers in `bytes`, at any offset.
+    pub(super) fn search<'a>(
+        bytes: &'a [u8],
+        key: &'a [u8; 16],
+    ) -> impl Iterator<Item = Self> + 'a {
         bytes
-            .windows(FRAME_HEAD)
+            .windows(FRAME_HEADER_BYTES)
             .filter(|window| window.starts_with(&FRAME_MAGIC))
             .filter_map(|window| Self::decode(window.first_chunk()?, key))
     }
 }
 
-pub fn check(key: &[u8; 16], bytes: &[u8]) -> u64 {
+pub(super) fn checksum(key: &[u8; 16], bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_key(key);
     hasher.write(bytes);
     hasher.finish()

@@ -1,68 +1,72 @@
-//! The end of the journal, where batches are added and synced. The committer adds; it and the
-//! background thread sync, one at a time, because the kernel reports a failed write only once.
+//! The end of the journal, where batches are appended and synced. The committing thread appends;
+//! that thread and the background thread sync, one at a time, because the kernel reports a failed
+//! write only once.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::disk::{Disk, DiskFile};
-use super::frame::{FILE_HEAD, FileHead, Kind, Labels, encode_frame};
-use super::image;
-use super::mark::Marker;
+use super::files;
+use super::frame::{FILE_HEADER_BYTES, FileHeader, FileKind, FrameFields, encode_frame};
+use super::mark::MarkFile;
+use super::replay::LogPosition;
 use crate::durability::Durability;
 use crate::error::StoreError;
 
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
-pub struct Log {
+pub(super) struct Log {
     disk: Arc<dyn Disk>,
     tail: Mutex<Tail>,
-    /// Held while anything is synced. Taken before `tail`.
+    /// Held during a sync. Taken before `tail`.
     syncing: Mutex<()>,
-    /// The last batch that is known to outlive the power.
+    /// The last batch that is known to survive a power loss.
     synced: AtomicU64,
-    failed: OnceLock<String>,
-    mark: Mutex<Marker>,
+    sync_error: OnceLock<String>,
+    mark: Mutex<MarkFile>,
 }
 
 /// Where the next batch goes.
 struct Tail {
     file: Arc<dyn DiskFile>,
-    head: FileHead,
+    header: FileHeader,
     end: u64,
-    /// Up to where the file has bytes already: a sync is cheaper when the file need not grow.
-    room: u64,
+    /// The file is written up to here, with zeros from `end` on: a sync is cheaper if the file does
+    /// not grow.
+    allocated: u64,
     /// The last batch that was written.
     number: u64,
     token: u64,
     roster: bool,
-    /// The last batch is an empty one that says the others are synced.
-    sealed: bool,
-    ahead: &'static [u8],
+    /// The last batch is an empty one, which says that all others are synced.
+    is_sealed: bool,
+    zeros: &'static [u8],
     frame: Vec<u8>,
 }
 
 impl Log {
-    /// Goes on in the journal that `head` begins, after batch `head.first - 1`, which is synced.
-    pub fn new(
+    /// Appends to the journal that `header` begins; batch `header.first - 1` is synced. Preallocates
+    /// `zeros` bytes at a time, up to a limit.
+    pub(super) fn new(
         disk: Arc<dyn Disk>,
         file: Arc<dyn DiskFile>,
-        head: FileHead,
+        header: FileHeader,
         token: u64,
-        mark: Marker,
-        ahead: usize,
+        mark: MarkFile,
+        zeros: usize,
     ) -> Self {
-        let number = head.first - 1;
+        let number = header.first - 1;
         let tail = Tail {
             file,
-            end: FILE_HEAD as u64,
-            room: FILE_HEAD as u64,
+            end: FILE_HEADER_BYTES as u64,
+            allocated: FILE_HEADER_BYTES as u64,
             number,
             token,
-            roster: head.roster,
-            sealed: true,
-            ahead: &ZEROS[..ahead.min(ZEROS.len())],
-            head,
+            roster: header.roster,
+            is_sealed: true,
+            zeros: &ZEROS[..zeros.min(ZEROS.len())],
+            header,
             frame: Vec::new(),
         };
         Self {
@@ -70,30 +74,30 @@ impl Log {
             tail: Mutex::new(tail),
             syncing: Mutex::new(()),
             synced: AtomicU64::new(number),
-            failed: OnceLock::new(),
+            sync_error: OnceLock::new(),
             mark: Mutex::new(mark),
         }
     }
 
-    /// Writes a batch behind the others and returns its number. After an error nothing of it counts:
-    /// an incomplete frame is no frame, and the next one is written over it.
-    pub fn add(&self, body: &[u8], token: u64, roster: bool) -> io::Result<u64> {
-        let mut tail = held(&self.tail);
-        tail.add(body, token, roster, self.synced.load(Ordering::Acquire))?;
-        tail.sealed = false;
+    /// Appends a batch and returns its number. After an error no part of it counts: an incomplete
+    /// frame is not a frame, and the next one overwrites it.
+    pub(super) fn append(&self, body: &[u8], token: u64, roster: bool) -> io::Result<u64> {
+        let mut tail = lock(&self.tail);
+        tail.append(body, token, roster, self.synced.load(Ordering::Acquire))?;
+        tail.is_sealed = false;
         Ok(tail.number)
     }
 
-    /// Returns when all that was added before outlives the power. A failure is for ever (I11).
-    pub fn sync(&self) -> Result<(), StoreError> {
-        let one = held(&self.syncing);
-        self.sync_alone(&one)
+    /// Syncs every batch that was appended before. A failure is permanent (I11).
+    pub(super) fn sync(&self) -> Result<(), StoreError> {
+        let guard = lock(&self.syncing);
+        self.sync_locked(&guard)
     }
 
-    fn sync_alone(&self, _one: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
-        self.fine()?;
+    fn sync_locked(&self, _syncing: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
+        self.ensure_healthy()?;
         let (file, number) = {
-            let tail = held(&self.tail);
+            let tail = lock(&self.tail);
             (Arc::clone(&tail.file), tail.number)
         };
         match file.sync() {
@@ -102,134 +106,134 @@ impl Log {
                 Ok(())
             }
             Err(error) => {
-                let name = { held(&self.tail).name() };
-                held(&self.mark).sync_failed();
-                let _ = self.failed.set(format!("{}: {error}", self.disk.place(&name)));
-                self.fine()
+                let name = { lock(&self.tail).file_name() };
+                lock(&self.mark).set_sync_failed();
+                let _ = self.sync_error.set(format!("{}: {error}", self.disk.display_path(&name)));
+                self.ensure_healthy()
             }
         }
     }
 
-    /// An error for ever after a sync has failed.
-    pub fn fine(&self) -> Result<(), StoreError> {
-        match self.failed.get() {
+    /// Fails for ever once a sync has failed.
+    pub(super) fn ensure_healthy(&self) -> Result<(), StoreError> {
+        match self.sync_error.get() {
             None => Ok(()),
             Some(why) => Err(StoreError::SyncFailed(why.clone())),
         }
     }
 
     /// The last batch that was written.
-    pub fn number(&self) -> u64 {
-        held(&self.tail).number
+    pub(super) fn number(&self) -> u64 {
+        lock(&self.tail).number
     }
 
-    /// How long the journal is.
-    pub fn bytes(&self) -> u64 {
-        held(&self.tail).end
+    /// The length of the journal, without zeros at its end.
+    pub(super) fn bytes(&self) -> u64 {
+        lock(&self.tail).end
     }
 
-    pub fn has_unsynced(&self) -> bool {
+    pub(super) fn has_unsynced(&self) -> bool {
         self.number() > self.synced.load(Ordering::Acquire)
     }
 
-    /// Puts an empty batch behind the last one, once: proof that the last one was on the disk, so
-    /// that damage to it is never taken for a torn end.
-    pub fn seal(&self) -> Result<(), StoreError> {
-        let one = held(&self.syncing);
+    /// Appends an empty batch if every batch is synced and the last one is not empty already. It
+    /// proves that the batch before it was on the disk, so that damage to that one cannot pass for a
+    /// torn end.
+    pub(super) fn seal(&self) -> Result<(), StoreError> {
+        let guard = lock(&self.syncing);
         {
-            let mut tail = held(&self.tail);
+            let mut tail = lock(&self.tail);
             let synced = self.synced.load(Ordering::Acquire);
-            if tail.sealed || tail.number > synced {
+            if tail.is_sealed || tail.number > synced {
                 return Ok(());
             }
             let (token, roster) = (tail.token, tail.roster);
-            if tail.add(&[], token, roster, synced).is_err() {
+            if tail.append(&[], token, roster, synced).is_err() {
                 return Ok(());
             }
-            tail.sealed = true;
+            tail.is_sealed = true;
         }
-        self.sync_alone(&one)
+        self.sync_locked(&guard)
     }
 
-    /// What is told from here on is in the log: says so where the next start looks (I2).
-    pub fn acknowledge(&self, number: u64, synced: bool) -> io::Result<()> {
-        held(&self.mark).acknowledge(number, synced)
+    /// Raises the high-water mark to a batch that is about to be acknowledged (I2).
+    pub(super) fn acknowledge(&self, number: u64, synced: bool) -> io::Result<()> {
+        lock(&self.mark).acknowledge(number, synced)
     }
 
-    /// Ends this journal, synced, and goes on in the next. Returns the generation that ended and its
-    /// last batch. An error that is not fatal leaves everything as it was.
-    pub fn rotate(&self) -> Result<(u64, u64), StoreError> {
-        let one = held(&self.syncing);
-        self.sync_alone(&one)?;
-        let mut tail = held(&self.tail);
-        let ended = (tail.head.generation, tail.number);
-        let head = image::random().map(|key| FileHead {
-            generation: tail.head.generation + 1,
+    /// Syncs and ends this journal, continues in the next, and returns where this one ends. After an
+    /// error that is not fatal this journal continues.
+    pub(super) fn rotate(&self) -> Result<LogPosition, StoreError> {
+        let guard = lock(&self.syncing);
+        self.sync_locked(&guard)?;
+        let mut tail = lock(&self.tail);
+        let end = LogPosition { generation: tail.header.generation, number: tail.number };
+        let header = files::random_bytes().map(|key| FileHeader {
+            generation: tail.header.generation + 1,
             first: tail.number + 1,
             roster: tail.roster,
             key,
-            ..tail.head.clone()
+            ..tail.header.clone()
         });
-        let (file, head) = match head.and_then(|head| Ok((image::begin(&*self.disk, &head)?, head)))
-        {
-            Ok(begun) => begun,
-            Err(error) if self.is_there(ended.0 + 1) => {
-                // A next journal ends this one: adding to this one would be adding to nothing.
-                let _ = self.failed.set(format!("{}: {error}", self.disk.place("")));
-                return self.fine().map(|()| ended);
+        let created =
+            header.and_then(|header| Ok((files::create_journal(&*self.disk, &header)?, header)));
+        let (file, header) = match created {
+            Ok(created) => created,
+            Err(error) if self.may_exist(end.generation + 1) => {
+                // The next journal ends this one: replay would ignore what is appended here.
+                let _ = self.sync_error.set(format!("{}: {error}", self.disk.display_path("")));
+                return self.ensure_healthy().map(|()| end);
             }
-            Err(error) => return Err(image::unwritable(&*self.disk, &error)),
+            Err(error) => return Err(files::unwritable(&*self.disk, &error)),
         };
-        (tail.file, tail.head) = (file, head);
-        (tail.end, tail.room) = (FILE_HEAD as u64, FILE_HEAD as u64);
-        tail.sealed = true;
-        Ok(ended)
+        (tail.file, tail.header) = (file, header);
+        (tail.end, tail.allocated) = (FILE_HEADER_BYTES as u64, FILE_HEADER_BYTES as u64);
+        tail.is_sealed = true;
+        Ok(end)
     }
-}
 
-impl Log {
-    /// Whether there is such a journal, or nobody can say.
-    fn is_there(&self, generation: u64) -> bool {
-        let name = Kind::Journal.name(generation);
+    /// Whether the journal exists, or that cannot be found out.
+    fn may_exist(&self, generation: u64) -> bool {
+        let name = FileKind::Journal.file_name(generation);
         self.disk.names().map_or(true, |names| names.contains(&name))
     }
 }
 
 impl Tail {
-    /// Zeros ahead of the batches, where every batch is synced: measured, a fifth to two thirds
-    /// more batches in a second. If there is no room, the batch itself will say so.
-    fn make_room(&mut self, end: u64) {
-        if self.head.durability == Durability::Power && end > self.room {
-            let from = self.room.max(self.end);
-            if self.file.write(self.ahead, from).is_ok() {
-                self.room = from + self.ahead.len() as u64;
+    /// Writes zeros ahead of the batches if every batch is synced: a fifth to two thirds more
+    /// batches per second, measured. On a full disk the write of the batch itself reports the error.
+    fn preallocate(&mut self, end: u64) {
+        if self.header.durability == Durability::Power && end > self.allocated {
+            let from = self.allocated.max(self.end);
+            if self.file.write(self.zeros, from).is_ok() {
+                self.allocated = from + self.zeros.len() as u64;
             }
         }
     }
 
-    fn name(&self) -> String {
-        Kind::Journal.name(self.head.generation)
+    fn file_name(&self) -> String {
+        FileKind::Journal.file_name(self.header.generation)
     }
 
-    fn add(&mut self, body: &[u8], token: u64, roster: bool, synced: u64) -> io::Result<()> {
-        let labels = Labels { roster, last: false, number: self.number + 1, token, synced };
+    fn append(&mut self, body: &[u8], token: u64, roster: bool, synced: u64) -> io::Result<()> {
+        let fields = FrameFields { roster, last: false, number: self.number + 1, token, synced };
         self.frame.clear();
-        encode_frame(labels, body, &self.head.key, &mut self.frame);
+        encode_frame(fields, body, &self.header.key, &mut self.frame);
         let end = self.end + self.frame.len() as u64;
-        self.make_room(end);
+        self.preallocate(end);
         if let Err(error) = self.file.write(&self.frame, self.end) {
-            let _ = self.file.cut(self.end);
-            self.room = self.end;
+            let _ = self.file.truncate(self.end);
+            self.allocated = self.end;
             return Err(error);
         }
         self.end = end;
-        self.room = self.room.max(end);
-        (self.number, self.token, self.roster) = (labels.number, token, roster);
+        self.allocated = self.allocated.max(end);
+        (self.number, self.token, self.roster) = (fields.number, token, roster);
         Ok(())
     }
 }
 
-/// Nothing panics while it holds one of these, so a poisoned one is as good as any.
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Ignores poisoning: no code panics while it holds one of these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,79 +1,64 @@
-//! The mark: how far batches were acknowledged since this machine started, in a directory that a
-//! restart of the machine empties (tmpfs). A journal that reaches the mark has lost nothing to the
-//! end of the process; without a mark of this boot nobody can say (design: exactness).
+//! The high-water mark: how far batches were acknowledged since this machine started, in a directory
+//! that a restart of the machine empties (tmpfs). A journal that reaches the mark has lost nothing to
+//! the end of the process; without a mark of this boot that is unknown (`exactness.rs`).
 //!
 //! ```text
+//! offset, length
 //!  0  8  "LKmark\0" and the version 1
 //!  8 16  the store's id
 //! 24 16  the kernel's boot id
 //! 40  8  the last batch that was acknowledged
-//! 48  8  the last batch that was acknowledged as outliving the power
+//! 48  8  the last batch that was acknowledged after a sync
 //! 56  8  1 if a sync has failed since, 0 otherwise
-//! 64  8  check of the 64 before
+//! 64  8  checksum of the 64 bytes before
 //! ```
 //!
-//! It is written by one `pwrite` inside one page, which a kill does not cut in two, and never
-//! synced: it need not outlive anything but the process.
+//! Written by one `pwrite` within one page, which a kill does not split, and never synced: it need
+//! survive only the process.
 
-use std::fs;
 use std::io;
 use std::sync::Arc;
 
 use super::disk::{Disk, DiskFile};
-use super::frame::check;
+use super::frame::checksum;
+use crate::boot_id::BootId;
 
 const LENGTH: usize = 72;
 const MAGIC: [u8; 8] = *b"LKmark\0\x01";
 
-/// Which start of the machine this is. Two that differ are two starts.
+/// The contents of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BootId(pub [u8; 16]);
-
-impl BootId {
-    /// The kernel's own.
-    pub fn of_this_machine() -> io::Result<Self> {
-        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-        let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-        match u128::from_str_radix(&digits, 16) {
-            Ok(number) if digits.len() == 32 => Ok(Self(number.to_be_bytes())),
-            _ => Err(io::Error::other(format!("the kernel's boot id is {text:?}, no such id"))),
-        }
-    }
-}
-
-/// What a mark says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    pub store: [u8; 16],
-    pub boot: BootId,
-    pub acknowledged: u64,
-    pub synced: u64,
-    pub sync_failed: bool,
+pub(super) struct Mark {
+    pub(super) store_id: [u8; 16],
+    pub(super) boot: BootId,
+    pub(super) acknowledged: u64,
+    pub(super) synced: u64,
+    pub(super) sync_failed: bool,
 }
 
 impl Mark {
-    pub fn name(store: &[u8; 16]) -> String {
-        format!("{:032x}.mark", u128::from_be_bytes(*store))
+    pub(super) fn file_name(store_id: &[u8; 16]) -> String {
+        format!("{:032x}.mark", u128::from_be_bytes(*store_id))
     }
 
-    /// The mark of this store and this boot. One that is missing, of another, or damaged says
-    /// nothing, and nothing is a safe answer.
-    pub fn read(run: &dyn Disk, store: &[u8; 16], boot: BootId) -> Option<Mark> {
+    /// The mark of this store and this boot. `None`, the safe answer, if it is missing or damaged,
+    /// or of another store or boot.
+    pub(super) fn read(run: &dyn Disk, store_id: &[u8; 16], boot: BootId) -> Option<Mark> {
         let mut bytes = [0; LENGTH];
-        run.read(&Mark::name(store)).ok()?.read_exact(&mut bytes).ok()?;
-        Mark::decode(&bytes).filter(|mark| mark.store == *store && mark.boot == boot)
+        run.read(&Mark::file_name(store_id)).ok()?.read_exact(&mut bytes).ok()?;
+        Mark::decode(&bytes).filter(|mark| mark.store_id == *store_id && mark.boot == boot)
     }
 
     fn encode(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         bytes[0..8].copy_from_slice(&MAGIC);
-        bytes[8..24].copy_from_slice(&self.store);
+        bytes[8..24].copy_from_slice(&self.store_id);
         bytes[24..40].copy_from_slice(&self.boot.0);
         bytes[40..48].copy_from_slice(&self.acknowledged.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.synced.to_le_bytes());
         bytes[56..64].copy_from_slice(&u64::from(self.sync_failed).to_le_bytes());
-        let check = check(&[0; 16], &bytes[..64]);
-        bytes[64..].copy_from_slice(&check.to_le_bytes());
+        let checksum = checksum(&[0; 16], &bytes[..64]);
+        bytes[64..].copy_from_slice(&checksum.to_le_bytes());
         bytes
     }
 
@@ -81,9 +66,9 @@ impl Mark {
         let number = |at: usize| {
             bytes[at..].first_chunk().map_or(0, |eight: &[u8; 8]| u64::from_le_bytes(*eight))
         };
-        let good = bytes[0..8] == MAGIC && number(64) == check(&[0; 16], &bytes[..64]);
+        let good = bytes[0..8] == MAGIC && number(64) == checksum(&[0; 16], &bytes[..64]);
         let mark = Mark {
-            store: *bytes[8..].first_chunk()?,
+            store_id: *bytes[8..].first_chunk()?,
             boot: BootId(*bytes[24..].first_chunk()?),
             acknowledged: number(40),
             synced: number(48),
@@ -93,20 +78,20 @@ impl Mark {
     }
 }
 
-/// A mark that is kept up to date.
-pub struct Marker {
+/// The mark's file, rewritten with every acknowledgement.
+pub(super) struct MarkFile {
     file: Arc<dyn DiskFile>,
     mark: Mark,
 }
 
-impl Marker {
-    pub fn new(run: &dyn Disk, mark: Mark) -> io::Result<Self> {
-        let marker = Self { file: run.open(&Mark::name(&mark.store))?, mark };
-        marker.write()?;
-        Ok(marker)
+impl MarkFile {
+    pub(super) fn create(run: &dyn Disk, mark: Mark) -> io::Result<Self> {
+        let mark_file = Self { file: run.open(&Mark::file_name(&mark.store_id))?, mark };
+        mark_file.write()?;
+        Ok(mark_file)
     }
 
-    pub fn acknowledge(&mut self, number: u64, synced: bool) -> io::Result<()> {
+    pub(super) fn acknowledge(&mut self, number: u64, synced: bool) -> io::Result<()> {
         self.mark.acknowledged = number;
         if synced {
             self.mark.synced = number;
@@ -114,12 +99,12 @@ impl Marker {
         self.write()
     }
 
-    /// From here on the disk has who knows what; so says the mark to the next start.
-    pub fn sync_failed(&mut self) {
+    /// Tells the next start that the disk's contents are unknown from here on.
+    pub(super) fn set_sync_failed(&mut self) {
         self.mark.sync_failed = true;
         if self.write().is_err() {
-            // The next best: no mark that can be read.
-            let _ = self.file.cut(0);
+            // An unreadable mark is as good.
+            let _ = self.file.truncate(0);
         }
     }
 

@@ -1,5 +1,5 @@
-//! Reading it all back: the newest snapshot, then the journals that follow it, batch by batch. What
-//! cannot be read is either the torn end of the last journal, which nobody was told about, or
+//! Replays the newest snapshot and the journals that follow it, batch by batch. A batch that cannot
+//! be read is either the torn end of the last journal, which was never acknowledged as synced, or
 //! damage; this file tells the two apart.
 
 use std::io::{self, BufReader, Read};
@@ -8,89 +8,96 @@ use keeper::change::{Change, Exactness, Snapshot};
 
 use super::body;
 use super::disk::Disk;
-use super::frame::{BadHead, FILE_HEAD, FORMAT, FRAME_HEAD, FileHead, FrameHead, Kind};
+use super::frame::{
+    FILE_HEADER_BYTES, FORMAT, FRAME_HEADER_BYTES, FileHeader, FileKind, FrameHeader, HeaderError,
+};
 use crate::durability::Durability;
 use crate::error::StoreError;
-use crate::record::{Facts, Record};
+use crate::record::{Metadata, Record};
 use crate::store::{Token, cleared};
 
-/// All that the files say.
+/// The result of a replay.
 #[derive(Debug)]
-pub struct Found {
-    pub store: [u8; 16],
-    /// Of the last journal.
-    pub generation: u64,
-    pub snapshot: Snapshot,
-    /// The last batch that is there.
-    pub number: u64,
-    pub token: Token,
-    pub roster: bool,
-    /// A clean stop was the last thing that happened.
-    pub at_rest: bool,
-    /// In which mode the last journal was written.
-    pub durability: Durability,
-    pub snapshot_bytes: u64,
-    /// How many journals follow the snapshot, and the length of their batches.
-    pub journals: u64,
-    pub journal_bytes: u64,
+pub(super) struct LogContents {
+    pub(super) store_id: [u8; 16],
+    /// The generation of the last journal.
+    pub(super) generation: u64,
+    pub(super) snapshot: Snapshot,
+    /// The number of the last batch.
+    pub(super) last_batch: u64,
+    pub(super) token: Token,
+    /// Whether locks may be missing.
+    pub(super) roster: bool,
+    /// The last change is a clean stop, or the store was cleared.
+    pub(super) at_rest: bool,
+    /// The durability with which the last journal was written.
+    pub(super) durability: Durability,
+    pub(super) snapshot_bytes: u64,
+    /// The number of journals after the snapshot.
+    pub(super) journals: u64,
+    /// The length of the batches in these journals.
+    pub(super) journal_bytes: u64,
 }
 
-/// Where a reading ends that does not go to the end of the last journal.
+/// A batch in the journal of this generation.
 #[derive(Clone, Copy, Debug)]
-pub struct Until {
-    pub generation: u64,
-    pub number: u64,
+pub(super) struct LogPosition {
+    pub(super) generation: u64,
+    pub(super) number: u64,
 }
 
-/// `None` if there is no store yet.
-pub fn replay(disk: &dyn Disk, until: Option<Until>) -> Result<Option<Found>, StoreError> {
+/// Replays everything, or all batches up to and including `end`. `None` if there is no store yet.
+pub(super) fn replay(
+    disk: &dyn Disk,
+    end: Option<LogPosition>,
+) -> Result<Option<LogContents>, StoreError> {
     let names = disk.names().map_err(|error| unreadable(disk, "", &error))?;
-    let of = |kind: Kind| names.iter().filter_map(move |name| kind.generation(name));
-    let Some(newest) = of(Kind::Snapshot).max() else {
-        return match of(Kind::Journal).min() {
+    let of = |kind: FileKind| names.iter().filter_map(move |name| kind.generation(name));
+    let Some(newest) = of(FileKind::Snapshot).max() else {
+        return match of(FileKind::Journal).min() {
             None => Ok(None),
-            Some(generation) => nothing_but_a_beginning(disk, generation),
+            Some(generation) => without_snapshot(disk, generation),
         };
     };
-    let last = match until {
-        Some(until) => until.generation,
-        None => of(Kind::Journal).max().unwrap_or(newest).max(newest),
+    let last = match end {
+        Some(end) => end.generation,
+        None => of(FileKind::Journal).max().unwrap_or(newest).max(newest),
     };
-    let mut found = read_snapshot(disk, newest)?;
-    let mut journal = Journal::read(disk, newest, &found)?;
-    found.enter(&journal.head);
-    while found.generation < last {
-        let next = Journal::read(disk, found.generation + 1, &found)?;
-        journal.apply(disk, &mut found, Some(next.head.first))?;
-        found.enter(&next.head);
+    let mut contents = read_snapshot(disk, newest)?;
+    let mut journal = Journal::read(disk, newest, &contents)?;
+    contents.begin_journal(&journal.header);
+    while contents.generation < last {
+        let next = Journal::read(disk, contents.generation + 1, &contents)?;
+        journal.apply(disk, &mut contents, Some(next.header.first))?;
+        contents.begin_journal(&next.header);
         journal = next;
     }
-    journal.apply(disk, &mut found, until.map(|until| until.number + 1))?;
-    Ok(Some(found))
+    journal.apply(disk, &mut contents, end.map(|end| end.number + 1))?;
+    Ok(Some(contents))
 }
 
-/// The first journal is made before the first snapshot. A start that was cut short between the two
-/// leaves a journal without a batch: no store yet.
-fn nothing_but_a_beginning(disk: &dyn Disk, generation: u64) -> Result<Option<Found>, StoreError> {
-    let name = Kind::Journal.name(generation);
+/// The first journal is created before the first snapshot. A start that ended between the two leaves
+/// a journal without a batch: there is no store yet.
+fn without_snapshot(disk: &dyn Disk, generation: u64) -> Result<Option<LogContents>, StoreError> {
+    let name = FileKind::Journal.file_name(generation);
     let bytes = read_file(disk, &name)?;
-    if generation == 1 && bytes.len() <= FILE_HEAD {
+    if generation == 1 && bytes.len() <= FILE_HEADER_BYTES {
         return Ok(None);
     }
-    let what = format!("it goes with {}, which is missing", Kind::Snapshot.name(generation));
+    let what = format!("it needs {}, which is missing", FileKind::Snapshot.file_name(generation));
     Err(damaged(disk, &name, what))
 }
 
-impl Found {
-    fn enter(&mut self, head: &FileHead) {
-        self.generation = head.generation;
+impl LogContents {
+    fn begin_journal(&mut self, header: &FileHeader) {
+        self.generation = header.generation;
         self.journals += 1;
-        self.durability = head.durability;
-        self.roster = head.roster;
+        self.durability = header.durability;
+        self.roster = header.roster;
     }
 
-    pub fn facts(&self) -> Facts {
-        Facts {
+    pub(super) fn metadata(&self) -> Metadata {
+        Metadata {
             epoch: self.snapshot.epoch,
             ids_below: self.snapshot.ids_below,
             token: self.token,
@@ -101,14 +108,14 @@ impl Found {
         }
     }
 
-    fn take_facts(&mut self, facts: &Facts) {
-        self.snapshot.epoch = facts.epoch;
-        self.snapshot.ids_below = facts.ids_below;
-        self.snapshot.in_grace = facts.in_grace;
-        self.snapshot.stopped_cleanly = facts.stopped_cleanly;
-        self.token = facts.token;
-        self.roster = facts.exactness == Exactness::Roster;
-        self.at_rest = facts.at_rest;
+    fn take_metadata(&mut self, metadata: &Metadata) {
+        self.snapshot.epoch = metadata.epoch;
+        self.snapshot.ids_below = metadata.ids_below;
+        self.snapshot.in_grace = metadata.in_grace;
+        self.snapshot.stopped_cleanly = metadata.stopped_cleanly;
+        self.token = metadata.token;
+        self.roster = metadata.exactness == Exactness::Roster;
+        self.at_rest = metadata.at_rest;
     }
 
     fn apply(&mut self, record: Record) {
@@ -117,7 +124,7 @@ impl Found {
                 self.at_rest = matches!(change, Change::Stopped);
                 self.snapshot.apply(change);
             }
-            Record::Facts(facts) => self.take_facts(&facts),
+            Record::Metadata(metadata) => self.take_metadata(&metadata),
             Record::Cleared => {
                 self.snapshot = cleared(&self.snapshot);
                 self.at_rest = true;
@@ -126,8 +133,8 @@ impl Found {
     }
 }
 
-fn read_snapshot(disk: &dyn Disk, generation: u64) -> Result<Found, StoreError> {
-    let name = Kind::Snapshot.name(generation);
+fn read_snapshot(disk: &dyn Disk, generation: u64) -> Result<LogContents, StoreError> {
+    let name = FileKind::Snapshot.file_name(generation);
     let file = disk.read(&name).map_err(|error| unreadable(disk, &name, &error))?;
     let mut file = BufReader::with_capacity(1 << 18, file);
     let mut take = |bytes: &mut [u8]| match file.read_exact(bytes) {
@@ -136,128 +143,133 @@ fn read_snapshot(disk: &dyn Disk, generation: u64) -> Result<Found, StoreError> 
         }
         other => other.map_err(|error| unreadable(disk, &name, &error)),
     };
-    let mut head = [0; FILE_HEAD];
-    take(&mut head)?;
-    let head = file_head(disk, &name, Kind::Snapshot, generation, &head)?;
-    let mut found = Found {
-        store: head.store,
+    let mut header = [0; FILE_HEADER_BYTES];
+    take(&mut header)?;
+    let header = file_header(disk, &name, FileKind::Snapshot, generation, &header)?;
+    let mut contents = LogContents {
+        store_id: header.store_id,
         generation,
         snapshot: Snapshot::default(),
-        number: head.first.saturating_sub(1),
+        last_batch: header.first.saturating_sub(1),
         token: Token(0),
-        roster: head.roster,
+        roster: header.roster,
         at_rest: false,
-        durability: head.durability,
-        snapshot_bytes: FILE_HEAD as u64,
+        durability: header.durability,
+        snapshot_bytes: FILE_HEADER_BYTES as u64,
         journals: 0,
         journal_bytes: 0,
     };
     let mut body = Vec::new();
     for number in 1.. {
-        let mut bytes = [0; FRAME_HEAD];
+        let mut bytes = [0; FRAME_HEADER_BYTES];
         take(&mut bytes)?;
-        let frame = FrameHead::decode(&bytes, &head.key).filter(|frame| frame.number == number);
+        let frame = FrameHeader::decode(&bytes, &header.key).filter(|frame| frame.number == number);
         let Some(frame) = frame else {
-            return Err(damaged(disk, &name, format!("part {number} has a damaged head")));
+            return Err(damaged(disk, &name, format!("frame {number} has a damaged header")));
         };
         body.resize(frame.length as usize, 0);
         take(&mut body)?;
-        if !frame.fits(&body, &head.key) {
-            return Err(damaged(disk, &name, format!("part {number} does not match its checksum")));
+        if !frame.matches(&body, &header.key) {
+            return Err(damaged(
+                disk,
+                &name,
+                format!("frame {number} does not match its checksum"),
+            ));
         }
-        body::read(&body, |record| found.apply(record))
-            .map_err(|why| damaged(disk, &name, format!("part {number}: {why}")))?;
-        found.snapshot_bytes += FRAME_HEAD as u64 + frame.length;
+        body::read(&body, |record| contents.apply(record))
+            .map_err(|why| damaged(disk, &name, format!("frame {number}: {why}")))?;
+        contents.snapshot_bytes += FRAME_HEADER_BYTES as u64 + frame.length;
         if frame.last {
             break;
         }
     }
     match file.read(&mut [0]) {
-        Ok(0) => Ok(found),
-        Ok(_) => Err(damaged(disk, &name, "it goes on after its end".to_owned())),
+        Ok(0) => Ok(contents),
+        Ok(_) => Err(damaged(disk, &name, "it continues after its last frame".to_owned())),
         Err(error) => Err(unreadable(disk, &name, &error)),
     }
 }
 
 struct Journal {
     name: String,
-    head: FileHead,
+    header: FileHeader,
     bytes: Vec<u8>,
 }
 
 impl Journal {
-    fn read(disk: &dyn Disk, generation: u64, found: &Found) -> Result<Self, StoreError> {
-        let name = Kind::Journal.name(generation);
+    fn read(disk: &dyn Disk, generation: u64, contents: &LogContents) -> Result<Self, StoreError> {
+        let name = FileKind::Journal.file_name(generation);
         let bytes = read_file(disk, &name)?;
-        let Some(head) = bytes.first_chunk() else {
-            return Err(damaged(disk, &name, "it is too short for its head".to_owned()));
+        let Some(header) = bytes.first_chunk() else {
+            return Err(damaged(disk, &name, "it is shorter than its header".to_owned()));
         };
-        let head = file_head(disk, &name, Kind::Journal, generation, head)?;
-        if head.store != found.store {
+        let header = file_header(disk, &name, FileKind::Journal, generation, header)?;
+        if header.store_id != contents.store_id {
             return Err(damaged(disk, &name, "it belongs to another store".to_owned()));
         }
-        Ok(Self { name, head, bytes })
+        Ok(Self { name, header, bytes })
     }
 
-    /// Applies all batches; up to and without `end`, if it is known where this journal ends.
+    /// Applies all batches, or those before `end` if it is known where this journal ends.
     fn apply(
         &self,
         disk: &dyn Disk,
-        found: &mut Found,
+        contents: &mut LogContents,
         end: Option<u64>,
     ) -> Result<(), StoreError> {
-        let (key, mut rest) = (&self.head.key, &self.bytes[FILE_HEAD..]);
-        let mut expected = found.number + 1;
-        if self.head.first != expected {
-            let what = format!("it begins with batch {}, not {expected}", self.head.first);
+        let (key, mut rest) = (&self.header.key, &self.bytes[FILE_HEADER_BYTES..]);
+        let mut expected = contents.last_batch + 1;
+        if self.header.first != expected {
+            let what = format!("it begins with batch {}, not {expected}", self.header.first);
             return Err(damaged(disk, &self.name, what));
         }
         while end.is_none_or(|end| expected < end) {
-            let Some((frame, body, behind)) = FrameHead::split(rest, key) else { break };
+            let Some((frame, body, after)) = FrameHeader::split(rest, key) else { break };
             if frame.number != expected {
                 break;
             }
-            body::read(body, |record| found.apply(record))
+            body::read(body, |record| contents.apply(record))
                 .map_err(|why| damaged(disk, &self.name, format!("batch {expected}: {why}")))?;
-            (found.number, found.token) = (expected, Token(frame.token));
-            found.roster = frame.roster;
-            found.journal_bytes += (rest.len() - behind.len()) as u64;
-            (expected, rest) = (expected + 1, behind);
+            (contents.last_batch, contents.token) = (expected, Token(frame.token));
+            contents.roster = frame.roster;
+            contents.journal_bytes += (rest.len() - after.len()) as u64;
+            (expected, rest) = (expected + 1, after);
         }
         let missing = match end {
             Some(end) => (expected != end).then_some(end - 1),
-            None => proof_of(expected, rest, key),
+            None => find_proof_of_sync(expected, rest, key),
         };
         match missing {
             None => Ok(()),
             Some(later) => {
-                let what = format!("batch {expected} cannot be read, and batches to {later} exist");
+                let what =
+                    format!("batch {expected} cannot be read, but batches up to {later} exist");
                 Err(damaged(disk, &self.name, what))
             }
         }
     }
 }
 
-/// Whether anything behind the end proves that batch `number` was on the disk once. A batch that
-/// was not synced may be torn, and those behind it not; one that was synced may not.
-fn proof_of(number: u64, rest: &[u8], key: &[u8; 16]) -> Option<u64> {
-    FrameHead::search(rest, key).find(|frame| frame.synced >= number).map(|frame| frame.number)
+/// A later batch in `rest` that proves that batch `number` was synced. A batch that was not synced
+/// may be torn while later ones are intact; a synced one cannot be torn.
+fn find_proof_of_sync(number: u64, rest: &[u8], key: &[u8; 16]) -> Option<u64> {
+    FrameHeader::search(rest, key).find(|frame| frame.synced >= number).map(|frame| frame.number)
 }
 
-fn file_head(
+fn file_header(
     disk: &dyn Disk,
     name: &str,
-    kind: Kind,
+    kind: FileKind,
     generation: u64,
-    bytes: &[u8; FILE_HEAD],
-) -> Result<FileHead, StoreError> {
-    match FileHead::decode(kind, bytes) {
-        Ok(head) if head.generation == generation && head.first > 0 => Ok(head),
-        Ok(_) => Err(damaged(disk, name, "it has the name of another file".to_owned())),
-        Err(BadHead::Damaged) => Err(damaged(disk, name, "its head is damaged".to_owned())),
-        Err(BadHead::Newer(found)) => Err(StoreError::Newer {
-            place: disk.place(name),
-            found: u64::from(found),
+    bytes: &[u8; FILE_HEADER_BYTES],
+) -> Result<FileHeader, StoreError> {
+    match FileHeader::decode(kind, bytes) {
+        Ok(header) if header.generation == generation && header.first > 0 => Ok(header),
+        Ok(_) => Err(damaged(disk, name, "its name is that of another file".to_owned())),
+        Err(HeaderError::Damaged) => Err(damaged(disk, name, "its header is damaged".to_owned())),
+        Err(HeaderError::Newer(format)) => Err(StoreError::Newer {
+            location: disk.display_path(name),
+            found: u64::from(format),
             known: u64::from(FORMAT),
         }),
     }
@@ -274,10 +286,10 @@ fn read_file(disk: &dyn Disk, name: &str) -> Result<Vec<u8>, StoreError> {
     }
 }
 
-pub fn damaged(disk: &dyn Disk, name: &str, what: String) -> StoreError {
-    StoreError::Damaged { place: disk.place(name), what }
+pub(super) fn damaged(disk: &dyn Disk, name: &str, what: String) -> StoreError {
+    StoreError::Damaged { location: disk.display_path(name), what }
 }
 
-pub fn unreadable(disk: &dyn Disk, name: &str, error: &io::Error) -> StoreError {
-    StoreError::Unreadable(format!("{}: {error}", disk.place(name)))
+pub(super) fn unreadable(disk: &dyn Disk, name: &str, error: &io::Error) -> StoreError {
+    StoreError::Unreadable(format!("{}: {error}", disk.display_path(name)))
 }

@@ -1,8 +1,9 @@
 use std::cell::RefCell;
 
 use keeper::identity::{ClientId, Epoch, LockId};
+use testbed::random::Random;
 
-use super::power::{Break, Platter, Random};
+use super::simulated_disk::{DiskFault, SimulatedDisk};
 use super::*;
 use crate::conformance;
 use crate::conformance::{client, lock, share};
@@ -10,17 +11,21 @@ use crate::conformance::{client, lock, share};
 mod crashes;
 mod damage;
 
-/// Both modes.
-const MODES: [Durability; 2] = [Durability::Process, Durability::Power];
+const DURABILITIES: [Durability; 2] = [Durability::Process, Durability::Power];
 
-fn on(directory: &std::path::Path, durability: Durability) -> Settings {
-    Settings::new(directory.join("store"), directory.join("run"), durability).unwrap()
+fn on(directory: &std::path::Path, durability: Durability) -> EmbeddedSettings {
+    EmbeddedSettings::new(directory.join("store"), directory.join("run"), durability).unwrap()
 }
 
-/// On simulated disks, with journals so short that there are many, and no sync but when it must be.
-fn simulated(disk: &Platter, run: &Platter, boot: u8, durability: Durability) -> Settings {
-    run.dies_with(disk);
-    Settings {
+/// On simulated disks, with many short journals, and without background syncs.
+fn simulated(
+    disk: &SimulatedDisk,
+    run: &SimulatedDisk,
+    boot: u8,
+    durability: Durability,
+) -> EmbeddedSettings {
+    run.crashes_with(disk);
+    EmbeddedSettings {
         durability,
         disk: Arc::new(disk.clone()),
         run: Arc::new(run.clone()),
@@ -30,13 +35,13 @@ fn simulated(disk: &Platter, run: &Platter, boot: u8, durability: Durability) ->
     }
 }
 
-fn done(committed: Committed) {
-    assert!(matches!(committed, Committed::Done), "{committed:?}");
+fn done(committed: CommitOutcome) {
+    assert!(matches!(committed, CommitOutcome::Done), "{committed:?}");
 }
 
 #[test]
 fn the_embedded_store_conforms() {
-    for durability in MODES {
+    for durability in DURABILITIES {
         let directories = RefCell::new(Vec::new());
         let fresh = || {
             let directory = tempfile::tempdir().unwrap();
@@ -53,10 +58,10 @@ fn the_embedded_store_conforms() {
     }
 }
 
-/// A network thread commits what waits for no disk, and nothing else.
+/// A network thread commits only what does not wait for the disk.
 #[test]
 fn only_a_lock_that_need_not_be_synced_is_quick() {
-    for durability in MODES {
+    for durability in DURABILITIES {
         let directory = tempfile::tempdir().unwrap();
         let mut store = Embedded::open(on(directory.path(), durability)).unwrap();
         assert!(!store.is_quick(&[lock(1, 1)]), "the first batch begins a journal");
@@ -67,12 +72,12 @@ fn only_a_lock_that_need_not_be_synced_is_quick() {
     }
 }
 
-/// Written by another program, or by a later version that forgot to say so.
+/// Written by another program, or by a later version that did not raise the format.
 #[test]
-fn a_head_with_flags_that_have_no_meaning_is_refused() {
-    let head = frame::FileHead {
-        kind: frame::Kind::Journal,
-        store: [1; 16],
+fn a_header_with_unknown_flags_is_refused() {
+    let header = frame::FileHeader {
+        kind: frame::FileKind::Journal,
+        store_id: [1; 16],
         generation: 2,
         first: 3,
         durability: Durability::Process,
@@ -80,23 +85,23 @@ fn a_head_with_flags_that_have_no_meaning_is_refused() {
         key: [4; 16],
     };
     let decode = |at: usize, byte: u8| {
-        let mut bytes = head.encode();
+        let mut bytes = header.encode();
         bytes[at] = byte;
-        let check = frame::check(&[0; 16], &bytes[..64]);
-        bytes[64..].copy_from_slice(&check.to_le_bytes());
-        frame::FileHead::decode(frame::Kind::Journal, &bytes)
+        let checksum = frame::checksum(&[0; 16], &bytes[..64]);
+        bytes[64..].copy_from_slice(&checksum.to_le_bytes());
+        frame::FileHeader::decode(frame::FileKind::Journal, &bytes)
     };
     assert!(decode(10, 3).is_ok());
     for (at, byte) in [(10, 4), (11, 1), (15, 1)] {
-        assert!(matches!(decode(at, byte), Err(frame::BadHead::Damaged)), "byte {at}");
+        assert!(matches!(decode(at, byte), Err(frame::HeaderError::Damaged)), "byte {at}");
     }
 }
 
 #[test]
-fn it_conforms_with_many_short_journals_and_kills() {
-    for durability in MODES {
+fn it_conforms_with_many_short_journals() {
+    for durability in DURABILITIES {
         let fresh = || {
-            let (disk, run) = (Platter::default(), Platter::default());
+            let (disk, run) = (SimulatedDisk::default(), SimulatedDisk::default());
             Embedded::open(simulated(&disk, &run, 1, durability)).unwrap()
         };
         let reopen = |store: Embedded| {
@@ -119,8 +124,8 @@ fn a_second_opener_is_refused_until_the_first_is_gone() {
 }
 
 #[test]
-fn what_may_wait_is_synced_within_the_delay() {
-    let (disk, run) = (Platter::default(), Platter::default());
+fn an_unsynced_batch_is_synced_within_the_delay() {
+    let (disk, run) = (SimulatedDisk::default(), SimulatedDisk::default());
     let mut settings = simulated(&disk, &run, 1, Durability::Process);
     settings.sync_delay = Duration::from_millis(20);
     let mut store = Embedded::open(settings).unwrap();
@@ -131,8 +136,8 @@ fn what_may_wait_is_synced_within_the_delay() {
         assert!(std::time::Instant::now() < deadline);
         std::thread::yield_now();
     }
-    let after = disk.after_power_loss(&mut Random(1));
-    let settings = simulated(&after, &Platter::default(), 2, Durability::Process);
+    let after = disk.after_power_loss(&mut Random::new(1));
+    let settings = simulated(&after, &SimulatedDisk::default(), 2, Durability::Process);
     let saved = Embedded::open(settings).unwrap().load().unwrap();
     assert_eq!(saved.locks.len(), 1);
     assert_eq!(saved.exactness, Exactness::Roster);
@@ -140,38 +145,37 @@ fn what_may_wait_is_synced_within_the_delay() {
 
 #[test]
 fn a_failed_background_sync_is_fatal_and_makes_a_roster() {
-    let (disk, run) = (Platter::default(), Platter::default());
+    let (disk, run) = (SimulatedDisk::default(), SimulatedDisk::default());
     let mut settings = simulated(&disk, &run, 1, Durability::Process);
     settings.sync_delay = Duration::from_millis(20);
     let mut store = Embedded::open(settings.clone()).unwrap();
     done(store.commit(&[client(1)], Token(1)));
-    disk.break_in(2, Break::Once);
+    disk.fail_in(2, DiskFault::Once);
     let mut token = 1;
     let error = loop {
         token += 1;
         match store.commit(&[lock(5, 1)], Token(token)) {
-            Committed::Done => disk.break_in(1, Break::Once),
-            Committed::NotWritten(error) if error.is_fatal() => break error,
-            // The break met the batch instead of the sync.
-            Committed::NotWritten(_) => {}
-            Committed::Unknown(error) => break error,
+            CommitOutcome::Done => disk.fail_in(1, DiskFault::Once),
+            CommitOutcome::NotWritten(error) if error.is_fatal() => break error,
+            // The fault hit the batch instead of the sync.
+            CommitOutcome::NotWritten(_) => {}
+            CommitOutcome::Unknown(error) => break error,
         }
         std::thread::sleep(Duration::from_millis(30));
     };
     assert!(matches!(error, StoreError::SyncFailed(_)), "{error}");
     assert!(store.last_token().unwrap_err().is_fatal());
-    disk.mend();
+    disk.repair();
     drop(store);
     let saved = Embedded::open(settings).unwrap().load().unwrap();
     assert_eq!(saved.exactness, Exactness::Roster);
 }
 
-/// What the store says of its locks after each of these.
 #[test]
-fn exactness_is_known_at_the_start_and_sticks() {
-    let (mut disk, mut run) = (Platter::default(), Platter::default());
+fn exactness_is_decided_at_the_start_and_a_roster_stays_one_until_grace_has_ended() {
+    let (mut disk, mut run) = (SimulatedDisk::default(), SimulatedDisk::default());
     let mut token = 0;
-    let mut step = |disk: &Platter, run: &Platter, boot: u8, batches: &[&[Change]]| {
+    let mut step = |disk: &SimulatedDisk, run: &SimulatedDisk, boot: u8, batches: &[&[Change]]| {
         let mut store = Embedded::open(simulated(disk, run, boot, Durability::Process)).unwrap();
         let exactness = store.load().unwrap().exactness;
         for batch in batches {
@@ -185,21 +189,21 @@ fn exactness_is_known_at_the_start_and_sticks() {
     // New; killed; stopped; the machine started again.
     assert_eq!(step(&disk, &run, 1, &[&[started(false)], &[client(1)], &[lock(5, 1)]]), Exact);
     assert_eq!(step(&disk, &run, 1, &[&[started(true)], &[Change::Stopped]]), Exact);
-    run = Platter::default();
+    run = SimulatedDisk::default();
     assert_eq!(step(&disk, &run, 2, &[&[started(true)], &[Change::GraceEnded]]), Exact);
-    // The machine dies: a roster, also for the next start, and after a clean stop.
-    run = Platter::default();
+    // The machine crashes: a roster, also at the next start, and after a clean stop.
+    run = SimulatedDisk::default();
     assert_eq!(step(&disk, &run, 3, &[]), Roster);
     assert_eq!(step(&disk, &run, 3, &[&[started(true)]]), Roster);
     assert_eq!(step(&disk, &run, 3, &[&[started(true)], &[Change::Stopped]]), Roster);
     assert_eq!(step(&disk, &run, 3, &[&[started(true)], &[Change::GraceEnded]]), Roster);
     // Grace has ended: exact again.
     assert_eq!(step(&disk, &run, 3, &[&[started(true)]]), Exact);
-    // A mark of another start is no mark; one of another store neither.
+    // The mark of another boot does not count.
     assert_eq!(step(&disk, &run, 4, &[&[started(false)]]), Roster);
     assert_eq!(step(&disk, &run, 4, &[]), Exact);
-    // With another durability from here on, what was lost before is still lost.
-    (disk, run) = (disk.after_kill(), Platter::default());
+    // A change of durability does not restore what was lost before.
+    (disk, run) = (disk.after_kill(), SimulatedDisk::default());
     let power = |boot| {
         let settings = simulated(&disk, &run, boot, Durability::Power);
         Embedded::open(settings).unwrap().load().unwrap().exactness
@@ -209,16 +213,16 @@ fn exactness_is_known_at_the_start_and_sticks() {
 }
 
 #[test]
-fn a_batch_whose_mark_could_not_be_written_is_settled_by_asking() {
-    for durability in MODES {
-        let (disk, run) = (Platter::default(), Platter::default());
+fn a_batch_whose_mark_could_not_be_written_is_settled_by_last_token() {
+    for durability in DURABILITIES {
+        let (disk, run) = (SimulatedDisk::default(), SimulatedDisk::default());
         let mut store = Embedded::open(simulated(&disk, &run, 1, durability)).unwrap();
         done(store.commit(&[client(1)], Token(1)));
-        run.break_in(1, Break::Once);
+        run.fail_in(1, DiskFault::Once);
         let unknown = store.commit(&[lock(5, 1)], Token(2));
-        assert!(matches!(unknown, Committed::Unknown(_)), "{unknown:?}");
+        assert!(matches!(unknown, CommitOutcome::Unknown(_)), "{unknown:?}");
         let early = store.commit(&[lock(6, 1)], Token(3));
-        assert!(matches!(early, Committed::NotWritten(_)), "{early:?}");
+        assert!(matches!(early, CommitOutcome::NotWritten(_)), "{early:?}");
         assert_eq!(store.last_token().unwrap(), Token(2));
         done(store.commit(&[lock(6, 1)], Token(3)));
         let saved = store.load().unwrap();
@@ -235,8 +239,8 @@ fn a_store_does_not_grow_for_ever() {
     for token in 1..5000 {
         done(store.commit(&[lock(token, 1), Change::LockGone(LockId(token))], Token(token)));
     }
-    store.running.condenser.wait();
-    assert!(store.trouble().is_none());
+    store.running.compactor.wait();
+    assert!(store.compaction_error().is_none());
     let names = store.settings.disk.names().unwrap();
     assert!(names.len() < 20, "{names:?}");
     assert!(store.load().unwrap().locks.is_empty());

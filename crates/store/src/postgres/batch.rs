@@ -1,8 +1,8 @@
-//! One batch, one statement, one round trip, one commit.
+//! A batch as one statement: one round trip, one commit.
 //!
-//! The statement writes the state row first, on condition that we are the writer and this is our
-//! session, and everything else on condition that it did (I12): a server that was replaced, and a
-//! statement that comes late from a connection we gave up, change nothing.
+//! The statement updates the state row first, if its fencing token is current, and everything else
+//! if that row was updated (I12): a leader that was replaced, and a late statement of an abandoned
+//! connection, change nothing.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,44 +11,47 @@ use keeper::change::{Change, Client, Lock, Share};
 use tokio_postgres::{Error, Statement};
 
 use super::columns::{ClientColumns, Columns, LockColumns, Parameters, ShareColumns};
-use super::connection::{Address, Connection, Failure, SESSION, STATEMENT_MAX};
-use super::line::Line;
+use super::connection::{Connection, Database, SESSION_SETTINGS, STATEMENT_MAX, StatementFailure};
 use super::rows::{CLIENTS, LOCKS, SHARES, Table, signed};
+use super::session::Session;
 use crate::store::Token;
 
-/// From so many rows on the database's own limit is lifted.
-const BIG: usize = 10_000;
-/// What a row may take on a database that is slow.
-const SLOW_ROW: Duration = Duration::from_micros(100);
+/// With more rows the database's own timeout is lifted.
+const BIG_ROWS: usize = 10_000;
+/// The time that a row may take on a slow database.
+const ROW_MAX: Duration = Duration::from_micros(100);
 
-/// Who writes: the count of takers, and the count of our connections.
+/// The condition of every write: the number of this leadership and of its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pen {
-    pub writer: i64,
-    pub session: i64,
+pub(super) struct FencingToken {
+    pub(super) writer: i64,
+    pub(super) session: i64,
 }
 
-/// The prepared statements of one connection. Most batches have nothing but locks, and need not pay
-/// for two tables that they leave alone.
-pub struct Statements {
+/// The prepared statements of one connection. Most batches have only locks; theirs leaves the other
+/// tables out.
+pub(super) struct Statements {
     locks: Statement,
     all: Statement,
 }
 
 impl Statements {
-    pub async fn prepare(address: &Address, connection: &Connection) -> Result<Self, Failure> {
+    pub(super) async fn prepare(
+        database: &Database,
+        connection: &Connection,
+    ) -> Result<Self, StatementFailure> {
         let client = &connection.client;
         let (locks, all) = (sql(&[LOCKS]), sql(&[LOCKS, CLIENTS, SHARES]));
         let prepared = async {
             Ok(Self { locks: client.prepare(&locks).await?, all: client.prepare(&all).await? })
         };
-        address.within(STATEMENT_MAX, prepared).await
+        database.within(STATEMENT_MAX, prepared).await
     }
 }
 
-/// What a batch comes down to: for each row the last word on it, for each fact its last value.
+/// The effect of a batch: the last change of each row (`None` removes it) and of each value.
 #[derive(Default)]
-pub struct Batch<'a> {
+pub(super) struct BatchRows<'a> {
     epoch: Option<i64>,
     in_grace: Option<bool>,
     stopped_cleanly: Option<bool>,
@@ -58,49 +61,53 @@ pub struct Batch<'a> {
     shares: HashMap<u64, Option<&'a Share>>,
 }
 
-impl<'a> Batch<'a> {
-    pub fn of(changes: &'a [Change]) -> Self {
-        let mut batch = Self::default();
+impl<'a> BatchRows<'a> {
+    pub(super) fn of(changes: &'a [Change]) -> Self {
+        let mut rows = Self::default();
         for change in changes {
             match change {
                 Change::Started { epoch, grace } => {
-                    batch.epoch = Some(signed(epoch.0));
-                    batch.in_grace = Some(*grace);
-                    batch.stopped_cleanly = Some(false);
+                    rows.epoch = Some(signed(epoch.0));
+                    rows.in_grace = Some(*grace);
+                    rows.stopped_cleanly = Some(false);
                 }
-                Change::GraceEnded => batch.in_grace = Some(false),
-                Change::Stopped => batch.stopped_cleanly = Some(true),
-                Change::IdsBelow(id) => batch.ids_below = Some(signed(*id)),
-                Change::Client(client) => drop(batch.clients.insert(client.id.0, Some(client))),
-                Change::ClientGone(id) => drop(batch.clients.insert(id.0, None)),
-                Change::Lock(lock) => drop(batch.locks.insert(lock.id.0, Some(lock))),
-                Change::LockGone(id) => drop(batch.locks.insert(id.0, None)),
-                Change::Share(share) => drop(batch.shares.insert(share.id.0, Some(share))),
-                Change::ShareGone(id) => drop(batch.shares.insert(id.0, None)),
+                Change::GraceEnded => rows.in_grace = Some(false),
+                Change::Stopped => rows.stopped_cleanly = Some(true),
+                Change::IdsBelow(id) => rows.ids_below = Some(signed(*id)),
+                Change::Client(client) => drop(rows.clients.insert(client.id.0, Some(client))),
+                Change::ClientGone(id) => drop(rows.clients.insert(id.0, None)),
+                Change::Lock(lock) => drop(rows.locks.insert(lock.id.0, Some(lock))),
+                Change::LockGone(id) => drop(rows.locks.insert(id.0, None)),
+                Change::Share(share) => drop(rows.shares.insert(share.id.0, Some(share))),
+                Change::ShareGone(id) => drop(rows.shares.insert(id.0, None)),
             }
         }
-        batch
+        rows
     }
 
     fn rows(&self) -> usize {
         self.clients.len() + self.locks.len() + self.shares.len()
     }
 
-    /// How long it may take. A small one is soon done; one that ends a grace period may have millions
-    /// of rows, and would never be done if it were broken off.
-    pub fn patience(&self) -> Duration {
-        STATEMENT_MAX + SLOW_ROW * u32::try_from(self.rows()).unwrap_or(u32::MAX)
+    /// The limit for writing it. A batch that ends a grace period may have millions of rows, and
+    /// would never succeed under the limit of a small one.
+    pub(super) fn time_limit(&self) -> Duration {
+        STATEMENT_MAX + ROW_MAX * u32::try_from(self.rows()).unwrap_or(u32::MAX)
     }
 
-    /// False if we are not the writer, or this is not our session any more; then nothing was
-    /// written.
-    pub async fn write(&self, line: &Line, token: Token, must_sync: bool) -> Result<bool, Error> {
-        let Some(pen) = line.pen else { return Ok(false) };
-        let synchronous = line.promises.synchronous(must_sync);
+    /// False if the fencing token is outdated; then nothing was written.
+    pub(super) async fn write(
+        &self,
+        session: &Session,
+        token: Token,
+        must_sync: bool,
+    ) -> Result<bool, Error> {
+        let Some(fencing) = session.fencing else { return Ok(false) };
+        let synchronous = session.server_durability.synchronous_commit(must_sync);
         let token = signed(token.0);
         let mut parameters: Parameters<'_> = vec![
-            &pen.writer,
-            &pen.session,
+            &fencing.writer,
+            &fencing.session,
             &token,
             &self.epoch,
             &self.in_grace,
@@ -113,20 +120,20 @@ impl<'a> Batch<'a> {
         let clients: ClientColumns<'_> = columns(&self.clients);
         let shares: ShareColumns<'_> = columns(&self.shares);
         let statement = if self.clients.is_empty() && self.shares.is_empty() {
-            &line.statements.locks
+            &session.statements.locks
         } else {
             clients.add_to(&mut parameters);
             shares.add_to(&mut parameters);
-            &line.statements.all
+            &session.statements.all
         };
-        let client = &line.connection.client;
-        let big = self.rows() > BIG;
+        let client = &session.connection.client;
+        let big = self.rows() > BIG_ROWS;
         if big {
             client.batch_execute("SET statement_timeout = 0").await?;
         }
         let row = client.query_one(statement, &parameters).await?;
         if big {
-            client.batch_execute(SESSION).await?;
+            client.batch_execute(SESSION_SETTINGS).await?;
         }
         Ok(row.try_get::<_, i64>(0)? == 1)
     }
@@ -143,10 +150,10 @@ fn columns<'a, R: 'a, C: Columns<'a, R>>(rows: &HashMap<u64, Option<&'a R>>) -> 
     columns
 }
 
-/// The statement for these tables. Its first eight parameters are those of the state row; each table
-/// adds the ids that go and then its columns.
+/// The statement for these tables. Its first eight parameters belong to the state row; each table
+/// adds the ids to remove, and then its columns.
 ///
-/// `set_config(..., true)` holds until the end of the transaction, which is this statement.
+/// `set_config(..., true)` lasts until the end of the transaction, which is this statement.
 fn sql(tables: &[Table]) -> String {
     let mut sql = "WITH me AS (\
          UPDATE state SET token = $3, epoch = coalesce($4, epoch), \
@@ -202,7 +209,7 @@ mod tests {
     use crate::conformance::{client, lock};
 
     #[test]
-    fn the_last_word_on_a_row_is_what_counts() {
+    fn the_last_change_of_a_row_counts() {
         let changes = [
             lock(1, 1),
             Change::LockGone(LockId(1)),
@@ -213,14 +220,14 @@ mod tests {
             Change::GraceEnded,
             Change::Started { epoch: Epoch(4), grace: true },
         ];
-        let batch = Batch::of(&changes);
-        assert!(batch.locks[&1].is_none() && batch.clients[&3].is_none());
-        assert_eq!(batch.locks[&2].unwrap().owner.host, ClientId(7));
-        assert_eq!((batch.epoch, batch.in_grace), (Some(4), Some(true)));
+        let rows = BatchRows::of(&changes);
+        assert!(rows.locks[&1].is_none() && rows.clients[&3].is_none());
+        assert_eq!(rows.locks[&2].unwrap().owner.host, ClientId(7));
+        assert_eq!((rows.epoch, rows.in_grace), (Some(4), Some(true)));
     }
 
     #[test]
-    fn every_write_is_on_condition_that_we_are_the_writer() {
+    fn every_write_depends_on_the_fencing_token() {
         let sql = sql(&[LOCKS, CLIENTS, SHARES]);
         assert_eq!(sql.matches("EXISTS (SELECT FROM me)").count(), 6, "{sql}");
         assert!(sql.contains("WHERE writer = $1 AND session = $2"), "{sql}");

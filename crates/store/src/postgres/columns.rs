@@ -1,4 +1,4 @@
-//! Rows on their way in: one array for each column, in the order of [`super::rows`].
+//! Encodes rows for a statement: one array per column, in the order of `rows.rs`.
 
 use std::net::IpAddr;
 
@@ -9,19 +9,19 @@ use tokio_postgres::types::ToSql;
 
 use super::rows::signed;
 
-/// What `tokio_postgres` takes as parameters.
-pub type Parameters<'a> = Vec<&'a (dyn ToSql + Sync)>;
+/// Parameters of a `tokio_postgres` statement.
+pub(super) type Parameters<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
-/// All parameters of one table: the ids that go, then the columns of what comes.
-pub trait Columns<'a, R: 'a>: Default {
+/// The parameters of one table: the ids to remove, then the columns of the rows to insert or update.
+pub(super) trait Columns<'a, R: 'a>: Default {
     fn remove(&mut self, id: u64);
     fn push(&mut self, row: &'a R);
     fn add_to<'b>(&'b self, parameters: &mut Parameters<'b>);
 }
 
 #[derive(Default)]
-pub struct ClientColumns<'a> {
-    gone: Vec<i64>,
+pub(super) struct ClientColumns<'a> {
+    removed: Vec<i64>,
     id: Vec<i64>,
     protocol: Vec<&'static str>,
     address: Vec<IpAddr>,
@@ -45,7 +45,7 @@ pub struct ClientColumns<'a> {
 
 impl<'a> Columns<'a, Client> for ClientColumns<'a> {
     fn remove(&mut self, id: u64) {
-        self.gone.push(signed(id));
+        self.removed.push(signed(id));
     }
 
     fn push(&mut self, client: &'a Client) {
@@ -78,7 +78,7 @@ impl<'a> Columns<'a, Client> for ClientColumns<'a> {
 
     fn add_to<'b>(&'b self, parameters: &mut Parameters<'b>) {
         parameters.extend::<[&'b (dyn ToSql + Sync); 20]>([
-            &self.gone,
+            &self.removed,
             &self.id,
             &self.protocol,
             &self.address,
@@ -115,9 +115,9 @@ struct OwnerColumns<'a> {
 impl<'a> OwnerColumns<'a> {
     fn push(&mut self, owner: &'a Owner) {
         self.host.push(signed(owner.host.0));
-        self.ours.push(owner.lane.ours());
-        self.udp.push(owner.lane.transport() == Transport::Udp);
-        self.version.push(owner.lane.version().into());
+        self.ours.push(owner.namespace.server_address());
+        self.udp.push(owner.namespace.transport() == Transport::Udp);
+        self.version.push(owner.namespace.version().into());
         self.number.push(owner.number.into());
         self.tag.push(owner.tag.bytes());
     }
@@ -135,8 +135,8 @@ impl<'a> OwnerColumns<'a> {
 }
 
 #[derive(Default)]
-pub struct LockColumns<'a> {
-    gone: Vec<i64>,
+pub(super) struct LockColumns<'a> {
+    removed: Vec<i64>,
     id: Vec<i64>,
     file: Vec<&'a [u8]>,
     owner: OwnerColumns<'a>,
@@ -150,7 +150,7 @@ pub struct LockColumns<'a> {
 
 impl<'a> Columns<'a, Lock> for LockColumns<'a> {
     fn remove(&mut self, id: u64) {
-        self.gone.push(signed(id));
+        self.removed.push(signed(id));
     }
 
     fn push(&mut self, lock: &'a Lock) {
@@ -166,7 +166,7 @@ impl<'a> Columns<'a, Lock> for LockColumns<'a> {
     }
 
     fn add_to<'b>(&'b self, parameters: &mut Parameters<'b>) {
-        parameters.extend::<[&'b (dyn ToSql + Sync); 3]>([&self.gone, &self.id, &self.file]);
+        parameters.extend::<[&'b (dyn ToSql + Sync); 3]>([&self.removed, &self.id, &self.file]);
         self.owner.add_to(parameters);
         parameters.extend::<[&'b (dyn ToSql + Sync); 6]>([
             &self.first,
@@ -180,8 +180,8 @@ impl<'a> Columns<'a, Lock> for LockColumns<'a> {
 }
 
 #[derive(Default)]
-pub struct ShareColumns<'a> {
-    gone: Vec<i64>,
+pub(super) struct ShareColumns<'a> {
+    removed: Vec<i64>,
     id: Vec<i64>,
     file: Vec<&'a [u8]>,
     owner: OwnerColumns<'a>,
@@ -195,7 +195,7 @@ pub struct ShareColumns<'a> {
 
 impl<'a> Columns<'a, Share> for ShareColumns<'a> {
     fn remove(&mut self, id: u64) {
-        self.gone.push(signed(id));
+        self.removed.push(signed(id));
     }
 
     fn push(&mut self, share: &'a Share) {
@@ -211,7 +211,7 @@ impl<'a> Columns<'a, Share> for ShareColumns<'a> {
     }
 
     fn add_to<'b>(&'b self, parameters: &mut Parameters<'b>) {
-        parameters.extend::<[&'b (dyn ToSql + Sync); 3]>([&self.gone, &self.id, &self.file]);
+        parameters.extend::<[&'b (dyn ToSql + Sync); 3]>([&self.removed, &self.id, &self.file]);
         self.owner.add_to(parameters);
         parameters.extend::<[&'b (dyn ToSql + Sync); 6]>([
             &self.reads,

@@ -1,5 +1,5 @@
-//! One connection to PostgreSQL: how it is opened, how long anything on it may take, and what its
-//! failures mean.
+//! One connection to PostgreSQL: opening it, limiting the time of statements, and interpreting their
+//! errors.
 
 use std::future::Future;
 use std::str::FromStr;
@@ -14,59 +14,58 @@ use tokio_postgres::{Client, Config, Error, NoTls};
 use super::schema::Schema;
 use crate::error::StoreError;
 
-/// From the first packet to a connection that takes statements.
-pub const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// What no statement but a load or a clearing needs; then it is unknown what became of it.
-pub const STATEMENT_MAX: Duration = Duration::from_secs(10);
+/// The limit for opening a connection that accepts statements.
+pub(super) const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// The limit for a statement other than a load or a clearing. Past it the outcome is unknown.
+pub(super) const STATEMENT_MAX: Duration = Duration::from_secs(10);
 
-/// The session's own settings. The server gives up on a statement before we do, because then it
-/// says so, and nothing is unknown. A scan of a whole table is never what a batch wants, whatever
-/// the planner believes of a table that was empty a minute ago; and no plan of ours is worth
-/// compiling.
-pub const SESSION: &str = "SET statement_timeout = '8s'; SET lock_timeout = '2s'; \
+/// The session's settings. The database times out first, because its error leaves no outcome
+/// unknown. Sequential scans are never right for a batch, although the planner prefers them for a
+/// table that was empty a minute ago; and no plan is worth compiling.
+pub(super) const SESSION_SETTINGS: &str = "SET statement_timeout = '8s'; SET lock_timeout = '2s'; \
      SET idle_in_transaction_session_timeout = '30s'; SET enable_seqscan = off; SET jit = off; \
      SET plan_cache_mode = force_generic_plan; SET default_transaction_isolation = 'read committed'";
 
-/// Where the database is: all that is needed to open one connection more.
+/// How to reach the database: everything that opening a connection needs.
 #[derive(Clone)]
-pub struct Address {
+pub(super) struct Database {
     config: Config,
-    pub schema: Schema,
-    pub place: String,
-    pub role: String,
+    pub(super) schema: Schema,
+    /// Host, port and database, for error messages.
+    pub(super) location: String,
+    pub(super) role: String,
 }
 
-/// What the server calls the process that serves a connection. The start time is there because pids
-/// are used again.
+/// The database's process for a connection. Pids are reused, so the start time is part of it.
 #[derive(Clone, Debug)]
-pub struct Backend {
-    pub pid: i32,
-    pub started: String,
+pub(super) struct Backend {
+    pub(super) pid: i32,
+    pub(super) started: String,
 }
 
-pub struct Connection {
-    pub client: Client,
-    pub backend: Backend,
+pub(super) struct Connection {
+    pub(super) client: Client,
+    pub(super) backend: Backend,
     task: JoinHandle<()>,
 }
 
-/// Why a statement did not end well.
+/// Why a statement failed.
 #[derive(Debug)]
-pub struct Failure {
-    pub error: StoreError,
-    /// The server itself says that the statement failed: nothing of it is there, nor will be.
-    pub aborted: bool,
-    /// It waited in vain for a row that somebody else has locked.
-    pub blocked: bool,
+pub(super) struct StatementFailure {
+    pub(super) error: StoreError,
+    /// The database reported that the statement failed: it has no effect, and never will.
+    pub(super) aborted: bool,
+    /// It timed out waiting for a row lock.
+    pub(super) blocked: bool,
 }
 
-impl Address {
-    pub fn parse(url: &str, schema: Option<&str>, node: &str) -> Result<Self, StoreError> {
+impl Database {
+    pub(super) fn parse(url: &str, schema: Option<&str>, node: &str) -> Result<Self, StoreError> {
         let mut config = Config::from_str(url)
-            .map_err(|error| StoreError::BadSettings(format!("its address: {}", chain(&error))))?;
+            .map_err(|error| StoreError::BadSettings(format!("its url: {}", chain(&error))))?;
         if config.get_ssl_mode() == SslMode::Require {
             return Err(StoreError::BadSettings(
-                "its address asks for TLS, which is not supported: use a unix socket, a private \
+                "its url requires TLS, which is not supported: use a unix socket, a private \
                  network or a tunnel, and leave sslmode out"
                     .into(),
             ));
@@ -82,31 +81,31 @@ impl Address {
             .keepalives_retries(3)
             .tcp_user_timeout(STATEMENT_MAX);
         let role = config.get_user().unwrap_or("the server's own user").to_owned();
-        let place = place(&config);
-        Ok(Self { config, schema, place, role })
+        let location = location(&config);
+        Ok(Self { config, schema, location, role })
     }
 
-    /// Opens a connection, with at most so much time.
-    pub async fn open(&self, limit: Duration) -> Result<Connection, StoreError> {
+    /// Opens a connection within `limit`.
+    pub(super) async fn open(&self, limit: Duration) -> Result<Connection, StoreError> {
         let limit = limit.min(CONNECT_MAX);
-        match timeout(limit, self.open_patiently()).await {
+        match timeout(limit, self.open_untimed()).await {
             Ok(opened) => opened,
             Err(_) => Err(self.unreachable(format!("no answer within {limit:?}"))),
         }
     }
 
-    async fn open_patiently(&self) -> Result<Connection, StoreError> {
+    async fn open_untimed(&self) -> Result<Connection, StoreError> {
         let (client, connection) =
             self.config.connect(NoTls).await.map_err(|error| self.failure(&error).error)?;
         let task = tokio::spawn(async move {
-            // Its end is seen by whoever waits for an answer.
+            // Statements that wait for an answer report its error.
             let _ = connection.await;
         });
         let backend = Backend { pid: 0, started: String::new() };
         let mut connection = Connection { client, backend, task };
         let client = &connection.client;
         let failed = |error: Error| self.failure(&error).error;
-        client.batch_execute(SESSION).await.map_err(failed)?;
+        client.batch_execute(SESSION_SETTINGS).await.map_err(failed)?;
         client
             .batch_execute(&format!("SET search_path TO {}", self.schema.quoted()))
             .await
@@ -118,71 +117,71 @@ impl Address {
         Ok(connection)
     }
 
-    /// Does something on a connection, with at most so much time.
-    pub async fn within<T>(
+    /// Runs `work` on a connection within `limit`.
+    pub(super) async fn within<T>(
         &self,
         limit: Duration,
         work: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, StatementFailure> {
         match timeout(limit, work).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(self.failure(&error)),
             Err(_) => {
                 let error = self.unreachable(format!("no answer to a statement within {limit:?}"));
-                Err(Failure { error, aborted: false, blocked: false })
+                Err(StatementFailure { error, aborted: false, blocked: false })
             }
         }
     }
 
-    pub fn unreachable(&self, why: String) -> StoreError {
-        StoreError::Unreachable { place: self.place.clone(), why }
+    pub(super) fn unreachable(&self, why: String) -> StoreError {
+        StoreError::Unreachable { location: self.location.clone(), why }
     }
 
-    /// Only an error that ends the statement and not the session proves that nothing was written: a
-    /// backend that is told to end while it waits for a replica has committed already.
-    pub fn failure(&self, error: &Error) -> Failure {
+    /// Only an error that ends the statement, not the session, proves that nothing was written: a
+    /// backend that is terminated while it waits for a replica has committed already.
+    pub(super) fn failure(&self, error: &Error) -> StatementFailure {
         let Some(db) = error.as_db_error() else {
             let error = self.unreachable(chain(error));
-            return Failure { error, aborted: false, blocked: false };
+            return StatementFailure { error, aborted: false, blocked: false };
         };
         let aborted = db.parsed_severity() == Some(Severity::Error);
         let blocked = *db.code() == SqlState::LOCK_NOT_AVAILABLE;
-        Failure { error: self.meaning(db, aborted), aborted, blocked }
+        StatementFailure { error: self.interpret(db, aborted), aborted, blocked }
     }
 
-    fn meaning(&self, db: &DbError, aborted: bool) -> StoreError {
-        let place = self.place.clone();
-        let said = said(db);
+    fn interpret(&self, db: &DbError, aborted: bool) -> StoreError {
+        let location = self.location.clone();
+        let message = message(db);
         let code = db.code();
-        // A schema that may not be used looks as if it were not there.
+        // A schema without the privilege to use it looks as if it did not exist.
         if [SqlState::INSUFFICIENT_PRIVILEGE, SqlState::INVALID_SCHEMA_NAME].contains(code) {
-            let fix = self.schema.rights_for(&self.role);
-            return StoreError::NotAllowed { place, role: self.role.clone(), said, fix };
+            let fix = self.schema.grants_for(&self.role);
+            return StoreError::NotAllowed { location, role: self.role.clone(), message, fix };
         }
         if [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN].contains(code) {
-            let what = format!("{said}; the tables are not those that this program made");
-            return StoreError::Damaged { place, what };
+            let what = format!("{message}; the tables are not those that this program creates");
+            return StoreError::Damaged { location, what };
         }
         if [SqlState::DATA_CORRUPTED, SqlState::INDEX_CORRUPTED].contains(code) {
-            return StoreError::Damaged { place, what: said };
+            return StoreError::Damaged { location, what: message };
         }
         if aborted {
-            StoreError::Unwritable(format!("{place}: {said}"))
+            StoreError::Unwritable(format!("{location}: {message}"))
         } else {
-            StoreError::Unreachable { place, why: said }
+            StoreError::Unreachable { location, why: message }
         }
     }
 }
 
 impl Drop for Connection {
-    /// Closes the socket at once: a client that is merely dropped first waits for its answers.
+    /// Closes the socket at once; a client that is dropped would wait for its answers first.
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-/// What the server said, on one line.
-fn said(db: &DbError) -> String {
+/// The database's message on one line.
+fn message(db: &DbError) -> String {
     let mut text = format!("{} {}: {}", db.severity(), db.code().code(), db.message());
     for more in [db.detail(), db.hint()].into_iter().flatten() {
         text = format!("{text}; {more}");
@@ -201,7 +200,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Host, port and database; never the password.
-fn place(config: &Config) -> String {
+fn location(config: &Config) -> String {
     let ports = config.get_ports();
     let host = |(index, host): (usize, &Host)| {
         let port = ports.get(index).or(ports.first()).unwrap_or(&5432);
@@ -223,18 +222,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_told_without_its_password() {
+    fn a_location_is_shown_without_the_password() {
         let url = "postgres://keeper:secret@db.example.com:5433/locks";
-        let address = Address::parse(url, None, "a").unwrap();
-        assert_eq!(address.place, "PostgreSQL database locks at db.example.com:5433");
-        let error = address.unreachable("refused".into()).to_string();
+        let database = Database::parse(url, None, "a").unwrap();
+        assert_eq!(database.location, "PostgreSQL database locks at db.example.com:5433");
+        let error = database.unreachable("refused".into()).to_string();
         assert!(error.contains("db.example.com") && !error.contains("secret"), "{error}");
     }
 
     #[test]
-    fn tls_is_refused_and_not_left_out_silently() {
-        let asked = Address::parse("postgres://db/locks?sslmode=require", None, "a");
-        let error = asked.err().unwrap().to_string();
+    fn tls_is_refused_rather_than_omitted() {
+        let parsed = Database::parse("postgres://db/locks?sslmode=require", None, "a");
+        let error = parsed.err().unwrap().to_string();
         assert!(error.contains("TLS"), "{error}");
     }
 }

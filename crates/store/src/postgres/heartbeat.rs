@@ -1,6 +1,6 @@
-//! The heartbeat: counts up in the database that this server lives, and learns in the same round
-//! trip whether it is still the holder and whether anybody waits. It has a thread, a runtime and a
-//! connection of its own, so that neither a big batch nor a long load holds it up.
+//! The heartbeat: counts up in the database while this server lives, and learns in the same round
+//! trip whether it still leads and whether a standby waits. It has its own thread, runtime and
+//! connection, so that neither a big batch nor a long load delays it.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,27 +12,28 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tokio_postgres::{Error, Statement};
 
-use super::connection::{Address, Connection, Failure};
+use super::connection::{Connection, Database, StatementFailure};
+use super::leadership::{Leadership, distrust, explain_loss};
 use super::rows::unsigned;
-use super::seat::{Seat, distrust, replaced};
 use crate::error::StoreError;
 use crate::lease::{Lease, boottime};
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-pub struct Heartbeat {
+/// The heartbeat thread. Dropping it stops the thread; the lease then expires.
+pub(super) struct Heartbeat {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Heartbeat {
-    pub fn start(address: Address, writer: i64, lease: Lease) -> io::Result<Self> {
+    pub(super) fn start(database: Database, writer: i64, lease: Lease) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let work = move || {
             runtime.block_on(async {
-                // A task of its own: it must run while the heartbeat waits for an answer.
+                // A separate task: it must run while the heartbeat waits for an answer.
                 let ticking = lease.clone();
                 tokio::spawn(async move {
                     loop {
@@ -40,10 +41,11 @@ impl Heartbeat {
                         sleep(ticking.term() / 6).await;
                     }
                 });
-                let mut heart = Heart { address, writer, lease, nodes: Nodes::default() };
+                let standbys = StandbyCounters::default();
+                let mut task = HeartbeatTask { database, writer, lease, standbys };
                 tokio::select! {
                     _ = stopped => {}
-                    () = heart.beat() => {}
+                    () = task.run() => {}
                 }
             });
             runtime.shutdown_background();
@@ -62,44 +64,44 @@ impl Drop for Heartbeat {
     }
 }
 
-struct Heart {
-    address: Address,
+struct HeartbeatTask {
+    database: Database,
     writer: i64,
     lease: Lease,
-    nodes: Nodes,
+    standbys: StandbyCounters,
 }
 
-impl Heart {
-    /// Ends when the seat is another's.
-    async fn beat(&mut self) {
+impl HeartbeatTask {
+    /// Returns when this server leads no more.
+    async fn run(&mut self) {
         let term = self.lease.term();
         let mut pause = PAUSE_MIN;
         loop {
-            match self.beat_over_one_connection(&mut pause).await {
+            match self.run_on_one_connection(&mut pause).await {
                 StoreError::Replaced { by, since } => {
-                    self.lease.replaced(&format!("{by} since {since}"));
+                    self.lease.set_replaced_by(&format!("{by} since {since}"));
                     return;
                 }
                 error if error.is_fatal() => {
-                    self.lease.fail(Some(error.to_string()));
-                    self.lease.lost(error.to_string());
+                    self.lease.set_last_error(Some(error.to_string()));
+                    self.lease.set_lost(error.to_string());
                     return;
                 }
-                error => self.lease.fail(Some(error.to_string())),
+                error => self.lease.set_last_error(Some(error.to_string())),
             }
             sleep(pause).await;
-            // A standby gives us a lease after an outage of the database: be back well before.
+            // After an outage of the database a standby waits for one lease: reconnect well before.
             pause = (pause * 2).min(PAUSE_MAX).min(term / 3);
         }
     }
 
-    async fn beat_over_one_connection(&mut self, pause: &mut Duration) -> StoreError {
+    async fn run_on_one_connection(&mut self, pause: &mut Duration) -> StoreError {
         let term = self.lease.term();
-        let connection = match self.address.open(term).await {
+        let connection = match self.database.open(term).await {
             Ok(connection) => connection,
             Err(error) => return error,
         };
-        let prepared = self.address.within(term / 2, prepare(&connection)).await;
+        let prepared = self.database.within(term / 2, prepare(&connection)).await;
         let statement = match prepared {
             Ok(statement) => statement,
             Err(failure) => return failure.error,
@@ -119,16 +121,16 @@ impl Heart {
         statement: &Statement,
     ) -> Result<(), StoreError> {
         let term = self.lease.term();
-        let said = |failure: Failure| failure.error;
+        let error_of = |failure: StatementFailure| failure.error;
         let sent = boottime();
-        let asked = async { connection.client.query(statement, &[&self.writer]).await };
-        let rows = self.address.within(term / 2, asked).await.map_err(said)?;
+        let query = async { connection.client.query(statement, &[&self.writer]).await };
+        let rows = self.database.within(term / 2, query).await.map_err(error_of)?;
         if !rows.first().is_some_and(|row| row.get::<_, bool>(0)) {
-            let seat = Seat::read(connection, 0);
-            let seat = self.address.within(term / 2, seat).await.map_err(said)?;
-            let error = replaced(&seat, self.writer, &self.address.place);
-            if let StoreError::Forgot { .. } = &error {
-                self.address.within(term, distrust(connection)).await.map_err(said)?;
+            let leadership = Leadership::read(connection, 0);
+            let leadership = self.database.within(term / 2, leadership).await.map_err(error_of)?;
+            let error = explain_loss(&leadership, self.writer, &self.database.location);
+            if let StoreError::LostCommits { .. } = &error {
+                self.database.within(term, distrust(connection)).await.map_err(error_of)?;
             }
             return Err(error);
         }
@@ -136,14 +138,14 @@ impl Heart {
             let (name, counter): (Option<String>, Option<i64>) = (row.get(1), row.get(2));
             Some((name?, unsigned(counter?)))
         });
-        let standby = self.nodes.any_alive(counters, sent, term);
+        let standby = self.standbys.any_alive(counters, sent, term);
         self.lease.renew(sent, standby);
         Ok(())
     }
 }
 
-/// Not synced: a beat that a crash of the database takes back is made good by the next, and a disk
-/// or a replica that is slow must not cost us the seat.
+/// Not synced: the next heartbeat makes up for one that a crash of the database loses, and a slow
+/// disk or replica must not cost the leadership.
 async fn prepare(connection: &Connection) -> Result<Statement, Error> {
     connection.client.batch_execute("SET synchronous_commit = off").await?;
     let sql = "WITH me AS (UPDATE seat SET heartbeat = heartbeat + 1 WHERE writer = $1 RETURNING 1) \
@@ -153,18 +155,17 @@ async fn prepare(connection: &Connection) -> Result<Statement, Error> {
     connection.client.prepare(sql).await
 }
 
-/// Who waits, as this machine's clock saw it.
+/// The standbys by name, timed by this machine's clock.
 #[derive(Default)]
-struct Nodes(HashMap<String, Seen>);
+struct StandbyCounters(HashMap<String, StandbyCounter>);
 
-struct Seen {
+struct StandbyCounter {
     counter: u64,
-    moved: Duration,
+    moved_at: Duration,
 }
 
-impl Nodes {
-    /// Whether one of them moved its counter within the last lease. One that is seen for the first
-    /// time is believed to live.
+impl StandbyCounters {
+    /// Whether a counter has moved within the last term. One that is new counts as moved.
     fn any_alive(
         &mut self,
         counters: impl Iterator<Item = (String, u64)>,
@@ -173,13 +174,13 @@ impl Nodes {
     ) -> bool {
         let mut before = std::mem::take(&mut self.0);
         for (name, counter) in counters {
-            let moved = match before.remove(&name) {
-                Some(seen) if seen.counter == counter => seen.moved,
+            let moved_at = match before.remove(&name) {
+                Some(last) if last.counter == counter => last.moved_at,
                 _ => now,
             };
-            self.0.insert(name, Seen { counter, moved });
+            self.0.insert(name, StandbyCounter { counter, moved_at });
         }
-        self.0.values().any(|seen| now.saturating_sub(seen.moved) <= term)
+        self.0.values().any(|standby| now.saturating_sub(standby.moved_at) <= term)
     }
 }
 
@@ -190,16 +191,16 @@ mod tests {
     #[test]
     fn a_standby_is_one_whose_counter_moves() {
         let term = Duration::from_secs(3);
-        let mut nodes = Nodes::default();
-        let mut look = |counter: Option<u64>, at| {
+        let mut standbys = StandbyCounters::default();
+        let mut observe = |counter: Option<u64>, at| {
             let counters = counter.map(|counter| ("b".to_owned(), counter)).into_iter();
-            nodes.any_alive(counters, Duration::from_secs(at), term)
+            standbys.any_alive(counters, Duration::from_secs(at), term)
         };
-        assert!(!look(None, 100));
-        assert!(look(Some(1), 101));
-        assert!(look(Some(1), 104));
-        assert!(!look(Some(1), 105));
-        assert!(look(Some(2), 106));
-        assert!(!look(None, 107));
+        assert!(!observe(None, 100));
+        assert!(observe(Some(1), 101));
+        assert!(observe(Some(1), 104));
+        assert!(!observe(Some(1), 105));
+        assert!(observe(Some(2), 106));
+        assert!(!observe(None, 107));
     }
 }

@@ -1,4 +1,4 @@
-//! Reading everything back: one snapshot of the database, streamed as binary COPY.
+//! Loads everything in one read-only transaction, streamed as binary COPY.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,33 +10,39 @@ use tokio_postgres::Error;
 use tokio_postgres::binary_copy::{BinaryCopyOutRow, BinaryCopyOutStream};
 use tokio_postgres::types::{FromSql, Type};
 
-use super::connection::{Address, Connection, STATEMENT_MAX};
-use super::rows::{Row, Stored, unsigned};
+use super::connection::{Connection, Database, STATEMENT_MAX};
+use super::rows::{RowValues, TableRow, unsigned};
 use crate::error::StoreError;
 
-/// What was found, and who wrote it.
-pub struct Loaded {
-    pub snapshot: Snapshot,
-    pub writer: i64,
+/// The state of the store, and the number of the leadership that wrote it.
+pub(super) struct LoadedState {
+    pub(super) snapshot: Snapshot,
+    pub(super) writer: i64,
 }
 
 /// The state row and all three tables as of one moment.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
      SET LOCAL statement_timeout = 0";
 
-pub async fn load(address: &Address, connection: &Connection) -> Result<Loaded, StoreError> {
+pub(super) async fn load(
+    database: &Database,
+    connection: &Connection,
+) -> Result<LoadedState, StoreError> {
     let client = &connection.client;
-    let begin = address.within(STATEMENT_MAX, client.batch_execute(BEGIN)).await;
+    let begin = database.within(STATEMENT_MAX, client.batch_execute(BEGIN)).await;
     begin.map_err(|failure| failure.error)?;
-    let loaded = load_inside(address, connection).await;
-    let end = address.within(STATEMENT_MAX, client.batch_execute("ROLLBACK")).await;
+    let loaded = load_inside(database, connection).await;
+    let end = database.within(STATEMENT_MAX, client.batch_execute("ROLLBACK")).await;
     end.map_err(|failure| failure.error).and(loaded)
 }
 
-async fn load_inside(address: &Address, connection: &Connection) -> Result<Loaded, StoreError> {
+async fn load_inside(
+    database: &Database,
+    connection: &Connection,
+) -> Result<LoadedState, StoreError> {
     let sql = "SELECT epoch, ids_below, in_grace, stopped_cleanly, writer, \
              weak AND NOT EXISTS (SELECT FROM intact) FROM state";
-    let row = address.within(STATEMENT_MAX, connection.client.query_one(sql, &[])).await;
+    let row = database.within(STATEMENT_MAX, connection.client.query_one(sql, &[])).await;
     let row = row.map_err(|failure| failure.error)?;
     let mut snapshot = Snapshot {
         epoch: Epoch(unsigned(row.get(0))),
@@ -46,23 +52,23 @@ async fn load_inside(address: &Address, connection: &Connection) -> Result<Loade
         exactness: if row.get(5) { Exactness::Roster } else { Exactness::Exact },
         ..Snapshot::default()
     };
-    each(address, connection, |client: Client| {
+    each(database, connection, |client: Client| {
         snapshot.clients.insert(client.id, Arc::new(client));
     })
     .await?;
-    each(address, connection, |lock: Lock| {
+    each(database, connection, |lock: Lock| {
         snapshot.locks.insert(lock.id, lock);
     })
     .await?;
-    each(address, connection, |share: Share| {
+    each(database, connection, |share: Share| {
         snapshot.shares.insert(share.id, share);
     })
     .await?;
-    Ok(Loaded { snapshot, writer: row.get(4) })
+    Ok(LoadedState { snapshot, writer: row.get(4) })
 }
 
-async fn each<T: Stored>(
-    address: &Address,
+async fn each<T: TableRow>(
+    database: &Database,
     connection: &Connection,
     mut keep: impl FnMut(T),
 ) -> Result<(), StoreError> {
@@ -71,14 +77,14 @@ async fn each<T: Stored>(
     let types: Vec<Type> = columns.iter().map(|(.., stored)| stored.clone()).collect();
     let table = T::TABLE.name;
     let sql = format!("COPY {table} ({}) TO STDOUT (FORMAT binary)", names.join(", "));
-    let copy = address.within(STATEMENT_MAX, connection.client.copy_out(&sql)).await;
+    let copy = database.within(STATEMENT_MAX, connection.client.copy_out(&sql)).await;
     let mut rows = pin!(BinaryCopyOutStream::new(copy.map_err(|failure| failure.error)?, &types));
-    // Each row has its time, however many there are.
+    // The limit is for each row, not for all of them.
     loop {
         let next = async { rows.next().await.transpose() };
-        match address.within(STATEMENT_MAX, next).await {
+        match database.within(STATEMENT_MAX, next).await {
             Ok(Some(row)) => keep(T::from_row(&row).map_err(|what| StoreError::Damaged {
-                place: format!("a row of table {table} in {}", address.place),
+                location: format!("a row of table {table} in {}", database.location),
                 what: format!("it has {what}"),
             })?),
             Ok(None) => return Ok(()),
@@ -87,8 +93,8 @@ async fn each<T: Stored>(
     }
 }
 
-impl Row for BinaryCopyOutRow {
+impl RowValues for BinaryCopyOutRow {
     fn value<'a, T: FromSql<'a>>(&'a self, column: usize) -> Result<T, String> {
-        self.try_get(column).map_err(|error: Error| format!("no such value as it should: {error}"))
+        self.try_get(column).map_err(|error: Error| format!("a value of the wrong type: {error}"))
     }
 }

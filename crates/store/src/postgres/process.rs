@@ -1,5 +1,5 @@
-//! Which process holds the seat, so that a server that was killed need not wait for its own lease:
-//! on the same machine one can look.
+//! Identifies the leader's process. On the same machine a standby can see that it has exited, and need
+//! not wait for its lease.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,58 +7,59 @@ use std::io::ErrorKind;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use crate::embedded::mark::BootId;
+use crate::boot_id::BootId;
 
-/// A process of one machine. Two that differ in any of these are two.
+/// Identifies one run of a process, across machines and reused pids.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessIdentity {
+    /// The start of the machine that it runs on.
     pub boot: BootId,
-    /// The namespaces in which pid and start time are counted: a container has its own.
+    /// The pid and time namespaces that `pid` and `started` belong to: a container has its own.
     pub namespaces: String,
+    /// The process id.
     pub pid: u32,
-    /// In ticks since the machine started, as pids are used again.
+    /// When it started, in clock ticks since the machine started.
     pub started: u64,
 }
 
-impl Process {
-    /// This one; none if the kernel does not say, and then nobody will look for it.
-    pub fn own() -> Option<Self> {
+impl ProcessIdentity {
+    /// This process; `None` if `/proc` is not readable.
+    pub fn current() -> Option<Self> {
         let pid = std::process::id();
         let (_, started) = stat(pid).ok()??;
         let boot = BootId::of_this_machine().ok()?;
         Some(Self { boot, namespaces: namespaces()?, pid, started })
     }
 
-    /// Whether it is certain that it runs no more. Of another machine or another container nothing
-    /// is certain.
-    pub fn is_gone(&self) -> bool {
+    /// Whether it has certainly exited. Never certain for another machine or container.
+    pub fn has_exited(&self) -> bool {
         let here = BootId::of_this_machine().is_ok_and(|boot| boot == self.boot)
             && namespaces().is_some_and(|namespaces| namespaces == self.namespaces);
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
         if !here {
             return false;
         }
-        // By signal first: /proc may hide the processes of others.
+        // By signal first: /proc may hide processes of other users.
         if test_kill_process(pid) == Err(Errno::SRCH) {
             return true;
         }
         match stat(self.pid) {
             Ok(Some((_, started))) if started != self.started => true,
-            // Dead, and its parent has not noticed; unless a thread of it is still on its way out.
+            // A zombie, unless one of its threads is still exiting.
             Ok(Some(('Z' | 'X', _))) => threads(self.pid) <= 1,
             _ => false,
         }
     }
 }
 
-/// State and start time of a process; `None` if there is no such process to be seen.
+/// State and start time of a process; `None` if no such process is visible.
 fn stat(pid: u32) -> std::io::Result<Option<(char, u64)>> {
     let text = match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    // The name of the program may contain anything, so count from its closing parenthesis.
+    // The program's name may contain anything, so fields count from its closing parenthesis.
     let mut fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     let state = fields.next().and_then(|state| state.chars().next());
     let started = fields.nth(18).and_then(|started| started.parse().ok());
@@ -71,7 +72,7 @@ fn threads(pid: u32) -> usize {
 
 fn namespaces() -> Option<String> {
     let pid = fs::read_link("/proc/self/ns/pid").ok()?;
-    // Absent on kernels that have none of them, and then equal everywhere.
+    // Absent on kernels without time namespaces, and then equal everywhere.
     let time = fs::read_link("/proc/self/ns/time").unwrap_or_default();
     Some(format!("{} {}", pid.display(), time.display()))
 }
@@ -82,40 +83,40 @@ mod tests {
 
     use super::*;
 
-    fn of(pid: u32) -> Process {
+    fn of(pid: u32) -> ProcessIdentity {
         let started = stat(pid).unwrap().unwrap().1;
-        Process { pid, started, ..Process::own().unwrap() }
+        ProcessIdentity { pid, started, ..ProcessIdentity::current().unwrap() }
     }
 
     #[test]
-    fn a_process_is_gone_when_it_has_ended_and_not_before() {
-        assert!(!Process::own().unwrap().is_gone());
+    fn a_process_has_exited_when_it_has_ended_and_not_before() {
+        assert!(!ProcessIdentity::current().unwrap().has_exited());
         let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let process = of(child.id());
-        assert!(!process.is_gone());
+        assert!(!process.has_exited());
         child.kill().unwrap();
-        // Not reaped yet: a zombie is as dead as any.
+        // Not reaped yet: a zombie.
         let ended = (0..500).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
-            process.is_gone()
+            process.has_exited()
         });
         assert!(ended);
         child.wait().unwrap();
-        assert!(process.is_gone());
+        assert!(process.has_exited());
     }
 
     #[test]
-    fn a_pid_that_is_used_again_is_another_process() {
-        let own = Process::own().unwrap();
-        assert!(Process { started: own.started + 1, ..own.clone() }.is_gone());
+    fn a_reused_pid_is_another_process() {
+        let own = ProcessIdentity::current().unwrap();
+        assert!(ProcessIdentity { started: own.started + 1, ..own.clone() }.has_exited());
     }
 
     #[test]
-    fn of_another_machine_or_container_nothing_is_certain() {
-        let own = Process::own().unwrap();
-        let elsewhere = Process { started: 1, boot: BootId([7; 16]), ..own.clone() };
-        assert!(!elsewhere.is_gone());
-        let contained = Process { started: 1, namespaces: "pid:[1]".into(), ..own };
-        assert!(!contained.is_gone());
+    fn for_another_machine_or_container_nothing_is_certain() {
+        let own = ProcessIdentity::current().unwrap();
+        let elsewhere = ProcessIdentity { started: 1, boot: BootId([7; 16]), ..own.clone() };
+        assert!(!elsewhere.has_exited());
+        let contained = ProcessIdentity { started: 1, namespaces: "pid:[1]".into(), ..own };
+        assert!(!contained.has_exited());
     }
 }

@@ -1,25 +1,27 @@
-//! The rows of clients, locks and shares: their columns on the way in, and what a row means on the
-//! way back. A row that no server of ours could have written is refused, never repaired.
+//! The columns of clients, locks and shares, and decoding of rows. A row that this program cannot have
+//! written is refused, never repaired.
 //!
-//! Numbers without a sign are cast by their bits, as a bigint has one.
+//! Unsigned numbers are stored as the `bigint` with the same bits.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use keeper::bytes::{FileKey, Name, OwnerTag};
 use keeper::change::{Client, Lock, Protocol, Reboot, Registrant, Share};
-use keeper::identity::{ClientId, Epoch, Incarnation, Lane, LockId, Owner, ShareId, Transport};
+use keeper::identity::{
+    ClientId, Epoch, Incarnation, LockId, Owner, OwnerNamespace, ShareId, Transport,
+};
 use keeper::range::Range;
 use keeper::request::{Access, Callback, Mode};
 use tokio_postgres::types::{FromSql, Type};
 
-/// A table and its columns: the name, the type of a parameter's element, and the type in the table.
-pub struct Table {
-    pub name: &'static str,
-    pub columns: &'static [(&'static str, &'static str, Type)],
+/// A table and its columns: name, element type of the parameter array, and type in the table.
+pub(super) struct Table {
+    pub(super) name: &'static str,
+    pub(super) columns: &'static [(&'static str, &'static str, Type)],
 }
 
-pub const CLIENTS: Table = Table {
+pub(super) const CLIENTS: Table = Table {
     name: "clients",
     columns: &[
         ("id", "bigint", Type::INT8),
@@ -32,7 +34,7 @@ pub const CLIENTS: Table = Table {
         ("reboot_before", "bigint", Type::INT8),
         ("monitored", "boolean", Type::BOOL),
         ("fenced", "boolean", Type::BOOL),
-        // As text on the way in, because PostgreSQL has no arrays of arrays of different lengths.
+        // A parameter is text, because PostgreSQL has no arrays of arrays of different lengths.
         ("used", "text", Type::INET_ARRAY),
         ("registered_at_ms", "bigint", Type::INT8),
         ("epoch", "bigint", Type::INT8),
@@ -45,7 +47,7 @@ pub const CLIENTS: Table = Table {
     ],
 };
 
-pub const LOCKS: Table = Table {
+pub(super) const LOCKS: Table = Table {
     name: "locks",
     columns: &[
         ("id", "bigint", Type::INT8),
@@ -65,7 +67,7 @@ pub const LOCKS: Table = Table {
     ],
 };
 
-pub const SHARES: Table = Table {
+pub(super) const SHARES: Table = Table {
     name: "shares",
     columns: &[
         ("id", "bigint", Type::INT8),
@@ -85,21 +87,22 @@ pub const SHARES: Table = Table {
     ],
 };
 
-/// A row as it comes out of PostgreSQL, whichever way.
-pub trait Row {
+/// The values of a row, by column.
+pub(super) trait RowValues {
+    /// The error names the value, to follow "it has".
     fn value<'a, T: FromSql<'a>>(&'a self, column: usize) -> Result<T, String>;
 }
 
-/// Something that is one row.
-pub trait Stored: Sized {
+/// What one row of a table decodes to.
+pub(super) trait TableRow: Sized {
     const TABLE: Table;
-    fn from_row(row: &impl Row) -> Result<Self, String>;
+    fn from_row(row: &impl RowValues) -> Result<Self, String>;
 }
 
-impl Stored for Client {
+impl TableRow for Client {
     const TABLE: Table = CLIENTS;
 
-    fn from_row(row: &impl Row) -> Result<Self, String> {
+    fn from_row(row: &impl RowValues) -> Result<Self, String> {
         let protocol = match row.value::<&str>(1)? {
             "nlm" => Protocol::Nlm,
             "nsm" => Protocol::Nsm,
@@ -108,8 +111,8 @@ impl Stored for Client {
         let reboot = match (row.value(5)?, row.value(6)?, row.value(7)?) {
             (None, None, None) => None,
             (Some(from), Some(to), Some(before)) => Some(Reboot {
-                from: Incarnation(small("reboot_from", from)?),
-                to: Incarnation(small("reboot_to", to)?),
+                from: Incarnation(narrow("reboot_from", from)?),
+                to: Incarnation(narrow("reboot_to", to)?),
                 before: LockId(unsigned(before)),
             }),
             _ => return Err("a reboot with some of its columns missing".into()),
@@ -119,9 +122,9 @@ impl Stored for Client {
             Some(name) => Some(Registrant {
                 callback: Callback {
                     name: Name::new(name),
-                    program: small("program", row.value(14)?)?,
-                    version: small("version", row.value(15)?)?,
-                    procedure: small("procedure", row.value(16)?)?,
+                    program: narrow("program", row.value(14)?)?,
+                    version: narrow("version", row.value(15)?)?,
+                    procedure: narrow("procedure", row.value(16)?)?,
                 },
                 watched: Name::new(row.value(17)?),
                 private: row
@@ -135,7 +138,7 @@ impl Stored for Client {
             protocol,
             address: row.value(2)?,
             name: Name::new(row.value(3)?),
-            incarnation: Incarnation(small("incarnation", row.value(4)?)?),
+            incarnation: Incarnation(narrow("incarnation", row.value(4)?)?),
             reboot,
             monitored: row.value(8)?,
             fenced: row.value(9)?,
@@ -147,10 +150,10 @@ impl Stored for Client {
     }
 }
 
-impl Stored for Lock {
+impl TableRow for Lock {
     const TABLE: Table = LOCKS;
 
-    fn from_row(row: &impl Row) -> Result<Self, String> {
+    fn from_row(row: &impl RowValues) -> Result<Self, String> {
         let (first, last) = (unsigned(row.value(8)?), unsigned(row.value(9)?));
         Ok(Lock {
             id: LockId(unsigned(row.value(0)?)),
@@ -159,49 +162,49 @@ impl Stored for Lock {
             range: Range::between(first, last)
                 .ok_or_else(|| format!("the range from {first} to {last}"))?,
             mode: if row.value(10)? { Mode::Exclusive } else { Mode::Shared },
-            incarnation: Incarnation(small("incarnation", row.value(11)?)?),
+            incarnation: Incarnation(narrow("incarnation", row.value(11)?)?),
             monitored: row.value(12)?,
             since_ms: unsigned(row.value(13)?),
         })
     }
 }
 
-impl Stored for Share {
+impl TableRow for Share {
     const TABLE: Table = SHARES;
 
-    fn from_row(row: &impl Row) -> Result<Self, String> {
+    fn from_row(row: &impl RowValues) -> Result<Self, String> {
         Ok(Share {
             id: ShareId(unsigned(row.value(0)?)),
             file: FileKey::new(row.value(1)?),
             owner: owner(row)?,
             access: Access { read: row.value(8)?, write: row.value(9)? },
             deny: Access { read: row.value(10)?, write: row.value(11)? },
-            incarnation: Incarnation(small("incarnation", row.value(12)?)?),
+            incarnation: Incarnation(narrow("incarnation", row.value(12)?)?),
             since_ms: unsigned(row.value(13)?),
         })
     }
 }
 
-/// Locks and shares have it in the same columns.
-fn owner(row: &impl Row) -> Result<Arc<Owner>, String> {
+/// Locks and shares have the owner in the same columns.
+fn owner(row: &impl RowValues) -> Result<Arc<Owner>, String> {
     let ours: IpAddr = row.value(3)?;
     let transport = if row.value(4)? { Transport::Udp } else { Transport::Tcp };
     Ok(Arc::new(Owner {
         host: ClientId(unsigned(row.value(2)?)),
-        lane: Lane::new(ours, transport, small("version", row.value(5)?)?),
-        number: small("number", row.value(6)?)?,
+        namespace: OwnerNamespace::new(ours, transport, narrow("version", row.value(5)?)?),
+        number: narrow("number", row.value(6)?)?,
         tag: OwnerTag::new(row.value(7)?),
     }))
 }
 
-pub fn unsigned(number: i64) -> u64 {
+pub(super) fn unsigned(number: i64) -> u64 {
     number.cast_unsigned()
 }
 
-pub fn signed(number: u64) -> i64 {
+pub(super) fn signed(number: u64) -> i64 {
     number.cast_signed()
 }
 
-fn small<T: TryFrom<i64>>(what: &str, number: i64) -> Result<T, String> {
+fn narrow<T: TryFrom<i64>>(what: &str, number: i64) -> Result<T, String> {
     T::try_from(number).map_err(|_| format!("{number} as its {what}"))
 }

@@ -1,28 +1,31 @@
-//! The schema that the tables are in: its name, its making, its version, and who may use it.
+//! The schema of the tables: its name, creation, version and privileges.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 use tokio_postgres::Client;
 
-use super::connection::{Address, SESSION};
+use super::connection::{Database, SESSION_SETTINGS};
 use super::migrations;
 use crate::error::StoreError;
 
 const DEFAULT: &str = "lockkeeper";
-/// What the rows mean. Counted up when that changes and the tables do not.
+/// The meaning of the rows. Counts up when that changes without a change of the tables.
 const FORMAT: i64 = 1;
-/// Only one node at a time makes or changes tables.
+/// The advisory lock of the node that creates or migrates tables.
 const MIGRATION_LOCK: i64 = 0x4c6f_636b_6b65_6570;
 const MIGRATION_MAX: Duration = Duration::from_secs(60);
-const PATIENT: &str = "SET statement_timeout = '60s'; SET lock_timeout = '30s'";
+const MIGRATION_SETTINGS: &str = "SET statement_timeout = '60s'; SET lock_timeout = '30s'";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Schema(String);
+pub(super) struct Schema(String);
 
 impl Schema {
-    /// An explicit name, else the first of the search path in the address, else the default.
-    pub fn choose(explicit: Option<&str>, options: Option<&str>) -> Result<Self, StoreError> {
+    /// An explicit name, else the first of the url's search path, else the default.
+    pub(super) fn choose(
+        explicit: Option<&str>,
+        options: Option<&str>,
+    ) -> Result<Self, StoreError> {
         let name = match explicit {
             Some(name) => name.to_owned(),
             None => options.and_then(from_options).unwrap_or_else(|| DEFAULT.to_owned()),
@@ -34,12 +37,12 @@ impl Schema {
         Ok(Self(name))
     }
 
-    pub fn quoted(&self) -> String {
+    pub(super) fn quoted(&self) -> String {
         quoted(&self.0)
     }
 
-    /// What an administrator types so that `role` may do what a server does.
-    pub fn rights_for(&self, role: &str) -> String {
+    /// SQL that grants `role` what a server needs.
+    pub(super) fn grants_for(&self, role: &str) -> String {
         let (schema, role) = (self.quoted(), quoted(role));
         format!(
             "CREATE SCHEMA IF NOT EXISTS {schema} AUTHORIZATION {role}; \
@@ -48,59 +51,63 @@ impl Schema {
         )
     }
 
-    /// Makes the tables or brings them up to date, unless they are newer than this program.
-    pub async fn prepare(&self, client: &mut Client, address: &Address) -> Result<(), StoreError> {
-        match timeout(MIGRATION_MAX, self.prepare_patiently(client, address)).await {
+    /// Creates or migrates the tables. Refuses those of a newer program.
+    pub(super) async fn prepare(
+        &self,
+        client: &mut Client,
+        database: &Database,
+    ) -> Result<(), StoreError> {
+        match timeout(MIGRATION_MAX, self.prepare_untimed(client, database)).await {
             Ok(prepared) => prepared,
-            Err(_) => Err(address.unreachable(format!(
-                "its tables were not ready within {MIGRATION_MAX:?}; look for who has them locked"
+            Err(_) => Err(database.unreachable(format!(
+                "its tables were not ready within {MIGRATION_MAX:?}; another session may have locked them"
             ))),
         }
     }
 
-    async fn prepare_patiently(
+    async fn prepare_untimed(
         &self,
         client: &mut Client,
-        address: &Address,
+        database: &Database,
     ) -> Result<(), StoreError> {
-        let failed = |error: tokio_postgres::Error| address.failure(&error).error;
-        client.batch_execute(PATIENT).await.map_err(failed)?;
+        let failed = |error: tokio_postgres::Error| database.failure(&error).error;
+        client.batch_execute(MIGRATION_SETTINGS).await.map_err(failed)?;
         let lock = "SELECT pg_advisory_lock($1)";
         client.execute(lock, &[&MIGRATION_LOCK]).await.map_err(failed)?;
-        // Asked first: who may use a schema need not have the right to make one.
-        let there = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)";
-        let there: bool = client.query_one(there, &[&self.0]).await.map_err(failed)?.get(0);
-        if !there {
+        // Asked first: a role that may use the schema need not have the privilege to create one.
+        let exists = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)";
+        let exists: bool = client.query_one(exists, &[&self.0]).await.map_err(failed)?.get(0);
+        if !exists {
             let create = format!("CREATE SCHEMA IF NOT EXISTS {}", self.quoted());
             client.batch_execute(&create).await.map_err(failed)?;
         }
-        self.migrate(client, address).await?;
+        self.migrate(client, database).await?;
         let format: i64 =
             client.query_one("SELECT format FROM state", &[]).await.map_err(failed)?.get(0);
         if format > FORMAT {
-            return Err(self.newer(address, format as u64, FORMAT as u64));
+            return Err(self.newer(database, format as u64, FORMAT as u64));
         }
         let unlock = "SELECT pg_advisory_unlock($1)";
         client.execute(unlock, &[&MIGRATION_LOCK]).await.map_err(failed)?;
-        client.batch_execute(SESSION).await.map_err(failed)
+        client.batch_execute(SESSION_SETTINGS).await.map_err(failed)
     }
 
-    async fn migrate(&self, client: &mut Client, address: &Address) -> Result<(), StoreError> {
-        let failed = |error: tokio_postgres::Error| address.failure(&error).error;
+    async fn migrate(&self, client: &mut Client, database: &Database) -> Result<(), StoreError> {
+        let failed = |error: tokio_postgres::Error| database.failure(&error).error;
         let found = migrations::version(client).await.map_err(failed)?;
         if found > migrations::NEWEST {
-            return Err(self.newer(address, found as u64, migrations::NEWEST as u64));
+            return Err(self.newer(database, found as u64, migrations::NEWEST as u64));
         }
-        // Who may use the tables need not have the right to make any.
+        // Asked first, for the same reason.
         match found < migrations::NEWEST {
             true => migrations::apply_after(found, client).await.map_err(failed),
             false => Ok(()),
         }
     }
 
-    fn newer(&self, address: &Address, found: u64, known: u64) -> StoreError {
-        let place = format!("schema {} of {}", self.quoted(), address.place);
-        StoreError::Newer { place, found, known }
+    fn newer(&self, database: &Database, found: u64, known: u64) -> StoreError {
+        let location = format!("schema {} of {}", self.quoted(), database.location);
+        StoreError::Newer { location, found, known }
     }
 }
 
@@ -135,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schema_comes_from_the_setting_the_address_or_the_default() {
+    fn the_schema_comes_from_the_setting_the_url_or_the_default() {
         let chosen = |explicit, options| Schema::choose(explicit, options).unwrap().quoted();
         assert_eq!(chosen(None, None), "\"lockkeeper\"");
         assert_eq!(chosen(None, Some("-c statement_timeout=3")), "\"lockkeeper\"");

@@ -20,8 +20,8 @@ prop_compose! {
         -> Arc<Owner>
     {
         let transport = if udp { Transport::Udp } else { Transport::Tcp };
-        let lane = Lane::new(ours, transport, version);
-        Arc::new(Owner { host: ClientId(host), lane, number, tag: OwnerTag::new(&tag) })
+        let namespace = OwnerNamespace::new(ours, transport, version);
+        Arc::new(Owner { host: ClientId(host), namespace, number, tag: OwnerTag::new(&tag) })
     }
 }
 
@@ -116,8 +116,8 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 prop_compose! {
-    fn facts()(numbers: [u64; 3], flags: [bool; 4]) -> Facts {
-        Facts {
+    fn metadata()(numbers: [u64; 3], flags: [bool; 4]) -> Metadata {
+        Metadata {
             epoch: Epoch(numbers[0]),
             ids_below: numbers[1],
             token: Token(numbers[2]),
@@ -132,7 +132,7 @@ prop_compose! {
 fn record() -> impl Strategy<Value = Record> {
     prop_oneof![
         8 => change().prop_map(Record::Change),
-        1 => facts().prop_map(Record::Facts),
+        1 => metadata().prop_map(Record::Metadata),
         1 => Just(Record::Cleared),
     ]
 }
@@ -141,7 +141,7 @@ fn encoded(record: &Record) -> Vec<u8> {
     let mut out = Vec::new();
     match record {
         Record::Change(change) => encode(change, &mut out),
-        Record::Facts(facts) => encode_facts(facts, &mut out),
+        Record::Metadata(metadata) => encode_metadata(metadata, &mut out),
         Record::Cleared => encode_cleared(&mut out),
     }
     out
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_that_is_cut_or_goes_on_is_refused(record in record(), at: prop::sample::Index) {
+    fn a_record_that_is_truncated_or_continues_is_refused(record in record(), at: prop::sample::Index) {
         let mut bytes = encoded(&record);
         prop_assert!(decode(&bytes[..at.index(bytes.len())]).is_err());
         bytes.push(0);
@@ -183,7 +183,7 @@ proptest! {
 fn a_lock() -> Vec<u8> {
     let owner = Owner {
         host: ClientId(7),
-        lane: Lane::new(IpAddr::from([192, 0, 2, 1]), Transport::Udp, 4),
+        namespace: OwnerNamespace::new(IpAddr::from([192, 0, 2, 1]), Transport::Udp, 4),
         number: 9,
         tag: OwnerTag::new(b"tag"),
     };
@@ -216,34 +216,34 @@ fn a_lock_is_these_bytes() {
 }
 
 #[test]
-fn what_nobody_writes_is_refused_by_name() {
+fn a_record_that_is_never_written_is_refused_by_field() {
     let with = |at: usize, byte: u8| {
         let mut bytes = a_lock();
         bytes[at] = byte;
         decode(&bytes)
     };
-    assert_eq!(with(0, 2), Err(BadRecord::Version(2)));
-    assert_eq!(with(1, 99), Err(BadRecord::Kind(99)));
-    assert_eq!(with(10, 16), Err(BadRecord::Value("flags of a lock", 16)));
-    assert!(matches!(with(10, 4), Err(BadRecord::Value("flags of a lock", _))));
-    assert_eq!(with(31, 1), Err(BadRecord::Value("end of a range", 1)));
-    assert_eq!(with(51, 2), Err(BadRecord::Value("transport", 2)));
-    assert_eq!(with(53, 5), Err(BadRecord::Value("our address", 5)));
-    assert_eq!(with(58, 200), Err(BadRecord::Short("owner's tag")));
+    assert_eq!(with(0, 2), Err(RecordError::Version(2)));
+    assert_eq!(with(1, 99), Err(RecordError::Kind(99)));
+    assert_eq!(with(10, 16), Err(RecordError::Value("flags of a lock", 16)));
+    assert!(matches!(with(10, 4), Err(RecordError::Value("flags of a lock", _))));
+    assert_eq!(with(31, 1), Err(RecordError::Value("end of a range", 1)));
+    assert_eq!(with(51, 2), Err(RecordError::Value("transport", 2)));
+    assert_eq!(with(53, 5), Err(RecordError::Value("our address", 5)));
+    assert_eq!(with(58, 200), Err(RecordError::Short("owner's tag")));
 }
 
 #[test]
-fn a_mapped_address_is_written_plainly_and_never_read() {
+fn a_mapped_address_is_written_as_ipv4_and_never_read() {
     let mut out = Vec::new();
-    Writer::new(&mut out).address("::ffff:192.0.2.1".parse().unwrap());
+    FieldWriter::new(&mut out).address("::ffff:192.0.2.1".parse().unwrap());
     assert_eq!(out, [4, 192, 0, 2, 1]);
     let mapped = [6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 192, 0, 2, 1];
-    assert!(Reader::new(&mapped).address("address").is_err());
+    assert!(FieldReader::new(&mapped).address("address").is_err());
 }
 
 #[test]
 fn counts_are_not_padded_and_do_not_overflow() {
-    let count = |bytes: &[u8]| Reader::new(bytes).count("count");
+    let count = |bytes: &[u8]| FieldReader::new(bytes).count("count");
     assert_eq!(count(&[0]), Ok(0));
     assert_eq!(count(&[0x80, 1]), Ok(128));
     assert!(count(&[0x80, 0]).is_err());

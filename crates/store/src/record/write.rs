@@ -1,45 +1,45 @@
-//! The fields of a record on their way out. Nothing here can fail.
+//! Encodes the fields of a record. Cannot fail.
 
 use std::net::IpAddr;
 
 use super::VERSION;
 
-pub struct Writer<'a> {
+pub(crate) struct FieldWriter<'a> {
     out: &'a mut Vec<u8>,
 }
 
-impl<'a> Writer<'a> {
-    pub fn new(out: &'a mut Vec<u8>) -> Self {
+impl<'a> FieldWriter<'a> {
+    pub(crate) fn new(out: &'a mut Vec<u8>) -> Self {
         Self { out }
     }
 
-    pub fn head(&mut self, kind: u8) {
+    pub(crate) fn head(&mut self, kind: u8) {
         self.raw(&[VERSION, kind]);
     }
 
-    pub fn head_and_id(&mut self, kind: u8, id: u64) {
+    pub(crate) fn head_and_id(&mut self, kind: u8, id: u64) {
         self.head(kind);
         self.u64(id);
     }
 
-    pub fn u8(&mut self, value: u8) {
+    pub(crate) fn u8(&mut self, value: u8) {
         self.out.push(value);
     }
 
-    pub fn u32(&mut self, value: u32) {
+    pub(crate) fn u32(&mut self, value: u32) {
         self.raw(&value.to_le_bytes());
     }
 
-    pub fn u64(&mut self, value: u64) {
+    pub(crate) fn u64(&mut self, value: u64) {
         self.raw(&value.to_le_bytes());
     }
 
-    pub fn flags(&mut self, flags: [bool; 4]) {
+    pub(crate) fn flags(&mut self, flags: [bool; 4]) {
         let bits = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
         self.u8(bits);
     }
 
-    pub fn count(&mut self, mut value: u64) {
+    pub(crate) fn count(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.u8(value as u8 | 0x80);
             value >>= 7;
@@ -47,12 +47,12 @@ impl<'a> Writer<'a> {
         self.u8(value as u8);
     }
 
-    pub fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.count(bytes.len() as u64);
         self.raw(bytes);
     }
 
-    pub fn address(&mut self, address: IpAddr) {
+    pub(crate) fn address(&mut self, address: IpAddr) {
         match address.to_canonical() {
             IpAddr::V4(four) => {
                 self.u8(4);
@@ -65,7 +65,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    pub fn raw(&mut self, bytes: &[u8]) {
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 }

@@ -4,12 +4,12 @@
 #![cfg(feature = "postgres")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod conforming;
+mod conformance;
+mod driver;
 mod faults;
 mod full;
-mod late;
+mod late_statements;
+mod leadership;
+mod paused;
 mod proxy;
-mod seat;
 mod speed;
-mod stopped;
-mod world;

@@ -1,5 +1,5 @@
-//! Something between a store and its server that can keep a statement back: the client sees its
-//! connection end, and the server gets the statement whenever the test likes.
+//! A proxy between a store and its database that can withhold a statement: the client sees its
+//! connection end, and the database gets the statement when the test delivers it.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,56 +9,56 @@ use std::thread;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Pass,
-    /// The next statement is kept, and its client cut off.
-    Keep,
-    /// The next statement is delivered, and its client cut off.
-    Cut,
-    /// The next statement is kept, and its client hears nothing more.
-    Hush,
+    /// The next statement is withheld, and its client disconnected.
+    Withhold,
+    /// The next statement is delivered, and its client disconnected.
+    Disconnect,
+    /// The next statement is withheld, and its client gets no more data.
+    Silence,
 }
 
 pub struct Proxy {
     pub port: u16,
-    shared: Arc<Shared>,
+    state: Arc<ProxyState>,
 }
 
-struct Shared {
+struct ProxyState {
     mode: Mutex<Mode>,
-    kept: Mutex<Vec<(TcpStream, Vec<u8>)>>,
+    withheld: Mutex<Vec<(TcpStream, Vec<u8>)>>,
 }
 
 impl Proxy {
     pub fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let shared = Arc::new(Shared { mode: Mutex::new(Mode::Pass), kept: Mutex::default() });
-        let proxy =
-            Self { port: listener.local_addr().unwrap().port(), shared: Arc::clone(&shared) };
+        let state =
+            Arc::new(ProxyState { mode: Mutex::new(Mode::Pass), withheld: Mutex::default() });
+        let proxy = Self { port: listener.local_addr().unwrap().port(), state: Arc::clone(&state) };
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || shared.carry(client, server));
+                let state = Arc::clone(&state);
+                thread::spawn(move || state.forward(client, server));
             }
         });
         proxy
     }
 
-    /// The next packet of a client that begins with a Bind message is kept.
-    pub fn keep_the_next(&self) {
-        *self.shared.mode.lock().unwrap() = Mode::Keep;
+    /// Withholds the next packet that begins with a Bind message.
+    pub fn withhold_next(&self) {
+        *self.state.mode.lock().unwrap() = Mode::Withhold;
     }
 
-    pub fn hush_at_the_next(&self) {
-        *self.shared.mode.lock().unwrap() = Mode::Hush;
+    pub fn silence_at_next(&self) {
+        *self.state.mode.lock().unwrap() = Mode::Silence;
     }
 
-    pub fn cut_after_the_next(&self) {
-        *self.shared.mode.lock().unwrap() = Mode::Cut;
+    pub fn disconnect_after_next(&self) {
+        *self.state.mode.lock().unwrap() = Mode::Disconnect;
     }
 
-    /// Delivers what was kept, and waits for the server's answer to it, which is given back.
+    /// Delivers what was withheld, and returns the database's answer.
     pub fn deliver(&self) -> Vec<u8> {
-        let (mut server, bytes) = self.shared.kept.lock().unwrap().pop().unwrap();
+        let (mut server, bytes) = self.state.withheld.lock().unwrap().pop().unwrap();
         server.write_all(&bytes).unwrap();
         server.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
         let mut answer = vec![0; 4096];
@@ -68,8 +68,8 @@ impl Proxy {
     }
 }
 
-impl Shared {
-    fn carry(&self, mut client: TcpStream, mut server: TcpStream) {
+impl ProxyState {
+    fn forward(&self, mut client: TcpStream, mut server: TcpStream) {
         let (mut back, mut to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
         let mut buffer = vec![0; 1 << 16];
         let cut = Arc::new(Mutex::new(false));
@@ -100,23 +100,23 @@ impl Shared {
             } else {
                 Mode::Pass
             };
-            if mode == Mode::Keep || mode == Mode::Hush {
+            if mode == Mode::Withhold || mode == Mode::Silence {
                 *cut.lock().unwrap() = true;
                 let _ = answers.join();
-                self.kept.lock().unwrap().push((server, bytes.to_vec()));
-                // Whatever else comes is lost, until the client gives up.
-                while mode == Mode::Hush && matches!(client.read(&mut buffer), Ok(1..)) {}
+                self.withheld.lock().unwrap().push((server, bytes.to_vec()));
+                // Drops further data until the client disconnects.
+                while mode == Mode::Silence && matches!(client.read(&mut buffer), Ok(1..)) {}
                 let _ = client.shutdown(Shutdown::Both);
                 return;
             }
             if server.write_all(bytes).is_err() {
                 break;
             }
-            if mode == Mode::Cut {
+            if mode == Mode::Disconnect {
                 *cut.lock().unwrap() = true;
                 let _ = answers.join();
-                // The server's end stays open: it has not noticed anything.
-                self.kept.lock().unwrap().push((server, Vec::new()));
+                // The database's end stays open: it has not noticed.
+                self.withheld.lock().unwrap().push((server, Vec::new()));
                 let _ = client.shutdown(Shutdown::Both);
                 return;
             }

@@ -1,28 +1,28 @@
-//! Figures, not judgements: printed by `cargo test --release --test postgres -- --ignored speed
-//! --nocapture`, on a server that syncs.
+//! Measurements without expectations: printed by `cargo test --release --test postgres -- --ignored speed
+//! --nocapture`, on a database that syncs.
 
 use std::time::Instant;
 
 use keeper::change::Change;
 use keeper::identity::LockId;
 use lockkeeper_store::conformance::{client, lock};
-use lockkeeper_store::{Committed, Store, Token};
+use lockkeeper_store::{CommitOutcome, Store, Token};
 use testbed::postgres::{Options, Server};
 
-use crate::world::{settings, taken};
+use crate::driver::{settings, taken};
 
 #[test]
-#[ignore = "figures, for a release build"]
+#[ignore = "a measurement, for a release build"]
 fn speed() {
     let server = Server::start_with(&Options { fsync: true, ..Options::default() }).unwrap();
     let (mut store, _) = taken(&settings(&server, "a"));
     let mut token = Token(0);
     let mut commit = |store: &mut dyn Store, changes: &[Change]| {
         token.0 += 1;
-        assert!(matches!(store.commit(changes, token), Committed::Done));
+        assert!(matches!(store.commit(changes, token), CommitOutcome::Done));
     };
 
-    // Half of each batch takes, the other half gives back what the batch before took.
+    // Half of each batch takes locks, the other half releases those of the batch before.
     for (clients, held) in [(0, 0), (0, 1_000_000), (1, 1_000_000)] {
         let before = store.load().unwrap().locks.len() as u64;
         let began = Instant::now();

@@ -1,27 +1,29 @@
-//! Embedded stores: opened as after a kill on the machine that wrote them, with the mark, and as on
-//! another machine, without.
+//! Embedded stores, opened with the mark, as after a kill on the machine that wrote them, and without,
+//! as on another machine.
 
 use std::fs;
 use std::path::Path;
 
 use keeper::change::{Change, Snapshot};
-use lockkeeper_store::embedded::mark::BootId;
-use lockkeeper_store::{Committed, Durability, Embedded, Settings, Store, StoreError, Token};
+use lockkeeper_store::BootId;
+use lockkeeper_store::{
+    CommitOutcome, Durability, Embedded, EmbeddedSettings, Store, StoreError, Token,
+};
 use tempfile::TempDir;
 use testbed::fixtures::{Fixture, files};
 
 use super::listing::Listing;
 
-/// A directory whose syncs cost nothing.
+/// A directory in memory, where a sync is free.
 pub fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap()
 }
 
-/// Where the machine that wrote a fixture keeps its marks, and where another does.
+/// The run directory with the mark, and one without.
 pub const RUN: [&str; 2] = ["run", "elsewhere"];
 
-/// `state/store` below `place`, in its own durability, during the boot that wrote it.
-pub fn settings(fixture: &Fixture, place: &Path, run: &str) -> Settings {
+/// `state/store` below `place`, with the durability and the boot id of the fixture.
+pub fn settings(fixture: &Fixture, place: &Path, run: &str) -> EmbeddedSettings {
     let durability = match fixture.name.split('-').next() {
         Some("power") => Durability::Power,
         Some("process") => Durability::Process,
@@ -29,16 +31,17 @@ pub fn settings(fixture: &Fixture, place: &Path, run: &str) -> Settings {
     };
     let mark = fs::read(files(&fixture.path.join("run")).unwrap().pop().unwrap()).unwrap();
     let boot = BootId(mark[24..40].try_into().unwrap());
-    let settings = Settings::new(place.join("state/store"), place.join(run), durability).unwrap();
-    Settings { boot, ..settings }
+    let settings =
+        EmbeddedSettings::new(place.join("state/store"), place.join(run), durability).unwrap();
+    EmbeddedSettings { boot, ..settings }
 }
 
-fn load(settings: &Settings) -> Result<Snapshot, StoreError> {
+fn load(settings: &EmbeddedSettings) -> Result<Snapshot, StoreError> {
     Embedded::open(settings.clone())?.load()
 }
 
 #[test]
-fn every_store_opens_with_all_that_is_in_it() {
+fn every_store_opens_completely() {
     for fixture in Fixture::embedded().unwrap() {
         let listing = Listing::of(&fixture);
         for (run, fact) in RUN.into_iter().zip(["with mark", "without mark"]) {
@@ -56,7 +59,7 @@ fn every_store_opens_with_all_that_is_in_it() {
     }
 }
 
-/// What this version writes behind the old files is read with them.
+/// What this version adds to the old files is read with them.
 #[test]
 fn every_store_can_be_written_and_opened_again() {
     for fixture in Fixture::embedded().unwrap() {
@@ -69,7 +72,7 @@ fn every_store_can_be_written_and_opened_again() {
             let token = Token(store.last_token().unwrap().0 + 1);
             let gone = Change::LockGone(*expected.locks.keys().next().unwrap());
             let committed = store.commit(std::slice::from_ref(&gone), token);
-            assert!(matches!(committed, Committed::Done), "{fixture:?}: {committed:?}");
+            assert!(matches!(committed, CommitOutcome::Done), "{fixture:?}: {committed:?}");
             drop(store);
             expected.apply(gone);
             for _ in 0..2 {

@@ -1,6 +1,6 @@
-//! Embedded stores with one byte changed. Beside each fixture is what the version that wrote it made
-//! of every such store on another machine: refused; taken for a torn end, which makes the locks a
-//! roster; or whole, where the byte carries nothing.
+//! Embedded stores with one byte changed. `flips.txt` beside each fixture says what the version that
+//! wrote it made of every such store on another machine: refused; taken for a torn end, which makes the
+//! locks a roster; or whole, if the byte carries no data.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 
 use keeper::change::Exactness;
-use lockkeeper_store::{Embedded, Settings, Store, StoreError};
+use lockkeeper_store::{Embedded, EmbeddedSettings, Store, StoreError};
 use tempfile::TempDir;
 use testbed::fixtures::{Fixture, files};
 
@@ -49,7 +49,7 @@ impl Run {
     }
 }
 
-/// A copy of a fixture, of which one byte at a time is changed.
+/// A copy of a fixture in which one byte at a time is changed.
 struct Unpacked {
     fixture: Fixture,
     listing: Listing,
@@ -64,7 +64,7 @@ impl Unpacked {
         for path in files(&fixture.path.join("state/store")).unwrap() {
             let (name, mut bytes) = (name(&path), fs::read(&path).unwrap());
             if cut.contains(&format!("/{name} ")) {
-                // Some of the room that is not kept; all of it would only take time.
+                // Some of the preallocated zeros; all of them would only take time.
                 bytes.resize(bytes.len() + 64, 0);
             }
             kept.insert(name, bytes);
@@ -89,12 +89,17 @@ impl Unpacked {
         fs::create_dir(&elsewhere).unwrap();
     }
 
-    fn settings(&self, run: &str) -> Settings {
+    fn settings(&self, run: &str) -> EmbeddedSettings {
         settings(&self.fixture, self.place.path(), run)
     }
 
-    /// What becomes of the store, and how far it is trusted.
-    fn open_flipped(&self, file: &str, at: usize, settings: &Settings) -> (Outcome, Exactness) {
+    /// Opens the store with one bit of this byte flipped.
+    fn open_flipped(
+        &self,
+        file: &str,
+        at: usize,
+        settings: &EmbeddedSettings,
+    ) -> (Outcome, Exactness) {
         let path = self.place.path().join("state/store").join(file);
         let mut bytes = self.files[file].clone();
         bytes[at] ^= 1 << (at % 8);
@@ -104,7 +109,7 @@ impl Unpacked {
             Err(error @ StoreError::Damaged { .. }) => {
                 let text = error.to_string();
                 assert!(text.contains("Restore the store from a backup"), "{}: {text}", what());
-                // Nothing was written.
+                // A refused store is not written to.
                 fs::write(&path, &self.files[file]).unwrap();
                 (Outcome::Refused, Exactness::Roster)
             }
@@ -138,23 +143,23 @@ fn each_fixture(work: impl Fn(&Unpacked, &Run) + Sync) {
 }
 
 #[test]
-fn every_byte_of_a_store_has_its_outcome() {
+fn every_byte_of_a_store_has_a_listed_outcome() {
     for fixture in Fixture::embedded().unwrap() {
         let flips = fixture.text("flips.txt").unwrap();
-        let mut told: BTreeMap<String, usize> = BTreeMap::new();
+        let mut listed: BTreeMap<String, usize> = BTreeMap::new();
         for run in flips.lines().map(Run::parse) {
-            let next = told.entry(run.file).or_default();
+            let next = listed.entry(run.file).or_default();
             assert_eq!(run.first, *next, "{fixture:?}");
             *next = run.last + 1;
         }
         let store = files(&fixture.path.join("state/store")).unwrap().into_iter();
         let lengths = store.map(|path| (name(&path), fs::metadata(&path).unwrap().len() as usize));
-        assert_eq!(told, lengths.collect(), "{fixture:?}");
+        assert_eq!(listed, lengths.collect(), "{fixture:?}");
     }
 }
 
 #[test]
-fn a_flipped_byte_is_judged_as_it_was() {
+fn a_flipped_byte_has_the_outcome_of_the_version_that_wrote_it() {
     each_fixture(|copy, run| {
         let settings = copy.settings(RUN[1]);
         for at in run.first..=run.last {
@@ -170,12 +175,12 @@ fn a_flipped_byte_is_judged_as_it_was() {
     });
 }
 
-/// With the mark it is known how far the store went: what is missing is refused, or shows.
+/// With the mark a missing batch is noticed: the store is refused, or a roster.
 #[test]
-fn a_flipped_byte_never_makes_an_exact_store_of_less() {
+fn a_flipped_byte_never_makes_an_incomplete_store_exact() {
     each_fixture(|copy, run| {
         let settings = copy.settings(RUN[0]);
-        // What is refused without the mark is refused before the mark is looked at.
+        // What is refused without the mark is refused before the mark is read.
         let stride = if run.outcome == Outcome::Refused { 37 } else { 1 };
         for at in (run.first..=run.last).step_by(stride) {
             let (outcome, exactness) = copy.open_flipped(&run.file, at, &settings);

@@ -1,4 +1,4 @@
-//! A store's contents as lines of text, and the listings that are kept beside the fixtures.
+//! A store's contents as lines of text, and the listings beside the fixtures.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,13 +8,13 @@ use keeper::identity::{Owner, Transport};
 use keeper::request::{Access, Mode};
 use testbed::fixtures::Fixture;
 
-/// What the version that wrote a fixture said of it: facts, each in a line of its own, and rows.
+/// `listing.txt`, written by the version of the fixture: facts, one per line, and rows.
 pub struct Listing {
     facts: BTreeMap<String, String>,
     rows: String,
 }
 
-/// The first of the rows.
+/// How the first row begins.
 const FIRST_ROW: &str = "epoch ";
 
 impl Listing {
@@ -43,7 +43,7 @@ impl Listing {
         self.rows == rows(saved)
     }
 
-    /// Shows the lines that differ.
+    /// Panics with the lines that differ.
     pub fn assert_is(&self, saved: &Snapshot, what: &str) {
         let found = rows(saved);
         let (expected, found): (BTreeSet<_>, BTreeSet<_>) =
@@ -54,7 +54,7 @@ impl Listing {
     }
 }
 
-/// Everything but the exactness, in the words of `crates/lockkeeper/tests/fixtures/listing.sql`.
+/// Everything but the exactness, in the format of `crates/cli/tests/fixtures/listing.sql`.
 fn rows(saved: &Snapshot) -> String {
     let mut text = format!("{FIRST_ROW}{}\nids below {}\n", saved.epoch.0, saved.ids_below);
     writeln!(text, "in grace {}", yes(saved.in_grace)).unwrap();
@@ -128,11 +128,11 @@ fn share(row: &Share) -> String {
 }
 
 fn owner(owner: &Owner) -> String {
-    let transport = match owner.lane.transport() {
+    let transport = match owner.namespace.transport() {
         Transport::Tcp => "tcp",
         Transport::Udp => "udp",
     };
-    let (ours, version) = (owner.lane.ours(), owner.lane.version());
+    let (ours, version) = (owner.namespace.server_address(), owner.namespace.version());
     let (host, number, tag) = (owner.host.0, owner.number, hex(owner.tag.bytes()));
     format!(" host {host} at {ours} {transport} v{version} number {number} tag {tag}")
 }
@@ -150,7 +150,7 @@ fn yes(so: bool) -> &'static str {
     if so { "yes" } else { "no" }
 }
 
-/// As PostgreSQL's `encode(name, 'escape')` has it.
+/// As PostgreSQL's `encode(name, 'escape')` writes it.
 fn name(bytes: &[u8]) -> String {
     let mut text = String::from("\"");
     for byte in bytes {

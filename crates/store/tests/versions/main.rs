@@ -1,5 +1,5 @@
-//! Stores that released versions wrote (`tests/fixtures`) open with all that is in them, whatever
-//! has become of the formats since. What is expected was said by the version that wrote the store.
+//! Stores that released versions wrote (`tests/fixtures`) open completely, whatever the format is
+//! today. The expectations come from the version that wrote the store.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -1,8 +1,8 @@
-//! Stores in PostgreSQL: dumps of their schemas, loaded into a server of the test's own.
+//! Stores in PostgreSQL: dumps of their schemas, loaded into a database of the test's own.
 
 use keeper::change::{Change, Exactness};
 use lockkeeper_store::{
-    Committed, Durability, Postgres, PostgresSettings, Store, StoreError, Token,
+    CommitOutcome, Durability, Postgres, PostgresSettings, Store, StoreError, Token,
 };
 use testbed::fixtures::Fixture;
 use testbed::postgres::Server;
@@ -20,7 +20,7 @@ fn connect(server: &Server) -> Postgres {
 }
 
 #[test]
-fn every_dump_opens_with_all_that_is_in_it_and_can_be_written() {
+fn every_dump_opens_completely_and_can_be_written() {
     let server = Server::start().unwrap();
     for fixture in Fixture::postgres().unwrap() {
         restore(&server, &fixture);
@@ -32,19 +32,19 @@ fn every_dump_opens_with_all_that_is_in_it_and_can_be_written() {
         assert_eq!(saved.exactness, listing.exactness("exactness"), "{what}");
         let token = store.last_token().unwrap();
         assert_eq!(token.0.to_string(), listing.fact("token"), "{what}");
-        let holder = store.seat().unwrap().holder.unwrap();
-        let seat = format!("seat writer {} node {} left", holder.writer, holder.node);
-        assert_eq!(holder.left.to_string(), listing.fact(&seat), "{what}");
+        let leader = store.leadership().unwrap().leader.unwrap();
+        let fact = format!("seat writer {} node {} left", leader.writer, leader.node);
+        assert_eq!(leader.has_released.to_string(), listing.fact(&fact), "{what}");
         let key = hex(&store.key("handle").unwrap().unwrap());
         assert!(
             fixture.text("handles.txt").unwrap().starts_with(&format!("key {key}\n")),
             "{what}"
         );
 
-        store.take().unwrap();
+        store.take_leadership().unwrap();
         let gone = Change::LockGone(*saved.locks.keys().next().unwrap());
         let committed = store.commit(std::slice::from_ref(&gone), Token(token.0 + 1));
-        assert!(matches!(committed, Committed::Done), "{what}: {committed:?}");
+        assert!(matches!(committed, CommitOutcome::Done), "{what}: {committed:?}");
         drop(store);
         let mut expected = saved;
         expected.apply(gone);
@@ -52,7 +52,7 @@ fn every_dump_opens_with_all_that_is_in_it_and_can_be_written() {
     }
 }
 
-/// A migration that was released is not edited: new tables have the history of old ones.
+/// A released migration is not edited: new tables have the history of old ones.
 #[test]
 fn new_tables_begin_with_the_migrations_of_every_dump() {
     let server = Server::start().unwrap();
@@ -67,7 +67,7 @@ fn new_tables_begin_with_the_migrations_of_every_dump() {
     }
 }
 
-/// A crash of PostgreSQL takes the row of `intact`, and perhaps batches with it.
+/// A crash of PostgreSQL removes the row of `intact`, and perhaps batches.
 #[test]
 fn a_dump_of_a_database_that_crashed_is_a_roster() {
     let server = Server::start().unwrap();
@@ -94,7 +94,7 @@ fn a_row_that_no_server_wrote_is_refused() {
     for fixture in Fixture::postgres().unwrap() {
         for (sql, expected) in wrong {
             restore(&server, &fixture);
-            // Today's tables: the store has brought them up to date.
+            // Today's tables: connecting has migrated them.
             drop(connect(&server));
             server.psql(&format!("SET search_path TO lockkeeper; {sql}")).unwrap();
             match connect(&server).load() {

@@ -1,4 +1,4 @@
-//! SETATTR, and the attributes of what was just made.
+//! SETATTR, also for the attributes of new files.
 
 use std::os::fd::AsRawFd;
 
@@ -12,7 +12,8 @@ use rustix::{
 
 use super::{node::Node, tree::Tree};
 use crate::{
-    Attributes, Change, Context, Error, FileKind, NewAttributes, ObjectId, Result, SetTime, Time,
+    AttributeChange, Attributes, Context, Error, FileKind, NewAttributes, ObjectId, Result,
+    SetTime, Time,
 };
 
 impl Tree {
@@ -22,10 +23,10 @@ impl Tree {
         object: &ObjectId,
         new: &NewAttributes,
         guard: Option<Time>,
-    ) -> Result<Change> {
+    ) -> Result<AttributeChange> {
         let node = self.node(context, object)?;
         let change = {
-            let _order = node.in_order();
+            let _order = node.lock_for_change();
             let before = self.attributes(&node)?;
             if guard.is_some_and(|changed| changed != before.changed) {
                 return Err(Error::NotSynchronised);
@@ -39,8 +40,8 @@ impl Tree {
         Ok(change)
     }
 
-    /// Size, owner, mode, times, in this order: a change of owner takes set-user-id away and the
-    /// mode that was asked for must win; a change of size moves the times.
+    /// Applies size, owner, mode and times, in this order: a change of owner clears set-user-id,
+    /// which the requested mode may set again, and a change of size updates the times.
     pub(super) fn apply(
         &self,
         context: &Context<'_>,
@@ -55,8 +56,8 @@ impl Tree {
         if let Some(size) = new.size {
             self.resize(context, node, current, size)?;
         }
-        // Whoever may write may also set one of the times to now. The kernel allows that only for
-        // both together, so here it is done with the server's authority.
+        // Write permission is enough to set a time to now. The kernel applies that rule only if
+        // both times are set, so one alone is set with the server's privileges.
         let one_is_now = matches!(
             (new.accessed, new.modified),
             (SetTime::Now, SetTime::Keep) | (SetTime::Keep, SetTime::Now)
@@ -102,7 +103,7 @@ impl Tree {
     }
 
     fn set_mode(&self, node: &Node, mode: u32) -> Result<()> {
-        // Links have no mode to change, and clients that copy trees do not want to hear of it.
+        // Links have no mode. Success, because clients that copy trees try to set it.
         if node.kind == FileKind::Symlink {
             return Ok(());
         }
@@ -111,7 +112,7 @@ impl Tree {
     }
 }
 
-/// The value -1 means "leave it" to the kernel and nobody to NFS.
+/// To the kernel the id -1 means "unchanged"; NFS has no such meaning.
 fn valid_id(id: Option<u32>) -> Result<Option<u32>> {
     if id == Some(u32::MAX) { Err(Error::Invalid) } else { Ok(id) }
 }

@@ -1,7 +1,8 @@
 //! CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME and LINK.
 //!
-//! Every one runs under the caller's identity on the directory's own descriptor, so that the
-//! kernel decides, and holds the directory's order, so that before and after are honest.
+//! Each runs under the caller's identity on the descriptor of the directory, so that the kernel
+//! checks permissions, and holds the change lock of the directory, so that the reported attributes
+//! before and after belong to this change alone.
 
 use std::{
     os::fd::{AsRawFd, OwnedFd},
@@ -20,14 +21,15 @@ use rustix::{
 use super::{
     identity::modes_are_exact,
     node::Node,
-    tree::{Objects, PATH_ONLY, Tree, check_name},
+    tree::{ObjectScheme, PATH_ONLY, Tree, check_name},
 };
 use crate::{
-    Attributes, Change, Context, CreateMode, Error, FileKind, Looked, Made, NewAttributes,
-    NodeKind, ObjectId, Patience, Removed, Renamed, Result, SetTime, filesystem::verifier_as_times,
+    AttributeChange, Attributes, BlockingMode, Context, CreateMode, CreateReply, Error, FileKind,
+    LookupReply, NewAttributes, NodeKind, ObjectId, RemoveReply, RenameReply, Result, SetTime,
+    verifier_as_times,
 };
 
-/// Of a file whose creator names no mode.
+/// The mode of a file if the client gives none.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
@@ -38,25 +40,25 @@ impl Tree {
         dir: &ObjectId,
         name: &[u8],
         mode: &CreateMode,
-    ) -> Result<Made> {
+    ) -> Result<CreateReply> {
         check_new_name(name)?;
         let dir = self.directory(context, dir)?;
-        let (looked, change) = self.changing(&dir, || match mode {
+        let (found, change) = self.with_change(&dir, || match mode {
             CreateMode::Guarded(new) => self.create_file(context, &dir, name, new),
             CreateMode::Unchecked(new) => match self.create_file(context, &dir, name, new) {
-                Err(Error::Exists) => self.take_file(context, &dir, name, new.size),
+                Err(Error::Exists) => self.reuse_existing(context, &dir, name, new.size),
                 other => other,
             },
             CreateMode::Exclusive(verifier) => {
                 let (accessed, modified) = verifier_as_times(*verifier);
                 let new = NewAttributes { accessed, modified, ..NewAttributes::default() };
                 match self.create_file(context, &dir, name, &new) {
-                    Err(Error::Exists) => self.made_before(&dir, name, &new),
+                    Err(Error::Exists) => self.find_retried_create(&dir, name, &new),
                     other => other,
                 }
             }
         })?;
-        self.made(&dir, looked, change)
+        self.finish_create(&dir, found, change)
     }
 
     pub(super) fn make_dir(
@@ -65,15 +67,21 @@ impl Tree {
         dir: &ObjectId,
         name: &[u8],
         new: &NewAttributes,
-    ) -> Result<Made> {
+    ) -> Result<CreateReply> {
         check_new_name(name)?;
         let dir = self.directory(context, dir)?;
         let mode = new.mode.unwrap_or(DIRECTORY_MODE);
-        let (looked, change) = self.changing(&dir, || {
+        let (found, change) = self.with_change(&dir, || {
             self.as_caller(context, || mkdirat(&dir.path, name, permissions(mode)))?;
-            self.furnish(context, &dir, name, None, &NewAttributes { mode: Some(mode), ..*new })
+            self.set_initial_attributes(
+                context,
+                &dir,
+                name,
+                None,
+                &NewAttributes { mode: Some(mode), ..*new },
+            )
         })?;
-        self.made(&dir, looked, change)
+        self.finish_create(&dir, found, change)
     }
 
     pub(super) fn make_symlink(
@@ -83,17 +91,23 @@ impl Tree {
         name: &[u8],
         text: &[u8],
         new: &NewAttributes,
-    ) -> Result<Made> {
+    ) -> Result<CreateReply> {
         check_new_name(name)?;
         if text.is_empty() || text.contains(&0) {
             return Err(Error::Invalid);
         }
         let dir = self.directory(context, dir)?;
-        let (looked, change) = self.changing(&dir, || {
+        let (found, change) = self.with_change(&dir, || {
             self.as_caller(context, || symlinkat(text, &dir.path, name))?;
-            self.furnish(context, &dir, name, None, &NewAttributes { size: None, ..*new })
+            self.set_initial_attributes(
+                context,
+                &dir,
+                name,
+                None,
+                &NewAttributes { size: None, ..*new },
+            )
         })?;
-        self.made(&dir, looked, change)
+        self.finish_create(&dir, found, change)
     }
 
     pub(super) fn make_node(
@@ -103,7 +117,7 @@ impl Tree {
         name: &[u8],
         kind: NodeKind,
         new: &NewAttributes,
-    ) -> Result<Made> {
+    ) -> Result<CreateReply> {
         check_new_name(name)?;
         let dir = self.directory(context, dir)?;
         let mode = new.mode.unwrap_or(FILE_MODE);
@@ -113,13 +127,13 @@ impl Tree {
             NodeKind::Socket => (FileType::Socket, 0),
             NodeKind::Fifo => (FileType::Fifo, 0),
         };
-        let (looked, change) = self.changing(&dir, || {
+        let (found, change) = self.with_change(&dir, || {
             let make = || mknodat(&dir.path, name, file_type, permissions(mode), device);
             self.as_caller(context, make)?;
             let new = NewAttributes { mode: Some(mode), size: None, ..*new };
-            self.furnish(context, &dir, name, None, &new)
+            self.set_initial_attributes(context, &dir, name, None, &new)
         })?;
-        self.made(&dir, looked, change)
+        self.finish_create(&dir, found, change)
     }
 
     pub(super) fn remove(
@@ -127,7 +141,7 @@ impl Tree {
         context: &Context<'_>,
         dir: &ObjectId,
         name: &[u8],
-    ) -> Result<Removed> {
+    ) -> Result<RemoveReply> {
         check_name(name)?;
         let dir = self.directory(context, dir)?;
         self.unlink(context, &dir, name, AtFlags::empty())
@@ -138,7 +152,7 @@ impl Tree {
         context: &Context<'_>,
         dir: &ObjectId,
         name: &[u8],
-    ) -> Result<Removed> {
+    ) -> Result<RemoveReply> {
         if name == b".." {
             // RFC 1813, 3.3.13.
             return Err(Error::Exists);
@@ -154,16 +168,16 @@ impl Tree {
         dir: &Arc<Node>,
         name: &[u8],
         flags: AtFlags,
-    ) -> Result<Removed> {
-        let (victim, change) = self.changing(dir, || {
+    ) -> Result<RemoveReply> {
+        let (victim, change) = self.with_change(dir, || {
             let victim = self.identify_entry(dir, name);
             self.as_caller(context, || unlinkat(&dir.path, name, flags))?;
-            self.forget_place(dir, name, victim.as_ref());
+            self.forget_name(dir, name, victim.as_ref());
             Ok(victim)
         })?;
         self.unlinked(victim);
         self.sync_metadata(dir)?;
-        Ok(Removed { dir: change })
+        Ok(RemoveReply { dir: change })
     }
 
     pub(super) fn rename(
@@ -171,7 +185,7 @@ impl Tree {
         context: &Context<'_>,
         from: (&ObjectId, &[u8]),
         to: (&ObjectId, &[u8]),
-    ) -> Result<Renamed> {
+    ) -> Result<RenameReply> {
         check_name(from.1)?;
         check_name(to.1)?;
         let source = self.directory(context, from.0)?;
@@ -180,25 +194,25 @@ impl Tree {
             let moved = self.identify_entry(&source, from.1);
             let victim = self.identify_entry(&target, to.1);
             self.as_caller(context, || renameat(&source.path, from.1, &target.path, to.1))?;
-            // Two names of one file: the kernel has done nothing.
+            // Two names of one file: POSIX rename does nothing.
             if moved.is_some() && moved == victim {
                 return Ok(None);
             }
-            self.forget_place(&target, to.1, victim.as_ref());
-            if let (Objects::Map(map), Some(moved)) = (&self.objects, &moved) {
+            self.forget_name(&target, to.1, victim.as_ref());
+            if let (ObjectScheme::Map(map), Some(moved)) = (&self.scheme, &moved) {
                 map.moved((&source.id, from.1), (&target.id, to.1), moved);
             }
             Ok(victim)
         };
         let (victim, from, to) = if source.id == target.id {
-            let (victim, change) = self.changing(&source, rename)?;
+            let (victim, change) = self.with_change(&source, rename)?;
             (victim, change, change)
         } else {
             let source_first = Arc::as_ptr(&source) < Arc::as_ptr(&target);
             let (first, second) =
                 if source_first { (&source, &target) } else { (&target, &source) };
             let ((victim, second), first) =
-                self.changing(first, || self.changing(second, rename))?;
+                self.with_change(first, || self.with_change(second, rename))?;
             if source_first { (victim, first, second) } else { (victim, second, first) }
         };
         self.unlinked(victim);
@@ -206,7 +220,7 @@ impl Tree {
         if source.id != target.id {
             self.sync_metadata(&target)?;
         }
-        Ok(Renamed { from, to })
+        Ok(RenameReply { from, to })
     }
 
     pub(super) fn link(
@@ -215,21 +229,20 @@ impl Tree {
         file: &ObjectId,
         dir: &ObjectId,
         name: &[u8],
-    ) -> Result<(Attributes, Change)> {
+    ) -> Result<(Attributes, AttributeChange)> {
         check_new_name(name)?;
         let file = self.node(context, file)?;
         if file.kind == FileKind::Directory {
             return Err(Error::IsADirectory);
         }
         let dir = self.directory(context, dir)?;
-        let (attributes, change) = self.changing(&dir, || {
+        let (attributes, change) = self.with_change(&dir, || {
             self.attributes(&file)?;
-            // Through /proc, because linking an open descriptor needs a privilege that the
-            // caller does not have.
+            // Through /proc: AT_EMPTY_PATH needs a capability that the caller does not have.
             let there = DecInt::new(file.path.as_raw_fd());
             let link = || linkat(&self.proc, there, &dir.path, name, AtFlags::SYMLINK_FOLLOW);
             self.as_caller(context, link)?;
-            if let Objects::Map(map) = &self.objects {
+            if let ObjectScheme::Map(map) = &self.scheme {
                 map.linked(&dir.id, name, &file.id);
             }
             self.attributes(&file)
@@ -238,9 +251,13 @@ impl Tree {
         Ok((attributes, change))
     }
 
-    /// Does something to a directory, and says what the directory was before and after.
-    fn changing<T>(&self, dir: &Node, act: impl FnOnce() -> Result<T>) -> Result<(T, Change)> {
-        let _order = dir.in_order();
+    /// Runs `act` and returns the change of the directory's attributes with its result.
+    fn with_change<T>(
+        &self,
+        dir: &Node,
+        act: impl FnOnce() -> Result<T>,
+    ) -> Result<(T, AttributeChange)> {
+        let _order = dir.lock_for_change();
         let before = self.attributes(dir)?;
         let done = act()?;
         Ok((done, self.change(dir, &before)))
@@ -253,7 +270,7 @@ impl Tree {
     ) -> Result<T> {
         let _caller = self.identity.assume(context.caller)?;
         act().map_err(|errno| match errno {
-            // A mount point, which no amount of waiting moves.
+            // A mount point; `TryLater` would make the client retry without end.
             Errno::BUSY => Error::Denied,
             other => other.into(),
         })
@@ -265,75 +282,82 @@ impl Tree {
         dir: &Node,
         name: &[u8],
         new: &NewAttributes,
-    ) -> Result<Looked> {
+    ) -> Result<LookupReply> {
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = new.mode.unwrap_or(FILE_MODE);
         let open = || openat(&dir.path, name, flags, permissions(mode));
         let fd = self.as_caller(context, || self.opening(open))?;
-        self.furnish(context, dir, name, Some(fd), &NewAttributes { mode: Some(mode), ..*new })
+        self.set_initial_attributes(
+            context,
+            dir,
+            name,
+            Some(fd),
+            &NewAttributes { mode: Some(mode), ..*new },
+        )
     }
 
-    /// Gives what was just made the attributes that the creation could not, or removes it again.
-    fn furnish(
+    /// Sets the attributes of a new object that could not be given at its creation; removes the
+    /// object if that fails.
+    fn set_initial_attributes(
         &self,
         context: &Context<'_>,
         dir: &Node,
         name: &[u8],
         opened: Option<OwnedFd>,
         new: &NewAttributes,
-    ) -> Result<Looked> {
-        let furnished = self.furnish_entry(context, dir, name, opened, new);
+    ) -> Result<LookupReply> {
+        let furnished = self.set_initial_attributes_of(context, dir, name, opened, new);
         if furnished.is_err() {
             let made = self.identify_entry(dir, name);
-            // As the caller: if somebody on the host has put another file there meanwhile, it is
-            // not for the server to remove it.
+            // As the caller: the host may have replaced the file, and the caller may not be
+            // allowed to remove the new one.
             let _ = self.as_caller(context, || match unlinkat(&dir.path, name, AtFlags::empty()) {
                 Err(Errno::ISDIR) => unlinkat(&dir.path, name, AtFlags::REMOVEDIR),
                 other => other,
             });
-            self.forget_place(dir, name, made.as_ref());
+            self.forget_name(dir, name, made.as_ref());
             self.unlinked(made);
         }
         furnished
     }
 
-    fn furnish_entry(
+    fn set_initial_attributes_of(
         &self,
         context: &Context<'_>,
         dir: &Node,
         name: &[u8],
         opened: Option<OwnedFd>,
         new: &NewAttributes,
-    ) -> Result<Looked> {
+    ) -> Result<LookupReply> {
         let path = match &opened {
             Some(fd) => self.reopen(fd, PATH_ONLY.difference(OFlags::NOFOLLOW))?,
-            None => self.enter(dir, name, Patience::Wait)?,
+            None => self.enter(dir, name, BlockingMode::MayBlock)?,
         };
-        let (object, found) = self.identify(&path, dir, name)?;
-        let mut attributes = found.attributes;
+        let (object, status) = self.identify(&path, dir, name)?;
+        let mut attributes = status.attributes;
         let node = self.cache.insert(object, attributes.kind, path);
         if let Some(fd) = opened {
-            // The descriptor of the creation can write even what its mode forbids to write.
+            // This descriptor can write whatever the mode of the file is.
             node.writer(|| Ok::<_, Error>(fd))?;
         }
         let owner = NewAttributes { uid: new.uid, gid: new.gid, ..NewAttributes::default() };
         let owner_changes = owner != NewAttributes::default();
         if owner_changes {
             match self.apply(context, &node, &attributes, &owner) {
-                // Some clients always send the group that they expect. It is not theirs to give,
-                // and no reason to refuse the file.
+                // Some clients always send the group that they expect; lacking the right to set it
+                // is no reason to fail.
                 Err(Error::NotOwner) if !context.caller.is_root() => {}
                 other => other?,
             }
         }
         let lost_to_umask = |mode| !modes_are_exact() && mode & !attributes.mode & 0o777 != 0;
         let mode = match new.mode {
-            // The special bits are as the kernel wants them: inherited, or refused.
+            // The special bits stay as the kernel set them: inherited, or refused.
             Some(mode) if lost_to_umask(mode) => Some(mode & 0o777 | attributes.mode & 0o7000),
             _ => None,
         };
-        // A change of owner has taken these away.
+        // A change of owner clears set-user-id and set-group-id.
         let mode = new.mode.filter(|mode| owner_changes && mode & 0o6000 != 0).or(mode);
         let rest = NewAttributes { mode, uid: None, gid: None, ..*new };
         if rest != NewAttributes::default() {
@@ -342,61 +366,71 @@ impl Tree {
         if owner_changes || rest != NewAttributes::default() {
             attributes = self.attributes(&node)?;
         }
-        Ok(Looked { object, attributes })
+        Ok(LookupReply { object, attributes })
     }
 
-    /// An unchecked creation of a file that is there.
-    fn take_file(
+    /// An unchecked creation of an existing file.
+    fn reuse_existing(
         &self,
         context: &Context<'_>,
         dir: &Node,
         name: &[u8],
         size: Option<u64>,
-    ) -> Result<Looked> {
-        let looked = self.child(dir, name, Patience::Wait)?;
-        if looked.attributes.kind != FileKind::Regular {
+    ) -> Result<LookupReply> {
+        let found = self.child(dir, name, BlockingMode::MayBlock)?;
+        if found.attributes.kind != FileKind::Regular {
             return Err(Error::Exists);
         }
-        let Some(size) = size else { return Ok(looked) };
-        let node = self.node(context, &looked.object)?;
-        let _order = node.in_order();
+        let Some(size) = size else { return Ok(found) };
+        let node = self.node(context, &found.object)?;
+        let _order = node.lock_for_change();
         let current = self.attributes(&node)?;
         let new = NewAttributes { size: Some(size), ..NewAttributes::default() };
         self.apply(context, &node, &current, &new)?;
-        Ok(Looked { attributes: self.attributes(&node)?, ..looked })
+        Ok(LookupReply { attributes: self.attributes(&node)?, ..found })
     }
 
-    /// An exclusive creation of a file that is there: fine if it was this very creation, whose
-    /// answer got lost.
-    fn made_before(&self, dir: &Node, name: &[u8], new: &NewAttributes) -> Result<Looked> {
-        let looked = self.child(dir, name, Patience::Wait)?;
-        let there = &looked.attributes;
+    /// An exclusive creation of an existing file: succeeds if the file has this verifier, so that
+    /// the request is a retransmission.
+    fn find_retried_create(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        new: &NewAttributes,
+    ) -> Result<LookupReply> {
+        let found = self.child(dir, name, BlockingMode::MayBlock)?;
+        let there = &found.attributes;
         let same = there.kind == FileKind::Regular
             && there.size == 0
             && SetTime::To(there.accessed) == new.accessed
             && SetTime::To(there.modified) == new.modified;
-        if same { Ok(looked) } else { Err(Error::Exists) }
+        if same { Ok(found) } else { Err(Error::Exists) }
     }
 
-    /// The last step of every creation: durable, the new file before its name.
-    fn made(&self, dir: &Node, looked: Looked, change: Change) -> Result<Made> {
-        if let Some(node) = self.cache.get(&looked.object)
+    /// The last step of every creation: makes the object durable, then its name.
+    fn finish_create(
+        &self,
+        dir: &Node,
+        found: LookupReply,
+        change: AttributeChange,
+    ) -> Result<CreateReply> {
+        if let Some(node) = self.cache.get(&found.object)
             && matches!(node.kind, FileKind::Regular | FileKind::Directory)
         {
             self.sync_metadata(&node)?;
         }
         self.sync_metadata(dir)?;
-        Ok(Made { object: looked.object, attributes: looked.attributes, dir: change })
+        Ok(CreateReply { object: found.object, attributes: found.attributes, dir: change })
     }
 
-    fn forget_place(&self, dir: &Node, name: &[u8], object: Option<&ObjectId>) {
-        if let (Objects::Map(map), Some(object)) = (&self.objects, object) {
+    fn forget_name(&self, dir: &Node, name: &[u8], object: Option<&ObjectId>) {
+        if let (ObjectScheme::Map(map), Some(object)) = (&self.scheme, object) {
             map.removed(&dir.id, name, object);
         }
     }
 }
 
-/// The names that every directory has are taken.
+/// `.` and `..` always exist.
 fn check_new_name(name: &[u8]) -> Result<()> {
     if name == b"." || name == b".." { Err(Error::Exists) } else { check_name(name) }
 }

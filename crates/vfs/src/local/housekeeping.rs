@@ -1,4 +1,5 @@
-//! The small thread that lets idle files go and commits what clients forgot to.
+//! The background thread: closes idle files, commits files that clients left uncommitted, saves
+//! the inode map.
 
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError},
@@ -8,15 +9,15 @@ use std::{
 
 use super::{
     node::lock,
-    tree::{Objects, Tree},
+    tree::{ObjectScheme, Tree},
 };
 use crate::Stability;
 
-/// How long a file that nobody asks for is kept open.
+/// How long an unused file stays open.
 const IDLE_S_MAX: u64 = 10;
 
-/// After this the client of an unstable write is not waited for any longer. The kernel has
-/// written the data by then, so it costs little.
+/// After this time without a COMMIT, a file is committed here. The kernel has written the data back
+/// by then, so the `fsync` is cheap.
 const UNCOMMITTED_FOR_MAX: Duration = Duration::from_secs(60);
 
 pub(super) struct Housekeeping {
@@ -42,13 +43,13 @@ impl Drop for Housekeeping {
         *lock(&self.stop.0) = true;
         self.stop.1.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say.
+            // A panic was already reported by the panic hook.
             let _ = thread.join();
         }
     }
 }
 
-/// Waits a second; `true` if it is time to stop.
+/// Sleeps for a second; `true` if the thread must end.
 fn pause((stop, changed): &(Mutex<bool>, Condvar)) -> bool {
     let second = Duration::from_secs(1);
     let waited = changed.wait_timeout_while(lock(stop), second, |stop| !*stop);
@@ -57,11 +58,11 @@ fn pause((stop, changed): &(Mutex<bool>, Condvar)) -> bool {
 
 fn tidy(tree: &Tree) {
     for node in tree.uncommitted.older_than(UNCOMMITTED_FOR_MAX) {
-        // A failure changes the verifier, and with that the client that wrote is told.
+        // A failure changes the write verifier, by which the writer learns of it.
         let _ = tree.sync(&node, Stability::File);
     }
     tree.cache.sweep(IDLE_S_MAX);
-    if let Objects::Map(map) = &tree.objects {
+    if let ObjectScheme::Map(map) = &tree.scheme {
         map.save();
     }
 }

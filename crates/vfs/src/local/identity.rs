@@ -1,10 +1,9 @@
-//! On whose behalf the kernel acts: the caller's file-system uid, gid and groups, taken on by the
-//! thread for the length of one operation.
+//! The caller's file-system uid, gid and groups, assumed by a thread for one operation.
 //!
-//! Three traps. glibc's `setgroups` changes every thread of the process, so the raw call is made.
-//! A file-system uid other than 0 takes `CAP_DAC_OVERRIDE`, `CAP_DAC_READ_SEARCH` and their kin
-//! away, so whatever needs the server's own authority is done before. And neither `setfsuid` nor
-//! `setfsgid` reports failure, so the result is read back.
+//! glibc's `setgroups` affects all threads, so the raw system call is used. A file-system uid other
+//! than 0 drops `CAP_DAC_OVERRIDE`, `CAP_DAC_READ_SEARCH` and similar capabilities, so steps that
+//! need the server's privileges come before the switch. `setfsuid` and `setfsgid` do not report
+//! failure, so the result is read back.
 
 use std::{
     cell::{Cell, RefCell},
@@ -19,34 +18,34 @@ use rustix::{
 use super::sys;
 use crate::{Caller, Error, Result};
 
-/// A value that changes nothing and so only reads.
+/// Passed to `setfsuid` and `setfsgid`: changes nothing, returns the current id.
 const READ: u32 = u32::MAX;
 
 thread_local! {
-    /// The groups that this thread has now. They stay after an operation: the next one is mostly
-    /// for the same caller, and the server's own authority does not come from groups.
+    /// The groups of this thread. Not reset after an operation: the next one is usually for the
+    /// same caller, and the server's own privileges do not depend on groups.
     static GROUPS: RefCell<Option<Vec<Gid>>> = const { RefCell::new(None) };
     static PREPARED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How the server can act for its callers.
+/// The identity under which operations run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// As the caller; otherwise as this user and group.
+    /// The caller's; `own_uid` and `own_gid` between operations.
     Caller { own_uid: u32, own_gid: u32 },
-    /// Always as the server itself, because it may not change identity.
+    /// The server's, because it is not permitted to change it.
     Server,
 }
 
 impl Identity {
-    /// What this process may do.
+    /// The identity that this process is able to use.
     pub(super) fn of_process() -> Self {
         let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
         let capable = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
-        // A user name space may forbid setgroups in spite of the capability.
+        // A user namespace may forbid setgroups in spite of the capability.
         let groups = rustix::process::getgroups().unwrap_or_default();
         let (own_uid, own_gid) = (sys::set_fs_uid(READ), sys::set_fs_gid(READ));
-        // Only when root becomes somebody else does the kernel take root's powers over files away.
+        // The kernel drops the capabilities over files only on the transition from uid 0.
         if capable && own_uid == 0 && set_thread_groups(&groups).is_ok() {
             Self::Caller { own_uid, own_gid }
         } else {
@@ -54,20 +53,20 @@ impl Identity {
         }
     }
 
-    /// Whether every caller would have the server's power over all files: a server that is not
-    /// root but was given some of root's powers.
-    pub(super) fn gives_power_away(self) -> bool {
-        const POWERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE
+    /// Whether callers would get capabilities of the server: it cannot change identity, is not
+    /// root, but can override file permissions.
+    pub(super) fn exposes_capabilities(self) -> bool {
+        const OVERRIDES: CapabilitySet = CapabilitySet::DAC_OVERRIDE
             .union(CapabilitySet::DAC_READ_SEARCH)
             .union(CapabilitySet::FOWNER);
         let not_root = self == Self::Server && sys::set_fs_uid(READ) != 0;
-        not_root && capabilities(None).is_ok_and(|sets| sets.effective.intersects(POWERS))
+        not_root && capabilities(None).is_ok_and(|sets| sets.effective.intersects(OVERRIDES))
     }
 
-    /// Acts as `caller` until the guard is dropped. Nothing may be spawned meanwhile: a new
-    /// thread would keep the identity.
-    pub(super) fn assume(self, caller: &Caller) -> Result<Assumed> {
-        let mut assumed = Assumed { uid: None, gid: None, not_send: PhantomData };
+    /// Assumes the identity of `caller` until the guard is dropped. No thread may be spawned
+    /// meanwhile: it would inherit the identity for good.
+    pub(super) fn assume(self, caller: &Caller) -> Result<AssumedIdentity> {
+        let mut assumed = AssumedIdentity { uid: None, gid: None, not_send: PhantomData };
         let Self::Caller { own_uid, own_gid } = self else { return Ok(assumed) };
         if caller.uid == READ || caller.gid == READ {
             return Err(Error::Invalid);
@@ -79,7 +78,7 @@ impl Identity {
                 return Err(Error::Io);
             }
         }
-        take_groups(&caller.groups)?;
+        set_groups(&caller.groups)?;
         if caller.uid != own_uid {
             assumed.uid = Some(own_uid);
             sys::set_fs_uid(caller.uid);
@@ -91,7 +90,7 @@ impl Identity {
     }
 }
 
-fn take_groups(groups: &[u32]) -> Result<()> {
+fn set_groups(groups: &[u32]) -> Result<()> {
     GROUPS.with_borrow_mut(|current| {
         if current.is_none() {
             *current = Some(rustix::process::getgroups()?);
@@ -106,7 +105,7 @@ fn take_groups(groups: &[u32]) -> Result<()> {
             return Err(Error::Invalid);
         }
         let wanted: Vec<Gid> = groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
-        // Unknown while it is uncertain.
+        // Unknown if the call fails.
         *current = None;
         set_thread_groups(&wanted).map_err(|_| Error::Io)?;
         *current = Some(wanted);
@@ -114,46 +113,45 @@ fn take_groups(groups: &[u32]) -> Result<()> {
     })
 }
 
-/// While this lives, the thread acts as the caller.
+/// While this guard lives, the thread has the identity of the caller.
 #[must_use]
-pub(super) struct Assumed {
+pub(super) struct AssumedIdentity {
     uid: Option<u32>,
     gid: Option<u32>,
     /// The identity belongs to this thread.
     not_send: PhantomData<*const ()>,
 }
 
-impl Drop for Assumed {
+impl Drop for AssumedIdentity {
     fn drop(&mut self) {
-        // The uid first: it brings the capability to set the gid back in a process that has lost
-        // it. To go on as somebody else would serve one user's files to another.
+        // The uid first: it restores the capability needed to set the gid. A thread that cannot
+        // return to its own identity would serve files of one user to another.
         if let Some(uid) = self.uid {
             sys::set_fs_uid(uid);
             if sys::set_fs_uid(READ) != uid {
-                tracing::error!(uid, "cannot take the server's own user back, stopping");
+                tracing::error!(uid, "cannot return to the server's own uid; aborting");
                 std::process::abort();
             }
         }
         if let Some(gid) = self.gid {
             sys::set_fs_gid(gid);
             if sys::set_fs_gid(READ) != gid {
-                tracing::error!(gid, "cannot take the server's own group back, stopping");
+                tracing::error!(gid, "cannot return to the server's own gid; aborting");
                 std::process::abort();
             }
         }
     }
 }
 
-/// Makes the current thread fit to change files for callers. Call it once on each worker thread,
-/// before its first operation.
+/// Prepares the current thread for operations of [`LocalFs`](super::LocalFs). Call it once on each
+/// worker thread, before its first operation; the server does.
 ///
-/// The thread gets a umask of its own, 0, so that files have exactly the mode that was asked for,
-/// and gives up `CAP_SYS_RESOURCE`, with which users would eat the blocks and quota reserved for
-/// root. On a thread where this was not called, modes are put right after the creation, with one
-/// more system call.
+/// Gives the thread a umask of its own, 0, so that files are created with exactly the requested
+/// mode, and drops `CAP_SYS_RESOURCE`, with which callers could use blocks reserved for root. On
+/// other threads the mode is corrected after the creation, at the cost of one system call.
 pub fn prepare_worker_thread() {
     if let Err(error) = sys::unshare_fs() {
-        tracing::warn!(%error, "worker thread keeps the process's umask");
+        tracing::warn!(%error, "worker thread keeps the umask of the process");
         return;
     }
     rustix::process::umask(rustix::fs::Mode::empty());
@@ -163,11 +161,11 @@ pub fn prepare_worker_thread() {
         set_capabilities(None, sets)
     });
     if let Err(error) = dropped {
-        tracing::warn!(%error, "worker thread keeps the right to reserved blocks");
+        tracing::warn!(%error, "worker thread keeps CAP_SYS_RESOURCE: callers may use blocks reserved for root");
     }
 }
 
-/// Whether files made by this thread have exactly the mode that was asked for.
+/// Whether this thread creates files with exactly the requested mode.
 pub(super) fn modes_are_exact() -> bool {
     PREPARED.get()
 }

@@ -1,16 +1,16 @@
-//! The inode map: how objects are found again where the kernel's handles cannot be had.
+//! The inode map: finds objects where kernel file handles are unavailable.
 //!
-//! An object is its inode number and its birth time; the map knows under which names it was last
-//! seen. That promises less than a handle: a file renamed behind the server's back is `Stale`.
+//! An object is identified by inode number and birth time; the map holds the names under which it
+//! was last found. This is weaker than a kernel handle: a file renamed on the host becomes `Stale`.
 //!
-//! The map is kept in memory and in an append-only file, `inodes-<file system>-<root inode>`:
+//! The map is in memory and in an append-only file, `inodes-<file system>-<root inode>`:
 //! ```text
 //! record   length of body u32, SipHash-2-4 of body u64, body
-//! body     1 = is named | 2 = no longer, u8; inode u64; generation u64; parent inode u64; name
+//! body     1 = name added | 2 = name removed, u8; inode u64; generation u64; parent inode u64; name
 //! ```
-//! All numbers are little-endian. A torn record at the end is cut off. Two exports of one
-//! directory share the file: each reads what the other appended when it misses something. Only
-//! who is alone with it (`flock`) may rewrite it.
+//! All numbers are little-endian. A torn record at the end is truncated. Two exports of one
+//! directory share the file: each reads the other's records when a lookup misses. It is rewritten
+//! only under an exclusive `flock`.
 
 use std::{
     collections::HashMap,
@@ -36,16 +36,16 @@ use super::{
 };
 use crate::{Error, ObjectId, Result, Time};
 
-/// The first byte of an object id; the kernel calls this type of handle invalid.
-const MARK: u8 = 0xff;
+/// The first byte of an object id; a handle type that the kernel defines as invalid.
+const TYPE: u8 = 0xff;
 
-/// Beyond this, what was seen longest ago is forgotten.
+/// Beyond this, the least recently seen inodes are dropped.
 const INODES_MAX: usize = 1_000_000;
 
-/// Names kept of one file.
-const PLACES_MAX: usize = 4;
+/// Names kept per inode.
+const NAMES_MAX: usize = 4;
 
-/// A file of less than this is not worth rewriting.
+/// A smaller file is not worth rewriting.
 const REWRITE_FROM: u64 = 1 << 20;
 
 const DEPTH_MAX: usize = 4096;
@@ -55,16 +55,16 @@ const BODY_MIN: usize = 25;
 pub(super) struct InodeMap {
     root: u64,
     path: PathBuf,
-    known: Mutex<Known>,
+    table: Mutex<InodeTable>,
 }
 
-struct Known {
+struct InodeTable {
     inodes: HashMap<u64, Inode>,
-    /// Counts sightings; the highest is the latest.
+    /// Counts records, as the time of `Inode::seen`.
     clock: u64,
     file: File,
-    /// Up to here the file was read. What this process appends is read again on the way; that
-    /// changes nothing.
+    /// The end of the part of the file that was read. Records that this process appends are read
+    /// again later, which has no effect.
     read_to: u64,
     unsaved: bool,
 }
@@ -72,36 +72,39 @@ struct Known {
 struct Inode {
     generation: u64,
     seen: u64,
-    places: Vec<Place>,
+    /// The latest first.
+    names: Vec<PathComponent>,
 }
 
+/// A directory entry that refers to the inode.
 #[derive(Clone, PartialEq, Eq)]
-struct Place {
+struct PathComponent {
     parent: u64,
     name: Box<[u8]>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Event {
-    Named = 1,
-    Unnamed = 2,
+enum RecordKind {
+    NameAdded = 1,
+    NameRemoved = 2,
 }
 
 impl InodeMap {
     pub(super) fn open(state: &Path, filesystem: u64, root: u64) -> io::Result<Self> {
         let path = state.join(format!("inodes-{filesystem:016x}-{root}"));
         let (file, alone) = open_file(&path)?;
-        let mut known =
-            Known { inodes: HashMap::new(), clock: 0, file, read_to: 0, unsaved: false };
-        known.catch_up()?;
+        let mut table =
+            InodeTable { inodes: HashMap::new(), clock: 0, file, read_to: 0, unsaved: false };
+        table.catch_up()?;
         if alone {
-            // A torn end would hide what is appended behind it.
-            known.file.set_len(known.read_to)?;
+            // Records appended behind a torn one would be unreadable.
+            table.file.set_len(table.read_to)?;
         }
-        Ok(Self { root, path, known: Mutex::new(known) })
+        Ok(Self { root, path, table: Mutex::new(table) })
     }
 
-    /// Opens an object under one of the names it was seen by. `enter` opens one entry.
+    /// Opens an object by one of its recorded names, and checks that it is the same object.
+    /// `enter` opens one entry of a directory.
     pub(super) fn find(
         &self,
         root: &OwnedFd,
@@ -111,9 +114,9 @@ impl InodeMap {
         let (inode, generation) = parse(id).ok_or(Error::Stale)?;
         for again in [false, true] {
             if again {
-                lock(&self.known).catch_up().map_err(|_| Error::Io)?;
+                lock(&self.table).catch_up().map_err(|_| Error::Io)?;
             }
-            let paths = lock(&self.known).paths(self.root, inode, generation);
+            let paths = lock(&self.table).paths(self.root, inode, generation);
             for path in paths {
                 let Ok(fd) = walk(root, &path, &enter) else { continue };
                 let Ok(found) = status(&fd) else { continue };
@@ -126,33 +129,33 @@ impl InodeMap {
         Err(Error::Stale)
     }
 
-    /// The id of what was found as `name` in `dir`, which can be found there from now on.
+    /// Records the entry `name` of `dir` and returns the id of its object.
     pub(super) fn record(&self, dir: &ObjectId, name: &[u8], found: &Status) -> ObjectId {
-        let mut known = lock(&self.known);
+        let mut table = lock(&self.table);
         let inode = found.attributes.fileid;
-        let generation = known.generation(found).unwrap_or_else(|| {
-            // Without birth times: when it was first seen, and something that does not repeat.
+        let generation = table.generation(found).unwrap_or_else(|| {
+            // Without birth times, a random generation for the inode's time in the map.
             let Time { seconds, nanoseconds } = found.attributes.changed;
             sys::random().unwrap_or(seconds as u64 ^ (u64::from(nanoseconds) << 32))
         });
         if let Some((parent, _)) = parse(dir) {
-            known.note(Event::Named, inode, generation, parent, name);
+            table.note(RecordKind::NameAdded, inode, generation, parent, name);
         }
         compose(inode, generation)
     }
 
-    /// The id of what was found, without making it findable.
+    /// The id of an object, without recording a name.
     pub(super) fn identify(&self, found: &Status) -> ObjectId {
-        let generation = lock(&self.known).generation(found).unwrap_or(0);
+        let generation = lock(&self.table).generation(found).unwrap_or(0);
         compose(found.attributes.fileid, generation)
     }
 
     pub(super) fn linked(&self, dir: &ObjectId, name: &[u8], object: &ObjectId) {
-        self.note(Event::Named, dir, name, object);
+        self.note(RecordKind::NameAdded, dir, name, object);
     }
 
     pub(super) fn removed(&self, dir: &ObjectId, name: &[u8], object: &ObjectId) {
-        self.note(Event::Unnamed, dir, name, object);
+        self.note(RecordKind::NameRemoved, dir, name, object);
     }
 
     pub(super) fn moved(
@@ -161,24 +164,24 @@ impl InodeMap {
         to: (&ObjectId, &[u8]),
         object: &ObjectId,
     ) {
-        self.note(Event::Named, to.0, to.1, object);
-        self.note(Event::Unnamed, from.0, from.1, object);
+        self.note(RecordKind::NameAdded, to.0, to.1, object);
+        self.note(RecordKind::NameRemoved, from.0, from.1, object);
     }
 
-    fn note(&self, event: Event, dir: &ObjectId, name: &[u8], object: &ObjectId) {
+    fn note(&self, kind: RecordKind, dir: &ObjectId, name: &[u8], object: &ObjectId) {
         if let (Some((parent, _)), Some((inode, generation))) = (parse(dir), parse(object)) {
-            lock(&self.known).note(event, inode, generation, parent, name);
+            lock(&self.table).note(kind, inode, generation, parent, name);
         }
     }
 
-    /// Makes the file durable and, when most of it is outdated, writes it anew.
+    /// Makes the file durable, and compacts it if most of it is outdated.
     pub(super) fn save(&self) {
-        let mut known = lock(&self.known);
-        if !std::mem::take(&mut known.unsaved) {
+        let mut table = lock(&self.table);
+        if !std::mem::take(&mut table.unsaved) {
             return;
         }
-        if let Err(error) = known.file.sync_data().and_then(|()| known.rewrite(&self.path)) {
-            tracing::warn!(%error, path = %self.path.display(), "the inode map cannot be saved");
+        if let Err(error) = table.file.sync_data().and_then(|()| table.rewrite(&self.path)) {
+            tracing::warn!(%error, path = %self.path.display(), "cannot save the inode map");
         }
     }
 }
@@ -189,20 +192,20 @@ impl Drop for InodeMap {
     }
 }
 
-impl Known {
+impl InodeTable {
     fn generation(&self, found: &Status) -> Option<u64> {
         let known = || self.inodes.get(&found.attributes.fileid).map(|inode| inode.generation);
         found.born.or_else(known)
     }
 
-    fn note(&mut self, event: Event, inode: u64, generation: u64, parent: u64, name: &[u8]) {
-        let place = Place { parent, name: name.into() };
-        if !self.apply(event, inode, generation, place) {
+    fn note(&mut self, kind: RecordKind, inode: u64, generation: u64, parent: u64, name: &[u8]) {
+        let component = PathComponent { parent, name: name.into() };
+        if !self.apply(kind, inode, generation, component) {
             return;
         }
-        let record = encode(event, inode, generation, parent, name);
+        let record = encode(kind, inode, generation, parent, name);
         if let Err(error) = self.file.write_all(&record) {
-            tracing::warn!(%error, "the inode map cannot be written: handles may not survive");
+            tracing::warn!(%error, "cannot write the inode map; handles may not survive a restart");
         }
         self.unsaved = true;
         if self.inodes.len() > INODES_MAX {
@@ -210,49 +213,55 @@ impl Known {
         }
     }
 
-    /// `true` if that was news.
-    fn apply(&mut self, event: Event, inode: u64, generation: u64, place: Place) -> bool {
+    /// Returns whether the record changed anything.
+    fn apply(
+        &mut self,
+        kind: RecordKind,
+        inode: u64,
+        generation: u64,
+        component: PathComponent,
+    ) -> bool {
         self.clock += 1;
-        let fresh = || Inode { generation, seen: 0, places: Vec::new() };
+        let fresh = || Inode { generation, seen: 0, names: Vec::new() };
         let known = self.inodes.entry(inode).or_insert_with(fresh);
         if known.generation != generation {
-            if event == Event::Unnamed {
+            if kind == RecordKind::NameRemoved {
                 return false;
             }
             *known = fresh();
         }
         known.seen = self.clock;
-        let there = known.places.iter().position(|p| *p == place);
-        match (event, there) {
-            (Event::Named, Some(_)) => return false,
-            (Event::Named, None) => {
-                known.places.insert(0, place);
-                known.places.truncate(PLACES_MAX);
+        let there = known.names.iter().position(|p| *p == component);
+        match (kind, there) {
+            (RecordKind::NameAdded, Some(_)) => return false,
+            (RecordKind::NameAdded, None) => {
+                known.names.insert(0, component);
+                known.names.truncate(NAMES_MAX);
             }
-            (Event::Unnamed, Some(at)) => drop(known.places.remove(at)),
-            (Event::Unnamed, None) => {}
+            (RecordKind::NameRemoved, Some(at)) => drop(known.names.remove(at)),
+            (RecordKind::NameRemoved, None) => {}
         }
-        if known.places.is_empty() {
+        if known.names.is_empty() {
             self.inodes.remove(&inode);
         }
-        there.is_some() || event == Event::Named
+        there.is_some() || kind == RecordKind::NameAdded
     }
 
-    /// The ways down to an object, as names from the root.
+    /// The known paths of an object, from the root.
     fn paths(&self, root: u64, inode: u64, generation: u64) -> Vec<Vec<Box<[u8]>>> {
         let Some(known) = self.inodes.get(&inode) else { return Vec::new() };
         if known.generation != generation {
             return Vec::new();
         }
-        known.places.iter().filter_map(|place| self.path(root, place)).collect()
+        known.names.iter().filter_map(|component| self.path(root, component)).collect()
     }
 
-    fn path(&self, root: u64, last: &Place) -> Option<Vec<Box<[u8]>>> {
-        let mut place = last;
-        let mut names = vec![place.name.clone()];
-        while place.parent != root {
-            place = self.inodes.get(&place.parent)?.places.first()?;
-            names.push(place.name.clone());
+    fn path(&self, root: u64, last: &PathComponent) -> Option<Vec<Box<[u8]>>> {
+        let mut component = last;
+        let mut names = vec![component.name.clone()];
+        while component.parent != root {
+            component = self.inodes.get(&component.parent)?.names.first()?;
+            names.push(component.name.clone());
             if names.len() > DEPTH_MAX {
                 return None;
             }
@@ -261,7 +270,7 @@ impl Known {
         Some(names)
     }
 
-    /// Reads what is in the file beyond `read_to`, up to the first record that is not whole.
+    /// Applies the records beyond `read_to`, up to the first incomplete one.
     fn catch_up(&mut self) -> io::Result<()> {
         if self.file.metadata()?.len() <= self.read_to {
             return Ok(());
@@ -270,15 +279,15 @@ impl Known {
         self.file.seek(SeekFrom::Start(self.read_to))?;
         self.file.read_to_end(&mut bytes)?;
         let mut rest = &bytes[..];
-        while let Some((event, inode, generation, place, length)) = decode(rest) {
-            self.apply(event, inode, generation, place);
+        while let Some((kind, inode, generation, component, length)) = decode(rest) {
+            self.apply(kind, inode, generation, component);
             self.read_to += length as u64;
             rest = &rest[length..];
         }
         Ok(())
     }
 
-    /// Forgets a quarter, what was seen longest ago, except directories on the way to the rest.
+    /// Drops the least recently seen quarter, except directories on the path of the rest.
     fn prune(&mut self) {
         let mut ages: Vec<u64> = self.inodes.values().map(|inode| inode.seen).collect();
         ages.sort_unstable();
@@ -287,7 +296,7 @@ impl Known {
         let mut kept = HashMap::new();
         for (number, inode) in std::mem::take(&mut self.inodes) {
             if inode.seen >= limit {
-                needed.extend(inode.places.iter().map(|place| place.parent));
+                needed.extend(inode.names.iter().map(|component| component.parent));
                 kept.insert(number, inode);
             } else {
                 self.inodes.insert(number, inode);
@@ -295,7 +304,7 @@ impl Known {
         }
         while let Some(number) = needed.pop() {
             if let Some(inode) = self.inodes.remove(&number) {
-                needed.extend(inode.places.iter().map(|place| place.parent));
+                needed.extend(inode.names.iter().map(|component| component.parent));
                 kept.insert(number, inode);
             }
         }
@@ -304,7 +313,7 @@ impl Known {
 
     fn rewrite(&mut self, path: &Path) -> io::Result<()> {
         let length = self.file.metadata()?.len();
-        // About what the live records take; names are short.
+        // An estimate, with an average name.
         let live = self.inodes.len() as u64 * (HEAD + BODY_MIN + 24) as u64;
         if length < REWRITE_FROM || length < 4 * live {
             return Ok(());
@@ -315,9 +324,15 @@ impl Known {
         self.catch_up()?;
         let mut content = Vec::new();
         for (number, inode) in &self.inodes {
-            for place in inode.places.iter().rev() {
-                let (parent, name) = (place.parent, &place.name);
-                content.extend(encode(Event::Named, *number, inode.generation, parent, name));
+            for component in inode.names.iter().rev() {
+                let (parent, name) = (component.parent, &component.name);
+                content.extend(encode(
+                    RecordKind::NameAdded,
+                    *number,
+                    inode.generation,
+                    parent,
+                    name,
+                ));
             }
         }
         state::replace(path, &content)?;
@@ -327,7 +342,7 @@ impl Known {
     }
 }
 
-/// The file, locked as one of possibly many readers, and whether nobody else has it.
+/// Opens the file under a shared `flock`; `true` if no other process had it locked.
 fn open_file(path: &Path) -> io::Result<(File, bool)> {
     loop {
         let file =
@@ -354,21 +369,21 @@ fn walk(
 
 pub(super) fn compose(inode: u64, generation: u64) -> ObjectId {
     let mut bytes = [0; 17];
-    bytes[0] = MARK;
+    bytes[0] = TYPE;
     bytes[1..9].copy_from_slice(&inode.to_le_bytes());
     bytes[9..].copy_from_slice(&generation.to_le_bytes());
-    // 17 bytes always fit; the number alone is what is left if they did not.
+    // 17 bytes always fit.
     ObjectId::new(&bytes).unwrap_or_else(|| ObjectId::from(inode))
 }
 
 fn parse(id: &ObjectId) -> Option<(u64, u64)> {
-    let (&MARK, rest) = id.as_bytes().split_first()? else { return None };
+    let (&TYPE, rest) = id.as_bytes().split_first()? else { return None };
     let (inode, generation) = rest.split_first_chunk()?;
     Some((u64::from_le_bytes(*inode), u64::from_le_bytes(generation.try_into().ok()?)))
 }
 
-fn encode(event: Event, inode: u64, generation: u64, parent: u64, name: &[u8]) -> Vec<u8> {
-    let mut body = vec![event as u8];
+fn encode(kind: RecordKind, inode: u64, generation: u64, parent: u64, name: &[u8]) -> Vec<u8> {
+    let mut body = vec![kind as u8];
     [inode, generation, parent].iter().for_each(|number| body.extend(number.to_le_bytes()));
     body.extend(name);
     let mut record = (body.len() as u32).to_le_bytes().to_vec();
@@ -378,25 +393,25 @@ fn encode(event: Event, inode: u64, generation: u64, parent: u64, name: &[u8]) -
 }
 
 /// The first record and its length; `None` if it is torn.
-fn decode(bytes: &[u8]) -> Option<(Event, u64, u64, Place, usize)> {
+fn decode(bytes: &[u8]) -> Option<(RecordKind, u64, u64, PathComponent, usize)> {
     let (length, rest) = bytes.split_first_chunk()?;
     let (sum, rest) = rest.split_first_chunk()?;
     let body = rest.get(..u32::from_le_bytes(*length) as usize)?;
     if checksum(body) != u64::from_le_bytes(*sum) {
         return None;
     }
-    let (event, numbers) = body.split_first()?;
-    let event = match event {
-        1 => Event::Named,
-        2 => Event::Unnamed,
+    let (kind, numbers) = body.split_first()?;
+    let kind = match kind {
+        1 => RecordKind::NameAdded,
+        2 => RecordKind::NameRemoved,
         _ => return None,
     };
     let (inode, numbers) = numbers.split_first_chunk()?;
     let (generation, numbers) = numbers.split_first_chunk()?;
     let (parent, name) = numbers.split_first_chunk()?;
-    let place = Place { parent: u64::from_le_bytes(*parent), name: name.into() };
+    let component = PathComponent { parent: u64::from_le_bytes(*parent), name: name.into() };
     let (inode, generation) = (u64::from_le_bytes(*inode), u64::from_le_bytes(*generation));
-    Some((event, inode, generation, place, HEAD + body.len()))
+    Some((kind, inode, generation, component, HEAD + body.len()))
 }
 
 fn checksum(body: &[u8]) -> u64 {
@@ -414,13 +429,13 @@ mod tests {
     }
 
     fn path(map: &InodeMap, inode: u64) -> Option<String> {
-        let paths = lock(&map.known).paths(1, inode, 0);
+        let paths = lock(&map.table).paths(1, inode, 0);
         let names = paths.first()?.iter().map(|name| String::from_utf8_lossy(name).into_owned());
         Some(names.collect::<Vec<_>>().join("/"))
     }
 
     #[test]
-    fn a_map_that_is_mostly_outdated_is_written_anew() {
+    fn a_mostly_outdated_map_is_compacted() {
         let state = tempfile::tempdir().unwrap();
         let map = InodeMap::open(state.path(), 7, 1).unwrap();
         entry(&map, 2, 1, "d");
@@ -443,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_last_and_the_way_to_it_are_kept() {
+    fn pruning_keeps_recent_inodes_and_their_directories() {
         let state = tempfile::tempdir().unwrap();
         let map = InodeMap::open(state.path(), 7, 1).unwrap();
         entry(&map, 2, 1, "old directory");
@@ -451,14 +466,14 @@ mod tests {
             entry(&map, inode, 1, &inode.to_string());
         }
         entry(&map, 30, 2, "new");
-        lock(&map.known).prune();
+        lock(&map.table).prune();
         assert_eq!(path(&map, 30).as_deref(), Some("old directory/new"));
         assert_eq!(path(&map, 10), None);
         assert_eq!(path(&map, 19).as_deref(), Some("19"));
     }
 
     #[test]
-    fn a_loop_in_the_map_is_not_followed_for_ever() {
+    fn a_loop_in_the_map_ends() {
         let state = tempfile::tempdir().unwrap();
         let map = InodeMap::open(state.path(), 7, 1).unwrap();
         entry(&map, 2, 3, "a");

@@ -9,11 +9,12 @@ use rustix::{
 };
 
 use super::{
-    Metadata, node::Node, permission::ask_to_write, sys, tree::Tree, uncommitted::Uncommitted,
+    MetadataMode, node::Node, permission::check_write, sys, tree::Tree,
+    uncommitted::UncommittedFiles,
 };
 use crate::{
-    Attributes, Change, Context, Error, FileKind, ObjectId, Patience, ReadOut, Result, Snapshot,
-    Stability, WriteVerifier, Written,
+    AttributeChange, Attributes, BlockingMode, Context, Error, FileKind, ObjectId, ReadReply,
+    Result, Stability, WccAttributes, WriteReply, WriteVerifier,
 };
 
 impl Tree {
@@ -23,26 +24,26 @@ impl Tree {
         file: &ObjectId,
         offset: u64,
         count: u32,
-    ) -> Result<ReadOut> {
+    ) -> Result<ReadReply> {
         let node = self.node(context, file)?;
         check_regular(&node)?;
-        // Looked at before the data is read: attributes that are older than the data make a
-        // client look again, newer ones would make it believe that old data is current.
+        // Before the data: attributes newer than the data would make the client take its copy for
+        // current; older ones only make it ask again.
         let attributes = self.attributes(&node)?;
         self.may_read(context, &node, &attributes)?;
         let wanted = u64::from(count).min(attributes.size.saturating_sub(offset)) as usize;
         let mut data = Vec::new();
         if wanted > 0 {
             data.reserve_exact(wanted);
-            let fd = match context.patience {
-                Patience::Now => node.reader(|| Err(Error::WouldBlock))?,
-                Patience::Wait => self.reader(&node)?,
+            let fd = match context.blocking {
+                BlockingMode::Nonblocking => node.reader(|| Err(Error::WouldBlock))?,
+                BlockingMode::MayBlock => self.reader(&node)?,
             };
-            let nowait = context.patience == Patience::Now;
+            let nowait = context.blocking == BlockingMode::Nonblocking;
             while data.len() < wanted {
                 let (left, at) = (wanted - data.len(), offset + data.len() as u64);
                 match sys::read_at(fd, &mut data, left, at, nowait) {
-                    // It became shorter meanwhile.
+                    // Truncated meanwhile.
                     Ok(0) => break,
                     Ok(_) => {}
                     Err(Errno::AGAIN | Errno::NOTSUP) if nowait => return Err(Error::WouldBlock),
@@ -53,7 +54,7 @@ impl Tree {
         }
         let eof =
             data.len() < wanted || offset.saturating_add(data.len() as u64) >= attributes.size;
-        Ok(ReadOut { data: Bytes::from(data), eof, attributes: Some(attributes) })
+        Ok(ReadReply { data: Bytes::from(data), eof, attributes: Some(attributes) })
     }
 
     pub(super) fn write(
@@ -63,66 +64,65 @@ impl Tree {
         offset: u64,
         data: &Bytes,
         stability: Stability,
-    ) -> Result<Written> {
+    ) -> Result<WriteReply> {
         let node = self.node(context, file)?;
         check_regular(&node)?;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
             return Err(Error::TooLarge);
         }
         let (count, file) = {
-            let _order = node.in_order();
+            let _order = node.lock_for_change();
             let before = self.attributes(&node)?;
-            let verdict = self.known_to_write(context, &node, &before);
-            verdict.unwrap_or(Ok(()))?;
-            // With the server's authority, so before the switch.
+            let permission = self.cached_may_write(context, &node, &before);
+            permission.unwrap_or(Ok(()))?;
+            // Needs the server's privileges, so before the identity changes.
             let fd = self.writer(&node)?;
             let count = {
-                // Under the caller's identity, so that the kernel takes set-user-id away and
-                // holds the caller to its quota.
+                // As the caller, so that the kernel clears set-user-id and charges its quota.
                 let _caller = self.identity.assume(context.caller)?;
-                if verdict.is_none() {
-                    ask_to_write(&node)?;
+                if permission.is_none() {
+                    check_write(&node)?;
                 }
                 write_all(fd, data, offset)?
             };
             if stability == Stability::Unstable && count > 0 {
-                self.uncommitted.wrote(&node);
+                self.uncommitted.add(&node);
             }
             (count, self.change(&node, &before))
         };
         match stability {
             Stability::Unstable => {
-                // A few, so that the bound comes back into reach, but one writer does not work
-                // for all the others.
+                // Bounded: back under the limit in a few writes, without one request paying for
+                // all.
                 for oldest in (0..4).map_while(|_| self.uncommitted.excess()) {
-                    // A failure changes the verifier, and with that the client that wrote is told.
+                    // A failure changes the write verifier, by which its writer learns of it.
                     let _ = self.sync(&oldest, Stability::File);
                 }
             }
             Stability::Data | Stability::File => self.sync(&node, stability)?,
         }
-        Ok(Written { count, stability, file })
+        Ok(WriteReply { count, stability, file })
     }
 
-    pub(super) fn commit(&self, context: &Context<'_>, file: &ObjectId) -> Result<Change> {
+    pub(super) fn commit(&self, context: &Context<'_>, file: &ObjectId) -> Result<AttributeChange> {
         let node = self.node(context, file)?;
         check_regular(&node)?;
         self.sync(&node, Stability::File)?;
-        // A commit changes nothing, so one look is both before and after.
+        // A commit changes no attribute.
         let after = self.attributes(&node)?;
-        Ok(Change { before: Some(Snapshot::from(&after)), after: Some(after) })
+        Ok(AttributeChange { before: Some(WccAttributes::from(&after)), after: Some(after) })
     }
 
-    /// Makes the file's data durable, with all unstable writes up to now. If that fails, they may
-    /// be lost for good (the kernel drops the pages and reports it once), so the verifier changes.
+    /// Makes all writes up to now durable. If that fails they may be lost (the kernel drops the
+    /// pages and reports it once), so the write verifier changes before this returns.
     pub(super) fn sync(&self, node: &Node, stability: Stability) -> Result<()> {
-        // The kernel reports a failure once. Who asks next must not be told that all is well
+        // The kernel reports a failure once, so a concurrent `fsync` succeeds: it must not return
         // before the verifier has changed.
-        let _turn = (node.kind == FileKind::Regular).then(|| node.syncing());
-        let writes = Uncommitted::writes(node);
+        let _sync = (node.kind == FileKind::Regular).then(|| node.sync_lock());
+        let writes = UncommittedFiles::writes(node);
         let fd = match node.open_writer() {
             Some(fd) => fd,
-            // A server without privileges may write what it cannot read.
+            // An unprivileged server may be able to write a file that it cannot read.
             None => self.reader(node).or_else(|_| self.writer(node))?,
         };
         let synced = if stability == Stability::Data { fdatasync(fd) } else { fsync(fd) };
@@ -133,30 +133,30 @@ impl Tree {
             }
             Err(error) => {
                 self.renew_verifier();
-                tracing::error!(%error, object = ?node.id, "a file could not be written to disk");
+                tracing::error!(%error, object = ?node.id, "fsync failed; unstable writes may be lost");
                 self.uncommitted.forget(&node.id);
                 Err(error.into())
             }
         }
     }
 
-    /// Makes changes of the file itself or, of a directory, its entries durable, if the export
-    /// asks for that.
+    /// Makes the attributes of a file, or the entries of a directory, durable if the export is
+    /// configured so.
     pub(super) fn sync_metadata(&self, node: &Node) -> Result<()> {
-        if self.metadata == Metadata::Async {
+        if self.metadata == MetadataMode::Async {
             return Ok(());
         }
         match node.kind {
-            // A file that the server may not open for reading is left to the next case.
+            // Files that the server cannot open fall through to `syncfs`.
             FileKind::Regular | FileKind::Directory
                 if node.open_writer().is_some() || self.reader(node).is_ok() =>
             {
                 self.sync(node, Stability::File)
             }
-            // There is no descriptor with which one link or device could be synchronised.
+            // Links and special files have no descriptor to `fsync`.
             _ => syncfs(&self.mount).map_err(|error| {
                 self.renew_verifier();
-                tracing::error!(%error, "the file system could not be written to disk");
+                tracing::error!(%error, "syncfs failed; unstable writes may be lost");
                 Error::from(error)
             }),
         }
@@ -167,15 +167,16 @@ impl Tree {
     }
 
     fn renew_verifier(&self) {
-        // Without randomness, any other value does.
+        // Any different value will do.
         let new = sys::random().unwrap_or_else(|_| self.verifier.load(Relaxed).wrapping_add(1));
         self.verifier.store(new, Relaxed);
     }
 
-    /// What an operation did to a file. Called while the file's order is held.
-    pub(super) fn change(&self, node: &Node, before: &Attributes) -> Change {
+    /// The change of a file's attributes since `before`. The change lock must have been held
+    /// since `before` was read.
+    pub(super) fn change(&self, node: &Node, before: &Attributes) -> AttributeChange {
         let after = self.attributes(node).ok();
-        Change { before: Some(Snapshot::from(before)), after }
+        AttributeChange { before: Some(WccAttributes::from(before)), after }
     }
 }
 
@@ -187,7 +188,7 @@ fn check_regular(node: &Node) -> Result<()> {
     }
 }
 
-/// Writes everything, or as much as there is room for.
+/// Writes all of `data`, or as much as fits on the disk.
 fn write_all(fd: &OwnedFd, data: &[u8], offset: u64) -> Result<u32> {
     let mut done = 0;
     while done < data.len() {

@@ -1,8 +1,7 @@
-//! A file or directory that is in use, and the bounded cache of them.
+//! Open files and directories, and the bounded cache of them.
 //!
-//! A node holds descriptors, so it keeps a file alive: one that was unlinked is let go at once
-//! ([`Cache::forget`]), one that nobody asks for is let go after a few seconds
-//! ([`Cache::sweep`]).
+//! The descriptors of a node keep its file alive on disk, so the node of an unlinked file is dropped
+//! at once ([`NodeCache::forget`]) and an idle one after a few seconds ([`NodeCache::sweep`]).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,12 +13,12 @@ use std::{
     },
 };
 
-use super::permission::Verdicts;
+use super::permission::PermissionCache;
 use crate::{FileKind, ObjectId};
 
 const SHARDS: usize = 16;
 
-/// A lock that goes on after a panic elsewhere: what it guards is whole after every statement.
+/// Locks a mutex, ignoring poison: the guarded values are consistent after every statement.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -27,33 +26,34 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Node {
     pub(super) id: ObjectId,
     pub(super) kind: FileKind,
-    /// Opened with `O_PATH`: good for attributes, names below it and permissions, not for data.
+    /// Opened with `O_PATH`: for attributes, permissions and entries, not for data.
     pub(super) path: OwnedFd,
-    pub(super) verdicts: Verdicts,
+    pub(super) permissions: PermissionCache,
     reader: OnceLock<OwnedFd>,
     writer: OnceLock<OwnedFd>,
-    order: Mutex<()>,
-    syncing: Mutex<()>,
-    /// Unstable writes so far. Only moved under the lock of `Uncommitted`.
+    change: Mutex<()>,
+    sync: Mutex<()>,
+    /// Unstable writes so far. Changed only under the lock of `UncommittedFiles`.
     pub(super) writes: AtomicU64,
+    /// The second of the last use, by the clock of the cache.
     used: AtomicU64,
     descriptors: Arc<AtomicUsize>,
 }
 
 impl Node {
-    /// Held around a change and the two looks at the file before and after it, so that no other
-    /// client's change falls in between. Of two directories, the one at the lower address first;
-    /// of a directory and a file in it, the directory first.
-    pub(super) fn in_order(&self) -> MutexGuard<'_, ()> {
-        lock(&self.order)
+    /// Held from reading the attributes before a change to reading those after it, so that no
+    /// other client's change falls between. Lock order: of two directories, the one at the lower
+    /// address first; of a directory and a file in it, the directory first.
+    pub(super) fn lock_for_change(&self) -> MutexGuard<'_, ()> {
+        lock(&self.change)
     }
 
-    /// Held around a `fsync` and what follows from its outcome.
-    pub(super) fn syncing(&self) -> MutexGuard<'_, ()> {
-        lock(&self.syncing)
+    /// Held from an `fsync` until its outcome has been recorded.
+    pub(super) fn sync_lock(&self) -> MutexGuard<'_, ()> {
+        lock(&self.sync)
     }
 
-    /// For reading data, listing and `fsync`; `open` is asked the first time.
+    /// The descriptor for reading data, listing and `fsync`; opened by `open` on first use.
     pub(super) fn reader<E>(
         &self,
         open: impl FnOnce() -> Result<OwnedFd, E>,
@@ -75,13 +75,13 @@ impl Node {
         }
     }
 
-    /// The descriptor through which unstable writes went, if any.
+    /// The descriptor that unstable writes used, if there is one.
     pub(super) fn open_writer(&self) -> Option<&OwnedFd> {
         self.writer.get()
     }
 
-    fn keep<'a, E>(&self, place: &'a OnceLock<OwnedFd>, fd: OwnedFd) -> Result<&'a OwnedFd, E> {
-        let kept = place.get_or_init(|| {
+    fn keep<'a, E>(&self, slot: &'a OnceLock<OwnedFd>, fd: OwnedFd) -> Result<&'a OwnedFd, E> {
+        let kept = slot.get_or_init(|| {
             self.descriptors.fetch_add(1, Relaxed);
             fd
         });
@@ -97,25 +97,25 @@ impl Drop for Node {
     }
 }
 
-/// The nodes in use, by object; never more than a given number of descriptors for long.
-pub(super) struct Cache {
+/// Nodes by object, with a bound on their descriptors that is exceeded only briefly.
+pub(super) struct NodeCache {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
     descriptors: Arc<AtomicUsize>,
     descriptors_max: usize,
     turn: AtomicUsize,
-    /// Seconds since the start, moved by [`Cache::sweep`].
+    /// Seconds since the start, advanced by [`NodeCache::sweep`].
     now: AtomicU64,
 }
 
 #[derive(Default)]
 struct Shard {
     nodes: HashMap<ObjectId, Arc<Node>>,
-    /// In the order of arrival; ids of nodes that have left may still be in it.
+    /// In the order of insertion; may contain ids of nodes that are no longer cached.
     arrivals: VecDeque<ObjectId>,
 }
 
-impl Cache {
+impl NodeCache {
     pub(super) fn new(descriptors_max: usize) -> Self {
         Self {
             shards: Default::default(),
@@ -133,25 +133,25 @@ impl Cache {
         Some(node)
     }
 
-    /// A node that the cache does not keep.
+    /// A node that is counted but not cached.
     pub(super) fn node(&self, id: ObjectId, kind: FileKind, path: OwnedFd) -> Node {
         self.descriptors.fetch_add(1, Relaxed);
         Node {
             id,
             kind,
             path,
-            verdicts: Verdicts::default(),
+            permissions: PermissionCache::default(),
             reader: OnceLock::new(),
             writer: OnceLock::new(),
-            order: Mutex::default(),
-            syncing: Mutex::default(),
+            change: Mutex::default(),
+            sync: Mutex::default(),
             writes: AtomicU64::new(0),
             used: AtomicU64::new(self.now.load(Relaxed)),
             descriptors: self.descriptors.clone(),
         }
     }
 
-    /// Keeps a node, unless there is one of this object already, and gives the one that is kept.
+    /// Caches a node unless the object has one already, and returns the cached one.
     pub(super) fn insert(&self, id: ObjectId, kind: FileKind, path: OwnedFd) -> Arc<Node> {
         let node = {
             let mut shard = lock(self.shard(&id));
@@ -167,21 +167,21 @@ impl Cache {
         node
     }
 
-    /// Lets nodes go if there are too many descriptors. Called whenever one was opened.
+    /// Evicts nodes if there are too many descriptors. Called after each open.
     pub(super) fn keep_bound(&self) {
         if self.descriptors.load(Relaxed) > self.descriptors_max {
             self.shrink();
         }
     }
 
-    /// Lets a node go: its file was unlinked.
+    /// Drops the node of an unlinked file.
     pub(super) fn forget(&self, id: &ObjectId) {
         let gone = lock(self.shard(id)).nodes.remove(id);
-        // Here the last name's data may be freed, which takes time, so not under the lock.
+        // Outside the lock: closing the last descriptor may free the file's data, which is slow.
         drop(gone);
     }
 
-    /// Lets nodes go that were not asked for during `idle_s_max` seconds. Called once a second.
+    /// Drops nodes that were unused for more than `idle_s_max` seconds. Called once a second.
     pub(super) fn sweep(&self, idle_s_max: u64) {
         let now = self.now.fetch_add(1, Relaxed) + 1;
         for shard in &self.shards {
@@ -199,7 +199,7 @@ impl Cache {
         self.keep_bound();
     }
 
-    /// Lets every node go that is not in use: the process has no descriptor left.
+    /// Drops every node not in use: the process has run out of descriptors.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let gone: Vec<_> = {
@@ -210,10 +210,10 @@ impl Cache {
         }
     }
 
-    /// Lets old nodes go until the bound holds again. One that is in use, or has unstable writes
-    /// (which hold on to it), stays.
+    /// Evicts the oldest nodes until the bound holds. Nodes in use, or with unstable writes (which
+    /// hold a reference), stay.
     fn shrink(&self) {
-        // Each time another shard is the first to give.
+        // Starts with another shard each time.
         let first = self.turn.fetch_add(1, Relaxed);
         for shard in (0..SHARDS).map(|step| &self.shards[(first + step) % SHARDS]) {
             let mut looks = lock(shard).arrivals.len();
@@ -231,8 +231,8 @@ impl Cache {
 }
 
 impl Shard {
-    /// Looks at the oldest arrival. It gets a second chance if it was asked for in this second,
-    /// as long as there are others to look at.
+    /// Evicts the oldest node, unless it is in use. A node used since the last sweep gets a second
+    /// chance while the `others` still to examine are more than half of the shard.
     fn evict_one(&mut self, now: u64, others: usize) -> Option<Arc<Node>> {
         let id = self.arrivals.pop_front()?;
         let node = self.nodes.get(&id)?;

@@ -1,5 +1,5 @@
-//! What a caller may do to a file: the kernel's verdict, asked for under the caller's identity and
-//! remembered until the file's change time moves.
+//! Access checks: the kernel is asked under the caller's identity, and its answer is cached until
+//! the file's change time moves.
 
 use std::{
     sync::Mutex,
@@ -13,66 +13,68 @@ use super::{
     sys,
     tree::Tree,
 };
-use crate::{Attributes, Caller, Context, Error, Patience, Permissions, Result, Time};
+use crate::{Attributes, BlockingMode, Caller, Context, Error, Permissions, Result, Time};
 
-/// Remembered verdicts of one node: enough for the few users that share a file at a time.
-const VERDICTS_MAX: usize = 8;
+/// Cached checks per node: enough for the few users that share a file at a time.
+const CACHED_MAX: usize = 8;
 
-/// Change times move in steps of up to 10 ms. A verdict on a file that was changed less than this
-/// ago is not remembered: a second change could leave the same time behind.
+/// Change times advance in steps of up to 10 ms, so two changes can have the same time. A check is
+/// cached only if the last change is older than this.
 const SETTLED_AFTER: Duration = Duration::from_millis(50);
 
-/// Some file systems count in steps of one or two seconds; then the nanoseconds are none.
+/// The same for file systems with steps of one or two seconds, recognised by zero nanoseconds.
 const SETTLED_AFTER_WHOLE_SECONDS: Duration = Duration::from_millis(2_100);
 
+/// What the kernel allows a caller.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Verdict {
+pub(super) struct AccessCheck {
     read: bool,
-    /// Why not, because a read-only file system is another reason than the mode.
+    /// With the reason: a read-only file system, or the mode.
     write: Result<()>,
     execute: bool,
 }
 
+/// The access checks of one node, by caller.
 #[derive(Default)]
-pub(super) struct Verdicts(Mutex<Vec<Remembered>>);
+pub(super) struct PermissionCache(Mutex<Vec<CachedPermission>>);
 
-struct Remembered {
+struct CachedPermission {
     caller: Caller,
     changed: Time,
-    verdict: Verdict,
+    check: AccessCheck,
 }
 
-impl Verdicts {
-    fn get(&self, caller: &Caller, changed: Time) -> Option<Verdict> {
-        let remembered = lock(&self.0);
-        let of_caller = remembered.iter().find(|r| r.caller == *caller)?;
-        (of_caller.changed == changed).then_some(of_caller.verdict)
+impl PermissionCache {
+    fn get(&self, caller: &Caller, changed: Time) -> Option<AccessCheck> {
+        let cached = lock(&self.0);
+        let of_caller = cached.iter().find(|r| r.caller == *caller)?;
+        (of_caller.changed == changed).then_some(of_caller.check)
     }
 
-    fn put(&self, caller: &Caller, changed: Time, verdict: Verdict) {
-        let mut remembered = lock(&self.0);
-        remembered.retain(|r| r.caller != *caller && r.changed == changed);
-        if remembered.len() >= VERDICTS_MAX {
-            remembered.remove(0);
+    fn put(&self, caller: &Caller, changed: Time, check: AccessCheck) {
+        let mut cached = lock(&self.0);
+        cached.retain(|r| r.caller != *caller && r.changed == changed);
+        if cached.len() >= CACHED_MAX {
+            cached.remove(0);
         }
-        remembered.push(Remembered { caller: caller.clone(), changed, verdict });
+        cached.push(CachedPermission { caller: caller.clone(), changed, check });
     }
 }
 
 impl Tree {
-    /// ACCESS: exactly what the kernel would say.
+    /// ACCESS: the kernel's answer, without the exceptions below.
     pub(super) fn permissions(
         &self,
         context: &Context<'_>,
         node: &Node,
         attributes: &Attributes,
     ) -> Result<Permissions> {
-        let Verdict { read, write, execute } = self.verdict(context, node, attributes)?;
+        let AccessCheck { read, write, execute } = self.check_access(context, node, attributes)?;
         Ok(Permissions { read, write: write.is_ok(), execute })
     }
 
-    /// READ: the owner always, and whoever may execute the file, because a client must read it to
-    /// do so.
+    /// READ: allowed to the owner, and to callers that may execute the file, because a client must
+    /// read it to do so.
     pub(super) fn may_read(
         &self,
         context: &Context<'_>,
@@ -82,11 +84,11 @@ impl Tree {
         if context.caller.uid == attributes.uid {
             return Ok(());
         }
-        let verdict = self.verdict(context, node, attributes)?;
-        if verdict.read || verdict.execute { Ok(()) } else { Err(Error::Denied) }
+        let check = self.check_access(context, node, attributes)?;
+        if check.read || check.execute { Ok(()) } else { Err(Error::Denied) }
     }
 
-    /// WRITE and changes of size: the owner always.
+    /// WRITE and changes of size: always allowed to the owner.
     pub(super) fn may_write(
         &self,
         context: &Context<'_>,
@@ -96,13 +98,12 @@ impl Tree {
         if context.caller.uid == attributes.uid {
             return Ok(());
         }
-        self.verdict(context, node, attributes)?.write
+        self.check_access(context, node, attributes)?.write
     }
 
-    /// What is known about [`may_write`](Tree::may_write) without asking. Each write moves the
-    /// change time, so mostly it has to be asked; a writer does that when it has taken on the
-    /// caller's identity anyway.
-    pub(super) fn known_to_write(
+    /// [`may_write`](Tree::may_write) if the answer is cached. Usually it is not, because each
+    /// write moves the change time; `write` then checks after it has assumed the caller's identity.
+    pub(super) fn cached_may_write(
         &self,
         context: &Context<'_>,
         node: &Node,
@@ -111,7 +112,7 @@ impl Tree {
         if context.caller.uid == attributes.uid {
             return Some(Ok(()));
         }
-        Some(node.verdicts.get(context.caller, attributes.changed)?.write)
+        Some(node.permissions.get(context.caller, attributes.changed)?.write)
     }
 
     pub(super) fn may_search(
@@ -120,39 +121,39 @@ impl Tree {
         dir: &Node,
         attributes: &Attributes,
     ) -> Result<()> {
-        let verdict = self.verdict(context, dir, attributes)?;
-        if verdict.execute { Ok(()) } else { Err(Error::Denied) }
+        let check = self.check_access(context, dir, attributes)?;
+        if check.execute { Ok(()) } else { Err(Error::Denied) }
     }
 
-    pub(super) fn verdict(
+    fn check_access(
         &self,
         context: &Context<'_>,
         node: &Node,
         attributes: &Attributes,
-    ) -> Result<Verdict> {
-        if let Some(verdict) = node.verdicts.get(context.caller, attributes.changed) {
-            return Ok(verdict);
+    ) -> Result<AccessCheck> {
+        if let Some(check) = node.permissions.get(context.caller, attributes.changed) {
+            return Ok(check);
         }
         // Network threads never change identity.
-        if context.patience == Patience::Now {
+        if context.blocking == BlockingMode::Nonblocking {
             return Err(Error::WouldBlock);
         }
-        let verdict = self.ask(context.caller, node)?;
-        // A file system that is mounted anew for writing does not move the times of its files.
-        if settled(attributes.changed) && verdict.write != Err(Error::ReadOnly) {
-            node.verdicts.put(context.caller, attributes.changed, verdict);
+        let check = self.ask_kernel(context.caller, node)?;
+        // A remount for writing does not move change times.
+        if settled(attributes.changed) && check.write != Err(Error::ReadOnly) {
+            node.permissions.put(context.caller, attributes.changed, check);
         }
-        Ok(verdict)
+        Ok(check)
     }
 
-    fn ask(&self, caller: &Caller, node: &Node) -> Result<Verdict> {
+    fn ask_kernel(&self, caller: &Caller, node: &Node) -> Result<AccessCheck> {
         let _caller = self.identity.assume(caller)?;
         let decided = |access| match may(node, access) {
             Err(no @ (Error::Denied | Error::NotOwner | Error::ReadOnly)) => Ok(Err(no)),
-            // Not a verdict but a failure.
+            // A failure of the check itself.
             other => other.map(Ok),
         };
-        Ok(Verdict {
+        Ok(AccessCheck {
             read: decided(Access::READ_OK)?.is_ok(),
             write: decided(Access::WRITE_OK)?,
             execute: decided(Access::EXEC_OK)?.is_ok(),
@@ -160,8 +161,8 @@ impl Tree {
     }
 }
 
-/// Whether the identity that the thread has now may write.
-pub(super) fn ask_to_write(node: &Node) -> Result<()> {
+/// Whether the current identity of the thread may write.
+pub(super) fn check_write(node: &Node) -> Result<()> {
     may(node, Access::WRITE_OK)
 }
 
@@ -169,6 +170,7 @@ fn may(node: &Node, access: Access) -> Result<()> {
     Ok(sys::access(&node.path, access)?)
 }
 
+/// Whether a further change would get a later change time.
 fn settled(changed: Time) -> bool {
     let nanoseconds = changed.nanoseconds;
     let Ok(seconds) = u64::try_from(changed.seconds) else { return true };

@@ -1,4 +1,4 @@
-//! Small files in the server's state directory, replaced as a whole or not at all.
+//! Small files in the state directory, replaced atomically.
 
 use std::{
     fs::{File, OpenOptions},
@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-/// Replaces `path` by `content`, durably. Only the server can read it.
+/// Replaces the content of `path`, durably on return, readable by the server only.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");

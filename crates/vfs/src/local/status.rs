@@ -1,4 +1,4 @@
-//! What the kernel says about a file, in this crate's words.
+//! `statx`, translated into [`Attributes`].
 
 use std::os::fd::AsFd;
 
@@ -13,17 +13,17 @@ use crate::{Attributes, Device, FileKind, Time};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Status {
     pub(super) attributes: Attributes,
-    /// In nanoseconds since 1970, where the file system keeps it.
+    /// The birth time in nanoseconds since 1970, if the file system records it.
     pub(super) born: Option<u64>,
     pub(super) device: (u32, u32),
 }
 
-/// Of what `fd` refers to.
+/// The status of the file that `fd` refers to.
 pub(super) fn status(fd: impl AsFd) -> Result<Status> {
     status_at(fd, c"", AtFlags::EMPTY_PATH)
 }
 
-/// Of the entry `name` of `dir`; a symbolic link is not followed.
+/// The status of the entry `name` of `dir`; a symbolic link is not followed.
 pub(super) fn status_of_entry(dir: impl AsFd, name: impl Arg) -> Result<Status> {
     status_at(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }

@@ -1,4 +1,4 @@
-//! The system calls that no safe wrapper offers. The only unsafe code of this crate.
+//! System calls without a safe wrapper.
 #![allow(unsafe_code)]
 
 use std::{
@@ -33,10 +33,9 @@ fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// The kernel's handle of `path` below `dir`, and the number of the mount it is on.
+/// The kernel's file handle of `path` below `dir`, and the id of its mount.
 ///
-/// A symbolic link is named itself, never what it points to. `OVERFLOW` if the handle is too long
-/// for an [`ObjectId`].
+/// Does not follow a symbolic link. `OVERFLOW` if the handle does not fit into an [`ObjectId`].
 pub(super) fn handle_at(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Result<(ObjectId, i32)> {
     path.into_with_c_str(|path| handle_of(dir.as_fd().as_raw_fd(), path, flags))
 }
@@ -45,8 +44,8 @@ fn handle_of(dir: c_int, path: &CStr, flags: AtFlags) -> Result<(ObjectId, i32)>
     let mut handle =
         FileHandle { bytes: KERNEL_HANDLE_MAX as c_uint, kind: 0, data: [0; KERNEL_HANDLE_MAX] };
     let mut mount: c_int = 0;
-    // SAFETY: `path` ends in a zero byte; `handle` is laid out as `struct file_handle` and says
-    // how much room it has; `mount` lives until the call is over.
+    // SAFETY: `path` ends in NUL; `handle` has the layout of `struct file_handle` and states its
+    // capacity; `mount` outlives the call.
     check(unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
@@ -66,7 +65,8 @@ fn handle_of(dir: c_int, path: &CStr, flags: AtFlags) -> Result<(ObjectId, i32)>
     Ok((ObjectId::new(&bytes[..=length]).ok_or(Errno::OVERFLOW)?, mount))
 }
 
-/// Opens what [`handle_at`] named. `mount` is any real (not `O_PATH`) descriptor of the mount.
+/// Opens the file of a handle from [`handle_at`]. `mount` is a descriptor of any file on the mount,
+/// not opened with `O_PATH`.
 pub(super) fn open_handle(mount: impl AsFd, object: &ObjectId, flags: OFlags) -> Result<OwnedFd> {
     let (kind, data) = object.as_bytes().split_first().ok_or(Errno::STALE)?;
     let mut handle = FileHandle {
@@ -75,8 +75,8 @@ pub(super) fn open_handle(mount: impl AsFd, object: &ObjectId, flags: OFlags) ->
         data: [0; KERNEL_HANDLE_MAX],
     };
     handle.data.get_mut(..data.len()).ok_or(Errno::STALE)?.copy_from_slice(data);
-    // SAFETY: `handle` is laid out as `struct file_handle` and says how long it is; a descriptor
-    // that the kernel gives us is ours alone.
+    // SAFETY: `handle` has the layout of `struct file_handle` and states its length; the returned
+    // descriptor is owned by nothing else.
     unsafe {
         let fd = check(libc::syscall(
             libc::SYS_open_by_handle_at,
@@ -88,13 +88,13 @@ pub(super) fn open_handle(mount: impl AsFd, object: &ObjectId, flags: OFlags) ->
     }
 }
 
-/// Asks the kernel whether the thread's current identity may do `access` to what `fd` refers to.
+/// Whether the current identity of the thread has `access` to the file of `fd`.
 ///
-/// The safe wrappers fall back to a check of the real user where `faccessat2` is missing, which
-/// would be the server's and allow everything.
+/// Safe wrappers fall back to checking the real uid if `faccessat2` is missing: that of the server,
+/// which would allow everything.
 pub(super) fn access(fd: impl AsFd, access: Access) -> Result<()> {
     let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
-    // SAFETY: the path is a constant that ends in a zero byte.
+    // SAFETY: the path is a constant that ends in NUL.
     let result = unsafe {
         libc::syscall(
             libc::SYS_faccessat2,
@@ -107,28 +107,28 @@ pub(super) fn access(fd: impl AsFd, access: Access) -> Result<()> {
     check(result).map(drop)
 }
 
-/// Sets the thread's file-system user and gives the one before.
+/// Sets the file-system uid of the thread and returns the previous one.
 ///
-/// The call cannot say that it failed; ask again with `u32::MAX`, which changes nothing.
+/// Failure is not reported; read the uid back with `u32::MAX`, which changes nothing.
 pub(super) fn set_fs_uid(uid: u32) -> u32 {
-    // SAFETY: takes a number, touches no memory. The raw call, because it is per thread.
+    // SAFETY: takes an integer, accesses no memory. The raw call, because it is per thread.
     unsafe { libc::syscall(libc::SYS_setfsuid, uid) as u32 }
 }
 
-/// Like [`set_fs_uid`], for the group.
+/// Like [`set_fs_uid`], for the gid.
 pub(super) fn set_fs_gid(gid: u32) -> u32 {
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_setfsgid, gid) as u32 }
 }
 
-/// Gives this thread its own umask and working directory.
+/// Gives this thread a umask and working directory of its own.
 pub(super) fn unshare_fs() -> Result<()> {
     // SAFETY: CLONE_FS shares no memory and no descriptors.
     check(c_long::from(unsafe { libc::unshare(libc::CLONE_FS) })).map(drop)
 }
 
-/// Appends up to `count` bytes of `fd` from `offset` on to `buffer`; with `nowait` only what is in
-/// memory (`AGAIN` if nothing is).
+/// Appends up to `count` bytes of `fd` at `offset` to `buffer`; with `nowait` only from the page
+/// cache (`AGAIN` if none are there).
 pub(super) fn read_at(
     fd: impl AsFd,
     buffer: &mut Vec<u8>,
@@ -142,8 +142,8 @@ pub(super) fn read_at(
     let spare = buffer.spare_capacity_mut();
     let count = count.min(spare.len());
     let vector = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: count };
-    // SAFETY: `vector` is one range inside the spare capacity of `buffer`, and the kernel has
-    // written as many bytes of it as it says.
+    // SAFETY: `vector` lies within the spare capacity of `buffer`, of which the kernel has
+    // initialised as many bytes as it returns.
     unsafe {
         let read = check(libc::syscall(
             libc::SYS_preadv2,
@@ -151,7 +151,7 @@ pub(super) fn read_at(
             &raw const vector,
             1,
             offset as c_long,
-            // The upper half, which 64-bit kernels ignore.
+            // The upper half of the offset, ignored by 64-bit kernels.
             0 as c_long,
             flags,
         ))? as usize;
@@ -160,7 +160,7 @@ pub(super) fn read_at(
     }
 }
 
-/// The UUID of the file system that `fd` is on, where the kernel (6.9) and the file system tell.
+/// The UUID of the file system of `fd`, if the kernel (6.9 or later) and the file system report it.
 pub(super) fn filesystem_uuid(fd: impl AsFd) -> Option<[u8; 16]> {
     #[repr(C)]
     struct Uuid {
@@ -175,16 +175,16 @@ pub(super) fn filesystem_uuid(fd: impl AsFd) -> Option<[u8; 16]> {
     (result == 0 && uuid.length == 16 && uuid.bytes != [0; 16]).then_some(uuid.bytes)
 }
 
-/// The most names that one file can have, where the C library knows.
+/// The maximum number of hard links to a file, if the C library knows it.
 pub(super) fn links_max(fd: impl AsFd) -> Option<u32> {
-    // SAFETY: takes numbers, touches no memory.
+    // SAFETY: takes integers, accesses no memory.
     let max = unsafe { libc::fpathconf(fd.as_fd().as_raw_fd(), libc::_PC_LINK_MAX) };
     u32::try_from(max).ok().filter(|max| *max > 8)
 }
 
 pub(super) fn random() -> Result<u64> {
     let mut bytes = [0; 8];
-    // SAFETY: the kernel writes at most as many bytes as `bytes` has.
+    // SAFETY: the kernel writes at most `bytes.len()` bytes.
     let got =
         check(unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), 0) })?;
     if got as usize == bytes.len() { Ok(u64::from_ne_bytes(bytes)) } else { Err(Errno::IO) }

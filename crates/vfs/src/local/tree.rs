@@ -1,4 +1,4 @@
-//! The served directory: how objects are named, found and let go.
+//! The served directory: object ids, open nodes, and lookups that cannot leave the export.
 
 use std::{
     os::fd::{AsFd, AsRawFd, OwnedFd},
@@ -16,57 +16,57 @@ use rustix::{
 };
 
 use super::{
-    Metadata,
+    MetadataMode,
     identity::Identity,
     inodes::InodeMap,
-    node::{Cache, Node},
+    node::{Node, NodeCache},
     status::{Status, status, status_of_entry},
     sys,
-    uncommitted::Uncommitted,
+    uncommitted::UncommittedFiles,
 };
 use crate::{
-    Attributes, Caller, Context, Error, FileKind, FileSystemId, Looked, ObjectId, Patience, Result,
-    Traits,
+    Attributes, BlockingMode, Caller, Context, Error, FileKind, FileSystemId, FileSystemInfo,
+    LookupReply, ObjectId, Result,
 };
 
-/// What a walk up to the export's root may take before it is given up.
+/// The bound of a walk up to the root of the export.
 const DEPTH_MAX: usize = 4096;
 
-/// How often something that somebody else disturbed is done again.
+/// How often an operation is retried after a race with the host.
 const ATTEMPTS: usize = 16;
 
 pub(super) const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 pub(super) struct Tree {
     pub(super) id: FileSystemId,
-    pub(super) traits: Traits,
-    pub(super) metadata: Metadata,
+    pub(super) info: FileSystemInfo,
+    pub(super) metadata: MetadataMode,
     pub(super) root: Arc<Node>,
-    /// The root again, opened for real: the kernel wants that for handles and for `syncfs`.
+    /// The root, not opened with `O_PATH`: required by `open_by_handle_at` and `syncfs`.
     pub(super) mount: OwnedFd,
     pub(super) mount_id: i32,
-    /// The root's, to notice mount points where `openat2` cannot be had.
+    /// Of the root, to recognise mount points without `openat2`.
     pub(super) device: (u32, u32),
-    /// `/proc/self/fd`, through which a descriptor is opened again in another way.
+    /// `/proc/self/fd`, to reopen descriptors with other flags.
     pub(super) proc: OwnedFd,
-    pub(super) objects: Objects,
-    pub(super) cache: Cache,
-    pub(super) uncommitted: Uncommitted,
+    pub(super) scheme: ObjectScheme,
+    pub(super) cache: NodeCache,
+    pub(super) uncommitted: UncommittedFiles,
     pub(super) identity: Identity,
     pub(super) verifier: AtomicU64,
     pub(super) openat2_missing: AtomicBool,
 }
 
-/// How objects are named.
-pub(super) enum Objects {
-    /// By the kernel's file handles.
+/// How object ids are formed.
+pub(super) enum ObjectScheme {
+    /// From kernel file handles.
     Kernel,
-    /// By inode number and birth, found again by the names last seen.
+    /// From inode number and birth time; opened by recorded names.
     Map(InodeMap),
 }
 
 impl Tree {
-    /// The node of an object. May wait for the disk if it is not in the cache.
+    /// The node of an object; `WouldBlock` if it is not cached and the context forbids blocking.
     pub(super) fn node(&self, context: &Context<'_>, id: &ObjectId) -> Result<Arc<Node>> {
         if *id == self.root.id {
             return Ok(self.root.clone());
@@ -74,7 +74,7 @@ impl Tree {
         if let Some(node) = self.cache.get(id) {
             return Ok(node);
         }
-        if context.patience == Patience::Now {
+        if context.blocking == BlockingMode::Nonblocking {
             return Err(Error::WouldBlock);
         }
         let fd = self.open_object(id)?;
@@ -91,9 +91,9 @@ impl Tree {
     }
 
     fn open_object(&self, id: &ObjectId) -> Result<OwnedFd> {
-        let map = match &self.objects {
-            Objects::Kernel => return self.open_handle(id),
-            Objects::Map(map) => map,
+        let map = match &self.scheme {
+            ObjectScheme::Kernel => return self.open_handle(id),
+            ObjectScheme::Map(map) => map,
         };
         map.find(&self.root.path, id, |dir, name| self.open_entry(dir, name, ResolveFlags::empty()))
     }
@@ -102,12 +102,11 @@ impl Tree {
         for _ in 0..ATTEMPTS {
             match self.opening(|| sys::open_handle(&self.mount, id, PATH_ONLY)) {
                 Ok(fd) => return Ok(fd),
-                // The last two: a handle that this file system never gave.
+                // INVAL and OVERFLOW: not a handle of this file system.
                 Err(Errno::STALE | Errno::NOENT | Errno::INVAL | Errno::OVERFLOW) => {
                     return Err(Error::Stale);
                 }
-                // So says the kernel also of a file that is gone while its inode number is just
-                // being given to another one, which is over in no time.
+                // Also returned, briefly, while the inode number of a removed file is reused.
                 Err(Errno::NOMEM) => std::thread::sleep(Duration::from_micros(100)),
                 Err(other) => return Err(other.into()),
             }
@@ -115,7 +114,7 @@ impl Tree {
         Err(Error::TryLater)
     }
 
-    /// The object that `fd` refers to, found as `name` in `dir`.
+    /// Id and status of the object of `fd`, the entry `name` of `dir`.
     pub(super) fn identify(
         &self,
         fd: &OwnedFd,
@@ -123,66 +122,65 @@ impl Tree {
         name: &[u8],
     ) -> Result<(ObjectId, Status)> {
         let found = status(fd)?;
-        let id = match &self.objects {
-            Objects::Kernel => sys::handle_at(fd, c"", AtFlags::EMPTY_PATH)?.0,
-            Objects::Map(map) => map.record(&dir.id, name, &found),
+        let id = match &self.scheme {
+            ObjectScheme::Kernel => sys::handle_at(fd, c"", AtFlags::EMPTY_PATH)?.0,
+            ObjectScheme::Map(map) => map.record(&dir.id, name, &found),
         };
         Ok((id, found))
     }
 
-    /// The object behind an entry, without opening it; `None` if it is no longer there, or is a
-    /// mount point.
+    /// The object of an entry, without opening it; `None` if it is gone or is a mount point.
     pub(super) fn identify_entry(&self, dir: &Node, name: &[u8]) -> Option<ObjectId> {
-        match &self.objects {
-            Objects::Kernel => {
+        match &self.scheme {
+            ObjectScheme::Kernel => {
                 let (id, mount) = sys::handle_at(&dir.path, name, AtFlags::empty()).ok()?;
                 (mount == self.mount_id).then_some(id)
             }
-            Objects::Map(map) => {
+            ObjectScheme::Map(map) => {
                 let found = status_of_entry(&dir.path, name).ok()?;
                 (found.device == self.device).then(|| map.identify(&found))
             }
         }
     }
 
-    /// An entry's object and attributes, for a listing that gave `fileid` for it.
-    pub(super) fn look_at_entry(&self, dir: &Node, name: &[u8], fileid: u64) -> Option<Looked> {
-        // The handle first: attributes with the number that the listing gave then show that the
-        // name was not given to another file in between, and is no mount point.
-        let handle = match &self.objects {
-            Objects::Kernel => Some(self.identify_entry(dir, name)?),
-            Objects::Map(_) => None,
+    /// The object and attributes of an entry that a listing reported with `fileid`.
+    pub(super) fn lookup_entry(&self, dir: &Node, name: &[u8], fileid: u64) -> Option<LookupReply> {
+        // The handle first: if the attributes then have the inode number of the listing, the name
+        // has not been reused in between and is not a mount point.
+        let handle = match &self.scheme {
+            ObjectScheme::Kernel => Some(self.identify_entry(dir, name)?),
+            ObjectScheme::Map(_) => None,
         };
         let found = status_of_entry(&dir.path, name).ok()?;
         if found.attributes.fileid != fileid || found.device != self.device {
             return None;
         }
-        let object = match &self.objects {
-            Objects::Kernel => handle?,
-            Objects::Map(map) => map.record(&dir.id, name, &found),
+        let object = match &self.scheme {
+            ObjectScheme::Kernel => handle?,
+            ObjectScheme::Map(map) => map.record(&dir.id, name, &found),
         };
-        Some(Looked { object, attributes: found.attributes })
+        Some(LookupReply { object, attributes: found.attributes })
     }
 
-    /// The file's attributes, or `Stale` if it has no name left; then it is also let go.
+    /// The attributes of a file. If it has no name left, drops the node and returns `Stale`.
     pub(super) fn attributes(&self, node: &Node) -> Result<Attributes> {
         let found = status(&node.path)?.attributes;
         if found.links == 0 {
-            self.let_go(&node.id);
+            self.drop_node(&node.id);
             return Err(Error::Stale);
         }
         Ok(found)
     }
 
-    /// After an entry was removed or replaced: lets the file go if that was its last name.
+    /// After an entry was removed or replaced: drops the node if that was its last name.
     pub(super) fn unlinked(&self, id: Option<ObjectId>) {
         let Some(node) = id.and_then(|id| self.cache.get(&id)) else { return };
         if status(&node.path).is_ok_and(|found| found.attributes.links == 0) {
-            self.let_go(&node.id);
+            self.drop_node(&node.id);
         }
     }
 
-    fn let_go(&self, id: &ObjectId) {
+    fn drop_node(&self, id: &ObjectId) {
         self.uncommitted.forget(id);
         self.cache.forget(id);
     }
@@ -192,28 +190,34 @@ impl Tree {
         context: &Context<'_>,
         dir: &ObjectId,
         name: &[u8],
-    ) -> Result<Looked> {
+    ) -> Result<LookupReply> {
         let dir = self.directory(context, dir)?;
         let attributes = self.attributes(&dir)?;
         self.may_search(context, &dir, &attributes)?;
         match name {
-            b"." => Ok(Looked { object: dir.id, attributes }),
-            b".." if dir.id == self.root.id => Ok(Looked { object: dir.id, attributes }),
+            b"." => Ok(LookupReply { object: dir.id, attributes }),
+            b".." if dir.id == self.root.id => Ok(LookupReply { object: dir.id, attributes }),
             b".." => self.parent(&dir),
-            _ => self.child(&dir, name, context.patience),
+            _ => self.child(&dir, name, context.blocking),
         }
     }
 
-    pub(super) fn child(&self, dir: &Node, name: &[u8], patience: Patience) -> Result<Looked> {
+    pub(super) fn child(
+        &self,
+        dir: &Node,
+        name: &[u8],
+        blocking: BlockingMode,
+    ) -> Result<LookupReply> {
         check_name(name)?;
-        let fd = self.enter(dir, name, patience)?;
+        let fd = self.enter(dir, name, blocking)?;
         let (object, found) = self.identify(&fd, dir, name)?;
         self.cache.insert(object, found.attributes.kind, fd);
-        Ok(Looked { object, attributes: found.attributes })
+        Ok(LookupReply { object, attributes: found.attributes })
     }
 
-    /// The directory above `dir`, if that is still below the root: `dir` may have been moved out.
-    fn parent(&self, dir: &Node) -> Result<Looked> {
+    /// The parent of `dir`, if it is still below the root: the host may have moved `dir` out of the
+    /// export.
+    fn parent(&self, dir: &Node) -> Result<LookupReply> {
         let root = status(&self.root.path)?;
         let is_root = |found: &Status| {
             found.attributes.fileid == root.attributes.fileid && found.device == root.device
@@ -221,22 +225,22 @@ impl Tree {
         let parent = self.open_entry(&dir.path, b"..", ResolveFlags::empty())?;
         let found = status(&parent)?;
         if is_root(&found) {
-            return Ok(Looked { object: self.root.id, attributes: found.attributes });
+            return Ok(LookupReply { object: self.root.id, attributes: found.attributes });
         }
         let (mut below, mut fileid) = (None, found.attributes.fileid);
         for _ in 0..DEPTH_MAX {
             let above =
                 self.open_entry(below.as_ref().unwrap_or(&parent), b"..", ResolveFlags::empty());
-            // The root of the mount, and ours was not on the way.
+            // The root of the mount was reached before that of the export.
             let above = above.map_err(|_| Error::Denied)?;
             let seen = status(&above)?;
             if is_root(&seen) {
-                let object = match &self.objects {
-                    Objects::Kernel => sys::handle_at(&parent, c"", AtFlags::EMPTY_PATH)?.0,
-                    Objects::Map(map) => map.identify(&found),
+                let object = match &self.scheme {
+                    ObjectScheme::Kernel => sys::handle_at(&parent, c"", AtFlags::EMPTY_PATH)?.0,
+                    ObjectScheme::Map(map) => map.identify(&found),
                 };
                 self.cache.insert(object, FileKind::Directory, parent);
-                return Ok(Looked { object, attributes: found.attributes });
+                return Ok(LookupReply { object, attributes: found.attributes });
             }
             if seen.attributes.fileid == fileid {
                 return Err(Error::Denied);
@@ -246,30 +250,34 @@ impl Tree {
         Err(Error::Denied)
     }
 
-    /// Opens an entry, without following a link and without crossing into another mount.
-    pub(super) fn enter(&self, dir: &Node, name: &[u8], patience: Patience) -> Result<OwnedFd> {
-        let cached = match patience {
-            Patience::Now => ResolveFlags::CACHED,
-            Patience::Wait => ResolveFlags::empty(),
+    /// Opens an entry without following a symbolic link or crossing a mount point.
+    pub(super) fn enter(&self, dir: &Node, name: &[u8], blocking: BlockingMode) -> Result<OwnedFd> {
+        let cached = match blocking {
+            BlockingMode::Nonblocking => ResolveFlags::CACHED,
+            BlockingMode::MayBlock => ResolveFlags::empty(),
         };
         self.open_entry(&dir.path, name, cached)
     }
 
     fn open_entry(&self, dir: &OwnedFd, name: &[u8], more: ResolveFlags) -> Result<OwnedFd> {
-        let now = more.contains(ResolveFlags::CACHED);
+        let cached_only = more.contains(ResolveFlags::CACHED);
         if self.openat2_missing.load(Relaxed) {
-            return if now { Err(Error::WouldBlock) } else { self.open_entry_plainly(dir, name) };
+            return if cached_only {
+                Err(Error::WouldBlock)
+            } else {
+                self.open_entry_by_openat(dir, name)
+            };
         }
         let resolve =
             ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | more;
         for _ in 0..ATTEMPTS {
             let open = || openat2(dir, name, PATH_ONLY, Mode::empty(), resolve);
             return match self.opening(open) {
-                // The second: a kernel before 5.12 does not know `CACHED`.
-                Err(Errno::AGAIN | Errno::INVAL) if now => Err(Error::WouldBlock),
+                // INVAL: kernels before 5.12 do not know `CACHED`.
+                Err(Errno::AGAIN | Errno::INVAL) if cached_only => Err(Error::WouldBlock),
                 Err(Errno::AGAIN) => continue,
                 Err(Errno::XDEV) => Err(Error::Denied),
-                // A container's filter may not know the call.
+                // A seccomp filter may reject the call.
                 Err(Errno::NOSYS | Errno::PERM) => {
                     self.openat2_missing.store(true, Relaxed);
                     self.open_entry(dir, name, more)
@@ -280,22 +288,23 @@ impl Tree {
         Err(Error::TryLater)
     }
 
-    /// One component, never followed, so that only mounts are left to be noticed.
-    fn open_entry_plainly(&self, dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
+    /// For kernels without `openat2`. A single component is not followed, so only mount points
+    /// need a check.
+    fn open_entry_by_openat(&self, dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
         let fd = self.opening(|| openat(dir, name, PATH_ONLY, Mode::empty()))?;
         if status(&fd)?.device == self.device { Ok(fd) } else { Err(Error::Denied) }
     }
 
-    /// The path of an object below the root, as the kernel knows it. It knows none for a file that
-    /// was not looked up since the machine started.
+    /// The path of an object below the root, from the kernel's dentry cache; `None` if the file was
+    /// not looked up since boot.
     pub(super) fn path(&self, id: &ObjectId) -> Option<Vec<u8>> {
         let caller = Caller::new(0, 0, &[]);
-        let context = Context { caller: &caller, patience: Patience::Wait };
+        let context = Context { caller: &caller, blocking: BlockingMode::MayBlock };
         let node = self.node(&context, id).ok()?;
         let (root, path) = (self.path_of(&self.root.path)?, self.path_of(&node.path)?);
         let below = path.strip_prefix(&root[..])?;
         let below = if root == b"/" { below } else { below.strip_prefix(b"/")? };
-        // What is not there by that name, or is another file, is not its path.
+        // The kernel also reports paths of removed and replaced files.
         let there = openat(&self.mount, below, PATH_ONLY, Mode::empty()).ok()?;
         let (found, sought) = (status(&there).ok()?, status(&node.path).ok()?);
         let same =
@@ -308,14 +317,14 @@ impl Tree {
         Some(readlinkat(&self.proc, name.as_c_str(), Vec::new()).ok()?.into_bytes())
     }
 
-    /// Opens what a descriptor refers to once more, in another way.
+    /// Opens the file of a descriptor again, with other flags.
     pub(super) fn reopen(&self, fd: impl AsFd, flags: OFlags) -> Result<OwnedFd> {
         let name = DecInt::new(fd.as_fd().as_raw_fd());
         let flags = flags | OFlags::CLOEXEC;
         Ok(self.opening(|| openat(&self.proc, name.as_c_str(), flags, Mode::empty()))?)
     }
 
-    /// Opens something, again if there was no descriptor left for it.
+    /// Runs `open`; if the process has no descriptor left, empties the cache and retries.
     pub(super) fn opening<T>(
         &self,
         open: impl Fn() -> rustix::io::Result<T>,
@@ -329,12 +338,13 @@ impl Tree {
         }
     }
 
-    /// For reading data, listing and `fsync`, with the server's authority.
+    /// The descriptor for reading, listing and `fsync`. Opened with the server's privileges, so not
+    /// to be called while the identity of a caller is assumed.
     pub(super) fn reader<'a>(&self, node: &'a Node) -> Result<&'a OwnedFd> {
         let flags = match node.kind {
             FileKind::Regular => OFlags::RDONLY,
             FileKind::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
-            // Opening a device or a pipe does something.
+            // Opening a device or a pipe has side effects.
             _ => return Err(Error::Invalid),
         };
         let reader = node.reader(|| self.reopen(&node.path, flags));
@@ -342,6 +352,7 @@ impl Tree {
         reader
     }
 
+    /// Like [`reader`](Tree::reader), for writing.
     pub(super) fn writer<'a>(&self, node: &'a Node) -> Result<&'a OwnedFd> {
         match node.kind {
             FileKind::Regular => {}
@@ -354,7 +365,7 @@ impl Tree {
     }
 }
 
-/// Names are checked by the server; a mistake there must not become a way out of the export.
+/// The server checks names as well; this check is what confines a request to the export.
 pub(super) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         b"" | b"." | b".." => Err(Error::Invalid),

@@ -1,8 +1,8 @@
-//! The files with unstable writes that no COMMIT has asked for yet.
+//! Files with unstable writes that no COMMIT has covered yet.
 //!
-//! Their descriptors stay open, because the kernel reports a failed write-back only to
-//! descriptors that were open when it failed. The list is bounded: from the oldest on, the server
-//! commits files itself.
+//! Their descriptors stay open, because the kernel reports a failed write-back only to descriptors
+//! that were open at the time. The set is bounded: beyond the bound, writers commit the oldest
+//! files themselves.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,42 +13,43 @@ use std::{
 use super::node::{Node, lock};
 use crate::ObjectId;
 
-pub(super) struct Uncommitted {
-    files: Mutex<Files>,
+pub(super) struct UncommittedFiles {
+    files: Mutex<FileSet>,
     files_max: usize,
 }
 
 #[derive(Default)]
-struct Files {
-    by_object: HashMap<ObjectId, File>,
+struct FileSet {
+    by_object: HashMap<ObjectId, UncommittedFile>,
     by_age: BTreeMap<u64, ObjectId>,
     next: u64,
 }
 
-struct File {
+struct UncommittedFile {
     node: Arc<Node>,
+    /// The key in `by_age`.
     number: u64,
     since: Instant,
 }
 
-impl Uncommitted {
+impl UncommittedFiles {
     pub(super) fn new(files_max: usize) -> Self {
         Self { files: Mutex::default(), files_max }
     }
 
-    /// Counts an unstable write that was done.
-    pub(super) fn wrote(&self, node: &Arc<Node>) {
+    /// Records an unstable write.
+    pub(super) fn add(&self, node: &Arc<Node>) {
         let mut files = lock(&self.files);
         node.writes.fetch_add(1, Relaxed);
         if !files.by_object.contains_key(&node.id) {
             let number = files.number(node.id);
-            let file = File { node: node.clone(), number, since: Instant::now() };
+            let file = UncommittedFile { node: node.clone(), number, since: Instant::now() };
             files.by_object.insert(node.id, file);
         }
     }
 
-    /// A file that must be committed now to keep within the bound, the oldest first. It counts as
-    /// the youngest from now on, so that another thread that asks gets another one.
+    /// The oldest file if the set exceeds its bound; the calling thread must commit it. It becomes
+    /// the youngest, so that other threads get other files.
     pub(super) fn excess(&self) -> Option<Arc<Node>> {
         let mut files = lock(&self.files);
         if files.by_object.len() <= self.files_max {
@@ -61,12 +62,12 @@ impl Uncommitted {
         Some(file.node.clone())
     }
 
-    /// How many unstable writes a following `fsync` is sure to cover.
+    /// The number of unstable writes that an `fsync` begun after this call covers.
     pub(super) fn writes(node: &Node) -> u64 {
         node.writes.load(Relaxed)
     }
 
-    /// The first `writes` unstable writes are durable. A file that was written since stays.
+    /// The first `writes` unstable writes are durable. A file written since then stays in the set.
     pub(super) fn committed(&self, node: &Node, writes: u64) {
         let mut files = lock(&self.files);
         if node.writes.load(Relaxed) == writes {
@@ -76,13 +77,13 @@ impl Uncommitted {
         }
     }
 
-    /// The file is gone, or its writes are lost and said to be.
+    /// Drops a file that was removed, or whose writes were reported as lost.
     pub(super) fn forget(&self, id: &ObjectId) {
         let gone = lock(&self.files).remove(id);
         drop(gone);
     }
 
-    /// The files whose client has not come back for longer than `age`.
+    /// The files that have been uncommitted for longer than `age`.
     pub(super) fn older_than(&self, age: Duration) -> Vec<Arc<Node>> {
         let files = lock(&self.files);
         let old = files.by_object.values().filter(|file| file.since.elapsed() > age);
@@ -90,8 +91,8 @@ impl Uncommitted {
     }
 }
 
-impl Files {
-    /// Files an object as the youngest.
+impl FileSet {
+    /// Enters an object as the youngest.
     fn number(&mut self, id: ObjectId) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -99,7 +100,7 @@ impl Files {
         number
     }
 
-    fn remove(&mut self, id: &ObjectId) -> Option<File> {
+    fn remove(&mut self, id: &ObjectId) -> Option<UncommittedFile> {
         let file = self.by_object.remove(id)?;
         self.by_age.remove(&file.number);
         Some(file)

@@ -1,4 +1,4 @@
-//! The bytes of a file. Holes take no memory, however far away something is written.
+//! The content of a file, sparse: holes take no memory.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ impl Data {
         self.size
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory in use.
     pub(super) fn used(&self) -> u64 {
         self.chunks.len() as u64 * CHUNK
     }
 
-    /// Up to `count` bytes, fewer at the end.
+    /// Up to `count` bytes; fewer at the end of the file.
     pub(super) fn read(&self, offset: u64, count: u64) -> Vec<u8> {
         let end = offset.saturating_add(count).min(self.size);
         let mut read = Vec::with_capacity(end.saturating_sub(offset) as usize);
@@ -36,7 +36,7 @@ impl Data {
         read
     }
 
-    /// Writes as much as fits into `room` more bytes of memory, and says how much that is.
+    /// Writes as much as fits into `room` more bytes of memory, and returns how much.
     pub(super) fn write(&mut self, offset: u64, data: &[u8], room: u64) -> usize {
         let used_max = self.used().saturating_add(room);
         let end = offset + data.len() as u64;
@@ -59,7 +59,7 @@ impl Data {
     pub(super) fn resize(&mut self, size: u64) {
         if size < self.size {
             self.chunks.split_off(&size.div_ceil(CHUNK));
-            // What comes behind a smaller size must read as zeros if the file grows again.
+            // The bytes beyond the new size must read as zeros if the file grows again.
             if let Some(last) = self.chunks.get_mut(&(size / CHUNK)) {
                 last[(size % CHUNK) as usize..].fill(0);
             }
@@ -68,7 +68,7 @@ impl Data {
     }
 }
 
-/// The chunk that `at` is in, where in it, and how many bytes of it come before `end`.
+/// The chunk that contains `at`, the offset in it, and the number of its bytes before `end`.
 fn piece(at: u64, end: u64) -> (u64, usize, usize) {
     let start = at % CHUNK;
     (at / CHUNK, start as usize, (CHUNK - start).min(end - at) as usize)
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_is_zero_when_the_file_grows_again() {
+    fn truncated_bytes_are_zero_when_the_file_grows_again() {
         let mut data = Data::default();
         data.write(0, &[7; 10_000], u64::MAX);
         data.resize(5);
@@ -102,7 +102,7 @@ mod tests {
     fn a_write_stops_where_the_room_ends() {
         let mut data = Data::default();
         assert_eq!(data.write(1, &[7; 10_000], 2 * CHUNK), 2 * CHUNK as usize - 1);
-        assert_eq!(data.write(0, &[8; 10], 0), 10, "what is there can be overwritten");
+        assert_eq!(data.write(0, &[8; 10], 0), 10, "existing bytes can be overwritten");
         assert_eq!(data.size(), 2 * CHUNK);
     }
 }

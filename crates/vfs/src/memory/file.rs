@@ -1,4 +1,4 @@
-//! A file in memory: its attributes, who may do what to it, and how they change.
+//! A file in memory: attributes, permission checks, and changes of attributes.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +37,8 @@ pub(super) enum Body {
     Fifo,
 }
 
-/// The entries of a directory. Each has a number of its own that only grows, so that a listing
-/// can go on at one whatever was created or removed meanwhile.
+/// The entries of a directory. Each gets a number that is never reused, which is its cookie: a
+/// listing can continue there whatever was created or removed meanwhile.
 pub(super) struct Directory {
     pub(super) parent: u64,
     names: BTreeMap<Box<[u8]>, u64>,
@@ -51,7 +51,7 @@ pub(super) struct Entry {
     pub(super) file: u64,
 }
 
-/// The cookies of the two entries that every directory has; the others follow.
+/// The cookies of `.` and `..`; other entries have higher ones.
 pub(super) const SELF_COOKIE: u64 = 1;
 pub(super) const PARENT_COOKIE: u64 = 2;
 
@@ -192,14 +192,14 @@ impl File {
         if caller.uid == self.uid { Ok(()) } else { self.allow(caller, WRITE) }
     }
 
-    /// Whether `caller` may take the name of `victim` out of this directory.
+    /// Whether `caller` may remove the entry of `victim` from this directory.
     pub(super) fn allow_removal(&self, caller: &Caller, victim: &Self) -> Result<()> {
         self.allow(caller, WRITE | EXECUTE)?;
         let mine = victim.owned_by(caller) || caller.uid == self.uid;
         if self.mode & STICKY != 0 && !mine { Err(Error::NotOwner) } else { Ok(()) }
     }
 
-    /// Group and mode of a file that `caller` makes in this directory.
+    /// Group and mode of a file that `caller` creates in this directory.
     pub(super) fn inherit(&self, caller: &Caller, mode: u32, is_dir: bool) -> (u32, u32) {
         if self.mode & SET_GROUP == 0 {
             return (caller.gid, if is_dir { mode & 0o1777 } else { mode });
@@ -212,8 +212,8 @@ impl File {
         (self.gid, if strip { mode & !SET_GROUP } else { mode })
     }
 
-    /// Somebody wrote: a program is no longer to be run as its owner.
-    pub(super) fn wrote(&mut self, caller: &Caller, now: Time) {
+    /// Updates times after a write, and clears set-user-id and set-group-id unless root wrote.
+    pub(super) fn mark_written(&mut self, caller: &Caller, now: Time) {
         (self.modified, self.changed) = (now, now);
         if !caller.is_root() {
             self.drop_privileges();
@@ -227,7 +227,7 @@ impl File {
         }
     }
 
-    /// Size, owner, mode, times, in this order.
+    /// Applies size, owner, mode and times, in this order.
     pub(super) fn change(&mut self, caller: &Caller, new: &NewAttributes, now: Time) -> Result<()> {
         check_times(new)?;
         if let Some(size) = new.size {
@@ -237,7 +237,7 @@ impl File {
             self.data()?;
             self.allow_write(caller)?;
             self.data_mut()?.resize(size);
-            self.wrote(caller, now);
+            self.mark_written(caller, now);
         }
         if new.uid.is_some() || new.gid.is_some() {
             self.change_owner(caller, new)?;
@@ -288,10 +288,10 @@ impl File {
             _ => Err(Error::NotOwner),
         };
         allowed?;
-        let set = |place: &mut Time, new: SetTime| match new {
+        let set = |current: &mut Time, new: SetTime| match new {
             SetTime::Keep => {}
-            SetTime::Now => *place = now,
-            SetTime::To(time) => *place = time,
+            SetTime::Now => *current = now,
+            SetTime::To(time) => *current = time,
         };
         set(&mut self.accessed, new.accessed);
         set(&mut self.modified, new.modified);

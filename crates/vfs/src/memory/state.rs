@@ -1,4 +1,4 @@
-//! Everything that is in a memory file system, and how names and files change together.
+//! The tree of a memory file system, and the operations that change names and files together.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use super::{
     data::Data,
     file::{Body, EXECUTE, File, WRITE},
 };
-use crate::{Caller, Change, Error, FileKind, NewAttributes, Result, Snapshot, Time};
+use crate::{AttributeChange, Caller, Error, FileKind, NewAttributes, Result, Time, WccAttributes};
 
 pub(super) const ROOT: u64 = 1;
 pub(super) const LINKS_MAX: u32 = 32_000;
@@ -17,7 +17,7 @@ const NAME_MAX: usize = 255;
 
 pub(super) struct State {
     pub(super) files: HashMap<u64, File>,
-    /// The highest number given to a file.
+    /// The highest inode number in use so far.
     pub(super) last: u64,
     pub(super) bytes_used: u64,
     pub(super) bytes_max: u64,
@@ -34,7 +34,7 @@ impl State {
         self.files.get_mut(&number).ok_or(Error::Stale)
     }
 
-    /// The time, which never stands still: clients tell versions of a file apart by it.
+    /// The current time, strictly increasing: clients tell versions of a file apart by it.
     pub(super) fn tick(&mut self) -> Time {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let clock = Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() };
@@ -48,16 +48,16 @@ impl State {
         self.now
     }
 
-    pub(super) fn change(&self, number: u64, before: Snapshot) -> Result<Change> {
+    pub(super) fn change(&self, number: u64, before: WccAttributes) -> Result<AttributeChange> {
         let after = self.file(number)?.attributes(number);
-        Ok(Change { before: Some(before), after: Some(after) })
+        Ok(AttributeChange { before: Some(before), after: Some(after) })
     }
 
     pub(super) fn room(&self) -> u64 {
         self.bytes_max.saturating_sub(self.bytes_used)
     }
 
-    /// A name in a directory that `caller` may search.
+    /// Looks up an entry; checks search permission.
     pub(super) fn find(&self, caller: &Caller, dir: u64, name: &[u8]) -> Result<u64> {
         let file = self.file(dir)?;
         let directory = file.directory()?;
@@ -116,16 +116,22 @@ impl State {
             changed: now,
             body,
         };
-        file.furnish(caller, new, now)?;
+        file.set_initial_attributes(caller, new, now)?;
         self.last += 1;
         let number = self.last;
         self.files.insert(number, file);
-        self.enter(dir, name, number, now)?;
+        self.add_entry(dir, name, number, now)?;
         Ok(number)
     }
 
-    /// Gives `number` a name in `dir`. The links of the file itself are the caller's business.
-    pub(super) fn enter(&mut self, dir: u64, name: &[u8], number: u64, now: Time) -> Result<()> {
+    /// Adds an entry, without changing the link count of the file.
+    pub(super) fn add_entry(
+        &mut self,
+        dir: u64,
+        name: &[u8],
+        number: u64,
+        now: Time,
+    ) -> Result<()> {
         let is_dir = match &mut self.file_mut(number)?.body {
             Body::Directory(directory) => {
                 directory.parent = dir;
@@ -140,8 +146,14 @@ impl State {
         Ok(())
     }
 
-    /// Takes a name out, without touching the file behind it.
-    pub(super) fn leave(&mut self, dir: u64, name: &[u8], is_dir: bool, now: Time) -> Result<()> {
+    /// Removes an entry, without changing its file.
+    pub(super) fn remove_entry(
+        &mut self,
+        dir: u64,
+        name: &[u8],
+        is_dir: bool,
+        now: Time,
+    ) -> Result<()> {
         let parent = self.file_mut(dir)?;
         parent.directory_mut()?.remove(name);
         parent.links -= u32::from(is_dir);
@@ -149,7 +161,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes a name out, and the file with it if it was the last one.
+    /// Removes an entry, and its file if that was the last name.
     pub(super) fn unlink(&mut self, dir: u64, name: &[u8], now: Time) -> Result<()> {
         let number = self.file(dir)?.directory()?.find(name).ok_or(Error::NotFound)?;
         let victim = self.file_mut(number)?;
@@ -160,11 +172,11 @@ impl State {
             self.bytes_used -= victim.data().map_or(0, Data::used);
             self.files.remove(&number);
         }
-        self.leave(dir, name, is_dir, now)
+        self.remove_entry(dir, name, is_dir, now)
     }
 
-    /// Whether `caller` may take away `victim`'s name in `dir` where a directory is expected, or
-    /// is not.
+    /// Whether `caller` may remove the entry of `victim` from `dir`, and `victim` is a directory if
+    /// and only if `is_dir`.
     pub(super) fn may_replace(
         &self,
         caller: &Caller,
@@ -191,8 +203,13 @@ impl State {
         Ok(ancestor == ROOT)
     }
 
-    /// An unchecked creation of a file that is there.
-    pub(super) fn take(&mut self, caller: &Caller, number: u64, size: Option<u64>) -> Result<()> {
+    /// An unchecked creation of an existing file.
+    pub(super) fn reuse_existing(
+        &mut self,
+        caller: &Caller,
+        number: u64,
+        size: Option<u64>,
+    ) -> Result<()> {
         if self.file(number)?.kind() != FileKind::Regular {
             return Err(Error::Exists);
         }
@@ -208,7 +225,7 @@ impl State {
         let used = |file: &File| file.data().map_or(0, Data::used);
         let before = used(file);
         let changed = file.change(caller, new, now);
-        // Sizes only ever free memory here; the holes of a larger size take none.
+        // A change of size can only free memory: growing leaves a hole.
         let freed = before - used(file);
         self.bytes_used -= freed;
         changed
@@ -253,7 +270,7 @@ impl State {
             None => self.file(target)?.allow(caller, WRITE | EXECUTE)?,
         }
         if is_dir && source != target {
-            // Its `..` changes.
+            // Its `..` entry changes.
             self.file(moved)?.allow(caller, WRITE)?;
         }
         if let Some(victim) = victim
@@ -266,21 +283,26 @@ impl State {
         if victim.is_some() {
             self.unlink(target, to, now)?;
         }
-        self.leave(source, from, is_dir, now)?;
-        self.enter(target, to, moved, now)?;
+        self.remove_entry(source, from, is_dir, now)?;
+        self.add_entry(target, to, moved, now)?;
         self.file_mut(moved)?.changed = now;
         Ok(())
     }
 }
 
 impl File {
-    /// The attributes that a creation asks for beyond the mode.
-    fn furnish(&mut self, caller: &Caller, new: &NewAttributes, now: Time) -> Result<()> {
+    /// Sets the requested attributes of a new file, except the mode.
+    fn set_initial_attributes(
+        &mut self,
+        caller: &Caller,
+        new: &NewAttributes,
+        now: Time,
+    ) -> Result<()> {
         let mode = self.mode;
         let owner = NewAttributes { uid: new.uid, gid: new.gid, ..Default::default() };
         match self.change(caller, &owner, now) {
-            // Some clients always send the group that they expect. It is not theirs to give, and
-            // no reason to refuse the file.
+            // Some clients always send the group that they expect; lacking the right to set it is
+            // no reason to fail.
             Err(Error::NotOwner) if !caller.is_root() => {}
             other => other?,
         }
@@ -290,7 +312,7 @@ impl File {
     }
 }
 
-/// The names that every directory has cannot be removed or renamed.
+/// `.` and `..` cannot be removed or renamed.
 pub(super) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         b"" | b"." | b".." => Err(Error::Invalid),

@@ -1,9 +1,9 @@
 //! READ, WRITE, COMMIT and space.
 
 use bytes::Bytes;
-use lockkeeper_vfs::{Error, Patience, Stability};
+use lockkeeper_vfs::{BlockingMode, Error, Stability};
 
-use crate::world::*;
+use crate::fixture::*;
 
 on_every_file_system! {
     what_was_written_is_read
@@ -12,14 +12,14 @@ on_every_file_system! {
     an_offset_beyond_all_limits_is_too_large
     data_operations_want_a_regular_file
     durable_writes_are_durable_and_commit_is_quiet
-    space_is_told
-    what_is_in_memory_is_answered_at_once
+    space_is_reported
+    cached_data_is_read_without_blocking
 }
 
-fn what_was_written_is_read(world: &World) {
+fn what_was_written_is_read(fixture: &Fixture) {
     let alice = alice();
-    let by = world.by(&alice);
-    let file = by.create(&world.root(), "f", 0o644).unwrap();
+    let by = fixture.by(&alice);
+    let file = by.create(&fixture.root(), "f", 0o644).unwrap();
     assert_eq!(by.write(&file, 0, b"hello world"), Ok(11));
     assert_eq!(by.write(&file, 6, b"W"), Ok(1));
     assert_eq!(by.read(&file, 0, 100).unwrap(), (b"hello World".to_vec(), true));
@@ -29,10 +29,10 @@ fn what_was_written_is_read(world: &World) {
     assert_eq!(by.read(&file, 5000, 300_000).unwrap(), (big, true));
 }
 
-fn a_read_ends_at_the_end_of_the_file(world: &World) {
+fn a_read_ends_at_the_end_of_the_file(fixture: &Fixture) {
     let alice = alice();
-    let by = world.by(&alice);
-    let file = by.create(&world.root(), "f", 0o644).unwrap();
+    let by = fixture.by(&alice);
+    let file = by.create(&fixture.root(), "f", 0o644).unwrap();
     assert_eq!(by.read(&file, 0, 10).unwrap(), (vec![], true));
     by.write(&file, 0, b"0123456789").unwrap();
     assert_eq!(by.read(&file, 0, 9).unwrap(), (b"012345678".to_vec(), false));
@@ -42,10 +42,10 @@ fn a_read_ends_at_the_end_of_the_file(world: &World) {
     assert_eq!(by.read(&file, 3, 0).unwrap(), (vec![], false));
 }
 
-fn a_write_far_away_leaves_a_hole(world: &World) {
+fn a_write_far_away_leaves_a_hole(fixture: &Fixture) {
     let alice = alice();
-    let by = world.by(&alice);
-    let file = by.create(&world.root(), "f", 0o644).unwrap();
+    let by = fixture.by(&alice);
+    let file = by.create(&fixture.root(), "f", 0o644).unwrap();
     let far = (5 << 30) + 17;
     assert_eq!(by.write(&file, far, b"far"), Ok(3));
     let found = by.attributes(&file).unwrap();
@@ -55,19 +55,19 @@ fn a_write_far_away_leaves_a_hole(world: &World) {
     assert_eq!(by.read(&file, 1 << 32, 2).unwrap(), (vec![0, 0], false));
 }
 
-fn an_offset_beyond_all_limits_is_too_large(world: &World) {
+fn an_offset_beyond_all_limits_is_too_large(fixture: &Fixture) {
     let alice = alice();
-    let by = world.by(&alice);
-    let file = by.create(&world.root(), "f", 0o644).unwrap();
+    let by = fixture.by(&alice);
+    let file = by.create(&fixture.root(), "f", 0o644).unwrap();
     assert_eq!(by.write(&file, u64::MAX, b"x"), Err(Error::TooLarge));
     assert_eq!(by.write(&file, i64::MAX as u64, b"x"), Err(Error::TooLarge));
 }
 
-fn data_operations_want_a_regular_file(world: &World) {
+fn data_operations_want_a_regular_file(fixture: &Fixture) {
     let alice = alice();
-    let by = world.by(&alice);
-    let dir = by.mkdir(&world.root(), "d", 0o755).unwrap();
-    let link = by.symlink(&world.root(), "l", "d").unwrap();
+    let by = fixture.by(&alice);
+    let dir = by.mkdir(&fixture.root(), "d", 0o755).unwrap();
+    let link = by.symlink(&fixture.root(), "l", "d").unwrap();
     for (object, error) in [(dir, Error::IsADirectory), (link, Error::Invalid)] {
         assert_eq!(by.read(&object, 0, 1), Err(error));
         assert_eq!(by.write(&object, 0, b"x"), Err(error));
@@ -75,11 +75,11 @@ fn data_operations_want_a_regular_file(world: &World) {
     }
 }
 
-fn durable_writes_are_durable_and_commit_is_quiet(world: &World) {
+fn durable_writes_are_durable_and_commit_is_quiet(fixture: &Fixture) {
     let alice = alice();
-    let by = world.by(&alice);
+    let by = fixture.by(&alice);
     let verifier = by.fs.write_verifier();
-    let file = by.create(&world.root(), "f", 0o644).unwrap();
+    let file = by.create(&fixture.root(), "f", 0o644).unwrap();
     let data = Bytes::from_static(b"data");
     for stability in [Stability::Unstable, Stability::Data, Stability::File] {
         let written = by.fs.write(&by.context(), &file, 0, &data, stability).unwrap();
@@ -91,21 +91,21 @@ fn durable_writes_are_durable_and_commit_is_quiet(world: &World) {
     assert_eq!(by.fs.write_verifier(), verifier);
 }
 
-fn space_is_told(world: &World) {
+fn space_is_reported(fixture: &Fixture) {
     let alice = alice();
-    let by = world.by(&alice);
-    let space = by.fs.space(&by.context(), &world.root()).unwrap();
+    let by = fixture.by(&alice);
+    let space = by.fs.space(&by.context(), &fixture.root()).unwrap();
     assert!(space.bytes_total > 0 && space.bytes_total >= space.bytes_free);
     assert!(space.bytes_free >= space.bytes_available);
 }
 
-fn what_is_in_memory_is_answered_at_once(world: &World) {
+fn cached_data_is_read_without_blocking(fixture: &Fixture) {
     let alice = alice();
-    let by = world.by(&alice);
-    let dir = by.mkdir(&world.root(), "d", 0o755).unwrap();
+    let by = fixture.by(&alice);
+    let dir = by.mkdir(&fixture.root(), "d", 0o755).unwrap();
     let file = by.create(&dir, "f", 0o644).unwrap();
     by.write(&file, 0, b"data").unwrap();
-    // Verdicts are remembered when the change time has settled.
+    // Access checks are cached only when the change time has settled.
     std::thread::sleep(std::time::Duration::from_millis(100));
     let again = |context: &lockkeeper_vfs::Context<'_>| {
         by.fs.attributes(context, &file)?;
@@ -115,13 +115,13 @@ fn what_is_in_memory_is_answered_at_once(world: &World) {
         by.fs.read(context, &file, 0, 4)
     };
     again(&by.context()).unwrap();
-    match again(&by.now()) {
+    match again(&by.nonblocking()) {
         Ok(read) => assert_eq!(read.data, b"data"[..]),
-        // A file system may not know what is in memory, as tmpfs of some kernels.
+        // Some file systems do not support RWF_NOWAIT, such as tmpfs of some kernels.
         Err(error) => {
             assert_eq!(error, Error::WouldBlock);
             eprintln!("NOT TESTED: this file system does not answer at once");
         }
     }
-    assert_eq!(by.now().patience, Patience::Now);
+    assert_eq!(by.nonblocking().blocking, BlockingMode::Nonblocking);
 }

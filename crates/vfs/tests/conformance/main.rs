@@ -1,20 +1,20 @@
-//! What every file system must do, tried on all of them, as several callers.
+//! The contract of `FileSystem`, tested on every implementation, as several callers.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../world/mod.rs"]
-mod world;
+#[path = "../fixture/mod.rs"]
+mod fixture;
 
-/// Makes each case a test on each kind of file system.
+/// Turns each case into a test on each implementation.
 macro_rules! on_every_file_system {
     ($($case:ident)*) => {
         mod memory {
-            $(#[test] fn $case() { crate::on(crate::World::memory(), super::$case) })*
+            $(#[test] fn $case() { crate::on(crate::Fixture::memory(), super::$case) })*
         }
         mod local {
-            $(#[test] fn $case() { crate::on(crate::World::local(), super::$case) })*
+            $(#[test] fn $case() { crate::on(crate::Fixture::local(), super::$case) })*
         }
         mod local_by_inode_map {
-            $(#[test] fn $case() { crate::on(crate::World::local_by_inode_map(), super::$case) })*
+            $(#[test] fn $case() { crate::on(crate::Fixture::local_by_inode_map(), super::$case) })*
         }
     };
 }
@@ -26,10 +26,10 @@ mod names;
 mod permissions;
 mod removal;
 
-use world::World;
+use fixture::Fixture;
 
-fn on(world: Option<World>, case: fn(&World)) {
-    if let Some(world) = world {
-        case(&world);
+fn on(fixture: Option<Fixture>, case: fn(&Fixture)) {
+    if let Some(fixture) = fixture {
+        case(&fixture);
     }
 }

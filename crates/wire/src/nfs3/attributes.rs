@@ -1,4 +1,4 @@
-//! What a file looks like and how it is changed, RFC 1813 section 2.5.
+//! File attributes, RFC 1813 section 2.5.
 
 use crate::xdr::{Decode, Encode, Error, Reader, Result, Writer, xdr_enum, xdr_struct};
 
@@ -22,7 +22,7 @@ xdr_struct! {
         pub nanoseconds: u32,
     }
 
-    /// The two numbers of a device.
+    /// specdata3: the device numbers of a special file.
     #[derive(Copy, Default)]
     pub struct Device {
         pub major: u32,
@@ -47,9 +47,9 @@ xdr_struct! {
         pub changed: Time,
     }
 
-    /// wcc_attr: what tells a client whether somebody else changed the file.
+    /// wcc_attr: attributes before an operation, by which a client detects changes of others.
     #[derive(Copy)]
-    pub struct Before {
+    pub struct WccAttributes {
         pub size: u64,
         pub modified: Time,
         pub changed: Time,
@@ -58,11 +58,11 @@ xdr_struct! {
     /// wcc_data: weak cache consistency.
     #[derive(Copy, Default)]
     pub struct Wcc {
-        pub before: Option<Before>,
+        pub before: Option<WccAttributes>,
         pub after: Option<Attributes>,
     }
 
-    /// sattr3: what to change; `None` stays as it is.
+    /// sattr3: attributes to set; `None` leaves one unchanged.
     #[derive(Copy, Default)]
     pub struct NewAttributes {
         pub mode: Option<u32>,
@@ -74,13 +74,13 @@ xdr_struct! {
     }
 }
 
-impl From<&Attributes> for Before {
+impl From<&Attributes> for WccAttributes {
     fn from(a: &Attributes) -> Self {
         Self { size: a.size, modified: a.modified, changed: a.changed }
     }
 }
 
-/// How a time is set.
+/// set_atime and set_mtime.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SetTime {
     #[default]

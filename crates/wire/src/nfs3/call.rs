@@ -9,7 +9,7 @@ use crate::xdr::{Decode, Encode, Error, Reader, Result, Writer, xdr_enum, xdr_st
 pub const IO_BYTES_MAX: u32 = 1 << 20;
 
 xdr_enum! {
-    /// How far a WRITE must have got before it is answered.
+    /// stable_how: what a WRITE must have made durable before its reply.
     pub enum Stability {
         Unstable = 0,
         DataSync = 1,
@@ -17,7 +17,7 @@ xdr_enum! {
     }
 }
 
-/// Bits of ACCESS.
+/// Permission bits of ACCESS.
 pub mod access {
     pub const READ: u32 = 0x01;
     pub const LOOKUP: u32 = 0x02;
@@ -42,7 +42,7 @@ xdr_struct! {
     pub struct SetAttrArgs {
         pub object: Handle,
         pub new: NewAttributes,
-        /// Change only if this is still the file's change time.
+        /// Fail unless this is the file's change time.
         pub guard: Option<Time>,
     }
 
@@ -150,14 +150,14 @@ impl Decode for WriteArgs {
     }
 }
 
-/// What CREATE does when the name is taken.
+/// createhow3: what CREATE does if the name exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateHow {
-    /// Take the file that is there.
+    /// Use the existing file.
     Unchecked(NewAttributes),
-    /// Refuse.
+    /// Fail.
     Guarded(NewAttributes),
-    /// Refuse, unless it was made by this very request before.
+    /// Fail, unless a request with this verifier created it.
     Exclusive([u8; 8]),
 }
 
@@ -191,14 +191,14 @@ impl Decode for CreateHow {
     }
 }
 
-/// What MKNOD makes.
+/// mknoddata3: what MKNOD creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Node {
     Character(NewAttributes, Device),
     Block(NewAttributes, Device),
     Socket(NewAttributes),
     Fifo(NewAttributes),
-    /// A type that MKNOD does not make: answered with BADTYPE.
+    /// A type that MKNOD cannot create: answered with BADTYPE.
     Other(FileType),
 }
 

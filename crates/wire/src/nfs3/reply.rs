@@ -1,17 +1,18 @@
 //! The replies of the 22 procedures, RFC 1813 section 3.3.
 //!
-//! Every reply is a status followed by one of two bodies; [`Failed`] carries the second.
+//! Every reply is a status followed by one of two bodies: that of success (`...3resok`), or that of
+//! failure in an [`ErrorReply`].
 
 use bytes::Bytes;
 
 use super::{Attributes, Handle, IO_BYTES_MAX, LinkText, Name, Stability, Status, Time, Wcc};
 use crate::xdr::{Decode, Encode, Error, Reader, Result, Writer, xdr_struct};
 
-/// A status that is not OK, and what the reply still tells.
+/// A status other than OK, and the body of a failed reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failed<T>(pub Status, pub T);
+pub struct ErrorReply<T>(pub Status, pub T);
 
-pub type Reply<T, F> = std::result::Result<T, Failed<F>>;
+pub type Reply<T, F> = std::result::Result<T, ErrorReply<F>>;
 
 impl<T: Encode, F: Encode> Encode for Reply<T, F> {
     fn encode(&self, out: &mut Writer) {
@@ -20,7 +21,7 @@ impl<T: Encode, F: Encode> Encode for Reply<T, F> {
                 Status::Ok.encode(out);
                 body.encode(out);
             }
-            Err(Failed(status, body)) => {
+            Err(ErrorReply(status, body)) => {
                 status.encode(out);
                 body.encode(out);
             }
@@ -32,46 +33,46 @@ impl<T: Decode, F: Decode> Decode for Reply<T, F> {
     fn decode(input: &mut Reader) -> Result<Self> {
         Ok(match Status::decode(input)? {
             Status::Ok => Ok(T::decode(input)?),
-            status => Err(Failed(status, F::decode(input)?)),
+            status => Err(ErrorReply(status, F::decode(input)?)),
         })
     }
 }
 
 pub type GetAttrReply = Reply<Attributes, ()>;
 pub type WccReply = Reply<Wcc, Wcc>;
-pub type LookupReply = Reply<Found, Option<Attributes>>;
-pub type AccessReply = Reply<Granted, Option<Attributes>>;
-pub type ReadLinkReply = Reply<LinkRead, Option<Attributes>>;
-pub type ReadReply = Reply<ReadData, Option<Attributes>>;
-pub type WriteReply = Reply<Written, Wcc>;
-pub type CreateReply = Reply<Created, Wcc>;
-pub type RenameReply = Reply<Renamed, Renamed>;
-pub type LinkReply = Reply<Linked, Linked>;
+pub type LookupReply = Reply<LookupOk, Option<Attributes>>;
+pub type AccessReply = Reply<AccessOk, Option<Attributes>>;
+pub type ReadLinkReply = Reply<ReadLinkOk, Option<Attributes>>;
+pub type ReadReply = Reply<ReadOk, Option<Attributes>>;
+pub type WriteReply = Reply<WriteOk, Wcc>;
+pub type CreateReply = Reply<CreateOk, Wcc>;
+pub type RenameReply = Reply<RenameWcc, RenameWcc>;
+pub type LinkReply = Reply<LinkWcc, LinkWcc>;
 pub type ReadDirReply = Reply<Entries, Option<Attributes>>;
 pub type ReadDirPlusReply = Reply<EntriesPlus, Option<Attributes>>;
 pub type FsStatReply = Reply<FsStatus, Option<Attributes>>;
 pub type FsInfoReply = Reply<FsInformation, Option<Attributes>>;
 pub type PathConfReply = Reply<PathConfiguration, Option<Attributes>>;
-pub type CommitReply = Reply<Committed, Wcc>;
+pub type CommitReply = Reply<CommitOk, Wcc>;
 
 xdr_struct! {
-    pub struct Found {
+    pub struct LookupOk {
         pub object: Handle,
         pub attributes: Option<Attributes>,
         pub dir: Option<Attributes>,
     }
 
-    pub struct Granted {
+    pub struct AccessOk {
         pub attributes: Option<Attributes>,
         pub access: u32,
     }
 
-    pub struct LinkRead {
+    pub struct ReadLinkOk {
         pub attributes: Option<Attributes>,
         pub text: LinkText,
     }
 
-    pub struct Written {
+    pub struct WriteOk {
         pub wcc: Wcc,
         pub count: u32,
         pub stability: Stability,
@@ -79,18 +80,18 @@ xdr_struct! {
     }
 
     /// CREATE, MKDIR, SYMLINK and MKNOD.
-    pub struct Created {
+    pub struct CreateOk {
         pub object: Option<Handle>,
         pub attributes: Option<Attributes>,
         pub dir: Wcc,
     }
 
-    pub struct Renamed {
+    pub struct RenameWcc {
         pub from: Wcc,
         pub to: Wcc,
     }
 
-    pub struct Linked {
+    pub struct LinkWcc {
         pub attributes: Option<Attributes>,
         pub dir: Wcc,
     }
@@ -117,7 +118,7 @@ xdr_struct! {
         pub files_total: u64,
         pub files_free: u64,
         pub files_available: u64,
-        /// How many seconds the answer is expected to stay true.
+        /// invarsec: the seconds for which the file system is not expected to change.
         pub stable_seconds: u32,
     }
 
@@ -145,7 +146,7 @@ xdr_struct! {
         pub case_preserving: bool,
     }
 
-    pub struct Committed {
+    pub struct CommitOk {
         pub wcc: Wcc,
         pub verifier: [u8; 8],
     }
@@ -160,13 +161,13 @@ pub mod properties {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReadData {
+pub struct ReadOk {
     pub attributes: Option<Attributes>,
     pub eof: bool,
     pub data: Bytes,
 }
 
-impl Encode for ReadData {
+impl Encode for ReadOk {
     fn encode(&self, out: &mut Writer) {
         self.attributes.encode(out);
         out.u32(self.data.len() as u32);
@@ -175,7 +176,7 @@ impl Encode for ReadData {
     }
 }
 
-impl Decode for ReadData {
+impl Decode for ReadOk {
     fn decode(input: &mut Reader) -> Result<Self> {
         let attributes = Option::decode(input)?;
         let count = input.u32()?;
@@ -188,7 +189,7 @@ impl Decode for ReadData {
     }
 }
 
-/// How many entries a reply may carry: more than fit into the largest record.
+/// More entries than fit into the largest record.
 const ENTRIES_MAX: u32 = 100_000;
 
 macro_rules! entries {

@@ -1,10 +1,10 @@
-//! What is asked of a lock manager; the arguments of the `Msg` forms are the same.
+//! Arguments of the procedures and of their `Msg` forms.
 
 use super::version::versioned_struct;
 use super::{CallerName, Cookie, FileHandle, OwnerHandle};
 use crate::xdr::xdr_enum;
 
-/// Bytes of a file as NLM says them: a length of 0 is "to the end".
+/// Bytes of a file; a length of 0 means "to the end".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Range {
     pub offset: u64,
@@ -12,9 +12,9 @@ pub struct Range {
 }
 
 impl Range {
-    /// Offset and length for versions 1 and 3: what they can say stays exactly as it is, because a
-    /// client knows its own locks by these two numbers. What they cannot say becomes the smallest
-    /// range with no end that covers it; only the holder in an answer to TEST can be such a range.
+    /// Offset and length for versions 1 and 3. A range that fits is unchanged, because a client
+    /// identifies its own locks by these two numbers. Any other becomes the smallest range without
+    /// end that covers it; only the holder in a TEST reply can be one.
     pub fn narrowed(self) -> (u32, u32) {
         match (u32::try_from(self.offset), u32::try_from(self.length)) {
             (Ok(offset), Ok(length)) => (offset, length),
@@ -25,7 +25,7 @@ impl Range {
 }
 
 xdr_enum! {
-    /// fsh_mode: what others may not do with the file.
+    /// fsh_mode: what a share denies to others.
     pub enum Mode {
         DenyNone = 0,
         DenyRead = 1,
@@ -33,7 +33,7 @@ xdr_enum! {
         DenyBoth = 3,
     }
 
-    /// fsh_access: what the caller will do with the file.
+    /// fsh_access: the access that a share wants.
     pub enum Access {
         None = 0,
         Read = 1,
@@ -43,18 +43,18 @@ xdr_enum! {
 }
 
 versioned_struct! {
-    /// nlm_lock: which bytes of which file, and for whom.
+    /// nlm_lock: an owner and a range of a file.
     pub struct Lock {
         pub caller_name: CallerName,
         pub file: FileHandle,
         pub owner: OwnerHandle,
-        /// A process of the caller, or what it counts instead.
+        /// A process of the caller, or another number of its choice.
         pub svid: i32,
         pub range: Range,
     }
 
-    /// TEST and TEST_MSG. GRANTED and GRANTED_MSG too: there the server asks its client to take a
-    /// lock that it waited for.
+    /// TEST and TEST_MSG; also GRANTED and GRANTED_MSG, by which the server tells a client that a
+    /// blocked lock is granted.
     pub struct TestArgs {
         pub cookie: Cookie,
         pub exclusive: bool,
@@ -72,7 +72,7 @@ versioned_struct! {
         pub state: i32,
     }
 
-    /// CANCEL and CANCEL_MSG: `block` and `exclusive` as in the LOCK that is no longer wanted.
+    /// CANCEL and CANCEL_MSG: `block` and `exclusive` are those of the LOCK to cancel.
     pub struct CancelArgs {
         pub cookie: Cookie,
         pub block: bool,
@@ -86,7 +86,7 @@ versioned_struct! {
         pub lock: Lock,
     }
 
-    /// nlm_share: a whole file, as DOS opens it.
+    /// nlm_share: a share reservation on a whole file, as DOS clients use it.
     pub struct Share {
         pub caller_name: CallerName,
         pub file: FileHandle,
@@ -112,7 +112,7 @@ versioned_struct! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nlm::{Old, Version, Versioned};
+    use crate::nlm::{Narrow, Version, Versioned};
     use crate::xdr::{Decode, Encode, Error};
 
     fn lock(range: Range) -> Lock {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn one_form_is_understood_from_every_version() {
+    fn a_message_round_trips_in_every_version() {
         let args = args(5, 0);
         for version in Version::ALL {
             let bytes = args.to_bytes_as(version);
@@ -149,16 +149,16 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_32_bits_can_say_keeps_its_numbers() {
+    fn a_range_of_32_bits_is_unchanged() {
         let top = u64::from(u32::MAX);
         for (offset, length) in [(0, 0), (0, 1), (top, 1), (top, 0), (top, top), (100, top)] {
-            let said = Old(args(offset, length));
-            assert_eq!(Old::from_bytes(said.to_bytes()), Ok(said));
+            let narrow = Narrow(args(offset, length));
+            assert_eq!(Narrow::from_bytes(narrow.to_bytes()), Ok(narrow));
         }
     }
 
     #[test]
-    fn a_range_that_32_bits_cannot_say_is_covered_and_never_wrapped() {
+    fn a_range_beyond_32_bits_is_covered_and_never_wrapped() {
         let narrowed = |offset, length| Range { offset, length }.narrowed();
         assert_eq!(narrowed(7, 1 << 32), (7, 0));
         assert_eq!(narrowed(0, u64::MAX), (0, 0));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_one_version_is_no_message_of_another() {
+    fn a_message_of_one_version_is_rejected_by_another() {
         let args = args(5, 9);
         let wide = args.to_bytes_as(Version::V4);
         assert!(LockArgs::from_bytes_as(Version::V3, wide).is_err());
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_have_their_numbers_and_two_is_none() {
+    fn version_two_does_not_exist() {
         let known: Vec<_> = (0..6).filter_map(Version::from_number).collect();
         assert_eq!(known, Version::ALL);
         assert_eq!(Version::ALL.map(Version::number), [1, 3, 4]);

@@ -1,13 +1,12 @@
-//! What a lock manager answers; the arguments of the `Res` forms are the same.
+//! Results of the procedures, which are the arguments of their `Res` forms.
 
 use super::version::{plain_is_v4, versioned_struct};
 use super::{Cookie, OwnerHandle, Range, Version, Versioned};
 use crate::xdr::{Reader, Result, Writer, xdr_enum};
 
 xdr_enum! {
-    /// nlm4_stats. Versions 1 and 3 know the first five, and [`Status::Deadlock`] by custom; any
-    /// other that is nevertheless said to them becomes DENIED_NOLOCKS, so that they never see a
-    /// number that they do not know.
+    /// nlm4_stats. Versions 1 and 3 have the first five, and [`Status::Deadlock`] by convention; any
+    /// other is encoded for them as DENIED_NOLOCKS, so that they never see an unknown number.
     pub enum Status {
         Granted = 0,
         Denied = 1,
@@ -40,10 +39,9 @@ impl Status {
         version.is_wide() || self as u32 <= Self::Deadlock as u32
     }
 
-    /// What a client of that version is told instead of this. The reasons that only version 4 has
-    /// names for become DENIED_NOLOCKS where the client would have waited, which makes it give up,
-    /// and DENIED where it would not. TEST never waits, but DENIED would name a holder there: ask
-    /// for it with `block`.
+    /// This status for a client of `version`. A status that only version 4 has becomes
+    /// DENIED_NOLOCKS for a blocking request, which makes the client give up, and DENIED for any
+    /// other. For TEST pass `block`, although it never blocks: DENIED would name a holder.
     pub fn for_version(self, version: Version, block: bool) -> Self {
         match self {
             Self::Deadlock | Self::RoFs | Self::StaleFh | Self::FBig | Self::Failed
@@ -61,7 +59,7 @@ impl Status {
 }
 
 versioned_struct! {
-    /// nlm_holder: the lock that is in the way.
+    /// nlm_holder: the conflicting lock.
     pub struct Holder {
         pub exclusive: bool,
         pub svid: i32,
@@ -91,11 +89,11 @@ versioned_struct! {
 
 plain_is_v4! { TestOutcome }
 
-/// nlm_testrply: DENIED names the lock that is in the way, nothing else does.
+/// nlm_testrply: only DENIED has a holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TestOutcome {
     Denied(Holder),
-    /// Any status but DENIED; that one would be said with a holder of which nothing is known.
+    /// Any status but DENIED; that one would be encoded with an unknown holder.
     Other(Status),
 }
 
@@ -113,7 +111,7 @@ impl Versioned for TestOutcome {
         self.status().encode_as(version, out);
         match self {
             Self::Denied(holder) => holder.encode_as(version, out),
-            Self::Other(Status::Denied) => nobody().encode_as(version, out),
+            Self::Other(Status::Denied) => unknown_holder().encode_as(version, out),
             Self::Other(_) => {}
         }
     }
@@ -126,15 +124,15 @@ impl Versioned for TestOutcome {
     }
 }
 
-/// The whole file, by nobody in particular.
-fn nobody() -> Holder {
+/// An exclusive lock on the whole file, of an unknown owner.
+fn unknown_holder() -> Holder {
     Holder { exclusive: true, svid: 0, owner: OwnerHandle::default(), range: Range::default() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nlm::Old;
+    use crate::nlm::Narrow;
     use crate::xdr::{Decode, Encode, Error};
 
     fn reply(outcome: TestOutcome) -> TestReply {
@@ -143,11 +141,11 @@ mod tests {
 
     fn held(offset: u64, length: u64) -> TestReply {
         let range = Range { offset, length };
-        reply(TestOutcome::Denied(Holder { range, svid: -1, ..nobody() }))
+        reply(TestOutcome::Denied(Holder { range, svid: -1, ..unknown_holder() }))
     }
 
-    fn range_told(reply: &TestReply) -> Range {
-        match Old::<TestReply>::from_bytes(Old(reply.clone()).to_bytes()).unwrap().0.outcome {
+    fn narrowed_range(reply: &TestReply) -> Range {
+        match Narrow::<TestReply>::from_bytes(Narrow(reply.clone()).to_bytes()).unwrap().0.outcome {
             TestOutcome::Denied(holder) => holder.range,
             TestOutcome::Other(status) => panic!("{status:?}"),
         }
@@ -155,15 +153,15 @@ mod tests {
 
     #[test]
     fn a_holder_beyond_32_bits_is_clamped_for_versions_1_and_3() {
-        let told = |offset, length| {
-            let Range { offset, length } = range_told(&held(offset, length));
+        let narrowed = |offset, length| {
+            let Range { offset, length } = narrowed_range(&held(offset, length));
             (offset, length)
         };
         let top = u64::from(u32::MAX);
-        assert_eq!(told(1 << 32, 10), (top, 0));
-        assert_eq!(told(10, 1 << 32), (10, 0));
-        assert_eq!(told(10, 0), (10, 0));
-        assert_eq!(told(top, top), (top, top));
+        assert_eq!(narrowed(1 << 32, 10), (top, 0));
+        assert_eq!(narrowed(10, 1 << 32), (10, 0));
+        assert_eq!(narrowed(10, 0), (10, 0));
+        assert_eq!(narrowed(top, top), (top, top));
         let wide = held(1 << 32, 1 << 40);
         assert_eq!(TestReply::from_bytes(wide.to_bytes()), Ok(wide));
     }
@@ -179,17 +177,17 @@ mod tests {
     }
 
     #[test]
-    fn denied_without_a_holder_is_said_with_one_that_nothing_is_known_of() {
+    fn denied_without_a_holder_is_encoded_with_an_unknown_one() {
         let bytes = reply(TestOutcome::Other(Status::Denied)).to_bytes();
-        let expected = reply(TestOutcome::Denied(nobody()));
+        let expected = reply(TestOutcome::Denied(unknown_holder()));
         assert_eq!(TestReply::from_bytes(bytes), Ok(expected));
     }
 
     #[test]
-    fn version_4_knows_ten_statuses_and_the_others_six() {
+    fn version_4_has_ten_statuses_and_the_others_six() {
         for word in 0..20u32 {
             let status = Status::from_bytes(word.to_bytes());
-            let old = Old::<Status>::from_bytes(word.to_bytes());
+            let old = Narrow::<Status>::from_bytes(word.to_bytes());
             match word {
                 ..=9 => assert_eq!(status.map(|status| status as u32), Ok(word)),
                 _ => assert_eq!(status, Err(Error::BadValue(word))),
@@ -202,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn no_version_is_ever_told_a_status_that_it_does_not_know() {
+    fn no_version_gets_a_status_that_it_does_not_have() {
         for status in Status::ALL {
             for version in Version::ALL {
                 let bytes = status.to_bytes_as(version);
@@ -215,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_version_4_can_say_depends_for_the_others_on_whether_the_client_waits() {
+    fn a_status_of_version_4_depends_for_the_others_on_whether_the_client_blocks() {
         for status in Status::ALL {
             for version in [Version::V1, Version::V3] {
                 let (waits, not) =
@@ -234,6 +232,6 @@ mod tests {
     fn a_reply_to_share_ends_with_its_sequence() {
         let reply = ShareReply { cookie: b""[..].into(), status: Status::Granted, sequence: -2 };
         assert_eq!(reply.to_bytes(), [0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xfe][..]);
-        assert_eq!(reply.to_bytes(), Old(reply.clone()).to_bytes());
+        assert_eq!(reply.to_bytes(), Narrow(reply.clone()).to_bytes());
     }
 }

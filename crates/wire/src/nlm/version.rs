@@ -1,11 +1,11 @@
-//! One form of each message, said and understood in any version.
+//! One Rust type for each message, encoded and decoded in any version.
 
 use bytes::Bytes;
 
 use super::{Access, CallerName, Cookie, FileHandle, Mode, OwnerHandle, Range, Status, V1, V3, V4};
 use crate::xdr::{Decode, Encode, Error, Reader, Result, Writer};
 
-/// The versions that are spoken.
+/// The supported versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     V1,
@@ -39,10 +39,9 @@ impl Version {
     }
 }
 
-/// A message that has one meaning and a form in each version.
+/// A message with an encoding in each version.
 ///
-/// What version 4 can say and the others cannot is said as near to it as they can: see
-/// [`Range`] and [`Status`].
+/// What only version 4 can represent is approximated in the others: see [`Range`] and [`Status`].
 pub trait Versioned: Sized {
     fn encode_as(&self, version: Version, out: &mut Writer);
 
@@ -64,23 +63,23 @@ pub trait Versioned: Sized {
     }
 }
 
-/// A message as versions 1 and 3 say it.
+/// A message in the encoding of versions 1 and 3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Old<T>(pub T);
+pub struct Narrow<T>(pub T);
 
-impl<T: Versioned> Encode for Old<T> {
+impl<T: Versioned> Encode for Narrow<T> {
     fn encode(&self, out: &mut Writer) {
         self.0.encode_as(Version::V3, out);
     }
 }
 
-impl<T: Versioned> Decode for Old<T> {
+impl<T: Versioned> Decode for Narrow<T> {
     fn decode(input: &mut Reader) -> Result<Self> {
         T::decode_as(Version::V3, input).map(Self)
     }
 }
 
-/// Fields that look the same in every version.
+/// Fields with the same encoding in every version.
 macro_rules! same_in_all {
     ($($type:ty)*) => {$(
         impl Versioned for $type {
@@ -130,7 +129,7 @@ impl Versioned for Status {
     }
 }
 
-/// The plain form of a message is that of version 4.
+/// `Encode` and `Decode` use the encoding of version 4.
 macro_rules! plain_is_v4 {
     ($($type:ty)*) => {$(
         impl $crate::xdr::Encode for $type {
@@ -147,7 +146,7 @@ macro_rules! plain_is_v4 {
     )*};
 }
 
-/// Structures whose form in each version is their fields in order.
+/// Structures that encode as their fields in order.
 macro_rules! versioned_struct {
     ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $type:ty,)* })*) => {$(
         $(#[$meta])*

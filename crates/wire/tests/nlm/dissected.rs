@@ -1,6 +1,6 @@
 //! What tshark reads in a message, by the names of the specification.
 
-use judge::tshark::Seen;
+use judge::tshark::DissectedMessage;
 
 /// Names of tshark, and what the specification calls the same.
 const NAMES: &[(&str, &str)] = &[
@@ -53,7 +53,7 @@ const NOT_FIELDS: &[&str] = &[
 ];
 
 /// `name=hex` of every field that has bytes, sorted.
-pub(crate) fn read(message: &Seen) -> Vec<String> {
+pub(crate) fn read(message: &DissectedMessage) -> Vec<String> {
     let mut fields: Vec<String> = message
         .fields
         .iter()
@@ -73,7 +73,7 @@ pub(crate) fn read(message: &Seen) -> Vec<String> {
 pub(crate) fn expected(fields: &[String], version: u32) -> Vec<String> {
     const BYTES: &[&str] =
         &["cookie", "caller_name", "fh", "oh", "name", "mon_name", "my_name", "priv"];
-    // tshark passes over the state in an answer that says no.
+    // tshark skips the state in a failed reply.
     let failed = fields.iter().any(|field| field == "res_stat=1");
     let mut fields: Vec<String> = fields
         .iter()

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use lockkeeper_wire::nlm::{
-    CancelArgs, FreeAllArgs, Lock, LockArgs, Old, Range, ShareArgs, ShareReply, StatusReply,
+    CancelArgs, FreeAllArgs, Lock, LockArgs, Narrow, Range, ShareArgs, ShareReply, StatusReply,
     TestArgs, TestOutcome, TestReply, UnlockArgs,
 };
 use lockkeeper_wire::nsm::{
@@ -141,7 +141,7 @@ impl Described for TestReply {
     }
 }
 
-impl<T: Described> Described for Old<T> {
+impl<T: Described> Described for Narrow<T> {
     fn fields(&self) -> Fields {
         self.0.fields()
     }

@@ -20,7 +20,7 @@ pub(crate) trait Visitor {
         P::Reply: Sample;
 }
 
-/// The call that NSM makes to who registered, under the numbers by which tshark knows it.
+/// The call that NSM makes to a registrant, under the numbers by which tshark knows it.
 pub(crate) struct Callback;
 
 impl Procedure for Callback {

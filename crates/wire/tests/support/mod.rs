@@ -1,5 +1,5 @@
 //! Two encoders side by side: ours, and that of the crate nfs3_types.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::fmt::Debug;
@@ -10,10 +10,10 @@ use lockkeeper_wire::{Decode, Encode};
 use nfs3_types::nfs3::{Nfs3Option, nfs_fh3, nfstime3, specdata3};
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 
-/// Enough that every variant, list length and padding comes many times.
+/// Enough that every variant, list length and padding occurs many times.
 pub(crate) const SEEDS: std::ops::Range<u64> = 0..400;
 
-/// Says many sample values with both encoders; see [`agree`].
+/// Encodes many sample values with both encoders; see [`agree`].
 pub(crate) fn compare<Ours, Theirs>(to_theirs: impl Fn(&Ours) -> Theirs)
 where
     Ours: Any + Encode + Decode + PartialEq + Debug,

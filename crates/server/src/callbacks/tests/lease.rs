@@ -1,10 +1,10 @@
-//! Without the lease on the store nothing leaves, and nothing counts against a host.
+//! Without the lease on the store nothing is sent, and nothing counts against a host.
 
-use super::scripted::{Answer, Heard, script};
 use super::*;
 use bytes::Bytes;
 use store::Lease;
 use store::lease::boottime;
+use testbed::peer::{Answer, ReceivedCall, script};
 use wire::nlm::{self, Status, StatusReply, Version, Versioned};
 use wire::nsm;
 
@@ -13,22 +13,23 @@ use crate::transport::{self, Peer};
 
 /// A host that grants everything, a fixture that calls it, and the lease that it needs.
 async fn leased() -> (Host, Fixture, Lease) {
-    let granted = |_: &Heard| {
+    let granted = |_: &ReceivedCall| {
         let reply = StatusReply { cookie: b""[..].into(), status: Status::Granted };
         Answer::Results(reply.to_bytes_as(Version::V4))
     };
     let mut host = a_host().await;
     host.tcp(nlm::PROGRAM, 4, script(granted)).await;
     host.udp(nlm::PROGRAM, 4, script(granted)).await;
-    host.tcp(nsm::PROGRAM, 1, script(|_| Answer::with(&()))).await;
+    host.tcp(nsm::PROGRAM, 1, script(|_| Answer::results(&()))).await;
     let lease = lease();
-    let tenure = Tenure::new(Some(lease.clone()));
-    let peers = peer::Settings { rpcbind_port: host.rpcbind_port, tenure, ..quick_peers() };
+    let service_lease = ServiceLease::new(Some(lease.clone()));
+    let peers =
+        peer::Settings { rpcbind_port: host.rpcbind_port, lease: service_lease, ..quick_peers() };
     (host, Fixture::calling(peers).await, lease)
 }
 
 #[tokio::test]
-async fn without_the_lease_nothing_is_sent_not_even_a_look_up() {
+async fn without_the_lease_nothing_is_sent_not_even_a_lookup() {
     let (host, mut fixture, lease) = leased().await;
     lose(&lease);
     for transport in [Transport::Tcp, Transport::Udp] {
@@ -50,7 +51,7 @@ async fn without_the_lease_nothing_is_sent_not_even_a_look_up() {
 }
 
 #[tokio::test]
-async fn a_port_or_connection_that_is_known_is_not_used_without_the_lease() {
+async fn a_cached_port_or_kept_connection_is_not_used_without_the_lease() {
     let (host, mut fixture, lease) = leased().await;
     for transport in [Transport::Tcp, Transport::Udp] {
         assert_eq!(fixture.grant(grant(host.ip, transport)).await, GrantAnswer::Accepted);

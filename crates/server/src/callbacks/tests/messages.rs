@@ -1,18 +1,18 @@
-//! GRANTED_MSG and its GRANTED_RES; results of requests that came as messages.
+//! GRANTED_MSG and its GRANTED_RES; results of requests in message form.
 
-use super::scripted::{Answer, Heard, script};
 use super::*;
 use bytes::Bytes;
+use testbed::peer::{Answer, ReceivedCall, script};
 use wire::Encode;
 use wire::nlm::{self, Status, TestArgs, Version, Versioned};
 
 use crate::transport::{self, Peer};
 
-/// A host whose lock manager hears messages and answers nothing by itself.
+/// A host whose lock manager accepts messages and sends no results.
 async fn host_with(transport: Transport) -> (Host, Fixture) {
     let mut host = a_host().await;
     match transport {
-        Transport::Tcp => host.tcp(nlm::PROGRAM, 4, script(|_| Answer::with(&()))).await,
+        Transport::Tcp => host.tcp(nlm::PROGRAM, 4, script(|_| Answer::results(&()))).await,
         Transport::Udp => host.udp(nlm::PROGRAM, 4, script(|_| Answer::Nothing)).await,
     };
     let fixture = Fixture::new(host.rpcbind_port).await;
@@ -23,13 +23,13 @@ fn message(to: IpAddr, transport: Transport) -> Grant {
     Grant { form: Form::Message, ..grant(to, transport) }
 }
 
-async fn calls_of(host: &Host, count: usize) -> Vec<Heard> {
+async fn calls_of(host: &Host, count: usize) -> Vec<ReceivedCall> {
     let waited = async {
         while host.calls().len() < count {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, waited).await.expect("in vain waited for a call");
+    bounded("a call", waited).await;
     host.calls()
 }
 
@@ -45,15 +45,15 @@ async fn a_message_is_answered_by_a_message() {
             let before = host.calls().len();
             let told = message(host.ip, transport);
             fixture.callbacks.send_grant(told.clone());
-            let heard = calls_of(&host, before + 1).await.pop().unwrap();
-            assert_eq!((heard.version, heard.procedure), (4, 10));
+            let call = calls_of(&host, before + 1).await.pop().unwrap();
+            assert_eq!((call.version, call.procedure), (4, 10));
             if transport == Transport::Udp {
-                assert_eq!(heard.from, fixture.listening, "from the listening socket");
+                assert_eq!(call.from, fixture.listening, "from the listening socket");
             }
-            let args = TestArgs::from_bytes_as(Version::V4, heard.args).unwrap();
+            let args = TestArgs::from_bytes_as(Version::V4, call.args).unwrap();
             fixture.callbacks.granted_res(host.ip, &args.cookie, status);
             assert_eq!(fixture.report().await, Report::Granted(told.id, answer));
-            // An answer to an attempt that is over is ignored.
+            // A result of an attempt that is over is ignored.
             fixture.callbacks.granted_res(host.ip, &args.cookie, Status::Granted);
         }
         fixture.no_more_reports().await;
@@ -119,8 +119,8 @@ async fn without_a_port_a_message_is_unsent() {
         assert_eq!(fixture.grant(message(host.ip, transport)).await, GrantAnswer::Unsent);
     }
     // No listening socket has such an address.
-    let lane = Lane::new("127.0.0.2".parse().unwrap(), Transport::Udp, 4);
-    let told = Grant { form: Form::Message, ..grant_in(host.ip, lane) };
+    let namespace = OwnerNamespace::new("127.0.0.2".parse().unwrap(), Transport::Udp, 4);
+    let told = Grant { form: Form::Message, ..grant_in(host.ip, namespace) };
     host.register(nlm::PROGRAM, 4, false, 9);
     assert_eq!(fixture.grant(told).await, GrantAnswer::Unsent);
 }
@@ -134,18 +134,18 @@ fn asked_from(remote: SocketAddr, local: SocketAddr, transport: Transport) -> Pe
 }
 
 #[tokio::test]
-async fn a_result_goes_to_the_lock_manager_by_the_way_that_the_request_came() {
+async fn a_result_goes_to_the_lock_manager_by_the_transport_of_the_request() {
     for transport in [Transport::Tcp, Transport::Udp] {
         let (host, fixture) = host_with(transport).await;
         let peer = asked_from(SocketAddr::new(host.ip, 700), fixture.listening, transport);
         let body = Bytes::from_static(b"\0\0\0\x04cook\0\0\0\0");
         for count in 1..=2 {
             fixture.callbacks.send_result(&peer, Version::V4, 12, body.clone());
-            let heard = calls_of(&host, count).await.pop().unwrap();
-            assert_eq!((heard.program, heard.version, heard.procedure), (nlm::PROGRAM, 4, 12));
-            assert_eq!((&heard.args, heard.from.ip()), (&body, OURS));
+            let call = calls_of(&host, count).await.pop().unwrap();
+            assert_eq!((call.program, call.version, call.procedure), (nlm::PROGRAM, 4, 12));
+            assert_eq!((&call.args, call.from.ip()), (&body, OURS));
             if transport == Transport::Udp {
-                assert_eq!(heard.from, fixture.listening);
+                assert_eq!(call.from, fixture.listening);
             }
         }
         assert_eq!(host.lookups().len(), 1);
@@ -154,17 +154,17 @@ async fn a_result_goes_to_the_lock_manager_by_the_way_that_the_request_came() {
 
 #[tokio::test]
 async fn a_result_to_a_host_without_rpcbind_goes_to_the_port_that_asked() {
-    let mut host = Host::at(address(), 0, Rpcbind::Silent).await;
+    let mut host = Host::bind(address(), 0, RpcbindKind::Silent).await;
     let asked = host.udp(1, 1, script(|_| Answer::Nothing)).await;
     let fixture = Fixture::new(host.rpcbind_port).await;
     let peer = asked_from(asked, fixture.listening, Transport::Udp);
     fixture.callbacks.send_result(&peer, Version::V3, 14, ().to_bytes());
-    let heard = calls_of(&host, 1).await.pop().unwrap();
-    assert_eq!((heard.version, heard.procedure, heard.from), (3, 14, fixture.listening));
+    let call = calls_of(&host, 1).await.pop().unwrap();
+    assert_eq!((call.version, call.procedure, call.from), (3, 14, fixture.listening));
 }
 
 #[tokio::test]
-async fn a_result_for_somebody_outside_is_not_sent_inside() {
+async fn a_result_for_a_remote_requester_is_not_sent_to_a_local_address() {
     let mut host = a_host().await;
     let asked = host.udp(nlm::PROGRAM, 4, script(|_| Answer::Nothing)).await;
     let fixture = Fixture::new(host.rpcbind_port).await;

@@ -1,22 +1,23 @@
-//! Ports as Debian's own rpcbind knows them, over IPv6: it answers for the transport by which it is
-//! asked, whatever the question says. Needs root.
+//! Port lookups over IPv6 with Debian's rpcbind, which answers for the transport that carries the
+//! question, whatever netid it names. Needs root.
 
-use super::network::{Network, eventually};
-use super::scripted::{Answer, script};
 use super::*;
 use client::Options;
-use client::rpcbind::{Over, Rpcbind as Asked};
+use client::rpcbind::{RpcTransport, Rpcbind as Asked};
+use testbed::debian::Machine;
+use testbed::namespace::Namespace;
+use testbed::peer::{Answer, script};
 use wire::nlm::{self, Status, StatusReply, Version, Versioned};
+use wire::nsm;
 use wire::rpcbind::{Binding, universal, v4};
-use wire::{Encode, nsm};
 
 const HERE: &str = "::1";
 
-/// As a daemon does it when it starts.
+/// Registers as a daemon does at its start.
 async fn register(program: u32, version: u32, netid: &'static str, at: SocketAddr) {
     let options = Options { reserved_port: true, ..Options::default() };
     let rpcbind = SocketAddr::new(HERE.parse().unwrap(), 111);
-    let mut rpcbind = Asked::connect(rpcbind, Over::Tcp, &options).await.unwrap();
+    let mut rpcbind = Asked::connect(rpcbind, RpcTransport::Tcp, &options).await.unwrap();
     let binding = Binding {
         program,
         version,
@@ -29,41 +30,40 @@ async fn register(program: u32, version: u32, netid: &'static str, at: SocketAdd
 
 #[test]
 fn a_real_rpcbind_is_asked_over_the_transport_that_is_looked_for() {
-    let network = Network::new();
-    let _rpcbind = network.start("rpcbind", &["-f"]);
-    let up = network.inside("run/rpcbind.sock");
-    eventually("rpcbind is up", || up.exists());
+    let network = Namespace::new().unwrap();
+    let machine = Machine::boot(&network).unwrap();
+    let _rpcbind = machine.rpcbind().unwrap();
     network.enter(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let ip: IpAddr = HERE.parse().unwrap();
-            let mut host = Host::at(ip, 0, Rpcbind::Usual).await;
+            let mut host = Host::bind(ip, 0, RpcbindKind::Full).await;
             let answer = |status| {
                 let reply = StatusReply { cookie: b""[..].into(), status };
                 script(move |_| Answer::Results(reply.to_bytes_as(Version::V4)))
             };
-            let heard_it = || script(|_| Answer::Results(().to_bytes()));
+            let acknowledge = || script(|_| Answer::results(&()));
             let by_tcp = host.tcp(nlm::PROGRAM, 4, answer(Status::Granted)).await;
             let by_udp = host.udp(nlm::PROGRAM, 4, answer(Status::Denied)).await;
             register(nlm::PROGRAM, 4, "tcp6", by_tcp).await;
             register(nlm::PROGRAM, 4, "udp6", by_udp).await;
-            let by_tcp = host.tcp(nsm::PROGRAM, 1, heard_it()).await;
-            let by_udp = host.udp(nsm::PROGRAM, 1, heard_it()).await;
+            let by_tcp = host.tcp(nsm::PROGRAM, 1, acknowledge()).await;
+            let by_udp = host.udp(nsm::PROGRAM, 1, acknowledge()).await;
             register(nsm::PROGRAM, 1, "tcp6", by_tcp).await;
             register(nsm::PROGRAM, 1, "udp6", by_udp).await;
             // A registrant that serves only datagrams, as lock managers do that ask for callbacks.
-            let by_udp = host.udp(200_000, 1, heard_it()).await;
+            let by_udp = host.udp(200_000, 1, acknowledge()).await;
             register(200_000, 1, "udp6", by_udp).await;
 
             let mut fixture = Fixture::new(111).await;
             for (transport, expected) in
                 [(Transport::Tcp, GrantAnswer::Accepted), (Transport::Udp, GrantAnswer::Denied)]
             {
-                let told = grant_in(ip, Lane::new(ip, transport, 4));
+                let told = grant_in(ip, OwnerNamespace::new(ip, transport, 4));
                 assert_eq!(fixture.grant(told).await, expected);
             }
             assert_eq!(fixture.notice(notice(ip, &[(ip, "::1")])).await, NoticeResult::Answered);
-            assert!(host.calls().last().unwrap().by_tcp, "TCP comes first");
+            assert!(host.calls().last().unwrap().over_tcp, "TCP comes first");
             let callback = keeper::request::Callback {
                 name: Name::from("me"),
                 program: 200_000,

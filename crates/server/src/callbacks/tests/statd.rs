@@ -1,24 +1,24 @@
-//! Notices to Debian's own rpc.statd, found through Debian's own rpcbind, in a network of their
-//! own. Needs root.
+//! Notices to Debian's rpc.statd, found through Debian's rpcbind, in a network namespace. Needs root.
 
-use super::network::{Network, eventually, state_directory};
 use super::*;
 use bytes::Bytes;
 use std::net::UdpSocket as BlockingSocket;
+use testbed::debian::{Machine, STATD_PORT, state_directory};
+use testbed::namespace::Namespace;
+use testbed::peer::{call, success};
+use wire::Decode;
 use wire::nsm::{self, Mon, MonArgs, MonId, MyId, StatReply, StatusArgs};
-use wire::rpc::{Accepted, Call, Credential, Procedure, Reply, write_accepted, write_call};
+use wire::rpc::{Call, Credential, Procedure, Reply};
 use wire::rpcbind::{Mapping, PROTOCOL_UDP, v2};
-use wire::{Decode, Encode, Writer};
 
-const STATD_PORT: u16 = 662;
-/// We, as the monitored server, and the place where the kernel of that host would listen.
+/// The monitored server, and the procedure by which statd calls the kernel of its host.
 const SERVER: &str = "127.0.0.9";
 const KERNEL: (u32, u32, u32) = (100_021, 3, 16);
 const STATE: u32 = 4_000_000_001;
 
 fn socket(address: (&str, u16)) -> BlockingSocket {
     let socket = BlockingSocket::bind(address).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
     socket
 }
 
@@ -30,10 +30,7 @@ fn receive(socket: &BlockingSocket) -> (Bytes, SocketAddr) {
 
 fn ask<P: Procedure>(to: (&str, u16), args: &P::Args) -> P::Reply {
     let us = socket(("127.0.0.1", 701));
-    let mut out = Writer::new();
-    write_call(&mut out, 1, (P::PROGRAM, P::VERSION, P::NUMBER), &Credential::None);
-    args.encode(&mut out);
-    us.send_to(&out.finish().to_bytes(), to).unwrap();
+    us.send_to(&call::<P>(1, &Credential::None, args), to).unwrap();
     let reply = Reply::from_bytes(receive(&us).0).unwrap();
     P::Reply::from_bytes(reply.results).unwrap()
 }
@@ -53,16 +50,13 @@ fn monitor(private: [u8; 16]) {
 
 #[test]
 fn a_real_status_monitor_understands_our_notice() {
-    let network = Network::new();
-    let dir = state_directory(7);
-    let _rpcbind = network.start("rpcbind", &["-f"]);
-    let up = network.inside("run/rpcbind.sock");
-    eventually("rpcbind is up", || up.exists());
-    let (port, path) = (STATD_PORT.to_string(), dir.path().to_str().unwrap());
-    let _statd = network.start("rpc.statd", &["-F", "-L", "-P", path, "-p", &port]);
-    network.run("ip", &["addr", "add", "10.9.9.1/32", "dev", "lo"]);
+    let network = Namespace::new().unwrap();
+    let dir = state_directory(7).unwrap();
+    let machine = Machine::boot(&network).unwrap();
+    let _rpcbind = machine.rpcbind().unwrap();
+    let _statd = machine.statd(&dir).unwrap();
+    network.ip("addr add 10.9.9.1/32 dev lo").unwrap();
     network.enter(|| {
-        eventually("statd listens", || BlockingSocket::bind(("::1", STATD_PORT)).is_err());
         let (program, version, _) = KERNEL;
         let mapping = Mapping { program, version, protocol: PROTOCOL_UDP, port: 702 };
         assert!(ask::<v2::Set>(("127.0.0.1", 111), &mapping));
@@ -70,7 +64,7 @@ fn a_real_status_monitor_understands_our_notice() {
         let kernel = socket(("127.0.0.1", 702));
 
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let settings = peer::Settings { reserved_ports: true, ..quick_peers() };
+        let settings = peer::Settings { send_from_reserved_ports: true, ..quick_peers() };
         let notify = |to: &str, ours: &str, name: &str| {
             let (to, ours) = (to.parse().unwrap(), ours.parse().unwrap());
             let settings = settings.clone();
@@ -81,7 +75,7 @@ fn a_real_status_monitor_understands_our_notice() {
                 result
             })
         };
-        // Under a name that it does not know: the address that we speak from is enough.
+        // Under an unknown name: our source address is enough.
         assert_eq!(notify("127.0.0.1", SERVER, "who?"), NoticeResult::Answered);
         let (call, from) = receive(&kernel);
         let call = Call::parse(call).unwrap();
@@ -89,12 +83,10 @@ fn a_real_status_monitor_understands_our_notice() {
         let status = StatusArgs::from_bytes(call.args).unwrap();
         assert_eq!(status.state.cast_unsigned(), STATE);
         assert_eq!(&status.private, b"sixteen bytes ..");
-        let mut out = Writer::new();
-        write_accepted(&mut out, call.xid, Accepted::Success);
-        kernel.send_to(&out.finish().to_bytes(), from).unwrap();
+        kernel.send_to(&success(call.xid, &()), from).unwrap();
 
         assert_eq!(notify("::1", "::1", "who?"), NoticeResult::Answered);
-        // There is no way out of here.
+        // No route.
         assert_eq!(notify("10.8.8.8", "10.9.9.1", "server"), NoticeResult::Unsent);
         assert_eq!(notify("10.8.8.8", "10.9.9.2", "server"), NoticeResult::Unsent);
     });

@@ -6,7 +6,7 @@ use keeper::request::{
 };
 use keeper::step::{Outcome, Reply};
 
-use super::super::request::is_taken;
+use super::super::request::grants_or_queues;
 use super::*;
 
 /// The requests of one owner about one file, and of one program's shares of it.
@@ -54,7 +54,7 @@ fn all(lock: &LockRequest) -> [Request; 6] {
 
 #[test]
 fn a_lock_and_what_undoes_it_have_one_subject() {
-    let lock = wants(1, "alice", "10.0.0.1");
+    let lock = lock_request(1, "alice", "10.0.0.1");
     let [locks, tests, unlocks, cancels, shares, unshares] = all(&lock);
     let (caller, number, tag, file) = locks.subject().unwrap();
     assert_eq!((caller, number, tag), (&lock.caller, lock.owner.number, &lock.owner.tag));
@@ -71,9 +71,9 @@ fn a_lock_and_what_undoes_it_have_one_subject() {
 
 #[test]
 fn what_would_lose_a_lock_is_not_answered_while_the_store_stalls() {
-    let mut lock = wants(1, "alice", "10.0.0.1");
-    let whens = |lock: &LockRequest| all(lock).map(|request| request.when_stalled());
-    let (refuse, none) = (WhenStalled::Refuse, WhenStalled::NoReply);
+    let mut lock = lock_request(1, "alice", "10.0.0.1");
+    let whens = |lock: &LockRequest| all(lock).map(|request| request.stall_policy());
+    let (refuse, none) = (StallPolicy::Refuse, StallPolicy::NoReply);
     assert_eq!(whens(&lock), [refuse, refuse, none, none, refuse, none]);
     assert!(all(&lock).iter().all(|request| !request.is_reclaim()));
     lock.reclaim = true;
@@ -86,20 +86,25 @@ fn what_would_lose_a_lock_is_not_answered_while_the_store_stalls() {
     };
     let free_all = FreeAllRequest { id: lock.id, source, name: "alice".into() };
     let free_all = Request::FreeAll(free_all);
-    assert_eq!(free_all.when_stalled(), none);
+    assert_eq!(free_all.stall_policy(), none);
     assert_eq!(free_all.subject(), None);
 }
 
 #[test]
 fn a_host_has_something_by_a_lock_or_a_share_that_is_granted_or_a_place_in_line() {
-    let lock = wants(1, "alice", "10.0.0.1");
-    let takers = all(&lock).map(|request| request.taker().is_some());
-    assert_eq!(takers, [true, false, false, false, true, false]);
-    let (_, incarnation) = Request::Lock(lock.clone()).taker().unwrap();
+    let lock = lock_request(1, "alice", "10.0.0.1");
+    let grantees = all(&lock).map(|request| request.grantee().is_some());
+    assert_eq!(grantees, [true, false, false, false, true, false]);
+    let (_, incarnation) = Request::Lock(lock.clone()).grantee().unwrap();
     assert_eq!(incarnation, lock.incarnation);
-    assert!(is_taken(&Reply::Lock(Outcome::Granted)) && is_taken(&Reply::Lock(Outcome::Blocked)));
-    assert!(is_taken(&Reply::Share(Outcome::Granted)));
-    assert!(!is_taken(&Reply::Lock(Outcome::Denied)) && !is_taken(&Reply::Heard));
+    assert!(
+        grants_or_queues(&Reply::Lock(Outcome::Granted))
+            && grants_or_queues(&Reply::Lock(Outcome::Blocked))
+    );
+    assert!(grants_or_queues(&Reply::Share(Outcome::Granted)));
+    assert!(
+        !grants_or_queues(&Reply::Lock(Outcome::Denied)) && !grants_or_queues(&Reply::Acknowledged)
+    );
     let light = all(&lock).map(|request| request.is_light());
     assert_eq!(light, [true, true, true, true, false, false]);
 }

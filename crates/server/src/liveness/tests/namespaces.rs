@@ -1,13 +1,14 @@
-//! Peers that crash: their machine is a network namespace whose cable can be pulled.
+//! Peers that crash: their machine is a network namespace whose link goes down.
 
 use std::thread::JoinHandle;
 
-use keeper::identity::{Lane, Transport};
+use keeper::identity::{OwnerNamespace, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use tokio::sync::{mpsc, oneshot};
 
-use super::network::Network;
+use testbed::namespace::Namespace;
+
 use super::*;
 
 const OURS: &str = "10.99.0.1";
@@ -17,33 +18,33 @@ fn alice() -> HostKey {
     host(THEIRS, "a")
 }
 
-fn lane() -> Lane {
-    Lane::new(OURS.parse().unwrap(), Transport::Tcp, 4)
+fn namespace() -> OwnerNamespace {
+    OwnerNamespace::new(OURS.parse().unwrap(), Transport::Tcp, 4)
 }
 
-fn cable(network: &Network, state: &str) {
-    network.ip(&["link", "set", "cable", state]);
+fn set_link(network: &Namespace, state: &str) {
+    network.ip(&format!("link set eth0 {state}")).unwrap();
 }
 
-/// The client machine: it connects when it is told to, and can crash.
+/// The client machine: it connects on command, and can crash.
 struct Machine {
-    network: Arc<Network>,
+    network: Arc<Namespace>,
     orders: mpsc::UnboundedSender<Order>,
     thread: Option<JoinHandle<()>>,
 }
 
 enum Order {
-    /// From a port of its choice, if there is one.
+    /// From that port, or any if it is 0.
     Call(SocketAddr, u16, oneshot::Sender<()>),
-    /// Its sockets are forgotten without a word to anybody, if the cable is pulled meanwhile.
+    /// Closes its sockets by a reset, which is lost while the link is down.
     Forget(oneshot::Sender<()>),
 }
 
 impl Machine {
-    fn boot(network: &Arc<Network>) -> Self {
+    fn boot(network: &Arc<Namespace>) -> Self {
         let (orders, mut received) = mpsc::unbounded_channel();
         let thread = network.spawn(async move || {
-            let mut lines = Vec::new();
+            let mut connections = Vec::new();
             // A lock manager, and the rpcbind that knows it.
             let listener = TcpListener::bind((THEIRS, 0)).await.unwrap();
             let port = listener.local_addr().unwrap().port();
@@ -59,11 +60,11 @@ impl Machine {
                         socket.bind(SocketAddr::new(THEIRS.parse().unwrap(), port)).unwrap();
                         let stream = socket.connect(at).await.unwrap();
                         assert_eq!(stream.try_write(b"a").unwrap(), 1);
-                        lines.push(stream);
+                        connections.push(stream);
                         done.send(()).unwrap();
                     }
                     Order::Forget(done) => {
-                        lines.drain(..).for_each(abort);
+                        connections.drain(..).for_each(abort);
                         while let Ok(socket) = accepted.try_recv() {
                             socket2::SockRef::from(&socket)
                                 .set_linger(Some(Duration::ZERO))
@@ -88,9 +89,9 @@ impl Machine {
         is_done.await.unwrap();
     }
 
-    /// As in a crash: nothing reaches the network any more.
+    /// Nothing that it sends reaches the network any more.
     async fn crash(mut self) {
-        cable(&self.network, "down");
+        set_link(&self.network, "down");
         let (done, is_done) = oneshot::channel();
         assert!(self.orders.send(Order::Forget(done)).is_ok());
         is_done.await.unwrap();
@@ -126,27 +127,27 @@ async fn answer_all(
 
 const AT: &str = "10.99.0.1:2049";
 
-fn networks() -> (Network, Arc<Network>) {
-    let (ours, theirs) = Network::pair();
+fn networks() -> (Namespace, Arc<Namespace>) {
+    let (ours, theirs) = Namespace::pair().unwrap();
     (ours, Arc::new(theirs))
 }
 
 #[test]
-fn a_peer_whose_cable_is_pulled_is_silent_and_its_line_survives_the_question() {
+fn a_peer_whose_link_is_down_is_silent_and_its_connection_survives_the_probe() {
     let (ours, theirs) = networks();
     ours.block_on(async move || {
-        let station = Station::at(AT, Settings::default()).await;
+        let fixture = Fixture::at(AT, Settings::default()).await;
         let machine = Machine::boot(&theirs);
         machine.call(AT).await;
-        station.until_open(1).await;
-        cable(&theirs, "down");
+        fixture.until_open(1).await;
+        set_link(&theirs, "down");
         let begun = Instant::now();
-        assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
+        assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Silent);
         assert!(begun.elapsed() > Duration::from_secs(6), "three questions take longer");
         assert!(begun.elapsed() < Duration::from_secs(12));
-        cable(&theirs, "up");
-        assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Alive);
-        assert_eq!(station.resets(), 0);
+        set_link(&theirs, "up");
+        assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Alive);
+        assert_eq!(fixture.resets(), 0);
     });
 }
 
@@ -154,18 +155,18 @@ fn a_peer_whose_cable_is_pulled_is_silent_and_its_line_survives_the_question() {
 fn a_kernel_that_rebooted_answers_with_a_reset() {
     let (ours, theirs) = networks();
     ours.block_on(async move || {
-        let station = Station::at(AT, Settings::default()).await;
+        let fixture = Fixture::at(AT, Settings::default()).await;
         let machine = Machine::boot(&theirs);
         machine.call(AT).await;
-        station.until_open(1).await;
+        fixture.until_open(1).await;
         machine.crash().await;
-        cable(&theirs, "up");
+        set_link(&theirs, "up");
         let begun = Instant::now();
-        assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Gone);
+        assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Gone);
         assert!(begun.elapsed() < Duration::from_secs(5));
         // It is remembered, and was not reported: the answer says it.
-        assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Gone);
-        assert_eq!(station.resets(), 0);
+        assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Gone);
+        assert_eq!(fixture.resets(), 0);
     });
 }
 
@@ -173,26 +174,29 @@ fn a_kernel_that_rebooted_answers_with_a_reset() {
 fn the_connection_of_a_kernel_that_rebooted_and_mounted_again_is_no_sign_of_life() {
     let (ours, theirs) = networks();
     ours.block_on(async move || {
-        let station = Station::at(AT, Settings::default()).await;
+        let fixture = Fixture::at(AT, Settings::default()).await;
         let machine = Machine::boot(&theirs);
         machine.call(AT).await;
-        station.until_open(1).await;
-        station.liveness.watch(&alice(), lane());
-        station.liveness.took(&alice(), STATE, Instant::now());
+        fixture.until_open(1).await;
+        fixture.liveness.watch(&alice(), namespace());
+        fixture.liveness.record_lock(&alice(), STATE, Instant::now());
         machine.crash().await;
         sleep(Duration::from_secs(2)).await;
-        cable(&theirs, "up");
+        set_link(&theirs, "up");
         let (machine, booted) = (Machine::boot(&theirs), Instant::now());
         machine.call(AT).await;
-        let lines = || station.liveness.0.lock().lines_of(&alice(), Instant::now(), 9);
-        until(|| lines().iter().any(|one| one.is_named && one.line.opened > booted)).await;
-        assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Gone);
+        let connections = || fixture.liveness.0.lock().connections_of(&alice(), Instant::now(), 9);
+        until("the expected state", || {
+            connections().iter().any(|one| one.is_named && one.connection.opened > booted)
+        })
+        .await;
+        assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Gone);
         // What the new kernel takes is its own.
         let next = Incarnation(9);
-        station.liveness.took(&alice(), next, Instant::now());
-        assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Gone);
+        fixture.liveness.record_lock(&alice(), next, Instant::now());
+        assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Gone);
         let inquiry = Inquiry { question: Question::SameKernel(next), ..same_kernel(&alice()) };
-        assert_eq!(station.liveness.probe(&inquiry).await, ProbeAnswer::Alive);
+        assert_eq!(fixture.liveness.probe(&inquiry).await, ProbeAnswer::Alive);
     });
 }
 
@@ -200,45 +204,46 @@ fn the_connection_of_a_kernel_that_rebooted_and_mounted_again_is_no_sign_of_life
 fn a_rebooted_kernel_behind_a_firewall_is_neither_alive_nor_proven_gone() {
     let (ours, theirs) = networks();
     ours.block_on(async move || {
-        let station = Station::at(AT, Settings::default()).await;
+        let fixture = Fixture::at(AT, Settings::default()).await;
         let machine = Machine::boot(&theirs);
         machine.call(AT).await;
-        station.until_open(1).await;
-        let lines = || station.liveness.0.lock().lines_of(&alice(), Instant::now(), 9);
-        let old = station.first_stream().peer_addr().unwrap();
+        fixture.until_open(1).await;
+        let connections = || fixture.liveness.0.lock().connections_of(&alice(), Instant::now(), 9);
+        let old = fixture.first_stream().peer_addr().unwrap();
         machine.crash().await;
-        // A firewall that drops what it does not know: here, segments for the old connection.
+        // A firewall that drops segments of unknown connections: here, of the old one.
         let port = old.port().to_string();
-        theirs.ip(&["rule", "add", "pref", "10", "lookup", "local"]);
-        theirs.ip(&["rule", "del", "pref", "0"]);
-        theirs.ip(&["rule", "add", "pref", "1", "ipproto", "tcp", "dport", &port, "blackhole"]);
+        theirs.ip("rule add pref 10 lookup local").unwrap();
+        theirs.ip("rule del pref 0").unwrap();
+        theirs.ip(&format!("rule add pref 1 ipproto tcp dport {port} blackhole")).unwrap();
         sleep(Duration::from_secs(2)).await;
-        cable(&theirs, "up");
+        set_link(&theirs, "up");
         let machine = Machine::boot(&theirs);
         machine.call(AT).await;
-        station.until_open(2).await;
-        assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
-        assert_eq!(lines().len(), 2);
+        fixture.until_open(2).await;
+        assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Silent);
+        assert_eq!(connections().len(), 2);
     });
 }
 
 #[test]
-fn a_rebooted_kernel_that_uses_its_old_port_again_resets_the_old_line_by_itself() {
+fn a_rebooted_kernel_that_reuses_its_old_port_resets_the_old_connection_unprompted() {
     let (ours, theirs) = networks();
     ours.block_on(async move || {
-        let station = Station::at(AT, Settings::default()).await;
+        let fixture = Fixture::at(AT, Settings::default()).await;
         let machine = Machine::boot(&theirs);
         machine.call_from(700, AT).await;
-        station.until_open(1).await;
+        fixture.until_open(1).await;
         machine.crash().await;
         sleep(Duration::from_secs(2)).await;
-        cable(&theirs, "up");
+        set_link(&theirs, "up");
         let machine = Machine::boot(&theirs);
         machine.call_from(700, AT).await;
-        until(|| station.liveness.0.lock().sizes() == (1, 1)).await;
-        station.until_open(1).await;
-        assert_eq!(station.resets(), 1);
-        assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
+        until("the expected state", || fixture.liveness.0.lock().sizes() == (1, 1)).await;
+        fixture.until_open(1).await;
+        // If the new connection has sent its name before, it is probed first.
+        until("a reset", || fixture.resets() == 1).await;
+        assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Silent);
     });
 }
 
@@ -246,62 +251,63 @@ fn a_rebooted_kernel_that_uses_its_old_port_again_resets_the_old_line_by_itself(
 fn unsent_data_does_not_hide_a_silent_peer() {
     let (ours, theirs) = networks();
     ours.block_on(async move || {
-        let station = Station::at(AT, Settings::default()).await;
+        let fixture = Fixture::at(AT, Settings::default()).await;
         let machine = Machine::boot(&theirs);
         machine.call(AT).await;
-        station.until_open(1).await;
+        fixture.until_open(1).await;
         machine.crash().await;
-        // Now the kernel sends this again, ever more rarely, and no keep-alive.
-        station.first_stream().try_write(b"reply").unwrap();
-        assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
+        // The kernel retransmits this with back-off, and sends no keep-alive probes.
+        fixture.first_stream().try_write(b"reply").unwrap();
+        assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Silent);
     });
 }
 
 #[test]
-fn a_witness_stands_by_the_lock_manager_of_a_holder() {
+fn a_witness_connects_to_the_lock_manager_of_a_watched_host() {
     let (ours, theirs) = networks();
     ours.block_on(async move || {
-        let settings = Settings { null_every: Duration::from_millis(200), ..Settings::default() };
-        let station = Station::at(AT, settings).await;
+        let settings =
+            Settings { null_interval: Duration::from_millis(200), ..Settings::default() };
+        let fixture = Fixture::at(AT, settings).await;
         let machine = Machine::boot(&theirs);
         sleep(Duration::from_millis(300)).await;
-        let lines = || station.liveness.0.lock().sizes().0;
-        station.liveness.watch(&alice(), lane());
-        station.liveness.watch(&alice(), lane());
-        until(|| lines() == 1).await;
-        station.liveness.took(&alice(), STATE, Instant::now());
-        assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Alive);
+        let connections = || fixture.liveness.0.lock().sizes().0;
+        fixture.liveness.watch(&alice(), namespace());
+        fixture.liveness.watch(&alice(), namespace());
+        until("connections", || connections() == 1).await;
+        fixture.liveness.record_lock(&alice(), STATE, Instant::now());
+        assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Alive);
         sleep(Duration::from_secs(2)).await;
-        assert_eq!(lines(), 1);
-        station.liveness.unwatch_except(&HashSet::new(), Instant::now());
-        until(|| lines() == 0).await;
-        assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
+        assert_eq!(connections(), 1);
+        fixture.liveness.unwatch_except(&HashSet::new(), Instant::now());
+        until("connections", || connections() == 0).await;
+        assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Silent);
 
         // It comes back when the host does, and its reset is proof as any other.
-        station.liveness.watch(&alice(), lane());
-        until(|| lines() == 1).await;
-        station.liveness.took(&alice(), STATE, Instant::now());
-        assert_eq!(station.resets(), 0);
+        fixture.liveness.watch(&alice(), namespace());
+        until("connections", || connections() == 1).await;
+        fixture.liveness.record_lock(&alice(), STATE, Instant::now());
+        assert_eq!(fixture.resets(), 0);
         machine.crash().await;
         sleep(Duration::from_secs(1)).await;
-        cable(&theirs, "up");
-        let answer = station.same_kernel(&alice()).await;
+        set_link(&theirs, "up");
+        let answer = fixture.same_kernel(&alice()).await;
         assert!(matches!(answer, ProbeAnswer::Gone), "{answer:?}");
         let _machine = Machine::boot(&theirs);
-        until(|| lines() == 1).await;
+        until("connections", || connections() == 1).await;
     });
 }
 
 #[test]
-fn a_witness_stands_by_a_holder_that_locks_over_udp_too() {
+fn a_host_that_locks_over_udp_has_a_witness_too() {
     let (ours, theirs) = networks();
     ours.block_on(async move || {
-        let station = Station::at(AT, Settings::default()).await;
+        let fixture = Fixture::at(AT, Settings::default()).await;
         let machine = Machine::boot(&theirs);
         sleep(Duration::from_millis(300)).await;
-        let lane = Lane::new(OURS.parse().unwrap(), Transport::Udp, 4);
-        station.liveness.watch(&alice(), lane);
-        until(|| station.liveness.0.lock().sizes().0 == 1).await;
+        let namespace = OwnerNamespace::new(OURS.parse().unwrap(), Transport::Udp, 4);
+        fixture.liveness.watch(&alice(), namespace);
+        until("the expected state", || fixture.liveness.0.lock().sizes().0 == 1).await;
         machine.crash().await;
     });
 }
@@ -310,16 +316,16 @@ fn a_witness_stands_by_a_holder_that_locks_over_udp_too() {
 fn a_lock_manager_that_answers_is_reachable() {
     let (ours, theirs) = networks();
     ours.block_on(async move || {
-        let station = Station::at(AT, Settings::default()).await;
+        let fixture = Fixture::at(AT, Settings::default()).await;
         let inquiry = Inquiry { question: Question::Reachable, ..same_kernel(&alice()) };
-        assert_eq!(station.liveness.probe(&inquiry).await, ProbeAnswer::Silent);
+        assert_eq!(fixture.liveness.probe(&inquiry).await, ProbeAnswer::Silent);
         let machine = Machine::boot(&theirs);
         sleep(Duration::from_millis(300)).await;
-        assert_eq!(station.liveness.probe(&inquiry).await, ProbeAnswer::Alive);
-        assert_eq!(station.same_kernel(&alice()).await, ProbeAnswer::Silent);
+        assert_eq!(fixture.liveness.probe(&inquiry).await, ProbeAnswer::Alive);
+        assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Silent);
         machine.crash().await;
         let begun = Instant::now();
-        assert_eq!(station.liveness.probe(&inquiry).await, ProbeAnswer::Silent);
+        assert_eq!(fixture.liveness.probe(&inquiry).await, ProbeAnswer::Silent);
         assert!(begun.elapsed() < Duration::from_secs(8));
     });
 }

@@ -1,4 +1,4 @@
-//! The hooks of the server's own connections.
+//! The server's own connections, as `transport/` tracks them.
 
 use client::{Connection, Options};
 use tokio::io::AsyncWriteExt;
@@ -6,18 +6,17 @@ use tokio::net::TcpSocket;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use wire::Message;
-use wire::rpc::{Credential, Groups, MachineName, SysCredential};
+use wire::rpc::{Credential, Groups, MachineName, ProcedureId, SysCredential};
 
-use super::super::Socket;
-use super::super::pulse::State;
+use super::super::socket::{Socket, TcpState};
 use super::*;
-use crate::locks::{Locks, restore};
+use crate::restore::{LockConfig, restore};
 use crate::rpc::dispatch::Dispatcher;
 use crate::rpc::limits::Limits;
 use crate::rpc::workers::Workers;
-use crate::tenure::Tenure;
-use crate::transport::listen::Listeners;
-use crate::transport::outgoing::Outgoing;
+use crate::service_lease::ServiceLease;
+use crate::transport::listen::BoundSockets;
+use crate::transport::outgoing::OutgoingReplies;
 
 struct Server {
     dispatcher: Arc<Dispatcher>,
@@ -33,13 +32,13 @@ fn server(limits: Limits) -> Server {
         workers,
         limits,
         Liveness::default(),
-        Tenure::default(),
+        ServiceLease::default(),
         None,
         Box::new(|_| true),
     ));
-    let epoch = restore(Locks::in_memory(), 1, None).unwrap().epoch;
+    let epoch = restore(LockConfig::in_memory(), 1, None).unwrap().epoch;
     let at = "127.0.0.1:0".parse().unwrap();
-    let listeners = Listeners::bind(at, &Tenure::default(), epoch).unwrap();
+    let listeners = BoundSockets::bind(at, &ServiceLease::default(), epoch).unwrap();
     let (at, mut tasks) = (listeners.addresses()[0], JoinSet::new());
     let (stop, stopped) = watch::channel(false);
     listeners.listen().unwrap().serve(&dispatcher, &stopped, &mut tasks);
@@ -47,15 +46,15 @@ fn server(limits: Limits) -> Server {
 }
 
 impl Server {
-    /// A connection on which a machine has said its name.
+    /// A connection that has carried a call with a machine name.
     async fn call(&self, machine: &'static str) -> Connection {
         let machine = MachineName::from(machine);
         let groups = Groups::new(&[]);
         let caller = SysCredential { stamp: 0, machine, uid: 0, gid: 0, groups };
         let options = Options { credential: Credential::Sys(caller), ..Options::default() };
         let connection = Connection::connect(self.at, &options).await.unwrap();
-        let nfs = wire::nfs3::PROGRAM;
-        assert!(connection.call_raw(nfs, 3, 0, &[]).await.is_err(), "nothing is served here");
+        let null = ProcedureId::of::<wire::nfs3::Null>();
+        assert!(connection.call_raw(null, &[]).await.is_err(), "nothing is served here");
         connection
     }
 
@@ -64,7 +63,7 @@ impl Server {
     }
 }
 
-/// A call of NFS from a machine of that name, as bytes; its answer is not read.
+/// Sends an NFS call with that machine name; the reply is not read.
 async fn say_name(stream: &mut TcpStream, machine: &'static str) {
     let caller = SysCredential {
         stamp: 0,
@@ -74,7 +73,12 @@ async fn say_name(stream: &mut TcpStream, machine: &'static str) {
         groups: Groups::new(&[]),
     };
     let mut out = wire::Writer::new();
-    wire::rpc::write_call(&mut out, 1, (wire::nfs3::PROGRAM, 3, 0), &Credential::Sys(caller));
+    wire::rpc::write_call(
+        &mut out,
+        1,
+        ProcedureId::of::<wire::nfs3::Null>(),
+        &Credential::Sys(caller),
+    );
     let call = out.finish().to_bytes();
     let mark = wire::record::mark(call.len()).to_be_bytes();
     stream.write_all(&[&mark[..], &call].concat()).await.unwrap();
@@ -90,7 +94,7 @@ async fn the_servers_connections_are_known_by_the_name_in_their_calls() {
     let other = liveness.probe(&same_kernel(&host("127.0.0.1", "bob"))).await;
     assert_eq!(other, ProbeAnswer::Silent);
     drop(connection);
-    until(|| server.sizes() == (0, 0)).await;
+    until("the expected state", || server.sizes() == (0, 0)).await;
 }
 
 #[tokio::test]
@@ -98,15 +102,15 @@ async fn a_reset_of_a_servers_connection_is_told_from_an_end_if_no_user_can_caus
     let server = server(Limits::default());
     for reserved_port in [true, false] {
         let mut stream = connect(server.at, reserved_port).await;
-        until(|| server.sizes().0 == 1).await;
+        until("the expected state", || server.sizes().0 == 1).await;
         say_name(&mut stream, "a").await;
-        let lines = || {
+        let connections = || {
             let liveness = server.dispatcher.liveness();
-            liveness.0.lock().lines_of(&host("127.0.0.1", "a"), Instant::now(), 9)
+            liveness.0.lock().connections_of(&host("127.0.0.1", "a"), Instant::now(), 9)
         };
-        until(|| lines().len() == 1).await;
+        until("connections", || connections().len() == 1).await;
         abort(stream);
-        until(|| server.sizes() == (0, 1)).await;
+        until("the expected state", || server.sizes() == (0, 1)).await;
     }
 }
 
@@ -124,17 +128,20 @@ async fn connect(at: SocketAddr, reserved_port: bool) -> TcpStream {
 }
 
 #[tokio::test]
-async fn a_reset_that_is_met_while_writing_is_seen() {
+async fn a_reset_that_a_write_reports_is_seen() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     for resets in [true, false] {
         let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (socket, _) = listener.accept().await.unwrap();
-        let outgoing = Outgoing::new(socket, Arc::default(), Tenure::default());
+        let outgoing = OutgoingReplies::new(socket, Arc::default(), ServiceLease::default());
         match resets {
             true => abort(peer),
             false => outgoing.close(),
         }
-        until(|| outgoing.socket().pulse().unwrap().state != State::Established).await;
+        until("the expected state", || {
+            outgoing.socket().status().unwrap().state != TcpState::Established
+        })
+        .await;
         outgoing.send([Message { head: b"gone"[..].into(), payload: Default::default() }]);
         assert!(outgoing.is_broken());
         assert_eq!(outgoing.was_reset(), resets);
@@ -142,20 +149,20 @@ async fn a_reset_that_is_met_while_writing_is_seen() {
 }
 
 #[tokio::test]
-async fn a_lock_holder_is_not_closed_for_being_idle() {
+async fn the_connection_of_a_lock_holder_is_not_closed_as_idle() {
     let limits = Limits { idle_max: Duration::from_millis(300), ..Limits::default() };
     let server = server(limits);
     let holder = host("127.0.0.1", "alice");
-    let lane = keeper::identity::Lane::new(
+    let namespace = keeper::identity::OwnerNamespace::new(
         "127.0.0.1".parse().unwrap(),
         keeper::identity::Transport::Tcp,
         4,
     );
-    server.dispatcher.liveness().watch(&holder, lane);
+    server.dispatcher.liveness().watch(&holder, namespace);
     let (_alice, _bob) = (server.call("alice").await, server.call("bob").await);
-    until(|| server.sizes() == (1, 0)).await;
+    until("the expected state", || server.sizes() == (1, 0)).await;
     sleep(Duration::from_millis(1500)).await;
     assert_eq!(server.sizes(), (1, 0));
     server.dispatcher.liveness().unwatch_except(&HashSet::new(), Instant::now());
-    until(|| server.sizes() == (0, 0)).await;
+    until("the expected state", || server.sizes() == (0, 0)).await;
 }

@@ -1,8 +1,8 @@
-//! The streams of witnesses and the pings: whom they may go to, and what they take for an answer.
+//! Streams of witnesses and NULL calls: which hosts may be called, and what counts as an answer.
 
-use super::scripted::{Answer, script};
 use super::*;
 use keeper::identity::Transport;
+use testbed::peer::{Answer, script};
 use wire::nlm;
 use wire::rpc::{Accepted, Credential};
 
@@ -25,7 +25,7 @@ fn of(host: IpAddr, ours: IpAddr) -> LockManager {
 
 #[tokio::test]
 async fn a_client_on_this_machine_that_came_over_loopback_is_pinged_and_has_a_witness() {
-    let host = host_that(Answer::with(&())).await;
+    let host = host_that(Answer::results(&())).await;
     let (peers, to) = (peers(host.rpcbind_port), of(host.ip, OURS));
     for transport in BOTH {
         assert!(peers.answers_null(&to, transport, soon()).await, "{transport:?}");
@@ -33,17 +33,17 @@ async fn a_client_on_this_machine_that_came_over_loopback_is_pinged_and_has_a_wi
     let stream = peers.stream(&to, soon()).await.unwrap();
     assert!(stream.send_null().unwrap());
     stream.socket().readable().await.unwrap();
-    let heard = host.calls();
-    assert_eq!(heard.len(), 3);
-    for heard in heard {
-        assert_eq!((heard.program, heard.version, heard.procedure), (nlm::PROGRAM, 4, 0));
-        assert_eq!((heard.credential, heard.from.ip()), (Credential::None, OURS));
+    let call = host.calls();
+    assert_eq!(call.len(), 3);
+    for call in call {
+        assert_eq!((call.program, call.version, call.procedure), (nlm::PROGRAM, 4, 0));
+        assert_eq!((call.credential, call.from.ip()), (Credential::None, OURS));
     }
 }
 
 #[tokio::test]
 async fn a_refusal_is_an_answer_and_silence_is_none() {
-    let host = host_that(Answer::Verdict(Accepted::ProgramUnavailable)).await;
+    let host = host_that(Answer::Status(Accepted::ProgramUnavailable)).await;
     let silent = host_that(Answer::Nothing).await;
     for transport in BOTH {
         let to = of(host.ip, OURS);
@@ -55,7 +55,7 @@ async fn a_refusal_is_an_answer_and_silence_is_none() {
 
 #[tokio::test]
 async fn nobody_inside_is_pinged_or_has_a_witness_for_somebody_outside() {
-    let host = host_that(Answer::with(&())).await;
+    let host = host_that(Answer::results(&())).await;
     let outside = "198.51.100.1".parse().unwrap();
     let (peers, to) = (peers(host.rpcbind_port), of(host.ip, outside));
     assert!(!peers.may_call(host.ip, outside) && peers.may_call(host.ip, OURS));
@@ -68,7 +68,7 @@ async fn nobody_inside_is_pinged_or_has_a_witness_for_somebody_outside() {
 
 #[tokio::test]
 async fn this_server_is_no_witness_for_a_client_on_this_machine() {
-    let host = Host::at(OURS, 0, Rpcbind::Usual).await;
+    let host = Host::bind(OURS, 0, RpcbindKind::Full).await;
     let (at, socket) = listening().await;
     for tcp in [true, false] {
         host.register(nlm::PROGRAM, 4, tcp, at.port());
@@ -84,10 +84,13 @@ async fn this_server_is_no_witness_for_a_client_on_this_machine() {
 
 #[tokio::test]
 async fn without_the_lease_nobody_is_pinged_and_a_witness_says_nothing() {
-    let host = host_that(Answer::with(&())).await;
+    let host = host_that(Answer::results(&())).await;
     let (lease, to) = (lease(), of(host.ip, OURS));
-    let tenure = Tenure::new(Some(lease.clone()));
-    let peers = Peers::new(Settings { rpcbind_port: host.rpcbind_port, tenure, ..quick() }, &[]);
+    let service_lease = ServiceLease::new(Some(lease.clone()));
+    let peers = Peers::new(
+        Settings { rpcbind_port: host.rpcbind_port, lease: service_lease, ..quick() },
+        &[],
+    );
     let stream = peers.stream(&to, soon()).await.unwrap();
     let lookups = host.lookups().len();
     lose(&lease);

@@ -1,24 +1,24 @@
-//! A lock manager as Debian's own rpcbind knows it, over IPv6. Needs root.
+//! A lock manager registered with Debian's rpcbind, over IPv6. Needs root.
 
-use super::network::{Network, eventually};
 use super::*;
 use client::Options;
-use client::rpcbind::{Over, Rpcbind};
+use client::rpcbind::{RpcTransport, Rpcbind};
 use keeper::identity::Transport;
+use testbed::debian::Machine;
+use testbed::namespace::Namespace;
 use wire::nlm;
 use wire::rpcbind::{Binding, v4};
 
 #[test]
 fn a_lock_manager_is_found_by_each_transport_over_ipv6() {
-    let network = Network::new();
-    let _rpcbind = network.start("rpcbind", &["-f"]);
-    let up = network.inside("run/rpcbind.sock");
-    eventually("rpcbind is up", || up.exists());
+    let network = Namespace::new().unwrap();
+    let machine = Machine::boot(&network).unwrap();
+    let _rpcbind = machine.rpcbind().unwrap();
     let find = async || {
         let ip = "::1".parse().unwrap();
         let options = Options { reserved_port: true, ..Options::default() };
         let rpcbind = "[::1]:111".parse().unwrap();
-        let mut rpcbind = Rpcbind::connect(rpcbind, Over::Tcp, &options).await.unwrap();
+        let mut rpcbind = Rpcbind::connect(rpcbind, RpcTransport::Tcp, &options).await.unwrap();
         for (netid, address) in [("tcp6", "::.2.1"), ("udp6", "::.2.2")] {
             let (program, version) = (nlm::PROGRAM, nlm::V4);
             let [netid, address, owner] = [netid, address, "superuser"].map(Into::into);

@@ -1,33 +1,33 @@
-//! Procedures on names: LOOKUP, the four that make something, REMOVE, RMDIR, RENAME, LINK,
-//! READDIR and READDIRPLUS.
+//! NFS procedures on directory entries: LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME,
+//! LINK, READDIR and READDIRPLUS.
 
 use bytes::Bytes;
 
-use vfs::{CreateMode, DirEntry, Error, Listed, Made, NodeKind, Removed};
+use vfs::{CreateMode, CreateReply, DirEntry, Error, NodeKind, ReadDirReply, RemoveReply};
 use wire::nfs3::{
-    Attributes, CreateArgs, CreateHow, Created, Device, DirOpArgs, Entries, EntriesPlus, Entry,
-    EntryPlus, Found, LinkArgs, Linked, MkDirArgs, MkNodArgs, NewAttributes, Node, ReadDirArgs,
-    ReadDirPlusArgs, RenameArgs, Renamed, SymLinkArgs, Wcc,
+    Attributes, CreateArgs, CreateHow, CreateOk, Device, DirOpArgs, Entries, EntriesPlus, Entry,
+    EntryPlus, LinkArgs, LinkWcc, LookupOk, MkDirArgs, MkNodArgs, NewAttributes, Node, ReadDirArgs,
+    ReadDirPlusArgs, RenameArgs, RenameWcc, SymLinkArgs, Wcc,
 };
 
 use super::translate::{attributes, new_attributes, wcc};
 use super::{Refusal, Request, Target, check_name, refuse};
 
 impl Request<'_> {
-    pub(super) fn lookup(&self, args: DirOpArgs) -> Result<Found, Refusal<Option<Attributes>>> {
+    pub(super) fn lookup(&self, args: DirOpArgs) -> Result<LookupOk, Refusal<Option<Attributes>>> {
         let dir = self.open(&args.dir).map_err(refuse(|| None))?;
         let found = check_name(&args.name)
             .and_then(|()| dir.export.filesystem.lookup(&dir.context(), &dir.object, &args.name))
-            .map_err(refuse(|| dir.seen()))?;
-        self.files.saw(&dir.export, &found.object, &dir.object, &args.name);
-        Ok(Found {
-            object: self.files.seal(&dir.export, &found.object),
+            .map_err(refuse(|| dir.post_op_attributes()))?;
+        self.files.record_name(&dir.export, &found.object, &dir.object, &args.name);
+        Ok(LookupOk {
+            object: self.files.sign(&dir.export, &found.object),
             attributes: Some(attributes(&found.attributes, &dir.export)),
-            dir: dir.seen(),
+            dir: dir.post_op_attributes(),
         })
     }
 
-    pub(super) fn create(&self, args: CreateArgs) -> Result<Created, Refusal<Wcc>> {
+    pub(super) fn create(&self, args: CreateArgs) -> Result<CreateOk, Refusal<Wcc>> {
         self.make(&args.at, |dir, name| {
             let mode = match &args.how {
                 CreateHow::Unchecked(new) => CreateMode::Unchecked(new_attributes(new)?),
@@ -38,14 +38,14 @@ impl Request<'_> {
         })
     }
 
-    pub(super) fn mk_dir(&self, args: MkDirArgs) -> Result<Created, Refusal<Wcc>> {
+    pub(super) fn mk_dir(&self, args: MkDirArgs) -> Result<CreateOk, Refusal<Wcc>> {
         self.make(&args.at, |dir, name| {
             let new = new_attributes(&args.new)?;
             dir.export.filesystem.make_dir(&dir.context(), &dir.object, name, &new)
         })
     }
 
-    pub(super) fn sym_link(&self, args: SymLinkArgs) -> Result<Created, Refusal<Wcc>> {
+    pub(super) fn sym_link(&self, args: SymLinkArgs) -> Result<CreateOk, Refusal<Wcc>> {
         self.make(&args.at, |dir, name| {
             let new = new_attributes(&args.new)?;
             if args.text.is_empty() || args.text.contains(&0) {
@@ -56,12 +56,12 @@ impl Request<'_> {
         })
     }
 
-    pub(super) fn mk_nod(&self, args: MkNodArgs) -> Result<Created, Refusal<Wcc>> {
+    pub(super) fn mk_nod(&self, args: MkNodArgs) -> Result<CreateOk, Refusal<Wcc>> {
         self.make(&args.at, |dir, name| {
             let device = |device: &Device| vfs::Device { major: device.major, minor: device.minor };
             let (kind, new): (NodeKind, &NewAttributes) = match &args.what {
-                Node::Character(new, numbers) => (NodeKind::Character(device(numbers)), new),
-                Node::Block(new, numbers) => (NodeKind::Block(device(numbers)), new),
+                Node::Character(new, id) => (NodeKind::Character(device(id)), new),
+                Node::Block(new, id) => (NodeKind::Block(device(id)), new),
                 Node::Socket(new) => (NodeKind::Socket, new),
                 Node::Fifo(new) => (NodeKind::Fifo, new),
                 Node::Other(_) => return Err(Error::BadType),
@@ -71,90 +71,91 @@ impl Request<'_> {
         })
     }
 
-    /// What CREATE, MKDIR, SYMLINK and MKNOD have in common.
+    /// The common part of CREATE, MKDIR, SYMLINK and MKNOD.
     fn make(
         &self,
         at: &DirOpArgs,
-        make: impl FnOnce(&Target, &[u8]) -> vfs::Result<Made>,
-    ) -> Result<Created, Refusal<Wcc>> {
+        make: impl FnOnce(&Target, &[u8]) -> vfs::Result<CreateReply>,
+    ) -> Result<CreateOk, Refusal<Wcc>> {
         let dir = self.open_to_change(&at.dir).map_err(refuse(Wcc::default))?;
         let made = check_name(&at.name)
             .and_then(|()| make(&dir, &at.name))
             .map_err(refuse(|| dir.unchanged()))?;
-        self.files.saw(&dir.export, &made.object, &dir.object, &at.name);
-        Ok(Created {
-            object: Some(self.files.seal(&dir.export, &made.object)),
+        self.files.record_name(&dir.export, &made.object, &dir.object, &at.name);
+        Ok(CreateOk {
+            object: Some(self.files.sign(&dir.export, &made.object)),
             attributes: Some(attributes(&made.attributes, &dir.export)),
             dir: wcc(&made.dir, &dir.export),
         })
     }
 
     pub(super) fn remove(&self, args: DirOpArgs) -> Result<Wcc, Refusal<Wcc>> {
-        self.take_away(&args, |dir, name| {
+        self.unlink(&args, |dir, name| {
             dir.export.filesystem.remove(&dir.context(), &dir.object, name)
         })
     }
 
     pub(super) fn rm_dir(&self, args: DirOpArgs) -> Result<Wcc, Refusal<Wcc>> {
-        self.take_away(&args, |dir, name| {
+        self.unlink(&args, |dir, name| {
             dir.export.filesystem.remove_dir(&dir.context(), &dir.object, name)
         })
     }
 
-    fn take_away(
+    /// The common part of REMOVE and RMDIR.
+    fn unlink(
         &self,
         at: &DirOpArgs,
-        take_away: impl FnOnce(&Target, &[u8]) -> vfs::Result<Removed>,
+        unlink: impl FnOnce(&Target, &[u8]) -> vfs::Result<RemoveReply>,
     ) -> Result<Wcc, Refusal<Wcc>> {
         let dir = self.open_to_change(&at.dir).map_err(refuse(Wcc::default))?;
         let removed = check_name(&at.name)
-            .and_then(|()| take_away(&dir, &at.name))
+            .and_then(|()| unlink(&dir, &at.name))
             .map_err(refuse(|| dir.unchanged()))?;
         Ok(wcc(&removed.dir, &dir.export))
     }
 
-    pub(super) fn rename(&self, args: RenameArgs) -> Result<Renamed, Refusal<Renamed>> {
-        let unknown = || Renamed { from: Wcc::default(), to: Wcc::default() };
-        let from = self.open_to_change(&args.from.dir).map_err(refuse(unknown))?;
-        let to = self.open_to_change(&args.to.dir).map_err(refuse(unknown))?;
+    pub(super) fn rename(&self, args: RenameArgs) -> Result<RenameWcc, Refusal<RenameWcc>> {
+        let no_attributes = || RenameWcc { from: Wcc::default(), to: Wcc::default() };
+        let from = self.open_to_change(&args.from.dir).map_err(refuse(no_attributes))?;
+        let to = self.open_to_change(&args.to.dir).map_err(refuse(no_attributes))?;
         let rename = || {
             check_name(&args.from.name)?;
             check_name(&args.to.name)?;
-            self.same_filesystem(&from, &to)?;
+            self.check_same_export(&from, &to)?;
             from.export.filesystem.rename(
                 &from.context(),
                 (&from.object, &args.from.name),
                 (&to.object, &args.to.name),
             )
         };
-        let told = || Renamed { from: from.unchanged(), to: to.unchanged() };
-        let renamed = rename().map_err(refuse(told))?;
+        let current = || RenameWcc { from: from.unchanged(), to: to.unchanged() };
+        let renamed = rename().map_err(refuse(current))?;
         if let Ok(moved) = to.export.filesystem.lookup(&to.context(), &to.object, &args.to.name) {
-            self.files.saw(&to.export, &moved.object, &to.object, &args.to.name);
+            self.files.record_name(&to.export, &moved.object, &to.object, &args.to.name);
         }
-        Ok(Renamed { from: wcc(&renamed.from, &from.export), to: wcc(&renamed.to, &to.export) })
+        Ok(RenameWcc { from: wcc(&renamed.from, &from.export), to: wcc(&renamed.to, &to.export) })
     }
 
-    pub(super) fn link(&self, args: LinkArgs) -> Result<Linked, Refusal<Linked>> {
-        let unknown = || Linked { attributes: None, dir: Wcc::default() };
-        let file = self.open_to_change(&args.file).map_err(refuse(unknown))?;
-        let dir = self.open_to_change(&args.to.dir).map_err(refuse(unknown))?;
+    pub(super) fn link(&self, args: LinkArgs) -> Result<LinkWcc, Refusal<LinkWcc>> {
+        let no_attributes = || LinkWcc { attributes: None, dir: Wcc::default() };
+        let file = self.open_to_change(&args.file).map_err(refuse(no_attributes))?;
+        let dir = self.open_to_change(&args.to.dir).map_err(refuse(no_attributes))?;
         let link = || {
             check_name(&args.to.name)?;
-            self.same_filesystem(&file, &dir)?;
+            self.check_same_export(&file, &dir)?;
             let filesystem = &file.export.filesystem;
             filesystem.link(&file.context(), &file.object, &dir.object, &args.to.name)
         };
-        let told = || Linked { attributes: file.seen(), dir: dir.unchanged() };
-        let (found, change) = link().map_err(refuse(told))?;
-        Ok(Linked {
+        let current = || LinkWcc { attributes: file.post_op_attributes(), dir: dir.unchanged() };
+        let (found, change) = link().map_err(refuse(current))?;
+        Ok(LinkWcc {
             attributes: Some(attributes(&found, &file.export)),
             dir: wcc(&change, &dir.export),
         })
     }
 
-    /// Names cannot be moved between exports, even of one file system: their rules differ.
-    fn same_filesystem(&self, a: &Target, b: &Target) -> vfs::Result<()> {
+    /// RENAME and LINK do not cross exports, even of one file system: their rules may differ.
+    fn check_same_export(&self, a: &Target, b: &Target) -> vfs::Result<()> {
         if a.export.id == b.export.id { Ok(()) } else { Err(Error::CrossesFileSystems) }
     }
 
@@ -173,7 +174,7 @@ impl Request<'_> {
                     cookie: entry.cookie,
                 });
             })
-            .map_err(refuse(|| dir.seen()))?;
+            .map_err(refuse(|| dir.post_op_attributes()))?;
         let attributes = listed.attributes.map(|a| attributes(&a, &dir.export));
         Ok(Entries { attributes, verifier: listed.verifier, entries, eof: listed.eof })
     }
@@ -187,21 +188,21 @@ impl Request<'_> {
         let mut entries = Vec::new();
         let listed = self
             .list(&dir, args.cookie, args.verifier, true, &mut budget, |entry| {
-                // What is above the root of the export is nobody's business.
+                // The parent of an export's root is not exported.
                 let above = entry.name == b".." && dir.object == dir.export.filesystem.root();
-                let found = entry.found.filter(|_| !above);
+                let found = entry.lookup.filter(|_| !above);
                 if let Some(found) = &found {
-                    self.files.saw(&dir.export, &found.object, &dir.object, entry.name);
+                    self.files.record_name(&dir.export, &found.object, &dir.object, entry.name);
                 }
                 entries.push(EntryPlus {
                     fileid: entry.fileid,
                     name: Bytes::copy_from_slice(entry.name).into(),
                     cookie: entry.cookie,
                     attributes: found.map(|found| attributes(&found.attributes, &dir.export)),
-                    handle: found.map(|found| self.files.seal(&dir.export, &found.object)),
+                    handle: found.map(|found| self.files.sign(&dir.export, &found.object)),
                 });
             })
-            .map_err(refuse(|| dir.seen()))?;
+            .map_err(refuse(|| dir.post_op_attributes()))?;
         let attributes = listed.attributes.map(|a| attributes(&a, &dir.export));
         Ok(EntriesPlus { attributes, verifier: listed.verifier, entries, eof: listed.eof })
     }
@@ -214,7 +215,7 @@ impl Request<'_> {
         plus: bool,
         budget: &mut Budget,
         mut take: impl FnMut(DirEntry<'_>),
-    ) -> vfs::Result<Listed> {
+    ) -> vfs::Result<ReadDirReply> {
         let mut taken = 0;
         let filesystem = &dir.export.filesystem;
         let listed = filesystem.read_dir(
@@ -239,19 +240,19 @@ impl Request<'_> {
     }
 }
 
-/// How much of a listing still fits into the reply.
+/// The space left in a listing's reply.
 struct Budget {
     bytes: u32,
-    /// READDIRPLUS counts names and cookies separately from attributes.
+    /// The `dircount` of READDIRPLUS: names and cookies, without attributes and handles.
     names: u32,
 }
 
 impl Budget {
-    /// Status, the directory's attributes, verifier, the end of the list.
+    /// Status, directory attributes, verifier, end of list.
     const ENVELOPE: u32 = 4 + 4 + 84 + 8 + 4 + 4;
-    /// "One more", file id, length of the name, cookie.
+    /// Presence flag, file id, length of the name, cookie.
     const ENTRY: u32 = 4 + 8 + 4 + 8;
-    /// Attributes and a handle, each with "here it is".
+    /// Attributes and handle, each with a presence flag.
     const PLUS: u32 = 4 + 84 + 4 + 4 + 64;
 
     fn new(bytes: u32, names: u32) -> Self {

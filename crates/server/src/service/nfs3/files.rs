@@ -1,20 +1,20 @@
-//! Procedures on one file: GETATTR, SETATTR, ACCESS, READLINK, READ, WRITE, COMMIT.
+//! NFS procedures on one file: GETATTR, SETATTR, ACCESS, READLINK, READ, WRITE, COMMIT.
 
 use vfs::{Error, FileKind};
 use wire::nfs3::{
-    self, AccessArgs, Attributes, CommitArgs, Committed, GetAttrArgs, Granted, LinkRead, ReadArgs,
-    ReadData, ReadLinkArgs, SetAttrArgs, Wcc, WriteArgs, Written, access,
+    self, AccessArgs, AccessOk, Attributes, CommitArgs, CommitOk, GetAttrArgs, ReadArgs,
+    ReadLinkArgs, ReadLinkOk, ReadOk, SetAttrArgs, Wcc, WriteArgs, WriteOk, access,
 };
 
 use super::translate::{attributes, new_attributes, stability, stability_reached, time_from, wcc};
 use super::{Refusal, Request, refuse};
 
-/// What fits into one datagram beside its headers.
+/// The largest READ or WRITE over UDP: one datagram with its headers.
 const UDP_IO_BYTES_MAX: u32 = 32 << 10;
 
 impl Request<'_> {
     pub(super) fn get_attr(&self, args: GetAttrArgs) -> Result<Attributes, Refusal<()>> {
-        let target = self.open_to_look(&args.object).map_err(refuse(|| ()))?;
+        let target = self.inspect(&args.object).map_err(refuse(|| ()))?;
         let found = target.export.filesystem.attributes(&target.context(), &target.object);
         Ok(attributes(&found.map_err(refuse(|| ()))?, &target.export))
     }
@@ -31,14 +31,14 @@ impl Request<'_> {
         Ok(wcc(&change, &target.export))
     }
 
-    pub(super) fn access(&self, args: AccessArgs) -> Result<Granted, Refusal<Option<Attributes>>> {
+    pub(super) fn access(&self, args: AccessArgs) -> Result<AccessOk, Refusal<Option<Attributes>>> {
         let target = self.open(&args.object).map_err(refuse(|| None))?;
         let (may, found) = target
             .export
             .filesystem
             .access(&target.context(), &target.object)
-            .map_err(refuse(|| target.seen()))?;
-        let changes = may.write && target.may_change().is_ok();
+            .map_err(refuse(|| target.post_op_attributes()))?;
+        let changes = may.write && target.check_writable().is_ok();
         let mut granted = 0;
         if may.read {
             granted |= access::READ;
@@ -57,50 +57,50 @@ impl Request<'_> {
             granted |= access::EXECUTE;
         }
         let attributes = Some(attributes(&found, &target.export));
-        Ok(Granted { attributes, access: granted & args.access })
+        Ok(AccessOk { attributes, access: granted & args.access })
     }
 
     pub(super) fn read_link(
         &self,
         args: ReadLinkArgs,
-    ) -> Result<LinkRead, Refusal<Option<Attributes>>> {
+    ) -> Result<ReadLinkOk, Refusal<Option<Attributes>>> {
         let target = self.open(&args.object).map_err(refuse(|| None))?;
         let (text, found) = target
             .export
             .filesystem
             .read_link(&target.context(), &target.object)
-            .map_err(refuse(|| target.seen()))?;
+            .map_err(refuse(|| target.post_op_attributes()))?;
         let attributes = Some(attributes(&found, &target.export));
-        Ok(LinkRead { attributes, text: text.into() })
+        Ok(ReadLinkOk { attributes, text: text.into() })
     }
 
-    pub(super) fn read(&self, args: ReadArgs) -> Result<ReadData, Refusal<Option<Attributes>>> {
+    pub(super) fn read(&self, args: ReadArgs) -> Result<ReadOk, Refusal<Option<Attributes>>> {
         let target = self.open(&args.file).map_err(refuse(|| None))?;
         let count = args.count.min(self.io_bytes_max());
         let read = target
             .export
             .filesystem
             .read(&target.context(), &target.object, args.offset, count)
-            .map_err(refuse(|| target.seen()))?;
+            .map_err(refuse(|| target.post_op_attributes()))?;
         let attributes = read.attributes.map(|a| attributes(&a, &target.export));
-        Ok(ReadData { attributes, eof: read.eof, data: read.data })
+        Ok(ReadOk { attributes, eof: read.eof, data: read.data })
     }
 
-    pub(super) fn write(&self, args: WriteArgs) -> Result<Written, Refusal<Wcc>> {
+    pub(super) fn write(&self, args: WriteArgs) -> Result<WriteOk, Refusal<Wcc>> {
         let target = self.open_to_change(&args.file).map_err(refuse(Wcc::default))?;
-        // A count that promises more than came would leave a hole of somebody else's data.
+        // More bytes promised than sent.
         if args.count as usize > args.data.len() {
             return Err(refuse(|| target.unchanged())(Error::Invalid));
         }
         let data = args.data.slice(..args.count as usize);
         let filesystem = &target.export.filesystem;
         let wanted = stability(args.stability);
-        // Taken before the write: if the verifier changes meanwhile, the client writes again.
+        // Read before the write: if the verifier changes meanwhile, the client repeats the write.
         let verifier = filesystem.write_verifier();
         let written = filesystem
             .write(&target.context(), &target.object, args.offset, &data, wanted)
             .map_err(refuse(|| target.unchanged()))?;
-        Ok(Written {
+        Ok(WriteOk {
             wcc: wcc(&written.file, &target.export),
             count: written.count,
             stability: stability_reached(written.stability),
@@ -108,14 +108,14 @@ impl Request<'_> {
         })
     }
 
-    pub(super) fn commit(&self, args: CommitArgs) -> Result<Committed, Refusal<Wcc>> {
+    pub(super) fn commit(&self, args: CommitArgs) -> Result<CommitOk, Refusal<Wcc>> {
         let target = self.open_to_change(&args.file).map_err(refuse(Wcc::default))?;
         let filesystem = &target.export.filesystem;
         let change = filesystem
             .commit(&target.context(), &target.object, args.offset, args.count)
             .map_err(refuse(|| target.unchanged()))?;
         let verifier = filesystem.write_verifier();
-        Ok(Committed { wcc: wcc(&change, &target.export), verifier })
+        Ok(CommitOk { wcc: wcc(&change, &target.export), verifier })
     }
 
     pub(super) fn io_bytes_max(&self) -> u32 {

@@ -1,9 +1,9 @@
-//! Between the words of the wire and the words of the file systems.
+//! Conversions between the types of NFSv3 and of the file systems.
 
-use vfs::{Change, Error, Export, FileKind, Stability};
+use vfs::{AttributeChange, Error, Export, FileKind, Stability};
 use wire::nfs3::{self, FileType, Status, Wcc};
 
-pub fn status(error: Error) -> Status {
+pub(super) fn status(error: Error) -> Status {
     match error {
         Error::NotOwner => Status::Perm,
         Error::NotFound => Status::NoEnt,
@@ -59,7 +59,7 @@ pub(super) fn attributes(a: &vfs::Attributes, export: &Export) -> nfs3::Attribut
     }
 }
 
-/// The wire has 32 bits of seconds; what does not fit wraps, as it does with other servers.
+/// NFSv3 has 32 bits for seconds; later times wrap, as in other servers.
 fn time(time: vfs::Time) -> nfs3::Time {
     nfs3::Time { seconds: time.seconds as u32, nanoseconds: time.nanoseconds }
 }
@@ -68,9 +68,9 @@ pub(super) fn time_from(time: nfs3::Time) -> vfs::Time {
     vfs::Time { seconds: i64::from(time.seconds), nanoseconds: time.nanoseconds }
 }
 
-pub(super) fn wcc(change: &Change, export: &Export) -> Wcc {
+pub(super) fn wcc(change: &AttributeChange, export: &Export) -> Wcc {
     Wcc {
-        before: change.before.map(|before| nfs3::Before {
+        before: change.before.map(|before| nfs3::WccAttributes {
             size: before.size,
             modified: time(before.modified),
             changed: time(before.changed),
@@ -79,7 +79,7 @@ pub(super) fn wcc(change: &Change, export: &Export) -> Wcc {
     }
 }
 
-/// `None` where a time is none: a billion nanoseconds or more.
+/// Fails if a time has a billion nanoseconds or more.
 pub(super) fn new_attributes(new: &nfs3::NewAttributes) -> Result<vfs::NewAttributes, Error> {
     Ok(vfs::NewAttributes {
         mode: new.mode.map(|mode| mode & 0o7777),

@@ -1,4 +1,4 @@
-//! Procedures on a whole file system: FSSTAT, FSINFO, PATHCONF.
+//! NFS procedures on a file system: FSSTAT, FSINFO, PATHCONF.
 
 use wire::nfs3::{
     Attributes, FsArgs, FsInformation, FsStatus, PathConfiguration, Time, properties,
@@ -6,19 +6,19 @@ use wire::nfs3::{
 
 use super::{Refusal, Request, refuse};
 
-/// What listings should ask for at once.
+/// The READDIR size that clients should use.
 const READDIR_PREFERRED: u32 = 64 << 10;
 
 impl Request<'_> {
     pub(super) fn fs_stat(&self, args: FsArgs) -> Result<FsStatus, Refusal<Option<Attributes>>> {
-        let target = self.open_to_look(&args.root).map_err(refuse(|| None))?;
+        let target = self.inspect(&args.root).map_err(refuse(|| None))?;
         let space = target
             .export
             .filesystem
             .space(&target.context(), &target.object)
-            .map_err(refuse(|| target.seen()))?;
+            .map_err(refuse(|| target.post_op_attributes()))?;
         Ok(FsStatus {
-            attributes: target.seen(),
+            attributes: target.post_op_attributes(),
             bytes_total: space.bytes_total,
             bytes_free: space.bytes_free,
             bytes_available: space.bytes_available,
@@ -33,18 +33,18 @@ impl Request<'_> {
         &self,
         args: FsArgs,
     ) -> Result<FsInformation, Refusal<Option<Attributes>>> {
-        let target = self.open_to_look(&args.root).map_err(refuse(|| None))?;
-        let traits = target.export.filesystem.traits();
+        let target = self.inspect(&args.root).map_err(refuse(|| None))?;
+        let info = target.export.filesystem.info();
         let io_max = self.io_bytes_max();
         let mut bits = properties::HOMOGENEOUS | properties::SETS_TIMES;
-        if traits.hard_links {
+        if info.hard_links {
             bits |= properties::HARD_LINKS;
         }
-        if traits.symlinks {
+        if info.symlinks {
             bits |= properties::SYMLINKS;
         }
         Ok(FsInformation {
-            attributes: target.seen(),
+            attributes: target.post_op_attributes(),
             read_max: io_max,
             read_preferred: io_max,
             read_multiple: 4096,
@@ -52,10 +52,10 @@ impl Request<'_> {
             write_preferred: io_max,
             write_multiple: 4096,
             readdir_preferred: READDIR_PREFERRED.min(io_max),
-            file_size_max: traits.file_size_max,
+            file_size_max: info.file_size_max,
             time_step: Time {
-                seconds: traits.time_step.seconds as u32,
-                nanoseconds: traits.time_step.nanoseconds,
+                seconds: info.time_step.seconds as u32,
+                nanoseconds: info.time_step.nanoseconds,
             },
             properties: bits,
         })
@@ -65,16 +65,16 @@ impl Request<'_> {
         &self,
         args: FsArgs,
     ) -> Result<PathConfiguration, Refusal<Option<Attributes>>> {
-        let target = self.open_to_look(&args.root).map_err(refuse(|| None))?;
-        let traits = target.export.filesystem.traits();
+        let target = self.inspect(&args.root).map_err(refuse(|| None))?;
+        let info = target.export.filesystem.info();
         Ok(PathConfiguration {
-            attributes: target.seen(),
-            links_max: traits.links_max,
-            name_max: traits.name_max,
+            attributes: target.post_op_attributes(),
+            links_max: info.links_max,
+            name_max: info.name_max,
             no_truncation: true,
             chown_restricted: true,
-            case_insensitive: traits.case_insensitive,
-            case_preserving: traits.case_preserving,
+            case_insensitive: info.case_insensitive,
+            case_preserving: info.case_preserving,
         })
     }
 }

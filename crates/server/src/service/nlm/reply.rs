@@ -1,93 +1,96 @@
-//! The reply to a lock request, in the form and version of the call.
+//! Writes the reply to an NLM request in the version and form of its call.
 
 use keeper::request::Form;
-use keeper::step::{Cancelled, Holder, Outcome, Reply, Tested};
+use keeper::step::{CancelOutcome, Holder, Outcome, Reply, TestResult};
 use wire::nlm::{self, Status, TestOutcome, Version, Versioned};
 use wire::{Message, Writer};
 
-use super::Kind;
+use super::Operation;
 use crate::callbacks::Callbacks;
 use crate::engine::Decision;
-use crate::engine::request::WhenStalled;
+use crate::engine::request::StallPolicy;
 use crate::rpc::pending::PendingCall;
 use crate::transport::ReplyBatch;
 
-/// How a request was asked, as far as its reply needs to know.
+/// What a reply must know of its call.
 #[derive(Debug, Clone)]
-pub struct ReplyFormat {
-    pub kind: Kind,
-    pub form: Form,
-    pub version: Version,
-    pub cookie: nlm::Cookie,
-    /// The client waits for the lock: it must never hear DENIED (Linux takes that for ENOLCK).
-    pub waits: bool,
+pub(super) struct ReplyFormat {
+    pub(super) operation: Operation,
+    pub(super) form: Form,
+    pub(super) version: Version,
+    pub(super) cookie: nlm::Cookie,
+    /// The client waits for the lock. It must never get DENIED: Linux turns that into ENOLCK.
+    pub(super) waits: bool,
 }
 
 impl ReplyFormat {
     fn write(&self, outcome: &TestOutcome, out: &mut Writer) {
         let (version, cookie) = (self.version, self.cookie.clone());
-        let told = |status: Status| {
+        let wire_status = |status: Status| {
             let status = match status {
-                Status::Denied if self.waits && self.kind != Kind::Cancel => Status::DeniedNoLocks,
+                Status::Denied if self.waits && self.operation != Operation::Cancel => {
+                    Status::DeniedNoLocks
+                }
                 status => status,
             };
             status.for_version(version, self.waits)
         };
-        match self.kind {
-            Kind::Test => {
+        match self.operation {
+            Operation::Test => {
                 let outcome = match outcome {
-                    TestOutcome::Other(status) => TestOutcome::Other(told(*status)),
+                    TestOutcome::Other(status) => TestOutcome::Other(wire_status(*status)),
                     held => held.clone(),
                 };
                 nlm::TestReply { cookie, outcome }.encode_as(version, out);
             }
-            Kind::Share | Kind::Unshare => {
-                let status = told(outcome.status());
+            Operation::Share | Operation::Unshare => {
+                let status = wire_status(outcome.status());
                 nlm::ShareReply { cookie, status, sequence: 0 }.encode_as(version, out);
             }
-            Kind::FreeAll => {}
-            Kind::Lock | Kind::NmLock | Kind::Cancel | Kind::Unlock => {
-                let status = told(outcome.status());
+            Operation::FreeAll => {}
+            Operation::Lock | Operation::NmLock | Operation::Cancel | Operation::Unlock => {
+                let status = wire_status(outcome.status());
                 nlm::StatusReply { cookie, status }.encode_as(version, out);
             }
         }
     }
 }
 
-/// A call that the engine decides, and how its reply is written.
-pub struct LockReply {
-    pub call: PendingCall,
-    pub format: ReplyFormat,
-    pub callbacks: Callbacks,
+/// A pending call and the format of its reply.
+pub(super) struct LockReply {
+    pub(super) call: PendingCall,
+    pub(super) format: ReplyFormat,
+    pub(super) callbacks: Callbacks,
 }
 
 impl LockReply {
-    pub fn answer(self, decision: Decision, replies: &mut ReplyBatch) {
+    /// Sends the reply that the decision calls for. Without one the client repeats its request.
+    pub(super) fn send_decision(self, decision: Decision, replies: &mut ReplyBatch) {
         let reply = match decision {
             Decision::Reply(reply) => reply,
-            Decision::Stalled(WhenStalled::Refuse) => {
-                return self.refuse(Status::DeniedNoLocks, replies);
+            Decision::Stalled(StallPolicy::Refuse) => {
+                return self.send_status(Status::DeniedNoLocks, replies);
             }
-            // The client hears nothing and asks again.
-            Decision::Stalled(WhenStalled::NoReply) => return,
+            Decision::Stalled(StallPolicy::NoReply) => return,
         };
         let status = match reply {
             Reply::Lock(outcome) | Reply::Share(outcome) => status(outcome),
-            Reply::Unlock | Reply::Unshare | Reply::Heard => Status::Granted,
-            Reply::Cancel(Cancelled::Done) => Status::Granted,
-            Reply::Cancel(Cancelled::TooLate) => Status::Denied,
-            Reply::Test(Tested::Free) => Status::Granted,
-            Reply::Test(Tested::Grace) => Status::DeniedGracePeriod,
-            Reply::Test(Tested::Held(holder)) => {
-                return self.send(&TestOutcome::Denied(told(&holder)), replies);
+            Reply::Unlock | Reply::Unshare | Reply::Acknowledged => Status::Granted,
+            Reply::Cancel(CancelOutcome::Done) => Status::Granted,
+            Reply::Cancel(CancelOutcome::TooLate) => Status::Denied,
+            Reply::Test(TestResult::Free) => Status::Granted,
+            Reply::Test(TestResult::Grace) => Status::DeniedGracePeriod,
+            Reply::Test(TestResult::Held(holder)) => {
+                return self.send(&TestOutcome::Denied(wire_holder(&holder)), replies);
             }
-            // The client hears nothing and asks again; the rest is not for it.
-            Reply::Nothing | Reply::Monitor(_) | Reply::Unmonitor | Reply::Operator(_) => return,
+            Reply::NoReply => return,
+            // Replies to other programs.
+            Reply::Monitor(_) | Reply::Unmonitor | Reply::Operator(_) => return,
         };
-        self.refuse(status, replies);
+        self.send_status(status, replies);
     }
 
-    pub fn refuse(self, status: Status, replies: &mut ReplyBatch) {
+    pub(super) fn send_status(self, status: Status, replies: &mut ReplyBatch) {
         self.send(&TestOutcome::Other(status), replies);
     }
 
@@ -99,7 +102,7 @@ impl LockReply {
                 let mut out = Writer::new();
                 format.write(outcome, &mut out);
                 let result: Message = out.finish();
-                let (procedure, bytes) = (format.kind.result(), result.to_bytes());
+                let (procedure, bytes) = (format.operation.result_procedure(), result.to_bytes());
                 callbacks.send_result(&call.peer, format.version, procedure, bytes);
                 call.reply_void(replies, &result);
             }
@@ -107,7 +110,7 @@ impl LockReply {
     }
 }
 
-fn told(holder: &Holder) -> nlm::Holder {
+fn wire_holder(holder: &Holder) -> nlm::Holder {
     nlm::Holder {
         exclusive: holder.mode == keeper::request::Mode::Exclusive,
         svid: holder.owner.number as i32,

@@ -1,16 +1,16 @@
-//! Crashes at every operation of the disk, many times over one store: whatever happens, what comes
-//! back is what was acknowledged, and the store knows how far it can be trusted.
+//! Crashes and failures at every operation of the disk, many times over one store: what was
+//! acknowledged is recovered, or the store says that locks may be missing.
 
 use super::*;
 
-/// A store, and what its user was told.
-struct World {
+/// A store, and what it has acknowledged.
+struct CrashTest {
     durability: Durability,
-    disk: Platter,
-    run: Platter,
+    disk: SimulatedDisk,
+    run: SimulatedDisk,
     boot: u8,
     random: Random,
-    /// Every batch that is in the store, or was given to it last.
+    /// Every batch that is stored, and the one in flight.
     history: Vec<Vec<Change>>,
     /// Whether the store is a roster after each of them.
     rosters: Vec<bool>,
@@ -27,14 +27,14 @@ enum End {
     PowerLoss,
 }
 
-impl World {
+impl CrashTest {
     fn new(seed: u64, durability: Durability) -> Self {
         Self {
             durability,
-            disk: Platter::default(),
-            run: Platter::default(),
+            disk: SimulatedDisk::default(),
+            run: SimulatedDisk::default(),
             boot: 0,
-            random: Random(seed),
+            random: Random::new(seed),
             history: Vec::new(),
             rosters: Vec::new(),
             done: 0,
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> EmbeddedSettings {
         simulated(&self.disk, &self.run, self.boot, self.durability)
     }
 
@@ -65,20 +65,20 @@ impl World {
         (0..size).map(|_| one(random)).collect()
     }
 
-    /// Gives one batch to the store. False if the process or its store has come to its end.
+    /// Commits one batch. False if the process or the store has ended.
     fn commit(&mut self, store: &mut Embedded, first: bool) -> bool {
         let batch = self.batch();
         let roster = self.rosters.last().copied().filter(|_| self.history.len() > self.opened_at);
-        let roster = roster.unwrap_or(self.opened_as_roster) && !batch.iter().any(ends_a_roster);
+        let roster = roster.unwrap_or(self.opened_as_roster) && !batch.iter().any(ends_roster);
         self.history.push(batch.clone());
         self.rosters.push(roster);
         let token = Token(self.history.len() as u64);
         for _ in 0..5 {
             match store.commit(&batch, token) {
-                Committed::Done => return self.acknowledge(first, &batch),
-                Committed::NotWritten(error) if error.is_fatal() => return false,
-                Committed::NotWritten(_) => {}
-                Committed::Unknown(_) => match store.last_token() {
+                CommitOutcome::Done => return self.acknowledge(first, &batch),
+                CommitOutcome::NotWritten(error) if error.is_fatal() => return false,
+                CommitOutcome::NotWritten(_) => {}
+                CommitOutcome::Unknown(_) => match store.last_token() {
                     Ok(last) if last == token => return self.acknowledge(first, &batch),
                     Ok(last) => assert_eq!(last.0 + 1, token.0),
                     Err(_) => return false,
@@ -96,39 +96,40 @@ impl World {
         true
     }
 
-    /// Runs until something breaks, or for so many batches; returns whether a sync may have failed.
-    fn run(&mut self, store: &mut Embedded, how: Break) -> bool {
-        let on_the_mark = how == Break::Once && self.random.below(4) == 0;
-        let broken = if on_the_mark { self.run.clone() } else { self.disk.clone() };
-        broken.break_in(self.random.below(120) + 1, how);
+    /// Commits until a commit fails for good, or a number of batches; returns whether a sync may have
+    /// failed.
+    fn run(&mut self, store: &mut Embedded, fault: DiskFault) -> bool {
+        let on_the_mark = fault == DiskFault::Once && self.random.below(4) == 0;
+        let faulty = if on_the_mark { self.run.clone() } else { self.disk.clone() };
+        faulty.fail_in(self.random.below(120) + 1, fault);
         for number in 0..60 {
             if !self.commit(store, number == 0) {
                 break;
             }
         }
-        how == Break::Once && !on_the_mark && broken.operations().1 > 0
+        fault == DiskFault::Once && !on_the_mark && faulty.operations().1 > 0
     }
 
     fn end(&mut self, store: Embedded, end: End) {
-        self.disk.break_in(0, Break::Dead);
+        self.disk.fail_in(0, DiskFault::Crash);
         drop(store);
         match end {
             End::Kill => (self.disk, self.run) = (self.disk.after_kill(), self.run.after_kill()),
             End::PowerLoss => {
                 self.disk = self.disk.after_power_loss(&mut self.random);
-                self.run = Platter::default();
+                self.run = SimulatedDisk::default();
                 self.boot += 1;
             }
         }
     }
 
-    /// Opens the store again and compares. `doubtful` if a sync may have failed before.
-    fn reopen(&mut self, end: End, doubtful: bool) -> Embedded {
+    /// Opens the store again and compares. `sync_may_have_failed` before.
+    fn reopen(&mut self, end: End, sync_may_have_failed: bool) -> Embedded {
         let mut store = Embedded::open(self.settings()).unwrap();
         let last = store.last_token().unwrap().0 as usize;
         let lossy = end == End::PowerLoss && self.durability == Durability::Process;
-        let least = if lossy || doubtful { self.synced } else { self.done };
-        assert!(last >= least, "batch {last} is the last, {least} was promised");
+        let least = if lossy || sync_may_have_failed { self.synced } else { self.done };
+        assert!(last >= least, "batch {last} is the last, {least} was durable");
         assert!(last <= self.history.len() && last <= self.done + 1);
         self.history.truncate(last);
         self.rosters.truncate(last);
@@ -144,7 +145,7 @@ impl World {
             if last > self.opened_at { self.rosters[last - 1] } else { self.opened_as_roster };
         let roster = known || (lossy && last > 0 && !at_rest);
         let found = found.exactness == Exactness::Roster;
-        if !(doubtful && self.durability == Durability::Process) {
+        if !(sync_may_have_failed && self.durability == Durability::Process) {
             assert_eq!(found, roster);
         }
         assert!(found || !roster);
@@ -154,14 +155,14 @@ impl World {
     }
 }
 
-fn crash_again_and_again(seed: u64, durability: Durability, how: Break) {
-    let mut world = World::new(seed, durability);
-    let mut store = Embedded::open(world.settings()).unwrap();
+fn crash_again_and_again(seed: u64, durability: Durability, fault: DiskFault) {
+    let mut test = CrashTest::new(seed, durability);
+    let mut store = Embedded::open(test.settings()).unwrap();
     for _ in 0..8 {
-        let doubtful = world.run(&mut store, how);
-        let end = if world.random.below(2) == 0 { End::Kill } else { End::PowerLoss };
-        world.end(store, end);
-        store = world.reopen(end, doubtful);
+        let sync_may_have_failed = test.run(&mut store, fault);
+        let end = if test.random.below(2) == 0 { End::Kill } else { End::PowerLoss };
+        test.end(store, end);
+        store = test.reopen(end, sync_may_have_failed);
     }
 }
 
@@ -170,59 +171,59 @@ fn seeds() -> u64 {
 }
 
 #[test]
-fn a_crash_at_any_operation_loses_nothing_that_was_promised() {
+fn a_crash_at_any_operation_loses_no_durable_batch() {
     for seed in 0..seeds() {
-        for durability in MODES {
-            crash_again_and_again(seed, durability, Break::Dead);
+        for durability in DURABILITIES {
+            crash_again_and_again(seed, durability, DiskFault::Crash);
         }
     }
 }
 
 #[test]
-fn a_full_or_failing_disk_at_any_operation_tells_no_lie() {
+fn a_full_or_failing_disk_at_any_operation_loses_no_durable_batch() {
     for seed in 0..seeds() {
-        for durability in MODES {
-            crash_again_and_again(seed, durability, Break::Once);
+        for durability in DURABILITIES {
+            crash_again_and_again(seed, durability, DiskFault::Once);
         }
     }
 }
 
-/// A crash inside a start, at each of its operations, from the first start on.
+/// A crash at each operation of a start, from the first start on.
 #[test]
-fn a_start_that_is_cut_short_is_started_again() {
-    for durability in MODES {
+fn a_start_that_crashed_can_be_repeated() {
+    for durability in DURABILITIES {
         for end in [End::Kill, End::PowerLoss] {
             for operation in 1..60 {
-                let mut world = World::new(operation, durability);
-                world.disk.break_in(operation, Break::Dead);
+                let mut test = CrashTest::new(operation, durability);
+                test.disk.fail_in(operation, DiskFault::Crash);
                 for _ in 0..2 {
-                    if let Ok(mut store) = Embedded::open(world.settings()) {
+                    if let Ok(mut store) = Embedded::open(test.settings()) {
                         let mut first = true;
-                        while world.history.len() < 20 && world.commit(&mut store, first) {
+                        while test.history.len() < 20 && test.commit(&mut store, first) {
                             first = false;
                         }
-                        world.end(store, end);
+                        test.end(store, end);
                     } else if end == End::Kill {
-                        world.disk = world.disk.after_kill();
+                        test.disk = test.disk.after_kill();
                     } else {
-                        world.disk = world.disk.after_power_loss(&mut world.random);
-                        (world.run, world.boot) = (Platter::default(), world.boot + 1);
+                        test.disk = test.disk.after_power_loss(&mut test.random);
+                        (test.run, test.boot) = (SimulatedDisk::default(), test.boot + 1);
                     }
-                    world.disk.break_in(operation, Break::Dead);
+                    test.disk.fail_in(operation, DiskFault::Crash);
                 }
-                world.disk = world.disk.after_kill();
-                let store = Embedded::open(world.settings()).unwrap();
+                test.disk = test.disk.after_kill();
+                let store = Embedded::open(test.settings()).unwrap();
                 drop(store);
             }
         }
     }
 }
 
-/// A journal ends where the next begins: if a next one may be there, nothing more is added to it.
+/// A journal ends where the next begins: if the next one may exist, nothing more is appended to it.
 #[test]
-fn a_next_journal_that_was_only_half_begun_loses_no_batch() {
+fn a_failed_rotation_loses_no_batch() {
     for operation in 1..12 {
-        let (disk, run) = (Platter::default(), Platter::default());
+        let (disk, run) = (SimulatedDisk::default(), SimulatedDisk::default());
         let settings = simulated(&disk, &run, 1, Durability::Power);
         let mut store = Embedded::open(settings.clone()).unwrap();
         let mut token = 0;
@@ -230,10 +231,10 @@ fn a_next_journal_that_was_only_half_begun_loses_no_batch() {
             token += 1;
             done(store.commit(&[lock(token, 1)], Token(token)));
         }
-        disk.break_in(operation, Break::Once);
+        disk.fail_in(operation, DiskFault::Once);
         let committed = store.commit(&[lock(token + 1, 1)], Token(token + 1));
-        token += u64::from(matches!(committed, Committed::Done));
-        disk.break_in(0, Break::Dead);
+        token += u64::from(matches!(committed, CommitOutcome::Done));
+        disk.fail_in(0, DiskFault::Crash);
         drop(store);
         let again = simulated(&disk.after_kill(), &run.after_kill(), 1, Durability::Power);
         let last = Embedded::open(again).unwrap().last_token().unwrap();

@@ -1,0 +1,56 @@
+//! `lockkeeper config`: check the configuration file, or print the effective settings.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::terminal;
+use crate::config::{DEFAULT_PATH, File, effective};
+use crate::daemon::CommandError;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Check the file; report the first error with its line
+    Check(ConfigFileArg),
+    /// Print the effective settings including defaults, without passwords
+    Show(ConfigFileArg),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigFileArg {
+    /// Configuration file [default: /etc/lockkeeper/lockkeeper.toml, if it exists]
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Config {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        match self {
+            Self::Check(file) => {
+                file.read()?;
+                terminal::print(&format!("ok: {}\n", file.shown()))
+            }
+            Self::Show(file) => {
+                let table = effective::table(file.read()?);
+                let text = toml::to_string(&table)
+                    .map_err(|error| CommandError::Other(error.to_string()))?;
+                terminal::print(&format!("# {}\n{text}", file.shown()))
+            }
+        }
+    }
+}
+
+impl ConfigFileArg {
+    fn read(&self) -> Result<File, CommandError> {
+        File::load(self.config.as_deref())
+            .map_err(|error| CommandError::Other(format!("{error:#}")))
+    }
+
+    fn shown(&self) -> String {
+        match &self.config {
+            Some(path) => path.display().to_string(),
+            None if std::path::Path::new(DEFAULT_PATH).exists() => DEFAULT_PATH.to_owned(),
+            None => format!("no {DEFAULT_PATH}; all settings have their defaults"),
+        }
+    }
+}

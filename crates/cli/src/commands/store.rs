@@ -1,0 +1,226 @@
+//! `lockkeeper store`: inspect, copy, distrust or clear a store. Except for checking a PostgreSQL
+//! store, no server may be using it.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::Instant;
+
+use anyhow::{Context as _, Error, Result, bail};
+use keeper::change::{Exactness, Snapshot};
+use store::postgres::{Leader, Leadership};
+use store::{Store as _, consistency, transfer};
+use vfs::secrets::{Secrets as _, SecretsInDirectory};
+
+use crate::cli::StoreCommand;
+use crate::config::store_url::{self, StoreUrl, look_into, open_unused};
+
+pub(crate) fn run(command: &StoreCommand) -> Result<()> {
+    match command {
+        StoreCommand::Copy { from, to } => copy(&url(from)?, &url(to)?),
+        StoreCommand::Check { url: text } => look(&url(text)?),
+        StoreCommand::Distrust { url: text } => distrust(&url(text)?),
+        StoreCommand::Clear { url: text, force } => {
+            let url = &url(text)?;
+            transfer::clear(&mut *open_unused(url)?, *force)?;
+            println!("cleared {url}; its epoch and ids continue");
+            Ok(())
+        }
+    }
+}
+
+fn url(text: &str) -> Result<StoreUrl> {
+    StoreUrl::parse(text).map_err(Error::msg)
+}
+
+fn distrust(url: &StoreUrl) -> Result<()> {
+    let StoreUrl::Postgres(address) = url else {
+        bail!("only for PostgreSQL stores: an embedded store detects lost changes itself");
+    };
+    let mut store = look_into(address).with_context(|| url.to_string())?;
+    store_url::take_unserved(&mut store)?;
+    store.distrust()?;
+    println!("{url}: clients will reclaim their locks after the next start");
+    Ok(())
+}
+
+fn copy(from: &StoreUrl, to: &StoreUrl) -> Result<()> {
+    if from == to {
+        bail!("source and destination are the same store: {from}");
+    }
+    let mut source = open_unused(from).with_context(|| from.to_string())?;
+    let mut target = open_or_make(to).with_context(|| to.to_string())?;
+    let key = handle_key(from)?;
+    if let Some(key) = key {
+        keep_handle_key(to, key)?;
+    }
+    let start = Instant::now();
+    let mut bar = Bar::new();
+    let saved = transfer::copy(&mut *source, &mut *target, |after, of| bar.show(after, of))?;
+    bar.end();
+    println!(
+        "copied {} clients, {} locks and {} shares in {:.1} s",
+        saved.clients.len(),
+        saved.locks.len(),
+        saved.shares.len(),
+        start.elapsed().as_secs_f64()
+    );
+    match key {
+        Some(_) => println!("copied the file handle key"),
+        None => println!(
+            "file handle key not copied: start the first server with the same --state DIR as \
+             before, or clients must remount"
+        ),
+    }
+    println!("{from} is unchanged: from now on serve only from {to}");
+    Ok(())
+}
+
+/// The key that signs file handles: in the database, or in the state directory around an embedded
+/// store. `None` if it is not there.
+fn handle_key(url: &StoreUrl) -> Result<Option<[u8; 16]>> {
+    match url {
+        StoreUrl::Embedded(path) => match path.parent() {
+            Some(state) if state.join("handle.key").exists() => {
+                Ok(Some(SecretsInDirectory::new(state).secret("handle")?))
+            }
+            _ => Ok(None),
+        },
+        StoreUrl::Memory => Ok(None),
+        StoreUrl::Postgres(address) => {
+            let key = look_into(address)?.key("handle")?;
+            key.map(|key| key.try_into().ok().context("the file handle key in it is damaged"))
+                .transpose()
+        }
+    }
+}
+
+/// Stores the key where a server of that store looks for it. Fails if a different key is there:
+/// clients of the two stores have different handles.
+fn keep_handle_key(url: &StoreUrl, key: [u8; 16]) -> Result<()> {
+    let there = match url {
+        StoreUrl::Embedded(path) => {
+            let Some(state) = path.parent() else { return Ok(()) };
+            let file = state.join("handle.key");
+            if !file.exists() {
+                std::fs::create_dir_all(state)?;
+                let mut options = std::fs::OpenOptions::new();
+                let mut file = options.write(true).create_new(true).mode(0o600).open(&file)?;
+                file.write_all(&key)?;
+                file.sync_all()?;
+            }
+            SecretsInDirectory::new(state).secret("handle")?.to_vec()
+        }
+        StoreUrl::Memory => return Ok(()),
+        StoreUrl::Postgres(address) => look_into(address)?.key_or_insert("handle", &key)?,
+    };
+    if there != key {
+        bail!(
+            "{url} has a different file handle key, so clients would have to remount; if that is \
+             acceptable, delete handle.key next to the store, or the row in table `keys`"
+        );
+    }
+    Ok(())
+}
+
+/// The destination of a copy need not exist yet.
+fn open_or_make(url: &StoreUrl) -> Result<Box<dyn store::Store>> {
+    match url {
+        StoreUrl::Embedded(path) => {
+            Ok(Box::new(store_url::open_embedded(path, store::Durability::Power, None)?))
+        }
+        StoreUrl::Memory => bail!("a memory store would end with this command"),
+        StoreUrl::Postgres(_) => open_unused(url),
+    }
+}
+
+fn look(url: &StoreUrl) -> Result<()> {
+    let saved = match url {
+        StoreUrl::Postgres(address) => {
+            let mut store = look_into(address).with_context(|| url.to_string())?;
+            print!("{}", who_serves(&store.leadership()?));
+            store.load()?
+        }
+        _ => open_unused(url)?.load()?,
+    };
+    print!("{}", described(&saved));
+    let problems = consistency::problems(&saved);
+    if problems.is_empty() {
+        println!("verdict    sound");
+        return Ok(());
+    }
+    for problem in &problems {
+        println!("problem    {problem}");
+    }
+    bail!(
+        "{url} is inconsistent. Restore it from a backup; or, if no client holds a lock any \
+         more, clear it: lockkeeper store clear {url} --force"
+    )
+}
+
+/// Leader and standbys of a shared store.
+fn who_serves(leadership: &Leadership) -> String {
+    let mut text = match &leadership.leader {
+        None => "serves     none yet\n".to_owned(),
+        Some(Leader { node, since, has_released: true, .. }) => {
+            format!("serves     none; last {node}, since {since}, stopped cleanly\n")
+        }
+        Some(Leader { node, since, .. }) => format!("serves     {node}, since {since}\n"),
+    };
+    for standby in &leadership.standbys {
+        let heard = standby.last_seen_ago.as_secs_f64();
+        text += &format!(
+            "standby    {}, since {}, last seen {heard:.1} s ago\n",
+            standby.node, standby.since
+        );
+    }
+    text
+}
+
+fn described(saved: &Snapshot) -> String {
+    let exact = match saved.exactness {
+        Exactness::Exact => "complete: every acknowledged lock is in the store",
+        Exactness::Roster => "all clients known; locks may be missing and will be reclaimed",
+    };
+    let stop = match (saved.stopped_cleanly, saved.in_grace) {
+        (true, _) => "clean; the next start needs no grace period",
+        (false, true) => "in a grace period; the next start begins another",
+        (false, false) => "not clean; the next start begins a grace period",
+    };
+    format!(
+        "epoch      {}   NSM state {}\nclients    {}\nlocks      {}\nshares     {}\n\
+         exactness  {exact}\nlast stop  {stop}\n",
+        saved.epoch.0,
+        saved.epoch.nsm_state(),
+        saved.clients.len(),
+        saved.locks.len(),
+        saved.shares.len(),
+    )
+}
+
+/// A progress bar; hidden unless stderr is a terminal.
+struct Bar {
+    shown: bool,
+}
+
+impl Bar {
+    const WIDTH: usize = 40;
+
+    fn new() -> Self {
+        Self { shown: std::io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, after: usize, of: usize) {
+        if self.shown && of > 0 {
+            let full = Self::WIDTH * after / of;
+            let bar = "#".repeat(full) + &"-".repeat(Self::WIDTH - full);
+            eprint!("\r[{bar}] {after} of {of}");
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    fn end(&mut self) {
+        if self.shown {
+            eprintln!();
+        }
+    }
+}

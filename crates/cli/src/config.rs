@@ -1,0 +1,507 @@
+//! The configuration file: TOML, optional, and strict. An unknown key is an error that gives its line
+//! and the most similar known key.
+
+pub(crate) mod effective;
+pub(crate) mod store_url;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use clap::ValueEnum;
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer, de};
+
+use crate::cli::{Ports, Rpcbind};
+use crate::config::store_url::StoreUrl;
+
+pub(crate) const DEFAULT_PATH: &str = "/etc/lockkeeper/lockkeeper.toml";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct File {
+    pub rpc: Rpc,
+    pub nsm: Nsm,
+    pub store: Store,
+    pub recovery: Recovery,
+    pub standby: Standby,
+    pub limits: Limits,
+    pub admin: Admin,
+    #[serde(rename = "export")]
+    pub exports: Vec<Export>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Rpc {
+    pub listen: Option<SocketAddr>,
+    pub rpcbind: Option<Rpcbind>,
+    /// Port of the built-in rpcbind, or of the host's. Clients always use 111.
+    pub rpcbind_port: Option<u16>,
+    /// Port of the clients' rpcbind.
+    pub peer_rpcbind_port: Option<u16>,
+    /// Additional names by which clients mount this server.
+    pub names: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Nsm {
+    /// Whether SM_SIMU_CRASH from this host restarts the server.
+    pub simu_crash: bool,
+    pub verify: Option<Verify>,
+}
+
+/// The admin API.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Admin {
+    pub socket: Option<AdminSocket>,
+    pub listen: Option<AdminListen>,
+    /// Whether `/metrics` is served.
+    pub metrics: Option<bool>,
+}
+
+/// A unix socket, or "off".
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) enum AdminSocket {
+    Off,
+    At(PathBuf),
+}
+
+impl TryFrom<String> for AdminSocket {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "off" => Ok(Self::Off),
+            path if path.starts_with('/') => Ok(Self::At(path.into())),
+            _ => Err("expected an absolute path or \"off\"".into()),
+        }
+    }
+}
+
+/// An address and port, or "off".
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) enum AdminListen {
+    Off,
+    At(SocketAddr),
+}
+
+impl TryFrom<String> for AdminListen {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "off" => Ok(Self::Off),
+            address => address.parse().map(Self::At).map_err(|_| {
+                "expected an address and port such as 127.0.0.1:9049, or \"off\"".into()
+            }),
+        }
+    }
+}
+
+impl std::str::FromStr for AdminListen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.to_string().try_into()
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Store {
+    #[serde(deserialize_with = "store_url")]
+    pub url: Option<StoreUrl>,
+    pub durability: Option<Durability>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Recovery {
+    #[serde(deserialize_with = "duration")]
+    pub window: Option<Duration>,
+    pub grace: Option<Grace>,
+    pub unreachable: Option<Unreachable>,
+    pub protocol: Protocols,
+}
+
+/// Servers sharing a PostgreSQL store.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Standby {
+    /// Name of this server among them.
+    pub node: Option<String>,
+    /// How long a server that stopped renewing keeps the store.
+    #[serde(deserialize_with = "duration")]
+    pub lease: Option<Duration>,
+    /// Program that must succeed before clients are admitted.
+    pub on_takeover: Option<PathBuf>,
+    #[serde(deserialize_with = "duration")]
+    pub on_takeover_timeout: Option<Duration>,
+}
+
+/// Overrides per protocol.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Protocols {
+    pub nlm: Protocol,
+    pub nsm: Protocol,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Protocol {
+    #[serde(deserialize_with = "duration")]
+    pub window: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Durability {
+    /// Survive a crash of the server; after a power failure clients reclaim them
+    #[default]
+    Process,
+    /// Also survive a power failure, at the cost of one disk write per lock
+    Power,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Grace {
+    /// All new locks
+    #[default]
+    Strict,
+    /// Only new locks that conflict with an unreclaimed one
+    Instant,
+}
+
+/// What a reboot notice requires besides the right source address.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Verify {
+    /// No sign of life from the previous kernel.
+    #[default]
+    SignsOfLife,
+    /// The same, and for a datagram confirmation by the client's status monitor.
+    Ask,
+    /// Nothing more.
+    Address,
+}
+
+/// What happens to the locks of a host that does not respond after a restart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Unreachable {
+    /// Released when another host requests them and the holder does not answer.
+    #[default]
+    OnDemand,
+    /// Released when the first notice is not answered.
+    Immediate,
+    /// Kept until the host is proven gone or an operator releases them.
+    Retain,
+}
+
+/// Absent limits have their defaults.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Limits {
+    pub connections: Option<usize>,
+    pub connections_per_address: Option<usize>,
+    pub requests_per_connection: Option<usize>,
+    pub workers: Option<usize>,
+    pub clients: Option<usize>,
+    pub locks: Option<usize>,
+    pub locks_per_client: Option<usize>,
+    pub locks_per_file: Option<usize>,
+    pub waiters_per_file: Option<usize>,
+    #[serde(deserialize_with = "duration")]
+    pub idle: Option<Duration>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Export {
+    pub path: PathBuf,
+    pub id: Option<u32>,
+    pub filesystem_id: Option<u64>,
+    pub clients: Option<Vec<Network>>,
+    #[serde(default)]
+    pub access: Access,
+    #[serde(default)]
+    pub squash: Squash,
+    #[serde(default = "nobody")]
+    pub anonymous_uid: u32,
+    #[serde(default = "nobody")]
+    pub anonymous_gid: u32,
+    pub ports: Option<Ports>,
+    #[serde(default)]
+    pub metadata: Metadata,
+    #[serde(default = "yes")]
+    pub lock_auth: bool,
+    #[serde(default)]
+    pub stateless_clients: bool,
+}
+
+impl Export {
+    /// An export of `path` with default settings.
+    pub(crate) fn of(path: PathBuf) -> Self {
+        Self {
+            path,
+            id: None,
+            filesystem_id: None,
+            clients: None,
+            access: Access::default(),
+            squash: Squash::default(),
+            anonymous_uid: nobody(),
+            anonymous_gid: nobody(),
+            ports: None,
+            metadata: Metadata::default(),
+            lock_auth: true,
+            stateless_clients: false,
+        }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn nobody() -> u32 {
+    vfs::export::NOBODY
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Access {
+    #[default]
+    Rw,
+    Ro,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Squash {
+    None,
+    #[default]
+    Root,
+    All,
+}
+
+/// Whether creations, removals and renames are on disk before the reply.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Metadata {
+    #[default]
+    Sync,
+    Async,
+}
+
+/// A network, or a single address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Network(pub IpNet);
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let network = text.parse().ok();
+        network
+            .or_else(|| Some(IpNet::from(text.parse::<std::net::IpAddr>().ok()?)))
+            .map(Self)
+            .ok_or_else(|| {
+                de::Error::custom(format!(
+                    "`{text}` is neither a network such as 10.0.0.0/24 nor an IP address"
+                ))
+            })
+    }
+}
+
+fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(from)?;
+    parse_duration(&text).map(Some).map_err(de::Error::custom)
+}
+
+fn store_url<'de, D: Deserializer<'de>>(from: D) -> Result<Option<StoreUrl>, D::Error> {
+    let text = String::deserialize(from)?;
+    StoreUrl::parse(&text).map(Some).map_err(de::Error::custom)
+}
+
+/// Parses a number and a unit: `250ms`, `90s`, `15m`, `24h`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || {
+        format!("`{text}` is not a duration: expected a number and a unit (ms, s, m, h), as in 90s")
+    };
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let milliseconds = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+impl File {
+    /// Loads `named`, or the default file if it exists; otherwise returns the defaults.
+    pub(crate) fn load(named: Option<&Path>) -> Result<Self> {
+        let path = named.unwrap_or(Path::new(DEFAULT_PATH));
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text).with_context(|| path.display().to_string()),
+            Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+                Ok(Self::default())
+            }
+            Err(error) => Err(error).with_context(|| path.display().to_string()),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let file: Self = toml::from_str(text).map_err(|error| explain(text, &error))?;
+        for export in &file.exports {
+            if export.path.is_relative() {
+                bail!("export {}: path must be absolute", export.path.display());
+            }
+        }
+        Ok(file)
+    }
+}
+
+/// One line: position, message, and the most similar known name.
+fn explain(text: &str, error: &toml::de::Error) -> anyhow::Error {
+    let line = error.span().map_or(1, |span| {
+        text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
+    });
+    let message = error.message();
+    let meant = nearest(message).map(|name| format!("; did you mean `{name}`?"));
+    anyhow!("line {line}: {message}{}", meant.unwrap_or_default())
+}
+
+/// The host name: the default node name, and a name that notices carry.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The known name most similar to the unknown one, both taken from the parser's message.
+fn nearest(message: &str) -> Option<&str> {
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    message.starts_with("unknown ").then_some(())?;
+    let unknown = quoted.next()?;
+    let near = quoted.map(|name| (distance(unknown, name), name)).min()?;
+    (near.0 <= unknown.len().div_ceil(2).max(2)).then_some(near.1)
+}
+
+/// Levenshtein distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        File::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_whole_file_is_read() {
+        let file = File::parse(
+            r#"
+            [rpc]
+            listen = "[::]:2049"
+            rpcbind = "embedded"
+            rpcbind_port = 10111
+            names = ["filer.example.com"]
+            [store]
+            url = "embedded:/var/lib/locks"
+            durability = "power"
+            [recovery]
+            window = "45s"
+            grace = "instant"
+            unreachable = "on-demand"
+            [recovery.protocol.nsm]
+            window = "15s"
+            [nsm]
+            simu_crash = true
+            verify = "ask"
+            [limits]
+            connections = 100
+            locks_per_client = 5
+            idle = "15m"
+            [[export]]
+            path = "/srv/a"
+            clients = ["10.0.0.0/24", "fd00::7"]
+            access = "ro"
+            squash = "all"
+            anonymous_uid = 1000
+            ports = "any"
+            metadata = "async"
+            lock_auth = false
+            stateless_clients = true
+            "#,
+        )
+        .unwrap();
+        assert_eq!(file.rpc.rpcbind, Some(Rpcbind::Embedded));
+        assert_eq!(file.rpc.rpcbind_port, Some(10_111));
+        assert_eq!(file.limits.idle, Some(Duration::from_secs(900)));
+        assert_eq!(file.store.url, Some(StoreUrl::Embedded("/var/lib/locks".into())));
+        assert_eq!(file.store.durability, Some(Durability::Power));
+        assert_eq!(file.recovery.window, Some(Duration::from_secs(45)));
+        assert_eq!(file.recovery.protocol.nsm.window, Some(Duration::from_secs(15)));
+        assert!(file.recovery.protocol.nlm.window.is_none() && file.nsm.simu_crash);
+        assert_eq!(file.recovery.unreachable, Some(Unreachable::OnDemand));
+        assert_eq!(file.nsm.verify, Some(Verify::Ask));
+        let export = &file.exports[0];
+        assert!(!export.lock_auth && export.stateless_clients);
+        assert_eq!((export.access, export.squash), (Access::Ro, Squash::All));
+        assert_eq!(export.clients.as_ref().unwrap()[1].0.to_string(), "fd00::7/128");
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_with_its_line_and_the_nearest_name() {
+        let text = error("[rpc]\n\nlisen = \"[::]:2049\"\n");
+        assert!(text.starts_with("line 3: unknown field `lisen`"), "{text}");
+        assert!(text.ends_with("did you mean `listen`?"), "{text}");
+        let text = error("[[export]]\npath = \"/a\"\nacces = \"rw\"\n");
+        assert!(text.starts_with("line 3:") && text.ends_with("did you mean `access`?"), "{text}");
+        let text = error("[[export]]\npath = \"/a\"\nsquash = \"rot\"\n");
+        assert!(text.starts_with("line 3:") && text.ends_with("did you mean `root`?"), "{text}");
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused_with_a_hint() {
+        assert!(error("[limits]\nidle = \"900\"\n").contains("as in 90s"));
+        assert!(error("[limits]\nidle = 900\n").contains("line 2"));
+        assert!(
+            error("[[export]]\npath = \"/a\"\nclients = [\"10.0.0.0/33\"]\n").contains("neither")
+        );
+        assert!(error("[store]\nurl = \"redis:\"\n").contains("embedded:/PATH"));
+        assert!(error("[[export]]\npath = \"a\"\n").contains("absolute"));
+        assert!(error("[[export]]\naccess = \"rw\"\n").contains("path"));
+    }
+
+    #[test]
+    fn times_carry_units() {
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("2h"), Ok(Duration::from_secs(7200)));
+        for wrong in ["", "5", "s", "-5s", "5 s", "99999999999999999999s"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Errors of commands, with hints and exit codes.
+
+use std::fmt;
+
+use admin::api::Problem;
+
+#[derive(Debug)]
+pub(crate) enum CommandError {
+    /// The server refused.
+    Refused(Problem),
+    /// No server answered.
+    Unreachable { detail: String, hint: String },
+    /// Wrong usage.
+    Usage(String),
+    /// Anything else, in one line.
+    Other(String),
+    /// The operator did not confirm.
+    Declined(String),
+    /// Standard output was closed; not reported.
+    BrokenPipe,
+}
+
+impl CommandError {
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::BrokenPipe => 0,
+            Self::Refused(_) | Self::Other(_) | Self::Declined(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Unreachable { .. } => 3,
+        }
+    }
+
+    /// What to do next.
+    pub(crate) fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Refused(problem) => problem.hint.as_deref(),
+            Self::Unreachable { hint, .. } => Some(hint),
+            _ => None,
+        }
+    }
+
+    /// Whether a retry may succeed: the server may be starting or taking over.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, Self::Unreachable { .. })
+            || matches!(self.code(), Some("standby" | "unavailable"))
+    }
+
+    /// The problem code of a refusal: `no-such-lock`, `forbidden`, ...
+    pub(crate) fn code(&self) -> Option<&str> {
+        match self {
+            Self::Refused(problem) => Some(&problem.code),
+            _ => None,
+        }
+    }
+}
+
+/// The message without the hint.
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(problem) => f.write_str(&problem.detail),
+            Self::Unreachable { detail, .. }
+            | Self::Usage(detail)
+            | Self::Other(detail)
+            | Self::Declined(detail) => f.write_str(detail),
+            Self::BrokenPipe => f.write_str("output closed"),
+        }
+    }
+}
+
+impl std::error::Error for CommandError {}

@@ -1,0 +1,90 @@
+//! The program `lockkeeper`: command line, configuration, and the commands.
+//!
+//! | file | contents |
+//! |---|---|
+//! | [`cli`] | arguments of all commands |
+//! | [`config`] | the configuration file; `config/effective.rs` prints it with defaults, `config/store_url.rs` parses and opens stores |
+//! | [`serve`] | `serve`: builds the server from arguments and file; `serve/` has the exports, the lock service and its store, takeover of a shared store, the admin API, the state directory and the banner |
+//! | [`commands`] | one file per command that operates a running server or a store; shared: `paged_list`, `tables`, `terminal`, `watch` |
+//! | [`daemon`] | client of the admin API (HTTP over a unix socket or TCP) and its errors |
+//! | [`doctor`] | `doctor`: gathers facts, then runs the checks on them |
+//! | [`demo`] | `demo`: two simulated client machines and a child server |
+//! | [`bench`] | `bench`: the load of `crates/load` against any server |
+//! | [`child_server`], [`interrupts`] | a temporary server process and signal handling, for `demo` and `bench` |
+
+#![warn(unreachable_pub)]
+
+mod bench;
+mod child_server;
+mod cli;
+mod commands;
+mod config;
+mod daemon;
+mod demo;
+mod doctor;
+mod interrupts;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+fn main() -> ExitCode {
+    let arguments = cli::Cli::parse();
+    serve::allocator::keep_buffers();
+    log_to_stderr();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.into()),
+    };
+    let done = match arguments.command {
+        cli::Command::Serve(args) => {
+            let bound = args.end_with_parent.map_or(Ok(()), child_server::die_with_parent);
+            bound.and_then(|()| runtime.block_on(serve::serve(*args)))
+        }
+        cli::Command::Store(command) => commands::store::run(&command),
+        cli::Command::Operate(command) => {
+            return runtime.block_on(commands::run(command, &arguments.globals));
+        }
+        cli::Command::Demo(args) => runtime.block_on(demo::run(args)),
+        cli::Command::Bench(args) => bench::run(args),
+        cli::Command::Doctor(args) => {
+            let server = arguments.globals.server.as_deref();
+            return runtime.block_on(doctor::run(&args, server));
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+/// Logs at `LOCKKEEPER_LOG`: a level, or levels by module (`info,lockkeeper_server=debug`).
+fn log_to_stderr() {
+    let wanted = std::env::var("LOCKKEEPER_LOG").unwrap_or_default();
+    let parsed: Option<Targets> = wanted.parse().ok().filter(|_| !wanted.is_empty());
+    if parsed.is_none() && !wanted.is_empty() {
+        eprintln!("LOCKKEEPER_LOG: {wanted:?} is not a log level such as debug; using info");
+    }
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(colour())
+        // A closed stderr must not stop the server, and cannot be reported on stderr.
+        .log_internal_errors(false);
+    let filter = parsed.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    tracing_subscriber::registry().with(filter).with(layer).init();
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn colour() -> bool {
+    use std::io::IsTerminal;
+    std::env::var_os("NO_COLOR").is_none() && std::io::stderr().is_terminal()
+}

@@ -1,0 +1,211 @@
+//! `lockkeeper serve`: builds the server from arguments and configuration, runs it, and handles signals.
+
+pub(crate) mod admin;
+pub(crate) mod allocator;
+mod banner;
+mod exports;
+pub(crate) mod lock_service;
+pub(crate) mod state_directory;
+mod takeover;
+
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use ::admin::{Admin, Reload};
+use server::{Config, Limits, RpcbindMode, Server, ServerExit};
+
+use crate::cli;
+use crate::config::{self, File};
+use banner::banner;
+use exports::ExportOpener;
+use lock_service::{LockService, StoreChoice};
+use state_directory::StateDirectory;
+
+pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
+    let mut file = File::load(args.config.as_deref())?;
+    let configured = configured_exports(&args, &mut file)?;
+    let state = StateDirectory::open(args.state.as_deref())?;
+    let descriptors = raise_descriptor_limit();
+    let root = rustix::process::geteuid().is_root();
+    let reserved = args.ports.map_or(root, |ports| ports == cli::Ports::Reserved);
+    let mut opener = ExportOpener::new(&state.path, reserved, descriptors / 4);
+    let exports = opener.open(&configured)?;
+
+    // Installed before readiness is reported, so that an early signal is not lost.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let choice = StoreChoice::of(&args, &file, &state.path)?;
+    let (wants, mut reloads) = mpsc::channel(1);
+    let mut admin =
+        admin::open(&args, &file, &state.path, choice.facts(&args, &file), wants).await?;
+    let waiter = admin.as_ref().map(Admin::waiter);
+    let waiting = move |status: &str| {
+        notify_systemd(&[NotifyState::Ready, NotifyState::Status(status)]);
+        if let Some(waiter) = &waiter {
+            waiter(status);
+        }
+    };
+    let service = tokio::select! {
+        service = lock_service::open(&args, &file, &choice, &state.path, reserved, waiting) => Some(service?),
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+    };
+    let Some(LockService { locks, shown, key }) = service else {
+        info!("stopped while waiting for the store");
+        return Ok(());
+    };
+    let server = Server::start(server_config(&args, &file), exports.clone(), key, locks).await?;
+    if let Some(admin) = &mut admin {
+        admin.serve(server.control());
+    }
+    let seen = admin.as_ref().map(admin::describe);
+    let shown = banner(&server, &exports, &shown, opener.act_as_server(), seen).await;
+    // From here on only the server holds the exports, so that a reload closes removed ones.
+    drop(exports);
+    // A closed stdout must not stop the server.
+    let mut stdout = std::io::stdout();
+    let _ = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
+    opener.notes().iter().for_each(|note| warn!("{note}"));
+    notify_systemd(&[NotifyState::Ready, NotifyState::Status("serving")]);
+
+    let handle = server.handle();
+    let run = server.run();
+    tokio::pin!(run);
+    loop {
+        tokio::select! {
+            ended = &mut run => match ended? {
+                ServerExit::Stopped => break,
+                ServerExit::Crashed => return start_again(),
+            },
+            _ = terminate.recv() => stop(&handle, "SIGTERM"),
+            _ = interrupt.recv() => stop(&handle, "SIGINT"),
+            _ = hangup.recv() => drop(reload(&args, &mut opener, &handle)),
+            Some(Reload(answer)) = reloads.recv() => {
+                // The requester may be gone.
+                let _ = answer.send(reload(&args, &mut opener, &handle));
+            }
+        }
+    }
+    info!("stopped");
+    Ok(())
+}
+
+/// Re-executes the program under the same process id, so that a supervisor sees no exit.
+fn start_again() -> Result<()> {
+    let program = std::env::current_exe().context("cannot restart")?;
+    let mut again = std::process::Command::new(&program);
+    let failed = again.args(std::env::args_os().skip(1)).exec();
+    Err(failed).with_context(|| format!("cannot restart {}", program.display()))
+}
+
+fn stop(handle: &server::ServerHandle, signal: &str) {
+    info!("stopping on {signal}");
+    notify_systemd(&[NotifyState::Stopping]);
+    handle.stop();
+}
+
+/// Does nothing when not started by systemd.
+fn notify_systemd(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        warn!("cannot notify systemd: {error}");
+    }
+}
+
+fn configured_exports(args: &cli::Serve, file: &mut File) -> Result<Vec<config::Export>> {
+    let mut exports = std::mem::take(&mut file.exports);
+    exports.extend(args.dirs.iter().cloned().map(config::Export::of));
+    if exports.is_empty() {
+        bail!(
+            "nothing to export: name a directory, as in `lockkeeper serve /srv/share`, or add an \
+             [[export]] to {}",
+            config::DEFAULT_PATH
+        );
+    }
+    Ok(exports)
+}
+
+/// Re-reads the exports; returns the message for the requester.
+fn reload(
+    args: &cli::Serve,
+    opener: &mut ExportOpener,
+    handle: &server::ServerHandle,
+) -> Result<String, String> {
+    if let Ok(now) = NotifyState::monotonic_usec_now() {
+        notify_systemd(&[NotifyState::Reloading, now]);
+    }
+    let done = match reopen(args, opener) {
+        Ok(exports) => {
+            let done = format!("reloaded the configuration: {} exports", exports.iter().count());
+            info!("{done}");
+            handle.replace_exports(exports);
+            Ok(done)
+        }
+        Err(error) => {
+            let failed = format!("reload failed, keeping the old exports: {error:#}");
+            warn!("{failed}");
+            Err(failed)
+        }
+    };
+    notify_systemd(&[NotifyState::Ready]);
+    done
+}
+
+fn reopen(args: &cli::Serve, opener: &mut ExportOpener) -> Result<vfs::Exports> {
+    let mut file = File::load(args.config.as_deref())?;
+    let configured = configured_exports(args, &mut file)?;
+    opener.open(&configured)
+}
+
+fn server_config(args: &cli::Serve, file: &File) -> Config {
+    let defaults = Config::default();
+    let mode = match args.rpcbind.or(file.rpc.rpcbind) {
+        None | Some(cli::Rpcbind::Auto) => RpcbindMode::Auto,
+        Some(cli::Rpcbind::System) => RpcbindMode::System,
+        Some(cli::Rpcbind::Embedded) => RpcbindMode::Embedded,
+        Some(cli::Rpcbind::Off) => RpcbindMode::Off,
+    };
+    let limits = Limits::default();
+    Config {
+        listen: args.listen.or(file.rpc.listen).unwrap_or(defaults.listen),
+        rpcbind: mode,
+        rpcbind_port: file.rpc.rpcbind_port.unwrap_or(defaults.rpcbind_port),
+        peer_rpcbind_port: file.rpc.peer_rpcbind_port.unwrap_or(defaults.peer_rpcbind_port),
+        simulated_crash: file.nsm.simu_crash,
+        metrics: file.admin.metrics.unwrap_or(true),
+        limits: Limits {
+            connections_max: file.limits.connections.unwrap_or(limits.connections_max),
+            connections_per_address_max: file
+                .limits
+                .connections_per_address
+                .unwrap_or(limits.connections_per_address_max),
+            requests_in_flight_max: file
+                .limits
+                .requests_per_connection
+                .unwrap_or(limits.requests_in_flight_max),
+            workers: file.limits.workers.unwrap_or(limits.workers),
+            idle_max: file.limits.idle.unwrap_or(limits.idle_max),
+            ..limits
+        },
+        ..defaults
+    }
+}
+
+/// Raises the soft limit to the hard one: every connection and open file needs a descriptor.
+fn raise_descriptor_limit() -> usize {
+    const ENOUGH: u64 = 1 << 20;
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(ENOUGH).min(ENOUGH);
+    let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => wanted as usize,
+        Err(_) => limit.current.unwrap_or(1024) as usize,
+    }
+}

@@ -1,0 +1,145 @@
+//! The banner printed when the server has started.
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use keeper::Keeper;
+use keeper::change::Exactness;
+use keeper::identity::LockId;
+use server::{RpcbindState, Server};
+use vfs::{Export, ExportAccess, Exports, Squash};
+
+/// `as_server`: all operations run as the server's own user. `admin`: the admin API's addresses.
+pub(super) async fn banner(
+    server: &Server,
+    exports: &Exports,
+    store: &str,
+    as_server: bool,
+    admin: Option<String>,
+) -> String {
+    let recovery = server.engine().read(RecoverySummary::read).await;
+    let mut text = String::new();
+    let mut line = |name: &str, rest: String| {
+        let _ = writeln!(text, "{name:<10}{rest}");
+    };
+    let state = recovery.as_ref().map_or(0, |recovery| recovery.state);
+    line("lockkeeper", format!(" {}   {store}   NSM state {state}", env!("CARGO_PKG_VERSION")));
+    for export in exports.iter() {
+        line("export", describe(export, as_server));
+    }
+    let port = server.port();
+    let families = server.addresses().iter().map(|address| address.ip().to_string());
+    let families = families.collect::<Vec<_>>().join(" ");
+    let rpcbind = match server.rpcbind() {
+        RpcbindState::System { port } => format!("registered with the host's, port {port}"),
+        RpcbindState::Embedded { port } => format!("built-in, port {port}"),
+        RpcbindState::Off { reason } => format!("none ({reason})"),
+    };
+    line(
+        "rpc",
+        format!("nfs mount nlm nsm on {port} (tcp, udp) at {families}   rpcbind: {rpcbind}"),
+    );
+    if let Some(recovery) = &recovery {
+        line("recovery", recovery.to_string());
+    }
+    if let Some(admin) = admin {
+        line("admin", admin);
+    }
+    let host = crate::config::host_name();
+    let options = match server.rpcbind() {
+        RpcbindState::Off { .. } => {
+            format!("vers=3,tcp,port={port},mountport={port},mountproto=tcp")
+        }
+        _ if port != 2049 => format!("vers=3,port={port}"),
+        _ => "vers=3".into(),
+    };
+    if let Some(export) = exports.iter().next() {
+        let source = quoted(&format!("{host}:{}", String::from_utf8_lossy(&export.path)));
+        line("mount", format!("sudo mount -t nfs -o {options} {source} /mnt"));
+    }
+    text
+}
+
+/// What the keeper recovered, for the `recovery` line.
+struct RecoverySummary {
+    state: u32,
+    hosts: usize,
+    locks: usize,
+    grace: Option<(Duration, bool)>,
+}
+
+impl RecoverySummary {
+    fn read(keeper: &Keeper) -> Self {
+        let counts = keeper.counts();
+        let grace = keeper.grace().map(|grace| (grace.window, grace.exactness == Exactness::Exact));
+        let remembered = keeper.remembered(LockId(0)).count();
+        Self {
+            state: keeper.nsm_state(),
+            hosts: counts.clients,
+            locks: counts.locks + counts.shares + remembered,
+            grace,
+        }
+    }
+}
+
+impl fmt::Display for RecoverySummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} clients, {} locks; ", self.hosts, self.locks)?;
+        match self.grace {
+            None => write!(f, "no grace period needed"),
+            Some((window, true)) => write!(
+                f,
+                "grace ends {} s after the first client call, or when all have reclaimed",
+                window.as_secs()
+            ),
+            Some((window, false)) => write!(
+                f,
+                "grace ends {} s after the first client call; the store is not exact, so clients \
+                 must reclaim their locks",
+                window.as_secs()
+            ),
+        }
+    }
+}
+
+fn describe(export: &Export, as_server: bool) -> String {
+    let rules = &export.rules;
+    let access = match rules.access {
+        ExportAccess::ReadWrite => "rw",
+        ExportAccess::ReadOnly => "ro",
+    };
+    let squash = match rules.squash {
+        _ if as_server => {
+            format!("all operations as uid {}", rustix::process::geteuid().as_raw())
+        }
+        Squash::None => "root not squashed".to_string(),
+        Squash::Root => format!("root squashed to {}", rules.anonymous_uid),
+        Squash::All => {
+            format!("all squashed to {}:{}", rules.anonymous_uid, rules.anonymous_gid)
+        }
+    };
+    let clients = rules.clients.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let ports = if rules.require_reserved_ports { "reserved ports" } else { "any port" };
+    format!("{}   {access}   {clients}   {squash}   {ports}", export.path.escape_ascii())
+}
+
+/// Quotes a word for a shell.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/:._-+@%,=".contains(c);
+    if word.chars().all(plain) {
+        return word.to_string();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_can_be_pasted_into_a_shell() {
+        assert_eq!(quoted("filer:/srv/a-b_c.d"), "filer:/srv/a-b_c.d");
+        assert_eq!(quoted("filer:/my files"), "'filer:/my files'");
+        assert_eq!(quoted("filer:/it's"), r"'filer:/it'\''s'");
+    }
+}

@@ -1,0 +1,242 @@
+//! Opens the configured exports.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use bytes::Bytes;
+
+use vfs::local::{self, LocalFs};
+use vfs::{FileSystem as _, FileSystemId, Rules};
+
+use crate::config;
+
+/// Keeps file systems open across reloads, with their unwritten data and write verifiers.
+pub(super) struct ExportOpener {
+    state: PathBuf,
+    require_reserved_ports: bool,
+    descriptors_max: usize,
+    open: Vec<(ExportSource, Arc<LocalFs>)>,
+}
+
+/// Identity of an opened file system. Includes device and inode, as another disk may have been
+/// mounted on the same path since.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ExportSource {
+    root: PathBuf,
+    device: u64,
+    inode: u64,
+    id: Option<u64>,
+    metadata: config::Metadata,
+}
+
+impl ExportOpener {
+    pub(super) fn new(state: &Path, require_reserved_ports: bool, descriptors_max: usize) -> Self {
+        Self { state: state.to_owned(), require_reserved_ports, descriptors_max, open: Vec::new() }
+    }
+
+    pub(super) fn open(&mut self, configured: &[config::Export]) -> Result<vfs::Exports> {
+        let mut open = Vec::new();
+        let mut exports = Vec::new();
+        for export in configured {
+            let (source, filesystem) = self.filesystem(export, configured.len())?;
+            self.keep_state_private(export, &source, &filesystem)?;
+            let path = mount_path(&export.path, &source.root);
+            exports.push(vfs::Export {
+                id: export.id.unwrap_or_else(|| vfs::Export::id_of_path(&path)),
+                path,
+                filesystem: filesystem.clone(),
+                rules: self.rules(export),
+            });
+            open.push((source, filesystem));
+        }
+        refuse_shared_ids(&open)?;
+        let exports = vfs::Exports::new(exports).map_err(|error| anyhow!(error))?;
+        self.open = open;
+        Ok(exports)
+    }
+
+    fn filesystem(
+        &self,
+        export: &config::Export,
+        exports: usize,
+    ) -> Result<(ExportSource, Arc<LocalFs>)> {
+        let shown = export.path.display();
+        let root = export.path.canonicalize().map_err(|error| {
+            let hint = match error.kind() {
+                ErrorKind::NotFound => format!("; create it with: mkdir -p {shown}"),
+                _ => String::new(),
+            };
+            anyhow!("cannot export {shown}: {error}{hint}")
+        })?;
+        let found = fs::metadata(&root).with_context(|| format!("cannot export {shown}"))?;
+        let source = ExportSource {
+            root,
+            device: found.dev(),
+            inode: found.ino(),
+            id: export.filesystem_id,
+            metadata: export.metadata,
+        };
+        if let Some((_, filesystem)) = self.open.iter().find(|(known, _)| *known == source) {
+            return Ok((source, filesystem.clone()));
+        }
+        let options = local::Options {
+            root: source.root.clone(),
+            state: self.state.clone(),
+            id: source.id.map(FileSystemId),
+            metadata: match source.metadata {
+                config::Metadata::Sync => local::MetadataMode::Sync,
+                config::Metadata::Async => local::MetadataMode::Async,
+            },
+            descriptors_max: (self.descriptors_max / exports.max(1)).max(64),
+            handles: local::HandleChoice::Auto,
+        };
+        let filesystem =
+            LocalFs::open(options).with_context(|| format!("cannot export {shown}"))?;
+        Ok((source, Arc::new(filesystem)))
+    }
+
+    /// The handle key must not be readable through an export.
+    fn keep_state_private(
+        &self,
+        export: &config::Export,
+        source: &ExportSource,
+        filesystem: &LocalFs,
+    ) -> Result<()> {
+        let reachable = !filesystem.acts_as_caller() || export.squash == config::Squash::None;
+        if reachable && self.state.starts_with(&source.root) {
+            bail!(
+                "the state directory {} is inside the export {}, where clients could read its \
+                 keys; choose another with --state DIR",
+                self.state.display(),
+                source.root.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether operations run as the server's own user instead of the caller.
+    pub(super) fn act_as_server(&self) -> bool {
+        self.open.iter().any(|(_, filesystem)| !filesystem.acts_as_caller())
+    }
+
+    fn rules(&self, export: &config::Export) -> Rules {
+        let clients = export.clients.as_ref();
+        Rules {
+            access: match export.access {
+                config::Access::Rw => vfs::ExportAccess::ReadWrite,
+                config::Access::Ro => vfs::ExportAccess::ReadOnly,
+            },
+            clients: clients.map_or_else(vfs::export::private_networks, |networks| {
+                networks.iter().map(|network| network.0).collect()
+            }),
+            squash: match export.squash {
+                config::Squash::None => vfs::Squash::None,
+                config::Squash::Root => vfs::Squash::Root,
+                config::Squash::All => vfs::Squash::All,
+            },
+            anonymous_uid: export.anonymous_uid,
+            anonymous_gid: export.anonymous_gid,
+            require_reserved_ports: export
+                .ports
+                .map_or(self.require_reserved_ports, |ports| ports == crate::cli::Ports::Reserved),
+            lock_auth: export.lock_auth,
+            stateless_clients: export.stateless_clients,
+        }
+    }
+
+    /// Warnings about limitations of the exported file systems.
+    pub(super) fn notes(&self) -> Vec<String> {
+        self.open
+            .iter()
+            .filter(|(_, filesystem)| filesystem.handle_kind() == local::HandleKind::InodeMap)
+            .map(|(source, _)| {
+                format!(
+                    "{}: no kernel file handles (they require root): a file renamed on the host \
+                     becomes stale for clients",
+                    source.root.display()
+                )
+            })
+            .collect()
+    }
+}
+
+/// Two mounted copies of a file system share an id, so locks on one would conflict with the other's.
+fn refuse_shared_ids(open: &[(ExportSource, Arc<LocalFs>)]) -> Result<()> {
+    for (index, (one, filesystem)) in open.iter().enumerate() {
+        let same_id = open[..index].iter().find(|(other, known)| {
+            known.id() == filesystem.id() && other.device != one.device && !has_subvolumes(one)
+        });
+        if let Some((other, _)) = same_id {
+            bail!(
+                "{} and {} are copies of one file system (same UUID), so their locks would \
+                 collide; set a `filesystem_id` for one of them",
+                other.root.display(),
+                one.root.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// On btrfs each subvolume has its own device number, and handles distinguish them.
+fn has_subvolumes(source: &ExportSource) -> bool {
+    const BTRFS: i64 = 0x9123_683e;
+    rustix::fs::statfs(&source.root).is_ok_and(|found| found.f_type == BTRFS)
+}
+
+/// The path clients mount: as configured, even if it is a symlink; resolved if it is relative or
+/// contains `..`.
+fn mount_path(configured: &Path, resolved: &Path) -> Bytes {
+    let plain = configured.is_absolute()
+        && configured.components().all(|part| !matches!(part, Component::ParentDir));
+    let path: PathBuf = match plain {
+        true => configured.components().collect(),
+        false => resolved.to_owned(),
+    };
+    Bytes::copy_from_slice(path.as_os_str().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(configured: &[config::Export]) -> Result<vfs::Exports> {
+        let state = tempfile::tempdir().unwrap();
+        ExportOpener::new(state.path(), false, 64).open(configured)
+    }
+
+    #[test]
+    fn two_copies_of_one_file_system_are_refused() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+        let export = |dir: &tempfile::TempDir, id| config::Export {
+            filesystem_id: Some(id),
+            ..config::Export::of(dir.path().to_owned())
+        };
+        let error = open(&[export(&one, 7), export(&two, 7)]).err().unwrap().to_string();
+        assert!(error.contains("set a `filesystem_id`"), "{error}");
+        assert!(open(&[export(&one, 7), export(&two, 8)]).is_ok());
+        let inner = config::Export {
+            filesystem_id: Some(7),
+            ..config::Export::of(tempfile::tempdir_in(one.path()).unwrap().keep())
+        };
+        assert!(open(&[export(&one, 7), inner]).is_ok());
+    }
+
+    #[test]
+    fn clients_mount_what_was_configured() {
+        let path = |configured: &str| {
+            let path = mount_path(Path::new(configured), Path::new("/real"));
+            String::from_utf8(path.to_vec()).unwrap()
+        };
+        assert_eq!(path("/data"), "/data");
+        assert_eq!(path("/data//x/./"), "/data/x");
+        assert_eq!(path("/"), "/");
+        assert_eq!(path("./share"), "/real");
+        assert_eq!(path("/a/../b"), "/real");
+    }
+}

@@ -1,0 +1,188 @@
+//! Builds the lock service from the configuration: opens the store and sets the keeper's parameters.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Error, Result, bail};
+
+use admin::Facts;
+use keeper::bytes::Name;
+use keeper::change::Protocol;
+use keeper::config::{GraceMode, Unreachable, Verify};
+use server::LockConfig;
+use store::postgres::PostgresSettings;
+use store::{Durability, Memory, Store};
+use tracing::warn;
+use vfs::HandleKey;
+use vfs::secrets::{Secrets as _, SecretsInDirectory};
+
+use crate::cli;
+use crate::config::store_url::{StoreUrl, open_embedded};
+use crate::config::{self, File};
+
+use super::takeover::{self, TakeoverOptions};
+
+/// Default of `on_takeover_timeout`.
+pub(crate) const HOOK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The lock service's settings, the banner's description of its store, and the file handle key.
+pub(crate) struct LockService {
+    pub locks: LockConfig,
+    pub shown: String,
+    pub key: HandleKey,
+}
+
+/// The configured store, not yet opened.
+pub(crate) struct StoreChoice {
+    url: StoreUrl,
+    durability: Durability,
+}
+
+impl StoreChoice {
+    pub(crate) fn of(args: &cli::Serve, file: &File, state: &Path) -> Result<Self> {
+        let named = args.store.as_deref().map(StoreUrl::parse).transpose();
+        let url = named.map_err(Error::msg)?.or_else(|| file.store.url.clone());
+        let url = url.unwrap_or_else(|| StoreUrl::Embedded(state.join("store")));
+        let durability = match args.durability.or(file.store.durability).unwrap_or_default() {
+            config::Durability::Process => Durability::Process,
+            config::Durability::Power => Durability::Power,
+        };
+        Ok(Self { url, durability })
+    }
+
+    /// Facts for the admin API, valid while serving or standing by.
+    pub(crate) fn facts(&self, args: &cli::Serve, file: &File) -> Facts {
+        let (store, durability) = match &self.url {
+            StoreUrl::Memory => ("memory", "none"),
+            StoreUrl::Embedded(_) => ("embedded", self.durability_name()),
+            StoreUrl::Postgres(_) => ("postgres", self.durability_name()),
+        };
+        Facts {
+            version: env!("CARGO_PKG_VERSION").into(),
+            node: node(args, file),
+            store: store.into(),
+            store_shown: self.url.to_string(),
+            durability: durability.into(),
+        }
+    }
+
+    fn durability_name(&self) -> &'static str {
+        match self.durability {
+            Durability::Process => "process",
+            Durability::Power => "power",
+        }
+    }
+}
+
+fn node(args: &cli::Serve, file: &File) -> String {
+    args.node.clone().or_else(|| file.standby.node.clone()).unwrap_or_else(config::host_name)
+}
+
+/// Opens the store; a standby waits until it becomes leader, reporting to `waiting`.
+pub(crate) async fn open(
+    args: &cli::Serve,
+    file: &File,
+    choice: &StoreChoice,
+    state: &Path,
+    require_reserved_ports: bool,
+    waiting: impl Fn(&str) + Send + 'static,
+) -> Result<LockService> {
+    let (url, durability, word) = (&choice.url, choice.durability, choice.durability_name());
+    let mut key = SecretsInDirectory::new(state).secret("handle")?;
+    let mut lease = None;
+    if args.standby && !matches!(url, StoreUrl::Postgres(_)) {
+        bail!("--standby requires a PostgreSQL store: --store postgres://USER@HOST/DATABASE");
+    }
+    let (store, shown): (Box<dyn Store>, String) = match url {
+        StoreUrl::Memory => {
+            (Box::new(Memory::new()), "store memory (locks are lost when the server ends)".into())
+        }
+        StoreUrl::Embedded(path) => {
+            let store = open_embedded(path, durability, args.run_directory.as_deref())?;
+            (Box::new(store), format!("store embedded {}   durability {word}", path.display()))
+        }
+        StoreUrl::Postgres(address) => {
+            let options = takeover_options(args, file, address, durability);
+            let mut acquired =
+                takeover::acquire(&options, waiting).await.with_context(|| url.to_string())?;
+            acquired.store.warnings().iter().for_each(|remark| warn!("{remark}"));
+            // Servers sharing a store issue the same handles.
+            let shared = acquired.store.key_or_insert("handle", &key)?;
+            key = shared.try_into().ok().context("the file handle key in the store is damaged")?;
+            lease = Some(acquired.lease);
+            let node = &options.settings.node;
+            (Box::new(acquired.store), format!("store {url}   durability {word}   node {node}"))
+        }
+    };
+    let locks = LockConfig {
+        store,
+        config: keeper_config(args, file),
+        // Clients must never see an epoch twice, and a memory store forgets it.
+        epoch_copy: Some(state.join("epoch")),
+        lease,
+        require_reserved_ports,
+    };
+    Ok(LockService { locks, shown, key: HandleKey::new(key) })
+}
+
+fn takeover_options(
+    args: &cli::Serve,
+    file: &File,
+    address: &str,
+    durability: Durability,
+) -> TakeoverOptions {
+    let mut settings = PostgresSettings::new(address, &node(args, file), durability);
+    if let Some(lease) = file.standby.lease {
+        settings.lease = lease;
+    }
+    TakeoverOptions {
+        settings,
+        standby: args.standby,
+        on_takeover: file.standby.on_takeover.clone(),
+        on_takeover_timeout: file.standby.on_takeover_timeout.unwrap_or(HOOK_TIMEOUT),
+    }
+}
+
+fn keeper_config(args: &cli::Serve, file: &File) -> keeper::config::Config {
+    let defaults = keeper::config::Config::default();
+    let limits = defaults.limits;
+    let recovery = &file.recovery;
+    let mut names: Vec<Name> = Vec::new();
+    for name in args.names.iter().chain(&file.rpc.names) {
+        names.push(Name::new(name.as_bytes()));
+    }
+    keeper::config::Config {
+        window: args.window.or(recovery.window).unwrap_or(defaults.window),
+        windows: [
+            (Protocol::Nlm, recovery.protocol.nlm.window),
+            (Protocol::Nsm, recovery.protocol.nsm.window),
+        ]
+        .into_iter()
+        .filter_map(|(protocol, window)| Some((protocol, window?)))
+        .collect(),
+        grace: match args.grace.or(recovery.grace).unwrap_or_default() {
+            config::Grace::Strict => GraceMode::Strict,
+            config::Grace::Instant => GraceMode::Instant,
+        },
+        unreachable: match recovery.unreachable.unwrap_or_default() {
+            config::Unreachable::OnDemand => Unreachable::OnDemand,
+            config::Unreachable::Immediate => Unreachable::Immediate,
+            config::Unreachable::Retain => Unreachable::Retain,
+        },
+        verify: match file.nsm.verify.unwrap_or_default() {
+            config::Verify::SignsOfLife => Verify::SignsOfLife,
+            config::Verify::Ask => Verify::Ask,
+            config::Verify::Address => Verify::Address,
+        },
+        limits: keeper::config::Limits {
+            clients: file.limits.clients.unwrap_or(limits.clients),
+            locks: file.limits.locks.unwrap_or(limits.locks),
+            locks_per_client: file.limits.locks_per_client.unwrap_or(limits.locks_per_client),
+            locks_per_file: file.limits.locks_per_file.unwrap_or(limits.locks_per_file),
+            waiters_per_file: file.limits.waiters_per_file.unwrap_or(limits.waiters_per_file),
+            ..limits
+        },
+        names,
+        ..defaults
+    }
+}

@@ -1,0 +1,77 @@
+//! A failing store: every request is answered in bounded time, and no answer is invented.
+
+use std::fs;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use testbed::small_disk::run_test_inside;
+use wire::nlm::Status;
+
+use crate::support::live::{Live, bytes};
+
+const DISK: &str = "LOCKKEEPER_SMALL_STATE";
+
+#[test]
+fn while_the_store_stalls_every_question_is_answered() {
+    let disk = tempfile::tempdir().unwrap();
+    run_test_inside("stall::with_a_full_disk", disk.path(), "8m", DISK).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by the test above, on a small disk"]
+async fn with_a_full_disk() {
+    let state = std::path::PathBuf::from(std::env::var(DISK).unwrap()).join("state");
+    let live = Live::start(&["--store", &format!("embedded:{}", state.display())]);
+    let (alice, file) = live.client("alice", "a.db").await;
+    assert_eq!(alice.lock(&file, bytes(0, 0)).await.unwrap(), Status::Granted);
+    assert_eq!(live.get("/v1/status")["counts"]["locks"], 1);
+    let mut fill = fs::File::create(state.parent().unwrap().join("fill")).unwrap();
+    while fill.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
+    let asking = tokio::spawn(async move {
+        for byte in 1..2000 {
+            if alice.lock(&file, bytes(2 * byte, 2 * byte)).await.ok() != Some(Status::Granted) {
+                return;
+            }
+        }
+    });
+    let start = Instant::now();
+    while live.get("/v1/status")["state"] != "stalled" {
+        assert!(start.elapsed() < Duration::from_secs(60), "the store does not stall");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let status = live.get("/v1/status");
+    assert!(status["store"]["stalled_seconds"].is_number(), "{status:#}");
+    assert_ne!(status["counts"]["locks"], 0, "what was seen last is told, not zeros");
+    assert_eq!(status["health"][0]["code"], "LK104");
+    let questions = [
+        ("GET", "/v1/locks"),
+        ("GET", "/v1/locks/k1"),
+        ("GET", "/v1/clients"),
+        ("GET", "/v1/clients/alice"),
+        ("GET", "/v1/grace"),
+        ("GET", "/v1/notices"),
+        ("DELETE", "/v1/locks/k1"),
+        ("PUT", "/v1/clients/alice/fence"),
+        ("POST", "/v1/grace/end"),
+        ("GET", "/ready"),
+    ];
+    for (method, path) in questions {
+        let start = Instant::now();
+        let answer = live.ask(method, path);
+        assert_eq!(answer.status, 503, "{method} {path}: {}", answer.body);
+        assert_eq!(answer.json()["code"], "unavailable", "{method} {path}");
+        assert!(start.elapsed() < Duration::from_secs(15), "{method} {path}");
+    }
+    assert_eq!(live.ask("GET", "/health").status, 200);
+    let metrics = live.ask("GET", "/metrics").body;
+    let stalled =
+        metrics.lines().find(|line| line.starts_with("lockkeeper_store_stalled_seconds "));
+    assert!(stalled.is_some_and(|line| !line.ends_with(" 0.0")), "{stalled:?}");
+
+    // With room again, all goes on.
+    drop(fill);
+    fs::remove_file(state.parent().unwrap().join("fill")).unwrap();
+    live.wait_for("/v1/status", "serving again", |status| status["state"] == "serving");
+    assert_eq!(live.ask("GET", "/v1/locks").status, 200);
+    asking.abort();
+}

@@ -1,0 +1,139 @@
+//! The suite for all stores, and what only this one has: keys, schemas, privileges, versions.
+
+use keeper::change::Change;
+use keeper::identity::Epoch;
+use lockkeeper_store::conformance::{self, client, lock};
+use lockkeeper_store::{CommitOutcome, Postgres, PostgresSettings, Store, StoreError, Token};
+use testbed::postgres::{Options, Server};
+
+use crate::driver::{fresh_schema, settings, taken};
+
+fn check(base: &PostgresSettings) {
+    let fresh = || {
+        let schema = Some(fresh_schema());
+        taken(&PostgresSettings { schema, ..base.clone() }).0
+    };
+    let reopen = |store: Postgres| {
+        let settings = store.settings().clone();
+        drop(store);
+        taken(&settings).0
+    };
+    if let Err(failure) = conformance::check(fresh, reopen) {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn the_postgres_store_conforms() {
+    let server = Server::start_with(&Options { tcp: true, ..Options::default() }).unwrap();
+    check(&settings(&server, "a"));
+    let url = server.tcp_url().unwrap();
+    let mut store = Postgres::connect(PostgresSettings { url, ..settings(&server, "a") }).unwrap();
+    assert_eq!(store.load().unwrap().epoch, Epoch(0));
+}
+
+#[test]
+fn a_thread_of_another_runtime_may_call_the_store() {
+    let server = Server::start().unwrap();
+    let settings = settings(&server, "a");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let saved = runtime.block_on(async move {
+        let (mut store, _) = taken(&settings);
+        assert!(matches!(store.commit(&[client(1), lock(2, 1)], Token(1)), CommitOutcome::Done));
+        store.release_leadership().unwrap();
+        store.load().unwrap()
+    });
+    assert_eq!(saved.locks.len(), 1);
+}
+
+#[test]
+fn a_key_is_the_same_for_every_node() {
+    let server = Server::start().unwrap();
+    let mut a = Postgres::connect(settings(&server, "a")).unwrap();
+    let mut b = Postgres::connect(settings(&server, "b")).unwrap();
+    assert_eq!(a.key_or_insert("handles", b"first").unwrap(), b"first");
+    assert_eq!(b.key_or_insert("handles", b"second").unwrap(), b"first");
+    assert_eq!(b.key_or_insert("others", b"").unwrap(), b"");
+}
+
+#[test]
+fn a_store_that_does_not_lead_only_reads() {
+    let server = Server::start().unwrap();
+    let mut store = Postgres::connect(settings(&server, "a")).unwrap();
+    assert!(store.load().unwrap().locks.is_empty());
+    let committed = store.commit(&[lock(1, 1)], Token(1));
+    assert!(matches!(committed, CommitOutcome::NotWritten(StoreError::NotLeader)), "{committed:?}");
+    assert!(matches!(store.clear(true), Err(StoreError::NotLeader)));
+}
+
+#[test]
+fn the_schema_may_be_named_by_the_url() {
+    let server = Server::start().unwrap();
+    let url = format!("{} options='-csearch_path=site'", server.url());
+    let (mut store, _) = taken(&PostgresSettings { url, ..settings(&server, "a") });
+    let started = [Change::Started { epoch: Epoch(5), grace: false }];
+    assert!(matches!(store.commit(&started, Token(1)), CommitOutcome::Done));
+    assert_eq!(server.psql("SELECT epoch FROM site.state").unwrap(), "5");
+}
+
+#[test]
+fn tables_of_a_newer_program_are_refused() {
+    let server = Server::start().unwrap();
+    drop(Postgres::connect(settings(&server, "a")).unwrap());
+    let newer = |sql| {
+        server.psql(sql).unwrap();
+        match Postgres::connect(settings(&server, "a")).err() {
+            Some(StoreError::Newer { found, known, .. }) => assert_eq!((found, known), (2, 1)),
+            other => panic!("{other:?}"),
+        }
+    };
+    newer("UPDATE lockkeeper.state SET format = 2");
+    newer(
+        "UPDATE lockkeeper.state SET format = 1; INSERT INTO lockkeeper.refinery_schema_history \
+         SELECT 2, 'next', applied_on, checksum FROM lockkeeper.refinery_schema_history",
+    );
+}
+
+/// The error has the SQL that grants what is missing.
+#[test]
+fn missing_privileges_are_reported_with_the_sql_that_grants_them() {
+    let server = Server::start().unwrap();
+    server.psql("CREATE ROLE \"Odd one\" LOGIN").unwrap();
+    let url = server.url_for("'Odd one'");
+    let poor = PostgresSettings { url, ..settings(&server, "a") };
+    let fix = |poor: &PostgresSettings| match Postgres::connect(poor.clone()).err() {
+        Some(StoreError::NotAllowed { fix, .. }) => fix,
+        other => panic!("{other:?}"),
+    };
+    server.psql(&fix(&poor)).unwrap();
+    taken(&poor);
+    // A schema that another role created.
+    server.psql("DROP SCHEMA lockkeeper CASCADE").unwrap();
+    drop(Postgres::connect(settings(&server, "a")).unwrap());
+    server.psql(&fix(&poor)).unwrap();
+    let (mut store, _) = taken(&poor);
+    assert!(matches!(store.commit(&[lock(1, 1)], Token(1)), CommitOutcome::Done));
+}
+
+#[test]
+fn the_down_migration_leaves_nothing_and_the_tables_can_be_created_again() {
+    let server = Server::start().unwrap();
+    drop(Postgres::connect(settings(&server, "a")).unwrap());
+    let down = include_str!("../../migrations/V1__tables.down.sql");
+    server.psql(&format!("SET search_path TO lockkeeper; {down}")).unwrap();
+    let left = "SELECT count(*) FROM pg_tables WHERE schemaname = 'lockkeeper'";
+    assert_eq!(server.psql(left).unwrap(), "1");
+    taken(&settings(&server, "a"));
+}
+
+#[test]
+fn several_nodes_may_create_the_tables_at_once() {
+    let server = Server::start().unwrap();
+    std::thread::scope(|scope| {
+        let connect = || Postgres::connect(settings(&server, "a")).map(|_| ());
+        let all: Vec<_> = (0..6).map(|_| scope.spawn(connect)).collect();
+        for one in all {
+            one.join().unwrap().unwrap();
+        }
+    });
+}
