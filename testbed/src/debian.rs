@@ -17,9 +17,13 @@ pub const HOST_NAME: &str = "client7.example.org";
 pub const STATD_PORT: u16 = 662;
 
 /// Hides what belongs to the whole kernel: statd would change the NSM state with which this
-/// machine's own mounts lock.
+/// machine's own mounts lock. Keeps `bindresvport` off [`STATD_PORT`]: statd itself binds a socket
+/// for its calls before it listens, on a port derived from its process id, and would lose its UDP
+/// port to that one time in 424.
 const PREPARE: &str = "set -e; mount --make-rprivate /; mount -t tmpfs tmpfs /run; \
     mkdir /run/rpcbind; \
+    cp /etc/bindresvport.blacklist /run/; echo 662 >>/run/bindresvport.blacklist; \
+    mount --bind /run/bindresvport.blacklist /etc/bindresvport.blacklist; \
     if [ -d /proc/sys/fs/nfs ]; then mount -t tmpfs tmpfs /proc/sys/fs/nfs; fi; \
     hostname client7.example.org; touch /run/ready; exec sleep infinity";
 
