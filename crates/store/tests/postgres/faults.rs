@@ -1,7 +1,7 @@
 //! A database that stops, restarts, loses batches, or guarantees too little. Afterwards the store has
 //! what was acknowledged.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,26 +12,24 @@ use lockkeeper_store::{
     CommitOutcome, Durability, Postgres, PostgresSettings, Store, StoreError, Token,
 };
 use testbed::postgres::{Options, Server, Stop};
+use testbed::wait;
 
 use crate::driver::{DrivenStore, long, settings, taken};
 
-/// Commits while `trouble` runs on another thread, and for a while after it.
-fn commit_during(driven: &mut DrivenStore, trouble: impl FnOnce() + Send) -> u64 {
-    let over = AtomicBool::new(false);
-    let mut batches = 0;
+/// Commits while `trouble` runs on another thread, and for a while after it. `trouble` can read the
+/// number of committed batches.
+fn commit_during(driven: &mut DrivenStore, trouble: impl FnOnce(&AtomicU64) + Send) -> u64 {
+    let committed = AtomicU64::new(0);
     thread::scope(|scope| {
-        scope.spawn(|| {
-            trouble();
-            over.store(true, Ordering::Release);
-        });
+        let trouble = scope.spawn(|| trouble(&committed));
         let mut after = 0;
         while after < 20 {
-            batches += 1;
-            after += u64::from(over.load(Ordering::Acquire));
-            driven.commit(&batch(batches));
+            after += u64::from(trouble.is_finished());
+            driven.commit(&batch(committed.load(Ordering::Relaxed) + 1));
+            committed.fetch_add(1, Ordering::Release);
         }
     });
-    batches
+    committed.into_inner()
 }
 
 #[test]
@@ -39,16 +37,19 @@ fn restarts_under_commits_lose_nothing() {
     let server = Server::start_with(&Options { fsync: true, ..Options::default() }).unwrap();
     let settings = settings(&server, "a");
     let mut driven = DrivenStore::new(taken(&settings).0);
-    let rounds = if long() { 20 } else { 2 };
-    let batches = commit_during(&mut driven, || {
+    let rounds = if long() { 20 } else { 3 };
+    // Each stop breaks a connection over which batches are being committed.
+    let batches = commit_during(&mut driven, |committed| {
         for stop in (0..rounds).flat_map(|_| [Stop::Fast, Stop::Immediate]) {
+            let before = committed.load(Ordering::Acquire);
+            wait::until_blocking("commits", || committed.load(Ordering::Acquire) > before + 1);
             thread::sleep(Duration::from_millis(200));
             server.stop(stop).unwrap();
             server.start_again().unwrap();
         }
     });
     println!("{batches} batches, {} not written, {} unknown", driven.not_written, driven.unknown);
-    assert!(driven.not_written + driven.unknown > 5, "no commit met a restart");
+    assert!(driven.not_written + driven.unknown >= 2 * rounds, "a restart met no commit");
     driven.compare(&settings);
 }
 
@@ -61,7 +62,7 @@ fn backends_that_are_terminated_during_commits_lose_nothing() {
     let mut driven = DrivenStore::new(taken(&settings).0);
     let time = Duration::from_secs(if long() { 120 } else { 4 });
     // Terminations are slow on a busy machine: some hit no commit, so there must be enough of them.
-    let batches = commit_during(&mut driven, || {
+    let batches = commit_during(&mut driven, |_| {
         let until = Instant::now() + time;
         let mut terminations = 0;
         while Instant::now() < until || terminations < TERMINATIONS_MIN {
