@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 /// Any thousand seeds must reach each of these.
-pub(crate) const REQUIRED: [&str; 37] = [
+pub(crate) const REQUIRED: [&str; 38] = [
     "double restart in grace",
     "reclaim refused",
     "roster restore",
     "kill inside a roster grace",
     "deadlock",
+    "cycle closed by a grant",
     "forged notice",
     "false reboot",
     "deaf holder",

@@ -75,6 +75,9 @@ pub struct Counts {
     pub locks: u64,
     pub shares: u64,
     pub waiting: u64,
+    /// How long the oldest waiter has waited; absent if there is none.
+    #[serde(default)]
+    pub longest_wait_seconds: Option<f64>,
     /// Locks and shares recovered and not yet reclaimed.
     pub unconfirmed: u64,
     /// Clients in the state `fenced`; likewise the next three.

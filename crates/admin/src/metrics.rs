@@ -69,6 +69,7 @@ struct Gauges {
     releasable: u64,
     shares: u64,
     waiters: u64,
+    longest_wait: f64,
     clients: [u64; CLIENT_STATES.len()],
     grace: Option<f64>,
 }
@@ -104,6 +105,7 @@ impl Gauges {
             releasable,
             shares: counts.shares as u64,
             waiters: counts.waiters as u64,
+            longest_wait: keeper.longest_wait(now).unwrap_or_default().as_secs_f64(),
             clients: [0; CLIENT_STATES.len()],
             grace: keeper.grace().map(|grace| grace.remaining(now).as_secs_f64()),
         }
@@ -124,6 +126,8 @@ impl Gauges {
         }
         out.gauge("lockkeeper_shares", "Share reservations")?.encode_gauge(&self.shares)?;
         out.gauge("lockkeeper_waiters", "Waiting lock requests")?.encode_gauge(&self.waiters)?;
+        let help = "How long the oldest waiting lock request has waited";
+        out.gauge("lockkeeper_longest_wait_seconds", help)?.encode_gauge(&self.longest_wait)?;
         let mut clients = out.gauge("lockkeeper_clients", "Clients, by state")?;
         for ((_, state), count) in CLIENT_STATES.iter().zip(self.clients) {
             clients.encode_family(&[("state", *state)])?.encode_gauge(&count)?;

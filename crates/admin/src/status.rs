@@ -146,6 +146,7 @@ impl KeeperSummary {
             locks: found.locks as u64,
             shares: found.shares as u64,
             waiting: found.waiters as u64,
+            longest_wait_seconds: keeper.longest_wait(now).map(|wait| wait.as_secs_f64()),
             unconfirmed: found.unconfirmed as u64,
             notices_owed: keeper.notices().filter(|notice| !notice.answered).count() as u64,
             ..Counts::default()

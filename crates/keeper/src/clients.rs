@@ -14,6 +14,7 @@ use crate::interned::OwnerId;
 use crate::map::{Map, Seed};
 use crate::request::Callback;
 use crate::view::PendingReboot;
+use crate::waiters::WaiterId;
 
 /// Equal source, `my_id` and `mon_name` denote the same SM_MON registration.
 type RegistrationKey = (IpAddr, Callback, Name);
@@ -32,6 +33,8 @@ pub(crate) struct TrackedClient {
     pub locks: usize,
     pub shares: usize,
     pub waiting: usize,
+    /// Waiters that were passed over because the host did not answer.
+    pub absent: BTreeSet<WaiterId>,
     /// Locks and shares recovered and not yet reclaimed.
     pub unconfirmed: usize,
     /// Those of them that grace waits for.
@@ -139,6 +142,7 @@ impl Clients {
             locks: 0,
             shares: 0,
             waiting: 0,
+            absent: BTreeSet::new(),
             unconfirmed: 0,
             missing: 0,
             taken_as: BTreeMap::new(),

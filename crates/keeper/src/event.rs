@@ -47,6 +47,9 @@ pub enum Event {
     ReclaimRefused { client: ClientId },
     /// A request was refused because waiting would have closed a cycle.
     Deadlock { client: ClientId },
+    /// A lock given to this host closed a cycle of waiting owners. A reply can no longer say so: the
+    /// next request in the cycle that is repeated is refused.
+    CycleClosed { client: ClientId },
     /// The client denied a GRANTED callback; the grant was undone.
     GrantUndone { client: ClientId, grant: GrantId },
     /// A waiter that does not answer was passed over; it keeps its place.

@@ -232,7 +232,7 @@ impl Keeper {
             Parked::Lock(request, _) => self.reply_lock(&request, Outcome::Grace),
             Parked::Share(request, _) => self.reply(request.id, Reply::Share(Outcome::Grace)),
             Parked::Test(request) => self.reply(request.id, Reply::Test(TestResult::Grace)),
-            Parked::RebootReport(_) | Parked::Waiter(..) => {}
+            Parked::RebootReport(_) => {}
         }
     }
 

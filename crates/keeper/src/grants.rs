@@ -1,4 +1,4 @@
-//! Grants: a freed range goes to its first waiter, and a callback repeats until the waiter answers
+//! Grants: a freed range goes to its waiters, and a callback repeats until the waiter answers
 //! (B2.11). An unanswered callback is a held lock (I9).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,17 +10,19 @@ use crate::identity::{ClientId, GrantId, Incarnation};
 use crate::interned::{FileId, OwnerId};
 use crate::keeper::Keeper;
 use crate::locking::Obstacle;
-use crate::parking::{Parked, ProbeHistory, ProbeSubject};
+use crate::parking::ProbeHistory;
 use crate::range::Range;
-use crate::request::{Form, GrantAnswer, Mode, ProbeAnswer, Question};
+use crate::request::{Form, GrantAnswer, Mode, ProbeAnswer};
 use crate::step::{Grant, Message};
 use crate::table::LockKind;
 use crate::time::Time;
 use crate::timer::{RETRY_MAX, Timer, back_off};
+use crate::waiter_probes::ProbeSubject;
 use crate::waiters::{Waiter, WaiterId, WantedLock};
 
-/// A waiter that polled within this time is present; a Linux client polls every 30 s.
-const POLL_FRESH: Duration = Duration::from_secs(45);
+/// A waiter whose host was heard within this time is present; a Linux client repeats a blocked
+/// request every 30 s.
+const HEARD_FRESH: Duration = Duration::from_secs(45);
 
 /// A callback that has not been answered.
 pub(crate) struct OpenGrant {
@@ -48,13 +50,6 @@ impl OpenGrant {
     fn weakens(&self) -> bool {
         self.before.iter().any(|(_, kind)| kind.mode > self.kind.mode)
     }
-}
-
-/// What became of a waiter whose turn had come.
-enum TurnOutcome {
-    Granted,
-    Probing,
-    PassedOver,
 }
 
 #[derive(Default)]
@@ -120,90 +115,82 @@ impl Keeper {
         }
     }
 
-    /// Grants the waiters of `freed` whose obstacles are gone, in order of arrival.
-    pub(crate) fn wake(&mut self, file: FileId, mut freed: Range, now: Time) {
-        let (mut at, mut closed_by) = (0, None);
-        while let Some(&id) = self.files[file].waiters.get(at) {
-            let Some(waiter) = self.waiters.get(id) else { break };
-            let Waiter { owner, range, mode, passed_over, .. } = *waiter;
-            at += 1;
-            if passed_over || !range.overlaps(freed) {
+    /// Grants the waiters of `freed` that no held lock prevents, in order of arrival (B2.13).
+    pub(crate) fn wake(&mut self, file: FileId, freed: Range, now: Time) {
+        let mut next = WaiterId(0);
+        while let Some(&id) = self.files[file].waiters.range(next..).next() {
+            next = WaiterId(id.0 + 1);
+            let Some(waiter) = self.waiters.get(id) else { continue };
+            if waiter.passed_over || !waiter.range.overlaps(freed) {
                 continue;
             }
-            // Behind an exclusive waiter for the whole range only two owners can be served: its
-            // own, and one that holds a lock it waits for.
-            if closed_by.is_some_and(|by| by != owner) && self.table.owner_len(owner) == 0 {
-                continue;
-            }
-            let wanted = WantedLock { owner, file, range, mode, waiter: Some(id) };
-            match self.obstacle(wanted, true, &ProbeHistory::default()) {
+            let wanted = waiter.wanted(id);
+            let WantedLock { owner, range, mode, .. } = wanted;
+            match self.obstacle(wanted, &ProbeHistory::default()) {
                 // The owner's open callback on this range must be answered first.
                 None if self.grants.on(owner, file, range).is_some() => {}
-                None => match self.turn_of(id, now) {
-                    TurnOutcome::Granted => {
-                        at -= 1;
-                        self.grant_waiter(id, now);
+                None if self.takes_turn(id, now) => {
+                    self.grant_waiter(id, now);
+                    let all_taken = mode == Mode::Exclusive && range.covers(freed);
+                    if all_taken && self.waiters.of_owner_on(owner, file).next().is_none() {
+                        break;
                     }
-                    // Its whole range is now open to the waiters behind it.
-                    TurnOutcome::PassedOver => {
-                        freed = freed.hull(range);
-                        continue;
-                    }
-                    TurnOutcome::Probing => {}
-                },
+                }
                 Some(Obstacle::Releasable(holder)) => {
                     self.ask_for_waiter(holder, id, ProbeSubject::Holder, now);
                 }
-                Some(Obstacle::Firm) => {}
+                None | Some(Obstacle::Firm) => {}
             }
-            if mode == Mode::Exclusive && range.covers(freed) {
-                closed_by = Some(owner);
-            }
-        }
-    }
-
-    fn ask_for_waiter(&mut self, host: ClientId, waiter: WaiterId, about: ProbeSubject, now: Time) {
-        if !self.parking.is_asking(host, waiter, about) {
-            self.ask(host, Question::Reachable, Parked::Waiter(waiter, about), now);
         }
     }
 
     /// Whether a waiter whose turn has come is present to take it. If that is unknown its host is
-    /// probed; meanwhile it still blocks the waiters behind it.
-    fn turn_of(&mut self, id: WaiterId, now: Time) -> TurnOutcome {
-        let Some(waiter) = self.waiters.get(id) else { return TurnOutcome::PassedOver };
+    /// probed, and the turn goes to the waiters after it.
+    fn takes_turn(&mut self, id: WaiterId, now: Time) -> bool {
+        let Some(waiter) = self.waiters.get_mut(id) else { return false };
         let host = self.owners.host(waiter.owner);
-        let recorded = self.clients.incarnation(host);
+        let Some(tracked) = self.clients.get(host) else { return false };
+        let recorded = tracked.row.incarnation;
         let known = waiter.incarnation.is_known() && recorded.is_known();
         if known && waiter.incarnation != recorded {
             // I7: the kernel that asked may be gone; the present one will ask again.
-            self.pass_over(id);
-            return TurnOutcome::PassedOver;
+            waiter.passed_over = true;
+            self.event(Event::PassedOver { client: host });
+            return false;
         }
-        if now.mono.saturating_sub(waiter.polled) <= POLL_FRESH {
-            return TurnOutcome::Granted;
+        if tracked.last_seen.is_some_and(|seen| now.mono.saturating_sub(seen) <= HEARD_FRESH) {
+            return true;
         }
         self.ask_for_waiter(host, id, ProbeSubject::Waiter, now);
-        TurnOutcome::Probing
+        false
     }
 
-    fn pass_over(&mut self, id: WaiterId) {
-        if let Some(waiter) = self.waiters.get_mut(id) {
-            waiter.passed_over = true;
-            let client = self.owners.host(waiter.owner);
-            self.event(Event::PassedOver { client });
-        }
-    }
-
-    /// Uses the answer of a probe of a waiter's host; `None` counts as absent.
-    pub(crate) fn judge_waiter(&mut self, id: WaiterId, answer: Option<ProbeAnswer>, now: Time) {
+    /// Uses the answer of a probe of a waiter's host; `None` counts as absent. An absent waiter is
+    /// passed over until its host is heard.
+    pub(crate) fn judge_waiter(&mut self, id: WaiterId, answer: Option<ProbeAnswer>) {
         let Some(waiter) = self.waiters.get_mut(id) else { return };
-        let (file, range) = (waiter.file, waiter.range);
-        match answer {
-            Some(ProbeAnswer::Alive) => waiter.polled = now.mono,
-            _ => self.pass_over(id),
+        if answer == Some(ProbeAnswer::Alive) {
+            let (file, range) = (waiter.file, waiter.range);
+            return self.free(file, range);
         }
-        self.free(file, range);
+        waiter.passed_over = true;
+        let client = self.owners.host(waiter.owner);
+        if let Some(tracked) = self.clients.get_mut(client) {
+            tracked.absent.insert(id);
+        }
+        self.event(Event::PassedOver { client });
+    }
+
+    /// A host was heard: the turns of its waiters that were absent come again.
+    pub(crate) fn try_absent_again(&mut self, host: ClientId) {
+        let Some(tracked) = self.clients.get_mut(host) else { return };
+        for id in std::mem::take(&mut tracked.absent) {
+            if let Some(waiter) = self.waiters.get_mut(id) {
+                waiter.passed_over = false;
+                let (file, range) = (waiter.file, waiter.range);
+                self.free(file, range);
+            }
+        }
     }
 
     /// Turns a waiter into a lock and opens its callback.
@@ -376,17 +363,10 @@ impl Keeper {
         }
     }
 
-    /// Removes a waiter and frees its range for the waiters behind it.
-    pub(crate) fn cancel_waiter(&mut self, id: WaiterId, now: Time) {
-        if let Some(waiter) = self.remove_waiter(id, now) {
-            self.free(waiter.file, waiter.range);
-        }
-    }
-
     pub(crate) fn enqueue_waiter(&mut self, waiter: Waiter) {
         let id = WaiterId(self.ids.take());
         self.owners[waiter.owner] += 1;
-        self.files[waiter.file].waiters.push(id);
+        self.files[waiter.file].waiters.insert(id);
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
             tracked.waiting += 1;
             tracked.count_taken(waiter.incarnation);
@@ -396,11 +376,12 @@ impl Keeper {
 
     pub(crate) fn remove_waiter(&mut self, id: WaiterId, now: Time) -> Option<Waiter> {
         let waiter = self.waiters.remove(id)?;
-        self.parking.remove_waiter(id);
-        self.files[waiter.file].waiters.retain(|other| *other != id);
+        self.waiter_probes.remove_waiter(id);
+        self.files[waiter.file].waiters.remove(&id);
         self.owners[waiter.owner] -= 1;
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
             tracked.waiting -= 1;
+            tracked.absent.remove(&id);
             tracked.count_given_back(waiter.incarnation);
             tracked.idle_since = now.mono;
         }

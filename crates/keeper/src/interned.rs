@@ -2,6 +2,7 @@
 //! does not carry its file's key and its owner's name.
 
 use std::borrow::Borrow;
+use std::collections::BTreeSet;
 use std::hash::Hash;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -41,8 +42,8 @@ interned_ids! {
 /// What a file has besides its locks, which the table counts.
 #[derive(Default, PartialEq)]
 pub(crate) struct FileEntry {
-    /// In order of arrival.
-    pub(crate) waiters: Vec<WaiterId>,
+    /// Their ids are in order of arrival.
+    pub(crate) waiters: BTreeSet<WaiterId>,
     pub(crate) shares: Vec<ShareId>,
 }
 

@@ -25,6 +25,7 @@ use crate::step::{Message, Reply, Step};
 use crate::table::{HeldLock, LockKind, Table, TableDelta};
 use crate::time::Time;
 use crate::timer::{Timer, Timers};
+use crate::waiter_probes::WaiterProbes;
 use crate::waiters::Waiters;
 
 /// The lock keeper: a deterministic state machine. Every input (`handle_*`) takes the current time,
@@ -42,6 +43,7 @@ pub struct Keeper {
     pub(crate) table: Table,
     pub(crate) shares: Shares,
     pub(crate) waiters: Waiters,
+    pub(crate) waiter_probes: WaiterProbes,
     pub(crate) grants: Grants,
     pub(crate) parking: Parking,
     pub(crate) decisions: PendingDecisions,
@@ -73,6 +75,7 @@ impl Keeper {
             table: Table::new(config.seed),
             shares: Shares::default(),
             waiters: Waiters::default(),
+            waiter_probes: WaiterProbes::default(),
             grants: Grants::default(),
             parking: Parking::default(),
             decisions: PendingDecisions::default(),
@@ -250,7 +253,7 @@ impl Keeper {
                 Timer::Grant(grant) => self.resend_grant(grant, now),
                 Timer::Notice(notice) => self.send_notice(notice, now),
                 Timer::Probe(client, question) => {
-                    self.parking.answer(ProbeOutcome { client, question, answer: None });
+                    self.use_outcome(ProbeOutcome { client, question, answer: None }, now);
                 }
                 Timer::Report(host) => self.recheck_report(host, now),
             }
@@ -297,6 +300,7 @@ impl Keeper {
         let mut edit = std::mem::take(&mut self.edit);
         let mut next_id = || LockId(self.ids.take());
         self.table.grant(file, owner, range, kind, now.wall_ms, &mut next_id, &mut edit);
+        self.note_given(owner);
         let weakened = kind.mode == Mode::Shared
             && edit.gone.iter().any(|held| held.kind.mode == Mode::Exclusive);
         self.record(&mut edit, now);

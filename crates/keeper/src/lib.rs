@@ -24,7 +24,7 @@
 //! | `notices` | SM_NOTIFY to clients, and its repetition |
 //! | `incarnations` | which kernel sent a LOCK; what an accepted reboot does |
 //! | `reboot_reports`, `unreclaimed` | SM_NOTIFY and FREE_ALL from clients; those that only a reclaim can refute |
-//! | `probes`, `parking` | questions about hosts; requests that wait for an answer or for grace |
+//! | `probes`, `parking`, `waiter_probes` | questions about hosts; requests and waiters that wait for an answer, requests that wait for grace |
 //! | `sweep` | releases that the owner did not ask for |
 //! | `operator` | operator actions |
 //! | `settle` | the end of every input |
@@ -86,6 +86,7 @@ mod table;
 mod timer;
 mod tree;
 mod unreclaimed;
+mod waiter_probes;
 mod waiters;
 mod window;
 

@@ -24,7 +24,7 @@ const NO_OWNER: OwnerId = OwnerId(u32::MAX);
 
 /// What prevents a lock.
 pub(crate) enum Obstacle {
-    /// A lock that stays, or an earlier waiter.
+    /// A lock that stays.
     Firm,
     /// Only locks that may be released if this host fails a probe (B4.15).
     Releasable(ClientId),
@@ -67,12 +67,12 @@ impl Keeper {
         }
         let wanted = self.wanted_lock(host, &request);
         if request.wait {
-            self.refresh_waiter(wanted.waiter, &request, now);
+            self.refresh_waiter(wanted.waiter, &request);
         }
         if self.grace_holds_back(wanted, true) {
             return self.hold_back(Parked::Lock(request, history), now);
         }
-        match self.obstacle(wanted, request.wait, &history) {
+        match self.obstacle(wanted, &history) {
             None => self.take(request, host, wanted, now),
             Some(Obstacle::Releasable(holder)) => {
                 self.ask(holder, Question::Reachable, Parked::Lock(request, history), now);
@@ -134,7 +134,7 @@ impl Keeper {
         let inside = of_owner.filter(|(_, waiter)| range.covers(waiter.range));
         let waiting: Vec<WaiterId> = inside.map(|(id, _)| id).collect();
         for id in waiting {
-            self.cancel_waiter(id, now);
+            self.remove_waiter(id, now);
         }
         let closed = self.close_grants(owner, file, range);
         self.release(file, owner, range, now);
@@ -158,7 +158,7 @@ impl Keeper {
             && owner != NO_OWNER
         {
             if let Some(waiter) = self.find_waiter(owner, file, range, mode) {
-                self.cancel_waiter(waiter, now);
+                self.remove_waiter(waiter, now);
             } else if self.owner_holds(owner, file, range, mode) {
                 cancelled = CancelOutcome::TooLate;
                 let closed = self.close_grants(owner, file, range);
@@ -168,13 +168,8 @@ impl Keeper {
         self.reply(id, Reply::Cancel(cancelled));
     }
 
-    /// What prevents this lock: a held lock or, if the request `queues`, an earlier waiter.
-    pub(crate) fn obstacle(
-        &self,
-        wanted: WantedLock,
-        queues: bool,
-        history: &ProbeHistory,
-    ) -> Option<Obstacle> {
+    /// The held locks that prevent this one. Waiters prevent nothing (B2.13).
+    pub(crate) fn obstacle(&self, wanted: WantedLock, history: &ProbeHistory) -> Option<Obstacle> {
         let WantedLock { owner, file, range, mode, .. } = wanted;
         let releasable = self.recovery.unconfirmed > 0 && self.may_release();
         let mut obstacle = None;
@@ -187,33 +182,17 @@ impl Keeper {
             obstacle = Some(Obstacle::Firm);
             ControlFlow::Break(())
         });
-        // An owner never queues for what it holds: a lost callback, or a downgrade.
-        let queues = queues && !self.owner_holds(owner, file, range, mode);
-        if obstacle.is_none() && queues && self.is_behind_another(wanted) {
-            obstacle = Some(Obstacle::Firm);
-        }
         obstacle
-    }
-
-    fn is_behind_another(&self, wanted: WantedLock) -> bool {
-        if wanted.file == NO_FILE {
-            return false;
-        }
-        let queue = &self.files[wanted.file].waiters;
-        let earlier = queue.iter().take_while(|id| Some(**id) != wanted.waiter);
-        earlier
-            .filter_map(|id| self.waiters.get(*id))
-            .any(|waiter| waiter.blocks(wanted, &self.table))
     }
 
     fn closes_cycle(&self, wanted: WantedLock) -> bool {
         wanted.owner != NO_OWNER
-            && DeadlockSearch::new(&self.table, &self.files, &self.waiters).closes_cycle(wanted)
+            && DeadlockSearch::new(&self.table, &self.waiters, wanted.owner).closes_cycle(wanted)
     }
 
     fn refuse_deadlock(&mut self, request: &LockRequest, wanted: WantedLock, now: Time) {
         if let Some(waiter) = wanted.waiter {
-            self.cancel_waiter(waiter, now);
+            self.remove_waiter(waiter, now);
         }
         if let Some(client) = self.clients.find_host(&request.caller.host) {
             self.event(Event::Deadlock { client });
@@ -283,19 +262,14 @@ impl Keeper {
                 form,
                 since_ms: now.wall_ms,
                 since: now.mono,
-                polled: now.mono,
                 passed_over: false,
             });
         }
         self.reply_lock(&request, Outcome::Blocked);
-        // Only other waiters obstruct: examine them again, in case their turn was missed.
-        if self.table.conflict(file, owner, range, mode).is_none() {
-            self.free(file, range);
-        }
     }
 
     /// A repeated request shows that the waiter still exists, and brings it up to date.
-    fn refresh_waiter(&mut self, waiter: Option<WaiterId>, request: &LockRequest, now: Time) {
+    fn refresh_waiter(&mut self, waiter: Option<WaiterId>, request: &LockRequest) {
         let Some(waiter) = waiter.and_then(|id| self.waiters.get_mut(id)) else { return };
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
             tracked.count_given_back(waiter.incarnation);
@@ -305,7 +279,6 @@ impl Keeper {
         waiter.monitored |= request.monitored;
         waiter.handle = request.handle.clone();
         waiter.form = request.form;
-        waiter.polled = now.mono;
         waiter.passed_over = false;
     }
 

@@ -1,7 +1,7 @@
 //! Parked requests: held back until grace ends (B4.9) or a probe is answered (B3.8, B3.14, B4.15).
 //! Bounded (I10); UNLOCK and CANCEL withdraw them.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::bytes::FileKey;
@@ -11,7 +11,6 @@ use crate::reboot_reports::RebootReport;
 use crate::request::{
     LockRequest, Mode, OwnerName, ProbeAnswer, Question, ShareRequest, TestRequest,
 };
-use crate::waiters::WaiterId;
 
 /// A parked request, with the probes already made for it, so that none is repeated.
 #[derive(Clone, Debug)]
@@ -21,17 +20,6 @@ pub(crate) enum Parked {
     Test(TestRequest),
     /// A report that a host rebooted.
     RebootReport(RebootReport),
-    /// A waiter whose host, or whose holder's host, is being probed.
-    Waiter(WaiterId, ProbeSubject),
-}
-
-/// Whose host is probed on behalf of a waiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ProbeSubject {
-    /// The waiter itself: its range is free, and it has not polled lately.
-    Waiter,
-    /// The holder of what it waits for.
-    Holder,
 }
 
 /// A probe and its answer; `None` if it timed out.
@@ -90,7 +78,6 @@ impl Parked {
             Parked::Share(request, _) => Some(request.id),
             Parked::Test(request) => Some(request.id),
             Parked::RebootReport(report) => report.request,
-            Parked::Waiter(..) => None,
         }
     }
 }
@@ -101,20 +88,12 @@ pub(crate) struct Parking {
     probes: BTreeMap<(ClientId, Question), Vec<Parked>>,
     /// Requests whose wait is over, in the order in which they are to be decided.
     ready: VecDeque<ReadyRequest>,
-    /// Probes on behalf of waiters; at most one of each subject for a waiter and a host.
-    asking: BTreeSet<(ClientId, WaiterId, ProbeSubject)>,
-    /// Parked requests other than waiters.
     count: usize,
 }
 
 impl Parking {
     pub(crate) fn len(&self) -> usize {
         self.count
-    }
-
-    /// Outstanding probes on behalf of waiters.
-    pub(crate) fn waiters(&self) -> usize {
-        self.asking.len()
     }
 
     pub(crate) fn hold_back(&mut self, until: Duration, parked: Parked) {
@@ -148,32 +127,8 @@ impl Parking {
 
     /// Parks a request until the question is answered.
     pub(crate) fn await_probe(&mut self, host: ClientId, question: Question, parked: Parked) {
-        if let Parked::Waiter(waiter, subject) = parked {
-            self.asking.insert((host, waiter, subject));
-        } else {
-            self.count += 1;
-        }
+        self.count += 1;
         self.probes.entry((host, question)).or_default().push(parked);
-    }
-
-    /// Drops the probes of a waiter that is gone.
-    pub(crate) fn remove_waiter(&mut self, waiter: WaiterId) {
-        if self.asking.is_empty() {
-            return;
-        }
-        let of_waiter = self.asking.extract_if(.., |(_, asking, _)| *asking == waiter);
-        let hosts: Vec<ClientId> = of_waiter.map(|(host, ..)| host).collect();
-        let is_other = |it: &Parked| !matches!(it, Parked::Waiter(id, _) if *id == waiter);
-        for host in hosts {
-            if let Some(parked) = self.probes.get_mut(&(host, Question::Reachable)) {
-                parked.retain(is_other);
-            }
-        }
-        self.ready.retain(|ready| is_other(&ready.parked));
-    }
-
-    pub(crate) fn is_asking(&self, host: ClientId, waiter: WaiterId, of: ProbeSubject) -> bool {
-        self.asking.contains(&(host, waiter, of))
     }
 
     /// Makes ready what waited for this answer; requests that arrive now wait for the next. Reboot
@@ -189,12 +144,7 @@ impl Parking {
 
     pub(crate) fn pop_ready(&mut self) -> Option<ReadyRequest> {
         let ready = self.ready.pop_front()?;
-        match (&ready.parked, ready.probe) {
-            (Parked::Waiter(waiter, subject), Some(probe)) => {
-                self.asking.remove(&(probe.client, *waiter, *subject));
-            }
-            _ => self.count -= 1,
-        }
+        self.count -= 1;
         Some(ready)
     }
 

@@ -6,11 +6,13 @@ use std::time::Duration;
 use crate::clients::TrackedClient;
 use crate::identity::{ClientId, Incarnation};
 use crate::keeper::Keeper;
-use crate::parking::{Parked, ProbeOutcome, ProbeSubject, ReadyRequest};
+use crate::parking::{Parked, ProbeOutcome, ReadyRequest};
 use crate::request::{ProbeAnswer, Question};
 use crate::step::{Message, Refusal, Reply, TestResult};
 use crate::time::Time;
 use crate::timer::Timer;
+use crate::waiter_probes::ProbeSubject;
+use crate::waiters::WaiterId;
 
 /// A probe without an answer is over after this.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -19,12 +21,27 @@ impl Keeper {
     /// Parks a request until a question about a host is answered; sends the probe unless one is
     /// outstanding.
     pub(crate) fn ask(&mut self, host: ClientId, question: Question, parked: Parked, now: Time) {
-        // Waiters are bounded elsewhere, and no client would repeat the question for them.
-        let bounded = !matches!(parked, Parked::Waiter(..));
-        if bounded && self.parking.len() >= self.config.limits.parked {
+        if self.parking.len() >= self.config.limits.parked {
             return self.refuse_parked_full(parked);
         }
         self.parking.await_probe(host, question, parked);
+        self.send_probe(host, question, now);
+    }
+
+    /// Asks on behalf of a waiter whether a host can be reached. Bounded by the limit of waiters.
+    pub(crate) fn ask_for_waiter(
+        &mut self,
+        host: ClientId,
+        waiter: WaiterId,
+        of: ProbeSubject,
+        now: Time,
+    ) {
+        if self.waiter_probes.insert(host, waiter, of) {
+            self.send_probe(host, Question::Reachable, now);
+        }
+    }
+
+    fn send_probe(&mut self, host: ClientId, question: Question, now: Time) {
         let timer = Timer::Probe(host, question);
         if !self.timers.is_set(timer) {
             self.timers.set(timer, now.mono + PROBE_TIMEOUT);
@@ -58,11 +75,28 @@ impl Keeper {
             self.hear_client(client, now);
         }
         self.timers.stop(Timer::Probe(client, question));
-        self.parking.answer(ProbeOutcome { client, question, answer: Some(answer) });
+        self.use_outcome(ProbeOutcome { client, question, answer: Some(answer) }, now);
     }
 
-    /// Continues a request whose wait is over. A probe that timed out counts as "alive" for a
-    /// holder and as "absent" for a waiter.
+    /// Judges all waiters that a probe concerns, so that each file is woken once, and makes the
+    /// requests ready that waited for it. A probe that timed out counts as "alive" for a holder and
+    /// as "absent" for a waiter.
+    pub(crate) fn use_outcome(&mut self, probe: ProbeOutcome, now: Time) {
+        let ProbeOutcome { client, question, answer } = probe;
+        if question == Question::Reachable {
+            for (waiter, of) in self.waiter_probes.take_host(client) {
+                let Some(wanted) = self.waiters.wanted_by(waiter) else { continue };
+                let lives = answer.unwrap_or(ProbeAnswer::Alive);
+                match of {
+                    ProbeSubject::Waiter => self.judge_waiter(waiter, answer),
+                    ProbeSubject::Holder => self.judge_holder(client, wanted, lives, now),
+                }
+            }
+        }
+        self.parking.answer(probe);
+    }
+
+    /// Continues a request whose wait is over. A probe that timed out counts as "alive".
     pub(crate) fn resume(&mut self, ready: ReadyRequest, now: Time) {
         let ReadyRequest { parked, probe: Some(ProbeOutcome { client, question, answer }) } = ready
         else {
@@ -74,12 +108,6 @@ impl Keeper {
                 Question::SameKernel(about) => self.judge_report(client, report, about, lives, now),
                 _ => self.judge_state(client, report, lives, now),
             },
-            Parked::Waiter(waiter, ProbeSubject::Waiter) => self.judge_waiter(waiter, answer, now),
-            Parked::Waiter(waiter, ProbeSubject::Holder) => {
-                if let Some(wanted) = self.waiters.wanted_by(waiter) {
-                    self.judge_holder(client, wanted, lives, now);
-                }
-            }
             Parked::Lock(request, mut history) => {
                 if let Question::SameKernel(about) = question {
                     return self.judge_kernel(client, request, history, about, lives, now);
@@ -104,7 +132,7 @@ impl Keeper {
             Parked::Lock(request, history) => self.decide_lock(request, history, now),
             Parked::Share(request, history) => self.decide_share(request, history, now),
             Parked::Test(request) => self.decide_test(request, now),
-            Parked::RebootReport(_) | Parked::Waiter(..) => {}
+            Parked::RebootReport(_) => {}
         }
     }
 
@@ -118,7 +146,6 @@ impl Keeper {
                 self.reply(request.id, Reply::Test(TestResult::Grace));
             }
             Parked::RebootReport(report) => self.resolve(report.request, false),
-            Parked::Waiter(..) => {}
         }
     }
 }

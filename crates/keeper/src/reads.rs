@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use crate::bytes::FileKey;
 use crate::change::{Client, Exactness, Lock, Snapshot};
@@ -60,9 +61,14 @@ impl Keeper {
             shares: self.shares.len(),
             waiters: self.waiters.len(),
             unconfirmed: self.recovery.unconfirmed,
-            parked: self.parking.len() + self.parking.waiters(),
+            parked: self.parking.len() + self.waiter_probes.len(),
             open_grants: self.grants.len(),
         }
+    }
+
+    /// How long the oldest waiter has waited; `now` is `Time::mono`.
+    pub fn longest_wait(&self, now: Duration) -> Option<Duration> {
+        self.waiters.oldest().map(|waiter| now.saturating_sub(waiter.since))
     }
 
     /// Locks with ids above `after`, in order of id.

@@ -32,10 +32,14 @@ impl Keeper {
     pub(crate) fn hear_client(&mut self, client: ClientId, now: Time) {
         if let Some(tracked) = self.clients.get_mut(client) {
             tracked.crashed = false;
+            let absent = !tracked.absent.is_empty();
             let first = tracked.last_seen.replace(now.mono).is_none();
             if first && tracked.row.registrant.is_none() && tracked.row.epoch < self.epoch {
                 self.note_progress(now);
                 self.resend_notice_to(client, now);
+            }
+            if absent {
+                self.try_absent_again(client);
             }
         }
     }

@@ -4,6 +4,8 @@
 //! Handlers only record what they freed and touched. Nothing is granted in the middle of a
 //! decision, so no callback leaves for a lock that the same input takes back.
 
+use crate::deadlock::DeadlockSearch;
+use crate::event::Event;
 use crate::interned::{FileId, OwnerId};
 use crate::keeper::Keeper;
 use crate::range::Range;
@@ -17,6 +19,8 @@ pub(crate) struct Unsettled {
     pub(crate) window_closed: bool,
     owners: Vec<OwnerId>,
     files: Vec<FileId>,
+    /// Owners that were given a lock while others of their requests wait.
+    given: Vec<OwnerId>,
 }
 
 impl Keeper {
@@ -33,6 +37,16 @@ impl Keeper {
         }
         if files.last() != Some(&file) {
             files.push(file);
+        }
+    }
+
+    /// Records that an owner was given a lock. If others of its requests wait, that may close a
+    /// cycle.
+    pub(crate) fn note_given(&mut self, owner: OwnerId) {
+        if self.unsettled.given.last() != Some(&owner)
+            && self.waiters.of_owner(owner).next().is_some()
+        {
+            self.unsettled.given.push(owner);
         }
     }
 
@@ -53,10 +67,11 @@ impl Keeper {
                 break;
             }
         }
+        self.report_closed_cycles();
         self.drop_unused_ids();
     }
 
-    /// Wakes each file once, for everything that was freed on it.
+    /// Wakes each file once, for everything that was freed on it. Waking frees nothing.
     fn wake_freed(&mut self, now: Time) {
         let mut freed = std::mem::take(&mut self.unsettled.freed);
         freed.sort_unstable();
@@ -72,6 +87,23 @@ impl Keeper {
         }
         freed.clear();
         self.unsettled.freed = freed;
+    }
+
+    /// A callback cannot say that its grant closed a cycle of waiting owners; the next of them that
+    /// repeats its request is refused (B2.16).
+    fn report_closed_cycles(&mut self) {
+        if self.unsettled.given.is_empty() {
+            return;
+        }
+        let mut given = std::mem::take(&mut self.unsettled.given);
+        given.sort_unstable();
+        given.dedup();
+        for owner in given {
+            if DeadlockSearch::new(&self.table, &self.waiters, owner).is_in_cycle() {
+                let client = self.owners.host(owner);
+                self.event(Event::CycleClosed { client });
+            }
+        }
     }
 
     fn drop_unused_ids(&mut self) {

@@ -70,7 +70,7 @@ impl Keeper {
         let shares = shares.filter(|share| scope.covers_share(share.incarnation, share.id.0));
         let shares: Vec<_> = shares.map(|share| share.id).collect();
         for waiter in given_up {
-            self.cancel_waiter(waiter, now);
+            self.remove_waiter(waiter, now);
         }
         let count = (lost.len() + shares.len()) as u64;
         self.write_off(&lost, now);

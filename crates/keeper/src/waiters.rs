@@ -9,7 +9,6 @@ use crate::identity::Incarnation;
 use crate::interned::{FileId, OwnerId};
 use crate::range::Range;
 use crate::request::{Form, Mode};
-use crate::table::Table;
 
 /// From the same counter as lock ids, so that ids tell the order of locks and waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,9 +27,7 @@ pub(crate) struct Waiter {
     pub since_ms: u64,
     /// The same on the monotonic clock (I13).
     pub since: Duration,
-    /// When the waiter last showed that it still wants the lock.
-    pub polled: Duration,
-    /// It does not answer: it keeps its place but blocks no other waiter.
+    /// It keeps its place, but its turn goes to the waiters after it.
     pub passed_over: bool,
 }
 
@@ -45,16 +42,9 @@ pub(crate) struct WantedLock {
 }
 
 impl Waiter {
-    /// Whether this earlier waiter must be served first. Not one that waits for what the owner
-    /// itself holds: it could not be served first, and both would wait for ever.
-    pub(crate) fn blocks(&self, wanted: WantedLock, table: &Table) -> bool {
-        !self.passed_over
-            && self.owner != wanted.owner
-            && self.mode.conflicts(wanted.mode)
-            && self.range.overlaps(wanted.range)
-            && !table
-                .owned(wanted.owner, self.file, self.range)
-                .any(|held| held.kind.mode.conflicts(self.mode))
+    pub(crate) fn wanted(&self, id: WaiterId) -> WantedLock {
+        let Waiter { owner, file, range, mode, .. } = *self;
+        WantedLock { owner, file, range, mode, waiter: Some(id) }
     }
 }
 
@@ -85,8 +75,7 @@ impl Waiters {
     }
 
     pub(crate) fn wanted_by(&self, id: WaiterId) -> Option<WantedLock> {
-        let Waiter { owner, file, range, mode, .. } = *self.get(id)?;
-        Some(WantedLock { owner, file, range, mode, waiter: Some(id) })
+        self.get(id).map(|waiter| waiter.wanted(id))
     }
 
     pub(crate) fn of_owner(&self, owner: OwnerId) -> impl Iterator<Item = (WaiterId, &Waiter)> {
@@ -118,6 +107,11 @@ impl Waiters {
     pub(crate) fn after(&self, id: WaiterId) -> impl Iterator<Item = (WaiterId, &Waiter)> {
         let after = self.rows.range((Bound::Excluded(id), Bound::Unbounded));
         after.map(|(id, waiter)| (*id, waiter))
+    }
+
+    /// The one that has waited longest.
+    pub(crate) fn oldest(&self) -> Option<&Waiter> {
+        self.rows.first_key_value().map(|(_, waiter)| waiter)
     }
 
     pub(crate) fn len(&self) -> usize {

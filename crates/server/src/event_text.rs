@@ -114,6 +114,7 @@ fn client_of(event: &Event) -> Option<ClientId> {
         | Event::Reclaimed { client }
         | Event::ReclaimRefused { client }
         | Event::Deadlock { client }
+        | Event::CycleClosed { client }
         | Event::GrantUndone { client, .. }
         | Event::PassedOver { client }
         | Event::NoticeSent { client, .. }
@@ -247,6 +248,13 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
             warn("reclaim-refused", format!("reclaim by {host} refused"))
         }
         Event::Deadlock { .. } => info("deadlock", format!("lock of {host} refused: deadlock")),
+        Event::CycleClosed { .. } => info(
+            "deadlock",
+            format!(
+                "a lock given to {host} closed a circle of waiting owners; the next of their requests \
+                 that is repeated will be refused"
+            ),
+        ),
         Event::GrantUndone { .. } => {
             debug("grant-undone", format!("{host} no longer wants a granted lock"))
         }

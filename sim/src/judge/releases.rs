@@ -115,6 +115,7 @@ impl World {
             match event {
                 Event::ReclaimRefused { .. } => self.coverage.reach("reclaim refused"),
                 Event::Deadlock { .. } => self.coverage.reach("deadlock"),
+                Event::CycleClosed { .. } => self.coverage.reach("cycle closed by a grant"),
                 Event::PassedOver { .. } => self.coverage.reach("dead waiter"),
                 Event::Suspect { .. } => self.coverage.reach("suspect"),
                 Event::StaleRequest { .. } => self.coverage.reach("stale request refused"),

@@ -121,9 +121,6 @@ impl World {
                 format!("a dead kernel's late request is {outcome:?}: {request:?}")
             });
         }
-        if outcome == Outcome::Granted && wait && simple {
-            self.judge_turn((process, file, range, mode), before);
-        }
         let waited =
             self.model.waiters_before.iter().any(|w| w.key() == (process, file, range, mode));
         let adds = outcome == Outcome::Granted && !had_some && !waited;
@@ -157,13 +154,7 @@ impl World {
                 if !wait {
                     self.violate("reply", || format!("blocked, and does not wait: {request:?}"));
                 }
-                let queued = self.model.waiters.iter().any(|other| {
-                    other.process != process
-                        && other.file == file
-                        && other.range.overlaps(range)
-                        && mode.conflicts(other.mode)
-                });
-                if !conflict && !queued && simple {
+                if !conflict && simple {
                     self.violate("reply", || format!("blocked without a conflict: {request:?}"));
                 }
                 let waits =
@@ -198,28 +189,6 @@ impl World {
         let gone = self.model.gone_states.get(&(host, state));
         request.truth.life < self.hosts[host].life
             && gone.is_some_and(|at| at + QUARANTINE > self.now + 2000)
-    }
-
-    /// A waiting request is not granted before an earlier conflicting waiter.
-    fn judge_turn(&mut self, wait: WaitKey, before: &LockGrid) {
-        let (process, file, range, mode) = wait;
-        let held =
-            cells::cells(range).all(|cell| before[process][file][cell].strength >= strength(mode));
-        let place = self.model.waiters_before.iter().position(|w| w.key() == wait);
-        let earlier =
-            self.model.waiters_before.iter().take(place.unwrap_or(usize::MAX)).find(|other| {
-                other.process != process
-                    && other.file == file
-                    && !other.passed_over
-                    && other.range.overlaps(range)
-                    && other.mode.conflicts(mode)
-                    && self.model.waiters.iter().any(|w| w == *other)
-                    && !self.waits_for(before, other, process)
-            });
-        if let (Some(earlier), false) = (earlier, held) {
-            let (a, b) = (self.who(process), self.who(earlier.process));
-            self.violate("B2.13", || format!("{a} jumped the queue before {b}: {wait:?}"));
-        }
     }
 
     /// A notice or FREE_ALL that is answered has been accepted and applied.
@@ -512,27 +481,15 @@ impl World {
 
     /// Whether the blockers of a wait wait, directly or not, for its own process.
     fn closes_a_cycle(&self, waiters: &[ModelWaiter], wait: WaitKey) -> bool {
-        // A repeated request is no longer passed over.
-        let mut waiters = waiters.to_vec();
-        let place = waiters.iter().position(|w| w.key() == wait);
-        if let Some(place) = place {
-            waiters[place].passed_over = false;
-        }
-        let place = place.unwrap_or(waiters.len());
-        let waiters = &*waiters;
         let mut seen = BTreeSet::new();
-        let mut next = self.blockers(waiters, wait, place);
+        let mut next = self.blockers(wait);
         while let Some(blocker) = next.pop() {
             if blocker == wait.0 {
                 return true;
             }
-            if !seen.insert(blocker) {
-                continue;
-            }
-            for (place, waiting) in waiters.iter().enumerate() {
-                if waiting.process == blocker {
-                    next.extend(self.blockers(waiters, waiting.key(), place));
-                }
+            if seen.insert(blocker) {
+                let waiting = waiters.iter().filter(|waiting| waiting.process == blocker);
+                next.extend(waiting.flat_map(|waiting| self.blockers(waiting.key())));
             }
         }
         false
@@ -541,10 +498,10 @@ impl World {
     /// The wait-for graph as text.
     fn explain_blockers(&self, process: usize, file: usize, range: Range, mode: Mode) -> String {
         let waiters = &self.model.waiters;
-        let mut waits = vec![((process, file, range, mode), waiters.len())];
-        waits.extend(waiters.iter().enumerate().map(|(place, w)| (w.key(), place)));
-        let words = waits.into_iter().map(|(wait, place)| {
-            let blockers = self.blockers(waiters, wait, place);
+        let mut waits = vec![(process, file, range, mode)];
+        waits.extend(waiters.iter().map(ModelWaiter::key));
+        let words = waits.into_iter().map(|wait| {
+            let blockers = self.blockers(wait);
             let blockers: Vec<String> = blockers.into_iter().map(|who| self.who(who)).collect();
             format!(
                 "{} wants {:?} {:?} of {}: {blockers:?}",
@@ -557,7 +514,7 @@ impl World {
         words.collect::<Vec<_>>().join("; ")
     }
 
-    /// Whether `process` holds what the waiter waits for: such a waiter does not block it.
+    /// Whether `process` holds what the waiter waits for.
     pub(crate) fn waits_for(
         &self,
         table: &LockGrid,
@@ -570,13 +527,8 @@ impl World {
         })
     }
 
-    /// The processes that hold a conflicting lock, or wait for one in an earlier place.
-    pub(crate) fn blockers(
-        &self,
-        waiters: &[ModelWaiter],
-        wait: WaitKey,
-        place: usize,
-    ) -> Vec<usize> {
+    /// The processes that hold a conflicting lock.
+    pub(crate) fn blockers(&self, wait: WaitKey) -> Vec<usize> {
         let (process, file, range, mode) = wait;
         let holders = (0..self.processes.len()).filter(|other| {
             *other != process
@@ -584,14 +536,6 @@ impl World {
                     clash(strength(mode), self.model.table[*other][file][cell].strength)
                 })
         });
-        let earlier = waiters.iter().take(place).filter(|other| {
-            other.process != process
-                && other.file == file
-                && (!other.passed_over || self.model.blocked_in_step.contains(&other.key()))
-                && other.range.overlaps(range)
-                && mode.conflicts(other.mode)
-                && !self.waits_for(&self.model.table, other, process)
-        });
-        holders.chain(earlier.map(|other| other.process)).collect()
+        holders.collect()
     }
 }

@@ -87,7 +87,11 @@ fn locks(counts: &Counts) -> String {
         0 => String::new(),
         _ => format!(", including {}", many(*shares, "share")),
     };
-    format!("{held} held, {unconfirmed} unconfirmed, {waiting} waiting{shares}")
+    let longest = match counts.longest_wait_seconds {
+        Some(seconds) => format!(" (longest {})", age(seconds)),
+        None => String::new(),
+    };
+    format!("{held} held, {unconfirmed} unconfirmed, {waiting} waiting{longest}{shares}")
 }
 
 fn store(store: &StoreStatus) -> String {

@@ -340,6 +340,7 @@ impl Names {
             // Every story shows it by the locks themselves.
             Event::Reclaimed { client } => format!("{} has everything back", name(client)),
             Event::ReclaimRefused { client } => format!("a reclaim of {} is refused", name(client)),
+            Event::CycleClosed { client } => format!("{} closed a circle", name(client)),
             Event::Deadlock { client } => format!("{} would close a circle", name(client)),
             Event::GrantUndone { client, .. } => {
                 format!("{} does not want its grant", name(client))
