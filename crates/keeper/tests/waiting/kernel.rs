@@ -28,6 +28,8 @@ pub struct Kernel {
     answers: Mutex<Receiver<(Request, Answer)>>,
     /// Requests without an answer.
     waiting: Mutex<BTreeMap<Request, i32>>,
+    /// Waiting requests that were refused as deadlocks when their turn came.
+    refused: Mutex<Vec<Request>>,
 }
 
 struct Owner {
@@ -43,22 +45,31 @@ impl Kernel {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (answer, answers) = mpsc::channel();
         let owners = (0..OWNERS).map(|_| Owner::start(file.path(), &answer)).collect();
-        Self { owners, answers: Mutex::new(answers), waiting: Mutex::default() }
+        Self {
+            owners,
+            answers: Mutex::new(answers),
+            waiting: Mutex::default(),
+            refused: Mutex::default(),
+        }
     }
 
     pub fn lock(&self, request: Request) -> Answer {
         let (thread, sender) = &self.owners[request.owner].threads[request.thread];
         self.waiting.lock().unwrap().insert(request, *thread);
         sender.send(request).unwrap();
-        let answers = self.come_to_rest();
-        answers.get(&request).copied().unwrap_or(Answer::Waits)
+        self.come_to_rest(Some(request)).unwrap_or(Answer::Waits)
     }
 
     pub fn unlock(&self, owner: usize, first: usize, last: usize) {
         let owner = &self.owners[owner];
         owner.unlocker.send((first, last)).unwrap();
         owner.unlocked.lock().unwrap().recv_timeout(LIMIT).unwrap();
-        self.come_to_rest();
+        self.come_to_rest(None);
+    }
+
+    /// Takes out a waiting request that was refused as a deadlock since the last call.
+    pub fn take_refused(&self) -> Option<Request> {
+        self.refused.lock().unwrap().pop()
     }
 
     pub fn waiting(&self) -> BTreeSet<Request> {
@@ -74,27 +85,35 @@ impl Kernel {
                 self.unlock(owner, 0, BYTES - 1);
             }
         }
+        self.refused.lock().unwrap().clear();
     }
 
-    /// Waits until every thread with a request has its answer or sleeps in `fcntl`. A thread that was
-    /// woken is runnable before the call that woke it returns.
-    fn come_to_rest(&self) -> BTreeMap<Request, Answer> {
+    /// Waits until every thread with a request has its answer or sleeps in `fcntl`, and none of them
+    /// ran between two looks: a woken thread may wake the next. Returns the answer to a new request.
+    fn come_to_rest(&self, new: Option<Request>) -> Option<Answer> {
         let mut waiting = self.waiting.lock().unwrap();
         let answers = self.answers.lock().unwrap();
-        let mut came = BTreeMap::new();
+        let (mut to_new, mut before) = (None, None);
         let start = Instant::now();
         loop {
-            let asleep = waiting.values().all(|thread| sleeps_in_fcntl(*thread));
-            let before = came.len();
+            let look = waiting.values().map(|thread| sleeps_in_fcntl(*thread)).collect();
+            let look: Option<Vec<u64>> = look;
+            let mut came = false;
             for (request, answer) in answers.try_iter() {
                 waiting.remove(&request).expect("it waits");
-                came.insert(request, answer);
+                came = true;
+                if new == Some(request) {
+                    to_new = Some(answer);
+                } else if answer == Answer::Deadlock {
+                    self.refused.lock().unwrap().push(request);
+                }
             }
-            if asleep && came.len() == before {
-                return came;
+            if !came && look.is_some() && look == before {
+                return to_new;
             }
+            before = look.filter(|_| !came);
             assert!(start.elapsed() < LIMIT, "not at rest: {waiting:?}");
-            thread::sleep(Duration::from_micros(50));
+            thread::sleep(Duration::from_micros(20));
         }
     }
 }
@@ -143,13 +162,19 @@ fn lock(file: &File, request: Request) -> Answer {
     }
 }
 
-fn sleeps_in_fcntl(thread: i32) -> bool {
-    let of_thread = |file: &str| fs::read_to_string(format!("/proc/self/task/{thread}/{file}"));
-    let number = libc::SYS_fcntl.to_string();
-    let in_fcntl = || Ok::<_, std::io::Error>(of_thread("syscall")?.split(' ').next() == Some(&number));
-    let asleep = || Ok::<_, std::io::Error>(of_thread("stat")?.contains(") S "));
-    // The state last: a thread that sleeps in `fcntl` has not returned since.
-    in_fcntl().unwrap() && asleep().unwrap() && in_fcntl().unwrap()
+/// How often a thread has gone to sleep, if it sleeps in `fcntl`.
+fn sleeps_in_fcntl(thread: i32) -> Option<u64> {
+    let of_thread =
+        |file: &str| fs::read_to_string(format!("/proc/self/task/{thread}/{file}")).unwrap();
+    let call = of_thread("syscall");
+    let status = of_thread("status");
+    let field = |name: &str| {
+        let mut lines = status.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")).unwrap()
+    };
+    let in_fcntl = call.split(' ').next() == Some(&libc::SYS_fcntl.to_string());
+    (in_fcntl && field("State").starts_with('S'))
+        .then(|| field("voluntary_ctxt_switches").parse().unwrap())
 }
 
 fn record(kind: i32, first: usize, last: usize) -> flock {

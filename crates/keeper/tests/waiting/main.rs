@@ -25,11 +25,11 @@ use lockkeeper_keeper::request::Mode;
 use model::{BYTES, Model, Request};
 use testbed::random::Random;
 
-pub const OWNERS: usize = 6;
+pub const OWNERS: usize = 10;
 /// Threads of an owner that may wait.
 pub const THREADS: usize = 2;
 /// The operations on one file before the next file begins.
-const OPERATIONS_PER_FILE: usize = 60;
+const OPERATIONS_PER_FILE: usize = 100;
 
 /// The answer to a blocking request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,7 @@ struct Reached {
     deadlocks_of_kernel: usize,
     deadlocks_of_model: usize,
     closed_by_grants: usize,
+    refused_by_kernel: usize,
     longest_cycle: usize,
 }
 
@@ -56,7 +57,7 @@ fn blocking_requests_fare_as_in_the_kernel() {
         Ok(value) => value.parse().expect("a number"),
         Err(_) => otherwise,
     };
-    let operations = variable("LOCKKEEPER_ORACLE_OPERATIONS", 12_000u64);
+    let operations = variable("LOCKKEEPER_ORACLE_OPERATIONS", 24_000u64);
     let seed = variable("LOCKKEEPER_ORACLE_SEED", 1);
     let kernel = Kernel::new();
     let mut reached = Reached::default();
@@ -81,7 +82,7 @@ fn blocking_requests_fare_as_in_the_kernel() {
     println!("{reached:?}");
     assert!(reached.waits > 500 && reached.grants > 200, "{reached:?}");
     assert!(reached.deadlocks_of_kernel > 50 && reached.deadlocks_of_model > 10, "{reached:?}");
-    assert!(reached.closed_by_grants > 0 && reached.longest_cycle > 2, "{reached:?}");
+    assert!(reached.closed_by_grants > 0 && reached.longest_cycle > 3, "{reached:?}");
 }
 
 /// One file.
@@ -95,18 +96,15 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// One operation; breaks if keeper and kernel are allowed to differ from now on.
-    fn operate(
-        &mut self,
-        random: &mut Random,
-        reached: &mut Reached,
-    ) -> std::ops::ControlFlow<()> {
+    fn operate(&mut self, random: &mut Random, reached: &mut Reached) -> std::ops::ControlFlow<()> {
         let mut below = |bound: usize| (random.next() % bound as u64) as usize;
         let owner = below(OWNERS);
         let first = below(BYTES);
-        let last = (first + below(5)).min(BYTES - 1);
+        let length = [1, 1, 1, 1, 2, 2, 3, 5][below(8)];
+        let last = (first + length - 1).min(BYTES - 1);
         let mode = if below(3) == 0 { Mode::Shared } else { Mode::Exclusive };
         let thread = below(self.threads);
-        let unlock = below(4) == 0;
+        let unlock = below(3) == 0;
         let request = Request { owner, thread, first, last, mode };
         if unlock {
             self.unlock(request, reached);
@@ -116,6 +114,13 @@ impl Run<'_> {
         let waiting: BTreeSet<Request> = self.model.waiting();
         let told = self.told.join("\n");
         assert_eq!(self.asked.waiting(), waiting, "keeper and model differ:\n{told}");
+        if let Some(refused) = self.kernel.take_refused() {
+            // While the kernel wakes waiters it takes a request behind which others are queued for a
+            // lock. Of an owner with several waits it then finds cycles that are none.
+            reached.refused_by_kernel += 1;
+            assert!(self.threads > 1, "{refused:?} is refused:\n{told}");
+            return std::ops::ControlFlow::Break(());
+        }
         assert_eq!(self.kernel.waiting(), waiting, "kernel and model differ:\n{told}");
         let held = (0..OWNERS).map(|owner| self.asked.held_by(owner)).collect::<Vec<_>>();
         assert_eq!(held, self.model.held, "keeper and model hold different locks:\n{told}");

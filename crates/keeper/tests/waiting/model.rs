@@ -53,9 +53,8 @@ impl Model {
     /// The owners that hold what is in the way of a request.
     pub fn holders(&self, request: Request) -> BTreeSet<usize> {
         let Request { owner, first, last, mode, .. } = request;
-        let in_the_way = |held: &Bytes| {
-            held[first..=last].iter().flatten().any(|held| conflict(*held, mode))
-        };
+        let in_the_way =
+            |held: &Bytes| held[first..=last].iter().flatten().any(|held| conflict(*held, mode));
         (0..OWNERS).filter(|other| *other != owner && in_the_way(&self.held[*other])).collect()
     }
 
@@ -67,8 +66,16 @@ impl Model {
         self.held[owner][first..=last].fill(None);
     }
 
-    /// Grants what can be granted, in order of arrival; returns how many requests that were.
+    /// Grants what can be granted; returns how many requests that were. A granted downgrade frees a
+    /// range for others.
     pub fn grant(&mut self) -> usize {
+        let before = self.waits.len();
+        while self.grant_round() > 0 {}
+        before - self.waits.len()
+    }
+
+    /// Grants in order of arrival, once.
+    fn grant_round(&mut self) -> usize {
         let before = self.waits.len();
         for wait in std::mem::take(&mut self.waits) {
             match self.holders(wait).is_empty() {
@@ -79,17 +86,26 @@ impl Model {
         before - self.waits.len()
     }
 
-    /// Whether two requests that exclude each other can be granted: the kernel lets them race.
+    /// Whether requests that exclude each other can be granted: the kernel lets them race.
     pub fn is_a_race(&self) -> bool {
-        let free: Vec<Request> =
-            self.waits.iter().filter(|wait| self.holders(**wait).is_empty()).copied().collect();
-        free.iter().enumerate().any(|(at, one)| {
-            free[..at].iter().any(|other| {
-                // Of one owner, the later of two overlapping requests prevails.
-                let apart = one.owner != other.owner && !conflict(one.mode, other.mode);
-                one.first <= other.last && other.first <= one.last && !apart
-            })
-        })
+        let mut at = self.clone();
+        loop {
+            let free = at.waits.iter().filter(|wait| at.holders(**wait).is_empty());
+            let free: Vec<Request> = free.copied().collect();
+            let races = free.iter().enumerate().any(|(place, one)| {
+                free[..place].iter().any(|other| {
+                    // Of one owner, the later of two overlapping requests prevails.
+                    let apart = one.owner != other.owner && !conflict(one.mode, other.mode);
+                    one.first <= other.last && other.first <= one.last && !apart
+                })
+            });
+            if races {
+                return true;
+            }
+            if at.grant_round() == 0 {
+                return false;
+            }
+        }
     }
 
     /// The length of the shortest cycle that a request closes by waiting: breadth first.
