@@ -26,6 +26,7 @@ const NAMES: &[&str] = &[
     "lockkeeper_locks",
     "lockkeeper_shares",
     "lockkeeper_waiters",
+    "lockkeeper_longest_wait_seconds",
     "lockkeeper_clients",
     "lockkeeper_lock_requests_total",
     "lockkeeper_lock_wait_seconds_bucket",
@@ -58,6 +59,9 @@ async fn prometheus_understands_every_metric_and_they_say_what_happened() {
     assert_eq!(bob.lock(&file, whole()).await.unwrap(), Status::Denied);
     assert_eq!(bob.wait(&file, whole()).await.unwrap(), Status::Blocked);
     prometheus.wait_for("the waiter is seen", |p| p.value("lockkeeper_waiters") == Some(1.0));
+    prometheus.wait_for("how long it waits is seen", |p| {
+        p.value("lockkeeper_longest_wait_seconds").is_some_and(|wait| wait > 1.0)
+    });
     assert_eq!(live.ask("POST", "/v1/clients/alice/confirm-reboot").status, 200);
     prometheus.wait_for("the reboot is seen", |p| {
         p.value("nsm_locks_cleaned_on_crash_total") == Some(1.0)

@@ -38,7 +38,7 @@ impl<'a> DeadlockSearch<'a> {
     }
 
     /// Whether the goal is in a cycle by one of its waiting requests.
-    pub(crate) fn is_in_cycle(mut self) -> bool {
+    pub(crate) fn finds_cycle(mut self) -> bool {
         self.open.push_back(self.goal);
         self.is_waited_for() && self.follow_open()
     }

@@ -99,7 +99,7 @@ impl Keeper {
         given.sort_unstable();
         given.dedup();
         for owner in given {
-            if DeadlockSearch::new(&self.table, &self.waiters, owner).is_in_cycle() {
+            if DeadlockSearch::new(&self.table, &self.waiters, owner).finds_cycle() {
                 let client = self.owners.host(owner);
                 self.event(Event::CycleClosed { client });
             }

@@ -43,6 +43,7 @@ fn what_is_not_known_is_left_out() {
         "lockkeeper_locks",
         "lockkeeper_shares",
         "lockkeeper_waiters",
+        "lockkeeper_longest_wait_seconds",
         "lockkeeper_clients",
         "lockkeeper_grace_active",
         "lockkeeper_grace_remaining_seconds",

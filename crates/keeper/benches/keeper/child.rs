@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use crate::world::{Host, World};
-use crate::{FILES, MANY};
+use crate::{FILES, MANY, waiting};
 
 /// Instructions per operation.
 pub struct Cost {
@@ -34,6 +34,7 @@ pub fn run(part: &str, rest: &[String]) -> ExitCode {
     let number = rest.first().and_then(|number| number.parse().ok()).unwrap_or(0);
     match part {
         "count" => count(number),
+        "waiting" => waiting::count(number),
         "one-file" => fill(|world, lock| {
             world.lock(Host(lock % HOSTS), lock % OWNERS, 0, scattered(lock));
         }),
@@ -120,27 +121,38 @@ pub fn memory_of(part: &str) -> Result<f64, String> {
 
 /// With so many locks on one file; 0 is 1,000 files with one each.
 pub fn instructions_of(locks: u32) -> Result<Cost, String> {
+    let [pairs, tests] = counted("count", locks, ["child::counted_pairs", "child::counted_tests"])?;
+    Ok(Cost { pair: pairs / f64::from(COUNTED), test: tests / f64::from(COUNTED) })
+}
+
+/// The instructions of two functions that a part runs one after the other.
+pub fn counted(part: &str, number: u32, functions: [&str; 2]) -> Result<[f64; 2], String> {
     let folder = std::env::temp_dir().join(format!("keeper-bench-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let cost = callgrind(&folder, locks);
+    let counts = callgrind(&folder, part, number, functions);
     // A leftover directory is harmless.
     let _ = fs::remove_dir_all(&folder);
-    cost
+    counts
 }
 
 /// Valgrind dumps its counts before the first of two functions and after each.
-fn callgrind(folder: &Path, locks: u32) -> Result<Cost, String> {
+fn callgrind(
+    folder: &Path,
+    part: &str,
+    number: u32,
+    [first, second]: [&str; 2],
+) -> Result<[f64; 2], String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let counts = folder.join("counts");
     let mut valgrind = Command::new("valgrind");
     valgrind.arg("--tool=callgrind");
     valgrind.arg(format!("--callgrind-out-file={}", counts.display()));
-    for dump in ["before=counted_pairs", "after=counted_pairs", "after=counted_tests"] {
-        valgrind.arg(format!("--dump-{}", dump.replace('=', "=keeper::child::")));
+    for (when, function) in [("before", first), ("after", first), ("after", second)] {
+        valgrind.arg(format!("--dump-{when}=keeper::{function}"));
     }
     let output = valgrind
         .arg(this)
-        .args([FLAG, "count", &locks.to_string()])
+        .args([FLAG, part, &number.to_string()])
         .output()
         .map_err(|error| format!("valgrind (package `valgrind`) must be there: {error}"))?;
     let count = |number: u32| {
@@ -149,9 +161,7 @@ fn callgrind(folder: &Path, locks: u32) -> Result<Cost, String> {
         total.trim().parse::<f64>().ok().filter(|count| *count > 0.0)
     };
     match (output.status.success(), count(2), count(3)) {
-        (true, Some(pairs), Some(tests)) => {
-            Ok(Cost { pair: pairs / f64::from(COUNTED), test: tests / f64::from(COUNTED) })
-        }
+        (true, Some(first), Some(second)) => Ok([first, second]),
         _ => {
             let told = String::from_utf8_lossy(&output.stderr);
             Err(format!("valgrind counted nothing:\n{told}"))

@@ -13,6 +13,7 @@
 mod child;
 mod clock;
 mod report;
+mod waiting;
 mod world;
 
 use std::process::ExitCode;
@@ -55,6 +56,7 @@ fn everything(report: &mut Report) -> Result<(), String> {
     pairs(Files::Idle, report);
     pairs(Files::Busy, report);
     release(report);
+    waiting::seconds(report);
     memory(report)?;
     instructions(report)
 }
@@ -134,7 +136,7 @@ fn instructions(report: &mut Report) -> Result<(), String> {
     report.add(name, many.pair / few.pair, Bar::Max(GROWTH_MAX));
     let name = "conflict search with 1,000,000 locks on the file, in costs with 1,000";
     report.add(name, many.test / few.test, Bar::Max(GROWTH_MAX));
-    Ok(())
+    waiting::instructions(report)
 }
 
 fn best_of(runs: u32, mut run: impl FnMut() -> f64) -> f64 {

@@ -65,6 +65,39 @@ impl World {
         self.count();
     }
 
+    pub fn wait_to_read(&mut self, host: Host, owner: u32, file: u32, record: u64) {
+        let mut request = self.request(host, owner, file, record, true);
+        request.mode = Mode::Shared;
+        self.keeper.handle_lock(request, self.now);
+        self.count();
+    }
+
+    pub fn pass(&mut self, time: Duration) {
+        self.now.mono += time;
+    }
+
+    /// Ends the step: every host that is probed answers, which may lead to further steps. Returns
+    /// how many waiters were granted.
+    pub fn answer_probes(&mut self) -> usize {
+        let mut granted = 0;
+        loop {
+            let messages = self.take_step().messages;
+            if messages.is_empty() {
+                return granted;
+            }
+            for message in messages {
+                match message {
+                    Message::Grant(_) => granted += 1,
+                    Message::Probe(client, question) => {
+                        let alive = ProbeAnswer::Alive;
+                        self.keeper.handle_probe_answer(client, question, alive, self.now);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
     pub fn unlock(&mut self, host: Host, owner: u32, file: u32, record: u64) {
         let (caller, owner, (file, _)) = (self.caller(host), self.owner(owner), self.file(file));
         let range = range(record);

@@ -126,7 +126,7 @@ impl KeeperUnderTest {
 
 /// Two hosts, the owners by number.
 fn owner_of(owner: usize) -> (Caller, OwnerName) {
-    let host = if owner % 2 == 0 { "alice" } else { "bob" };
+    let host = if owner.is_multiple_of(2) { "alice" } else { "bob" };
     let host = HostKey::new("10.0.0.1".parse().unwrap(), Name::from(host));
     let namespace = OwnerNamespace::new("10.0.0.100".parse().unwrap(), Transport::Tcp, 4);
     (Caller { host, namespace }, OwnerName { number: owner as u32, tag: OwnerTag::from("x") })

@@ -11,7 +11,12 @@
     clippy::panic,
     reason = "tests fail by panicking"
 )]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests may do I/O")]
+#![allow(
+    clippy::disallowed_macros,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests may do I/O"
+)]
 
 mod keeper;
 mod kernel;
@@ -64,7 +69,7 @@ fn blocking_requests_fare_as_in_the_kernel() {
     for file in 0..operations.div_ceil(OPERATIONS_PER_FILE as u64) {
         let mut random = Random::new(seed.wrapping_mul(1 << 32) ^ file);
         // Half of the files have one thread to an owner: there the kernel judges all deadlocks.
-        let threads = if file % 2 == 0 { 1 } else { THREADS };
+        let threads = if file.is_multiple_of(2) { 1 } else { THREADS };
         let mut run = Run {
             kernel: &kernel,
             asked: KeeperUnderTest::new(),
@@ -83,6 +88,28 @@ fn blocking_requests_fare_as_in_the_kernel() {
     assert!(reached.waits > 500 && reached.grants > 200, "{reached:?}");
     assert!(reached.deadlocks_of_kernel > 50 && reached.deadlocks_of_model > 10, "{reached:?}");
     assert!(reached.closed_by_grants > 0 && reached.longest_cycle > 3, "{reached:?}");
+}
+
+/// A search that followed the other waiters first would give up before it found this cycle.
+#[test]
+fn a_cycle_of_two_is_found_whatever_else_waits() {
+    let mut asked = KeeperUnderTest::new();
+    let exclusive =
+        |owner, byte| Request { owner, thread: 0, first: byte, last: byte, mode: Mode::Exclusive };
+    let (one, other, crowd) = (0, 1, 2..992);
+    for (owner, byte) in [(one, 0), (other, 1)] {
+        assert_eq!(asked.lock(exclusive(owner, byte)), Answer::Granted);
+    }
+    for owner in crowd.clone() {
+        assert_eq!(asked.lock(exclusive(owner, owner)), Answer::Granted);
+    }
+    // Each of the crowd waits for a byte of the first owner, or of another of the crowd.
+    for owner in crowd {
+        let byte = if owner.is_multiple_of(2) { 0 } else { owner - 1 };
+        assert_eq!(asked.lock(exclusive(owner, byte)), Answer::Waits);
+    }
+    assert_eq!(asked.lock(exclusive(one, 1)), Answer::Waits);
+    assert_eq!(asked.lock(exclusive(other, 0)), Answer::Deadlock);
 }
 
 /// One file.
