@@ -37,7 +37,7 @@ use finding::{Finding, Level, Report};
 type Check = fn(&Facts) -> Vec<Finding>;
 
 /// In output order: prerequisites first.
-const CHECKS: [Check; 19] = [
+const CHECKS: [Check; 20] = [
     running::configuration,
     running::server,
     running::health,
@@ -46,6 +46,7 @@ const CHECKS: [Check; 19] = [
     host::mark,
     host::clock,
     host::descriptors,
+    host::local_locks,
     store::store,
     store::at_rest,
     store::leadership,

@@ -217,6 +217,13 @@ pub(super) fn descriptors(facts: &Facts) -> Vec<Finding> {
     }
 }
 
+/// True of every server until it takes the host's own locks too.
+pub(super) fn local_locks(_: &Facts) -> Vec<Finding> {
+    vec![ok(
+        "locks are those of NFS clients only: programs on this host neither see nor share them",
+    )]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
