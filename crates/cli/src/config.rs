@@ -4,13 +4,13 @@
 pub(crate) mod effective;
 pub(crate) mod store_url;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::cli::{Ports, Rpcbind};
@@ -244,6 +244,8 @@ pub(crate) struct Export {
     #[serde(default = "yes")]
     pub lock_auth: bool,
     #[serde(default)]
+    pub exclusive_lock: ExclusiveLock,
+    #[serde(default)]
     pub stateless_clients: bool,
 }
 
@@ -262,6 +264,7 @@ impl Export {
             ports: None,
             metadata: Metadata::default(),
             lock_auth: true,
+            exclusive_lock: ExclusiveLock::default(),
             stateless_clients: false,
         }
     }
@@ -290,6 +293,15 @@ pub(crate) enum Squash {
     #[default]
     Root,
     All,
+}
+
+/// The permission that an exclusive lock requires.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ExclusiveLock {
+    #[default]
+    Read,
+    Write,
 }
 
 /// Whether creations, removals and renames are on disk before the reply.
@@ -370,6 +382,31 @@ impl File {
         }
         Ok(file)
     }
+
+    /// What is valid but does not work as it may be expected to.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for export in &self.exports {
+            let networks = export.clients.iter().flatten().map(|network| network.0);
+            for network in networks.filter(is_link_local) {
+                let path = export.path.display();
+                warnings.push(format!(
+                    "export {path}: clients: {network} is link-local: the server never calls such \
+                     an address back, so its clients are not notified of a restart and wait for \
+                     locks by polling; let them mount by another address"
+                ));
+            }
+        }
+        warnings
+    }
+}
+
+fn is_link_local(network: &IpNet) -> bool {
+    let all = [
+        Ipv6Net::new(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10).map(IpNet::V6),
+        Ipv4Net::new(Ipv4Addr::new(169, 254, 0, 0), 16).map(IpNet::V4),
+    ];
+    all.iter().flatten().any(|link_local| link_local.contains(network))
 }
 
 /// One line: position, message, and the most similar known name.
@@ -453,6 +490,7 @@ mod tests {
             ports = "any"
             metadata = "async"
             lock_auth = false
+            exclusive_lock = "write"
             stateless_clients = true
             "#,
         )
@@ -469,6 +507,7 @@ mod tests {
         assert_eq!(file.nsm.verify, Some(Verify::Ask));
         let export = &file.exports[0];
         assert!(!export.lock_auth && export.stateless_clients);
+        assert_eq!(export.exclusive_lock, ExclusiveLock::Write);
         assert_eq!((export.access, export.squash), (Access::Ro, Squash::All));
         assert_eq!(export.clients.as_ref().unwrap()[1].0.to_string(), "fd00::7/128");
     }

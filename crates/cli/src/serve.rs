@@ -29,7 +29,7 @@ use lock_service::{LockService, StoreChoice};
 use state_directory::StateDirectory;
 
 pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
-    let mut file = File::load(args.config.as_deref())?;
+    let mut file = load(&args)?;
     let configured = configured_exports(&args, &mut file)?;
     let state = StateDirectory::open(args.state.as_deref())?;
     let descriptors = raise_descriptor_limit();
@@ -119,6 +119,12 @@ fn notify_systemd(state: &[NotifyState<'_>]) {
     }
 }
 
+fn load(args: &cli::Serve) -> Result<File> {
+    let file = File::load(args.config.as_deref())?;
+    file.warnings().iter().for_each(|warning| warn!("{warning}"));
+    Ok(file)
+}
+
 fn configured_exports(args: &cli::Serve, file: &mut File) -> Result<Vec<config::Export>> {
     let mut exports = std::mem::take(&mut file.exports);
     exports.extend(args.dirs.iter().cloned().map(config::Export::of));
@@ -159,7 +165,7 @@ fn reload(
 }
 
 fn reopen(args: &cli::Serve, opener: &mut ExportOpener) -> Result<vfs::Exports> {
-    let mut file = File::load(args.config.as_deref())?;
+    let mut file = load(args)?;
     let configured = configured_exports(args, &mut file)?;
     opener.open(&configured)
 }

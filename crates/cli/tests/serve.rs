@@ -175,6 +175,21 @@ async fn a_hangup_reads_the_exports_again_and_keeps_the_old_ones_if_they_are_wro
     );
 }
 
+/// B1.50
+#[test]
+fn a_link_local_network_is_logged_at_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("lockkeeper.toml");
+    let share = dir.path().to_str().unwrap();
+    let text = format!("[[export]]\npath = {share:?}\nclients = [\"fe80::/10\"]\n");
+    fs::write(&config, text).unwrap();
+    let mut server = RunningServer::start(serve(&dir.path().join("state")).arg("-c").arg(&config));
+    server.signal(Signal::TERM);
+    let (code, said) = server.ended();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("fe80::/10 is link-local"), "{said}");
+}
+
 #[test]
 fn systemd_is_told_when_it_is_ready_and_when_it_stops() {
     let dir = tempfile::tempdir().unwrap();

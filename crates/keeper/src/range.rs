@@ -37,6 +37,11 @@ impl Range {
         }
     }
 
+    /// Like [`Range::at`], but a range that only ends beyond the largest offset is "to the end".
+    pub fn clamped(offset: u64, length: u64) -> Result<Range, OffsetTooLarge> {
+        Range::at(offset, length).or_else(|_| Range::at(offset, 0))
+    }
+
     /// From valid ends; `None` if `first > last`.
     pub fn between(first: u64, last: u64) -> Option<Range> {
         (first <= last).then_some(Range { first, last })

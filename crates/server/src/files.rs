@@ -11,8 +11,8 @@ use tracing::warn;
 use vfs::groups::GroupCache;
 use vfs::names::Names;
 use vfs::{
-    BlockingMode, Caller, Context, Error, Export, ExportAccess, Exports, FileKey, HandleKey,
-    ObjectId, Result, VerifiedHandle,
+    BlockingMode, Caller, Context, Error, ExclusiveLock, Export, ExportAccess, Exports, FileKey,
+    HandleKey, ObjectId, Result, VerifiedHandle,
 };
 use wire::nfs3::Handle;
 use wire::rpc::Credential;
@@ -143,7 +143,12 @@ impl Files {
             return Ok(());
         }
         let export = self.export_of(&target.opened, peer, Action::Inspect)?;
-        if required == RequiredAccess::Write && export.rules.access == ExportAccess::ReadOnly {
+        let must_write = match required {
+            RequiredAccess::Write => true,
+            RequiredAccess::Exclusive => export.rules.exclusive_lock == ExclusiveLock::Write,
+            RequiredAccess::Read | RequiredAccess::Handle => false,
+        };
+        if must_write && export.rules.access == ExportAccess::ReadOnly {
             return Err(Error::ReadOnly);
         }
         if !export.rules.lock_auth {
@@ -155,10 +160,7 @@ impl Files {
         let caller = self.caller(&export, credential, blocking)?;
         let context = Context { caller: &caller, blocking };
         let (may, found) = export.filesystem.access(&context, &target.opened.file.object)?;
-        let allowed = match required {
-            RequiredAccess::Write => may.write,
-            _ => may.read || may.write,
-        };
+        let allowed = may.write || (may.read && !must_write);
         // The owner of a file could grant itself the permission.
         if allowed || caller.uid == found.uid || caller.is_root() {
             return Ok(());
@@ -199,7 +201,10 @@ pub(crate) fn admit_to_export(export: &Export, peer: &Peer, action: Action) -> R
 pub(crate) enum RequiredAccess {
     /// None beyond a valid handle: it releases a lock, or reclaims a recorded one.
     Handle,
+    /// To read or to write.
     Read,
+    /// What the export demands for an exclusive lock.
+    Exclusive,
     Write,
 }
 

@@ -159,6 +159,24 @@ async fn ranges_beyond_the_largest_file_are_too_big() {
     end(server).await;
 }
 
+/// B2.51
+#[tokio::test]
+async fn an_unlock_that_ends_beyond_the_largest_file_releases_what_is_before() {
+    let server = TestServer::in_memory().await;
+    let file = file_of(&server).await;
+    let alice = locker(server.at, "alice", 1).await;
+    let bob = locker(server.at, "bob", 7).await;
+    for length in [u64::MAX, 1 << 63, (1 << 63) - 4] {
+        assert_eq!(alice.lock(&file, range(0, 0)).await.unwrap(), Status::Granted);
+        assert_eq!(alice.lock(&file, range(5, length)).await.unwrap(), Status::FBig);
+        assert_eq!(alice.unlock(&file, range(5, length)).await.unwrap(), Status::Granted);
+        assert_eq!(bob.lock(&file, range(4, 1)).await.unwrap(), Status::Denied, "{length}");
+        assert_eq!(bob.lock(&file, range(5, 0)).await.unwrap(), Status::Granted, "{length}");
+        assert_eq!(bob.unlock(&file, range(0, 0)).await.unwrap(), Status::Granted);
+    }
+    end(server).await;
+}
+
 #[tokio::test]
 async fn a_forged_handle_is_stale_for_everybody() {
     let server = TestServer::in_memory().await;
@@ -211,15 +229,58 @@ async fn a_lock_needs_permission_and_giving_it_back_does_not() {
     assert_eq!(stranger.unlock(&file, range(0, 0)).await.unwrap(), Status::Granted);
     chmod(&nfs, &file, 0o644).await;
     assert_eq!(stranger.lock_shared(&file, range(0, 0)).await.unwrap(), Status::Granted);
-    assert_eq!(stranger.lock(&file, range(0, 0)).await.unwrap(), Status::Failed);
     end(server).await;
+}
+
+/// B2.50: Linux sends `flock(LOCK_EX)` of a descriptor that is open for reading as an exclusive lock.
+#[tokio::test]
+async fn an_exclusive_lock_needs_what_the_export_demands() {
+    use ExportAccess::{ReadOnly, ReadWrite};
+    use vfs::ExclusiveLock::{Read, Write};
+    assert_eq!(Rules::default().exclusive_lock, Read);
+    let cases = [
+        (Read, ReadWrite, 0o644, Status::Granted),
+        (Read, ReadWrite, 0o622, Status::Granted),
+        (Read, ReadWrite, 0o640, Status::Failed),
+        (Read, ReadOnly, 0o644, Status::Granted),
+        (Write, ReadWrite, 0o644, Status::Failed),
+        (Write, ReadWrite, 0o622, Status::Granted),
+        (Write, ReadOnly, 0o622, Status::RoFs),
+    ];
+    for (exclusive_lock, access, mode, expected) in cases {
+        let filesystem = memory();
+        let exports = vec![
+            export(PATH, filesystem.clone(), Rules { exclusive_lock, access, ..open_rules() }),
+            export("/writable", filesystem, open_rules()),
+        ];
+        let server = TestServer::try_start(config(Limits::default()), exports).await.unwrap();
+        let nfs = server.nfs().await;
+        let writable = client::mount::mount(&nfs.0, "/writable").await.unwrap();
+        let written = file(&nfs, &writable, "locked", 0).await;
+        chmod(&nfs, &written, mode).await;
+        let file = nfs.lookup_path(&server.root().await, b"locked").await.unwrap();
+        let user = Options::default().user(1000, 1000, &[]);
+        let stranger = Locker::connect(server.at, "alice", 1, &user).await.unwrap();
+        let case = format!("{exclusive_lock:?} {access:?} {mode:o}");
+        let tested = match stranger.test(&file, range(0, 0)).await.unwrap() {
+            TestOutcome::Other(status) => status,
+            TestOutcome::Denied(_) => Status::Denied,
+        };
+        assert_eq!(tested, expected, "TEST {case}");
+        assert_eq!(stranger.lock(&file, range(0, 0)).await.unwrap(), expected, "LOCK {case}");
+        end(server).await;
+    }
 }
 
 #[tokio::test]
 async fn export_rules_hold_for_locks() {
     let rules = |rules: Rules| vec![export(PATH, memory(), rules)];
-    // Exclusive locks are for who could write.
-    let read_only = Rules { access: ExportAccess::ReadOnly, ..open_rules() };
+    // Where an exclusive lock needs write permission, there is none in a read-only export.
+    let read_only = Rules {
+        access: ExportAccess::ReadOnly,
+        exclusive_lock: vfs::ExclusiveLock::Write,
+        ..open_rules()
+    };
     let server = TestServer::try_start(config(Limits::default()), rules(read_only)).await.unwrap();
     let alice = locker(server.at, "alice", 1).await;
     let root = server.root().await;

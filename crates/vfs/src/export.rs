@@ -32,6 +32,16 @@ pub enum Squash {
     All,
 }
 
+/// The permission on a file that an exclusive lock on it requires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExclusiveLock {
+    /// Read or write: Linux sends `flock(LOCK_EX)` of a descriptor that is open for reading as an
+    /// exclusive lock.
+    Read,
+    /// Write, as `fcntl` demands it; so there are none in a read-only export.
+    Write,
+}
+
 /// The rules of one export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
@@ -48,9 +58,11 @@ pub struct Rules {
     /// Requires calls to come from a port below 1024, which only root of the client can bind: its
     /// unprivileged users cannot forge credentials.
     pub require_reserved_ports: bool,
-    /// Requires permission to read a file for a shared lock on it, and to write it for an
-    /// exclusive one. Off for clients whose lock requests carry no credential.
+    /// Requires permission to read or write a file for a lock on it. Off for clients whose lock
+    /// requests carry no credential.
     pub lock_auth: bool,
+    /// What an exclusive lock requires.
+    pub exclusive_lock: ExclusiveLock,
     /// The clients have no persistent NSM state and never report a reboot (netboot): a connection
     /// that follows a reset one counts as a reboot.
     pub stateless_clients: bool,
@@ -69,22 +81,17 @@ impl Default for Rules {
             anonymous_gid: NOBODY,
             require_reserved_ports: true,
             lock_auth: true,
+            exclusive_lock: ExclusiveLock::Read,
             stateless_clients: false,
         }
     }
 }
 
-/// Loopback, private and link-local networks: the clients of an export by default.
+/// Loopback and private networks: the clients of an export by default. Link-local networks are not
+/// among them: the server never calls such an address back.
 pub fn private_networks() -> Vec<IpNet> {
-    const NETWORKS: [&str; 7] = [
-        "10.0.0.0/8",
-        "172.16.0.0/12",
-        "192.168.0.0/16",
-        "127.0.0.0/8",
-        "::1/128",
-        "fc00::/7",
-        "fe80::/10",
-    ];
+    const NETWORKS: [&str; 6] =
+        ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8", "::1/128", "fc00::/7"];
     NETWORKS.iter().filter_map(|network| network.parse().ok()).collect()
 }
 
@@ -236,7 +243,8 @@ mod tests {
         for client in ["127.0.0.1", "10.1.2.3", "172.31.0.1", "192.168.1.1", "::1", "fd00::7"] {
             assert!(rules.admits(client.parse().unwrap()), "{client}");
         }
-        for client in ["8.8.8.8", "172.32.0.1", "2001:db8::1"] {
+        // The server does not call link-local addresses back, so it does not admit them (B1.50).
+        for client in ["8.8.8.8", "172.32.0.1", "2001:db8::1", "fe80::1", "169.254.0.1"] {
             assert!(!rules.admits(client.parse().unwrap()), "{client}");
         }
     }

@@ -10,7 +10,7 @@ use crate::daemon::CommandError;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
-    /// Check the file; report the first error with its line
+    /// Check the file; report the first error with its line, and warnings
     Check(ConfigFileArg),
     /// Print the effective settings including defaults, without passwords
     Show(ConfigFileArg),
@@ -27,7 +27,9 @@ impl Config {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         match self {
             Self::Check(file) => {
-                file.read()?;
+                for warning in file.read()?.warnings() {
+                    terminal::print_note(&format!("warning: {}", terminal::clean(&warning)));
+                }
                 terminal::print(&format!("ok: {}\n", file.shown()))
             }
             Self::Show(file) => {

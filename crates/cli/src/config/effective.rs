@@ -10,8 +10,9 @@ use store::postgres::PostgresSettings;
 use toml::{Table, Value};
 
 use super::{
-    Access, Admin, AdminListen, AdminSocket, Durability, Export, File, Grace, Limits, Metadata,
-    Nsm, Protocol, Protocols, Recovery, Rpc, Squash, Standby, Store, Unreachable, Verify,
+    Access, Admin, AdminListen, AdminSocket, Durability, ExclusiveLock, Export, File, Grace,
+    Limits, Metadata, Nsm, Protocol, Protocols, Recovery, Rpc, Squash, Standby, Store, Unreachable,
+    Verify,
 };
 use crate::cli::{Ports, Rpcbind};
 
@@ -190,6 +191,7 @@ fn export(export: Export) -> Table {
         ports,
         metadata,
         lock_auth,
+        exclusive_lock,
         stateless_clients,
     } = export;
     let networks = match clients {
@@ -211,6 +213,10 @@ fn export(export: Export) -> Table {
         Squash::Root => "root",
         Squash::All => "all",
     };
+    let exclusive_lock = match exclusive_lock {
+        ExclusiveLock::Read => "read",
+        ExclusiveLock::Write => "write",
+    };
     let metadata = match metadata {
         Metadata::Sync => "sync",
         Metadata::Async => "async",
@@ -227,6 +233,7 @@ fn export(export: Export) -> Table {
     table.insert("ports".into(), ports.into());
     table.insert("metadata".into(), metadata.into());
     table.insert("lock_auth".into(), lock_auth.into());
+    table.insert("exclusive_lock".into(), exclusive_lock.into());
     table.insert("stateless_clients".into(), stateless_clients.into());
     table
 }

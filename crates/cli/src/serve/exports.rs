@@ -145,6 +145,10 @@ impl ExportOpener {
                 .ports
                 .map_or(self.require_reserved_ports, |ports| ports == crate::cli::Ports::Reserved),
             lock_auth: export.lock_auth,
+            exclusive_lock: match export.exclusive_lock {
+                config::ExclusiveLock::Read => vfs::ExclusiveLock::Read,
+                config::ExclusiveLock::Write => vfs::ExclusiveLock::Write,
+            },
             stateless_clients: export.stateless_clients,
         }
     }

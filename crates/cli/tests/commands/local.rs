@@ -45,6 +45,28 @@ fn a_configuration_is_checked_and_its_errors_have_lines() {
     assert!(ended.err.starts_with("error: /nowhere/x.toml: No such file"), "{}", ended.err);
 }
 
+/// B1.50
+#[test]
+fn a_link_local_network_is_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lockkeeper.toml");
+    let path = file.to_str().unwrap();
+    for (network, warned) in [
+        ("fe80::/10", true),
+        ("fe80::1", true),
+        ("169.254.7.0/24", true),
+        ("fd00::/8", false),
+        ("::/0", false),
+    ] {
+        fs::write(&file, format!("[[export]]\npath = \"/a\"\nclients = [{network:?}]\n")).unwrap();
+        let ended = lockkeeper(&["config", "check", "-c", path]);
+        assert_eq!((ended.code, ended.out), (Some(0), format!("ok: {path}\n")));
+        let start = format!("warning: export /a: clients: {network}");
+        assert_eq!(ended.err.starts_with(&start), warned, "{network}: {}", ended.err);
+        assert_eq!(ended.err.contains("never calls such an address back"), warned);
+    }
+}
+
 #[test]
 fn the_settings_that_hold_are_shown_with_defaults_and_without_passwords() {
     let dir = tempfile::tempdir().unwrap();

@@ -145,7 +145,8 @@ impl NlmCall<'_> {
         let (access, deny) = (share_access(share.access as u32), share_access(share.mode as u32));
         let required = match reclaim {
             true => RequiredAccess::Handle,
-            false => required_for(access.write),
+            false if access.write => RequiredAccess::Write,
+            false => RequiredAccess::Read,
         };
         let target = self.target(&format, &share.file)?;
         let (id, caller, tag) =
@@ -240,9 +241,15 @@ impl NlmCall<'_> {
             .map_err(|_| EarlyReply::TooWeak)
     }
 
-    /// An UNLOCK or CANCEL of an impossible range is GRANTED: a client repeats it until it is.
+    /// An UNLOCK that ends beyond the largest offset releases what is before it: the client forgets
+    /// the lock whatever the reply is. One that begins there, like a CANCEL of an impossible range,
+    /// is GRANTED, because a client repeats it until it is.
     fn range(&self, format: &ReplyFormat, range: nlm::Range) -> Result<Range, EarlyReply> {
-        Range::at(range.offset, range.length).map_err(|_| {
+        let made = match self.operation {
+            Operation::Unlock => Range::clamped(range.offset, range.length),
+            _ => Range::at(range.offset, range.length),
+        };
+        made.map_err(|_| {
             let status = match self.operation {
                 Operation::Unlock | Operation::Cancel => Status::Granted,
                 _ => Status::FBig,
@@ -253,7 +260,7 @@ impl NlmCall<'_> {
 }
 
 fn required_for(exclusive: bool) -> RequiredAccess {
-    if exclusive { RequiredAccess::Write } else { RequiredAccess::Read }
+    if exclusive { RequiredAccess::Exclusive } else { RequiredAccess::Read }
 }
 
 fn mode(exclusive: bool) -> Mode {
