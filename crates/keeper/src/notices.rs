@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bytes::Name;
-use crate::change::Client;
+use crate::change::{Client, Protocol};
 use crate::event::Event;
 use crate::identity::{ClientId, Incarnation, NoticeId};
 use crate::keeper::Keeper;
@@ -125,7 +125,7 @@ impl Keeper {
     }
 
     pub(crate) fn use_notice_result(&mut self, notice: NoticeId, result: NoticeResult, now: Time) {
-        let in_window = self.in_window();
+        let in_window = self.is_notice_in_window(notice, now);
         let Some(pending) = self.notices.pending.get_mut(&notice) else { return };
         // A second result for one attempt matters only if it is an answer.
         let reported = !std::mem::replace(&mut pending.in_flight, false);
@@ -170,6 +170,16 @@ impl Keeper {
             let next = now.mono + next;
             let next = last.filter(|last| *last > now.mono).map_or(next, |last| next.min(last));
             self.timers.set(Timer::Notice(notice), next);
+        }
+    }
+
+    /// Whether the client is still in its recovery window. A registrant has nothing to reclaim: its
+    /// window runs from the notice, and only decides how often that is repeated.
+    fn is_notice_in_window(&self, notice: NoticeId, now: Time) -> bool {
+        let Some(pending) = self.notices.pending.get(&notice) else { return false };
+        match self.clients.get(pending.client).map(|tracked| tracked.row.protocol) {
+            Some(Protocol::Nsm) => now.mono < pending.started + self.config.window(Protocol::Nsm),
+            _ => self.in_window(),
         }
     }
 

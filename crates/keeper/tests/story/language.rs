@@ -30,8 +30,8 @@
 //! the store stalls for 10 s                     nothing is decided meanwhile
 //! the clock jumps ahead | back 1 h              the wall clock
 //! the server starts [as roster] [with ...]      also: crashes, stops, crashes and restarts
-//!     grace instant, unreachable retain, verify ask | address, window 60 s, at most 2 locks | locks per file
-//!     | locks per host | waiters per file | clients | parked, known as "x", 10.0.0.100 is "x"
+//!     grace instant, unreachable retain, verify ask | address, window 60 s, registrants window 60 s,
+//!     at most 2 locks | locks per file | locks per host | waiters per file | clients | parked, known as "x", 10.0.0.100 is "x"
 //! who holds a.db?   who waits for a.db?   who shares a.db?   what is known of alice?
 //! is it grace?   which notices are owed?
 //! alice is at 10.0.0.1 [called "x"]   alice is now in state 5   alice answers notices | no notices
@@ -42,6 +42,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use lockkeeper_keeper::change::Protocol;
 use lockkeeper_keeper::config::{GraceMode, Unreachable, Verify};
 use lockkeeper_keeper::identity::{Incarnation, OwnerNamespace, Transport};
 use lockkeeper_keeper::range::Range;
@@ -119,7 +120,7 @@ pub enum Setting {
     Grace(GraceMode),
     Unreachable(Unreachable),
     Verify(Verify),
-    Window(Duration),
+    Window(Protocol, Duration),
     AtMost(usize, String),
     KnownAs(Vec<u8>),
     ReverseName(IpAddr, Vec<u8>),
@@ -428,7 +429,12 @@ fn setting(words: &mut Words) -> Parsed<Setting> {
         },
         "window" => {
             let count = words.number()?;
-            Ok(Setting::Window(duration(count, &words.next()?)?))
+            Ok(Setting::Window(Protocol::Nlm, duration(count, &words.next()?)?))
+        }
+        "registrants" => {
+            words.eat("window")?;
+            let count = words.number()?;
+            Ok(Setting::Window(Protocol::Nsm, duration(count, &words.next()?)?))
         }
         "at" => {
             words.eat("most")?;

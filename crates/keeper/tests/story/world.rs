@@ -451,8 +451,8 @@ impl World {
             Setting::Grace(grace) => self.config.grace = grace,
             Setting::Unreachable(unreachable) => self.config.unreachable = unreachable,
             Setting::Verify(verify) => self.config.verify = verify,
-            Setting::Window(window) => {
-                self.config.windows.insert(Protocol::Nlm, window);
+            Setting::Window(protocol, window) => {
+                self.config.windows.insert(protocol, window);
             }
             Setting::AtMost(count, what) => match what.as_str() {
                 "locks" => limits.locks = count,
