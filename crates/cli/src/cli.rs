@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::bench::Bench;
 use crate::commands;
 use crate::commands::terminal::Colour;
-use crate::config::{AdminListen, Durability, Grace, parse_duration};
+use crate::config::{AdminListen, Durability, Grace, Unreachable, parse_duration};
 use crate::demo::Demo;
 
 /// An NFSv3 server whose locks survive crashes.
@@ -114,7 +114,8 @@ pub(crate) enum StoreCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// Directories to export, in addition to those in the configuration file
+    /// Directories to export, in addition to those in the configuration file; `memory:` is an empty
+    /// file system in memory, mounted as /memory, and `memory:/PATH` one that is mounted as /PATH
     pub dirs: Vec<PathBuf>,
 
     /// Configuration file [default: /etc/lockkeeper/lockkeeper.toml, if it exists]
@@ -144,13 +145,18 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
 
-    /// Time clients have to reclaim their locks after a restart [default: 90s]
+    /// Time clients have to reclaim their locks after a restart, for every protocol [default: 90s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub window: Option<Duration>,
 
     /// Which new locks wait until clients have reclaimed theirs [default: strict]
     #[arg(long, value_enum)]
     pub grace: Option<Grace>,
+
+    /// When the locks of a client that does not return after a restart are released [default:
+    /// on-demand]
+    #[arg(long, value_enum)]
+    pub unreachable: Option<Unreachable>,
 
     /// Additional name by which clients mount this server; may be repeated
     #[arg(long = "name", value_name = "NAME")]
@@ -172,7 +178,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "PATH")]
     pub admin_socket: Option<PathBuf>,
 
-    /// Source ports from which requests are accepted [default: reserved as root, else any]
+    /// Source ports from which requests are accepted, for every export [default: reserved as root,
+    /// else any]
     #[arg(long, value_enum)]
     pub ports: Option<Ports>,
 

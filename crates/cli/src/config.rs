@@ -4,8 +4,10 @@
 pub(crate) mod effective;
 pub(crate) mod store_url;
 
+use std::ffi::OsStr;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -194,15 +196,15 @@ pub(crate) enum Verify {
 }
 
 /// What happens to the locks of a host that does not respond after a restart.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Unreachable {
-    /// Released when another host requests them and the holder does not answer.
+    /// When another client requests them and the holder does not answer
     #[default]
     OnDemand,
-    /// Released when the first notice is not answered.
+    /// When the first notice is not answered
     Immediate,
-    /// Kept until the host is proven gone or an operator releases them.
+    /// Only by proof of a reboot or by an operator
     Retain,
 }
 
@@ -267,6 +269,27 @@ impl Export {
             exclusive_lock: ExclusiveLock::default(),
             stateless_clients: false,
         }
+    }
+}
+
+/// What an export of a file system in memory has instead of a directory.
+const MEMORY: &str = "memory:";
+
+impl Export {
+    /// The path by which clients mount a file system in memory; `None` for a directory.
+    pub(crate) fn memory_path(&self) -> Result<Option<PathBuf>> {
+        let Some(path) = self.path.as_os_str().as_bytes().strip_prefix(MEMORY.as_bytes()) else {
+            return Ok(None);
+        };
+        if path.is_empty() {
+            return Ok(Some("/memory".into()));
+        }
+        let path = Path::new(OsStr::from_bytes(path));
+        let plain = path.components().all(|part| !matches!(part, Component::ParentDir));
+        if path.is_relative() || !plain {
+            bail!("{MEMORY} is followed by the absolute path that clients mount, as in {MEMORY}/a");
+        }
+        Ok(Some(path.components().collect()))
     }
 }
 
@@ -376,8 +399,11 @@ impl File {
     fn parse(text: &str) -> Result<Self> {
         let file: Self = toml::from_str(text).map_err(|error| explain(text, &error))?;
         for export in &file.exports {
-            if export.path.is_relative() {
-                bail!("export {}: path must be absolute", export.path.display());
+            let path = export.path.display();
+            if export.memory_path().with_context(|| format!("export {path}"))?.is_none()
+                && export.path.is_relative()
+            {
+                bail!("export {path}: path must be absolute");
             }
         }
         Ok(file)
@@ -532,6 +558,13 @@ mod tests {
         );
         assert!(error("[store]\nurl = \"redis:\"\n").contains("embedded:/PATH"));
         assert!(error("[[export]]\npath = \"a\"\n").contains("absolute"));
+        for path in ["memory:a", "memory:/a/../b"] {
+            let text = format!(
+                "{:#}",
+                File::parse(&format!("[[export]]\npath = {path:?}\n")).unwrap_err()
+            );
+            assert!(text.contains("memory: is followed by the absolute path"), "{text}");
+        }
         assert!(error("[[export]]\naccess = \"rw\"\n").contains("path"));
     }
 

@@ -33,9 +33,10 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     let configured = configured_exports(&args, &mut file)?;
     let state = StateDirectory::open(args.state.as_deref())?;
     let descriptors = raise_descriptor_limit();
-    let root = rustix::process::geteuid().is_root();
-    let reserved = args.ports.map_or(root, |ports| ports == cli::Ports::Reserved);
-    let mut opener = ExportOpener::new(&state.path, reserved, descriptors / 4);
+    let reserved = args
+        .ports
+        .map_or_else(exports::require_reserved_by_default, |ports| ports == cli::Ports::Reserved);
+    let mut opener = ExportOpener::new(&state.path, args.ports, descriptors / 4);
     let exports = opener.open(&configured)?;
 
     // Installed before readiness is reported, so that an early signal is not lost.
@@ -67,7 +68,8 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
         admin.serve(server.control());
     }
     let seen = admin.as_ref().map(admin::describe);
-    let shown = banner(&server, &exports, &shown, opener.act_as_server(), seen).await;
+    let shown =
+        banner(&server, &exports, &shown, |export| opener.acts_as_server(export), seen).await;
     // From here on only the server holds the exports, so that a reload closes removed ones.
     drop(exports);
     // A closed stdout must not stop the server.

@@ -175,6 +175,62 @@ async fn a_hangup_reads_the_exports_again_and_keeps_the_old_ones_if_they_are_wro
     );
 }
 
+/// B1.51
+#[tokio::test]
+async fn a_file_system_in_memory_is_served_beside_a_directory_until_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let share = dir.path().canonicalize().unwrap().join("share");
+    fs::create_dir(&share).unwrap();
+    let state = dir.path().join("state");
+    let start = || RunningServer::start(serve(&state).arg(&share).args(["memory:", "memory:/b"]));
+    let mut server = start();
+    let path = share.to_str().unwrap().to_string();
+    assert_eq!(server.exports().await, [path, "/memory".into(), "/b".into()]);
+    let connection = Connection::connect(server.address, &Options::default()).await.unwrap();
+    let root = mount::mount(&connection, "/memory").await.unwrap();
+    let nfs = client::nfs::Nfs(connection);
+    let file = nfs.create(&root, b"a.db", wire::nfs3::NewAttributes::default()).await.unwrap();
+    let options = Options::default();
+    let alice = client::Locker::connect(server.address, "alice", 1, &options).await.unwrap();
+    let all = wire::nlm::Range { offset: 0, length: 0 };
+    assert_eq!(alice.lock(&file, all).await.unwrap(), wire::nlm::Status::Granted);
+    assert_eq!(alice.unlock(&file, all).await.unwrap(), wire::nlm::Status::Granted);
+    // A reload keeps its files.
+    server.signal(Signal::HUP);
+    server.server.wait_for_output(|output| output.contains("reloaded the configuration")).unwrap();
+    assert!(nfs.lookup(&root, b"a.db").await.is_ok());
+    server.signal(Signal::TERM);
+    let (code, said) = server.ended();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("/memory: its files are in memory and end with the server"), "{said}");
+    // The next server has none of them, and old handles are stale.
+    let next = start();
+    let connection = Connection::connect(next.address, &Options::default()).await.unwrap();
+    let nfs = client::nfs::Nfs(connection);
+    let stale = nfs.lookup(&root, b"a.db").await.unwrap_err().to_string();
+    assert!(stale.to_lowercase().contains("stale"), "{stale}");
+}
+
+#[test]
+fn the_flag_for_ports_holds_for_every_export() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("lockkeeper.toml");
+    let path = dir.path().to_str().unwrap();
+    for (key, flag, shown) in
+        [("any", "reserved", "reserved ports"), ("reserved", "any", "any port")]
+    {
+        fs::write(&config, format!("[[export]]\npath = {path:?}\nports = {key:?}\n")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--rpcbind", "off", "--ports", flag]);
+        command.arg("-c").arg(&config).arg("--state").arg(dir.path().join("state"));
+        command.args(["--admin", "off", "--admin-socket"]).arg(dir.path().join("socket"));
+        let server = RunningServer::start(command.env_remove("NOTIFY_SOCKET"));
+        let banner = server.server.banner();
+        let export = banner.iter().find(|line| line.starts_with("export")).unwrap();
+        assert!(export.ends_with(shown), "{export}");
+    }
+}
+
 /// B1.50
 #[test]
 fn a_link_local_network_is_logged_at_start() {

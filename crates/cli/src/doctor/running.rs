@@ -20,7 +20,8 @@ pub(super) fn configuration(facts: &Facts) -> Vec<Finding> {
     };
     let mut findings: Vec<Finding> = Vec::new();
     for export in &file.exports {
-        if !export.path.is_dir() {
+        let is_directory = matches!(export.memory_path(), Ok(None));
+        if is_directory && !export.path.is_dir() {
             let export = export.path.display();
             findings.push(fail(
                 "LK202",

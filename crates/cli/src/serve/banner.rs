@@ -9,12 +9,12 @@ use keeper::identity::LockId;
 use server::{RpcbindState, Server};
 use vfs::{Export, ExportAccess, Exports, Squash};
 
-/// `as_server`: all operations run as the server's own user. `admin`: the admin API's addresses.
+/// `as_server`: whether operations of an export run as the server's own user. `admin`: the admin API's addresses.
 pub(super) async fn banner(
     server: &Server,
     exports: &Exports,
     store: &str,
-    as_server: bool,
+    as_server: impl Fn(&Export) -> bool,
     admin: Option<String>,
 ) -> String {
     let recovery = server.engine().read(RecoverySummary::read).await;
@@ -25,7 +25,7 @@ pub(super) async fn banner(
     let state = recovery.as_ref().map_or(0, |recovery| recovery.state);
     line("lockkeeper", format!(" {}   {store}   NSM state {state}", env!("CARGO_PKG_VERSION")));
     for export in exports.iter() {
-        line("export", describe(export, as_server));
+        line("export", describe(export, as_server(export)));
     }
     let port = server.port();
     let families = server.addresses().iter().map(|address| address.ip().to_string());

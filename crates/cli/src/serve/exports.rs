@@ -11,16 +11,27 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use bytes::Bytes;
 
 use vfs::local::{self, LocalFs};
-use vfs::{FileSystem as _, FileSystemId, Rules};
+use vfs::memory::MemoryFs;
+use vfs::{FileSystem, FileSystemId, Rules};
 
+use crate::cli::Ports;
 use crate::config;
 
 /// Keeps file systems open across reloads, with their unwritten data and write verifiers.
 pub(super) struct ExportOpener {
     state: PathBuf,
-    require_reserved_ports: bool,
+    /// The flag, which overrides what exports say.
+    ports: Option<Ports>,
     descriptors_max: usize,
     open: Vec<(ExportSource, Arc<LocalFs>)>,
+    in_memory: Vec<(MemorySource, Arc<MemoryFs>)>,
+}
+
+/// Identity of a file system in memory: the path that clients mount, and its configured id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct MemorySource {
+    path: PathBuf,
+    id: Option<u64>,
 }
 
 /// Identity of an opened file system. Includes device and inode, as another disk may have been
@@ -35,29 +46,53 @@ struct ExportSource {
 }
 
 impl ExportOpener {
-    pub(super) fn new(state: &Path, require_reserved_ports: bool, descriptors_max: usize) -> Self {
-        Self { state: state.to_owned(), require_reserved_ports, descriptors_max, open: Vec::new() }
+    pub(super) fn new(state: &Path, ports: Option<Ports>, descriptors_max: usize) -> Self {
+        let state = state.to_owned();
+        Self { state, ports, descriptors_max, open: Vec::new(), in_memory: Vec::new() }
     }
 
     pub(super) fn open(&mut self, configured: &[config::Export]) -> Result<vfs::Exports> {
-        let mut open = Vec::new();
+        let (mut open, mut in_memory) = (Vec::new(), Vec::new());
         let mut exports = Vec::new();
         for export in configured {
-            let (source, filesystem) = self.filesystem(export, configured.len())?;
-            self.keep_state_private(export, &source, &filesystem)?;
-            let path = mount_path(&export.path, &source.root);
+            let (path, filesystem): (Bytes, Arc<dyn FileSystem>) = match export.memory_path()? {
+                Some(path) => {
+                    let shown = Bytes::copy_from_slice(path.as_os_str().as_bytes());
+                    let source = MemorySource { path, id: export.filesystem_id };
+                    let filesystem = self.memory(&source, &shown);
+                    in_memory.push((source, filesystem.clone()));
+                    (shown, filesystem)
+                }
+                None => {
+                    let (source, filesystem) = self.filesystem(export, configured.len())?;
+                    self.keep_state_private(export, &source, &filesystem)?;
+                    let path = mount_path(&export.path, &source.root);
+                    open.push((source, filesystem.clone()));
+                    (path, filesystem)
+                }
+            };
             exports.push(vfs::Export {
                 id: export.id.unwrap_or_else(|| vfs::Export::id_of_path(&path)),
                 path,
-                filesystem: filesystem.clone(),
+                filesystem,
                 rules: self.rules(export),
             });
-            open.push((source, filesystem));
         }
         refuse_shared_ids(&open)?;
         let exports = vfs::Exports::new(exports).map_err(|error| anyhow!(error))?;
-        self.open = open;
+        (self.open, self.in_memory) = (open, in_memory);
         Ok(exports)
+    }
+
+    /// A reload keeps the files.
+    fn memory(&self, source: &MemorySource, path: &[u8]) -> Arc<MemoryFs> {
+        if let Some((_, filesystem)) = self.in_memory.iter().find(|(known, _)| known == source) {
+            return filesystem.clone();
+        }
+        // Ids of local file systems are hashes of 64 bits.
+        const PREFIX: u64 = 0x6d65_6d6f << 32;
+        let id = source.id.unwrap_or_else(|| PREFIX | u64::from(vfs::Export::id_of_path(path)));
+        Arc::new(MemoryFs::new(FileSystemId(id)))
     }
 
     fn filesystem(
@@ -119,9 +154,10 @@ impl ExportOpener {
         Ok(())
     }
 
-    /// Whether operations run as the server's own user instead of the caller.
-    pub(super) fn act_as_server(&self) -> bool {
-        self.open.iter().any(|(_, filesystem)| !filesystem.acts_as_caller())
+    /// Whether operations of an export run as the server's own user instead of the caller.
+    pub(super) fn acts_as_server(&self, export: &vfs::Export) -> bool {
+        let id = export.filesystem.id();
+        self.open.iter().any(|(_, open)| open.id() == id && !open.acts_as_caller())
     }
 
     fn rules(&self, export: &config::Export) -> Rules {
@@ -141,9 +177,10 @@ impl ExportOpener {
             },
             anonymous_uid: export.anonymous_uid,
             anonymous_gid: export.anonymous_gid,
-            require_reserved_ports: export
+            require_reserved_ports: self
                 .ports
-                .map_or(self.require_reserved_ports, |ports| ports == crate::cli::Ports::Reserved),
+                .or(export.ports)
+                .map_or_else(require_reserved_by_default, |ports| ports == Ports::Reserved),
             lock_auth: export.lock_auth,
             exclusive_lock: match export.exclusive_lock {
                 config::ExclusiveLock::Read => vfs::ExclusiveLock::Read,
@@ -155,7 +192,11 @@ impl ExportOpener {
 
     /// Warnings about limitations of the exported file systems.
     pub(super) fn notes(&self) -> Vec<String> {
-        self.open
+        let in_memory = self.in_memory.iter().map(|(source, _)| {
+            format!("{}: its files are in memory and end with the server", source.path.display())
+        });
+        let local = self
+            .open
             .iter()
             .filter(|(_, filesystem)| filesystem.handle_kind() == local::HandleKind::InodeMap)
             .map(|(source, _)| {
@@ -164,9 +205,14 @@ impl ExportOpener {
                      becomes stale for clients",
                     source.root.display()
                 )
-            })
-            .collect()
+            });
+        local.chain(in_memory).collect()
     }
+}
+
+/// Root can demand reserved ports of its clients; other users' servers are for trials.
+pub(super) fn require_reserved_by_default() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// Two mounted copies of a file system share an id, so locks on one would conflict with the other's.
@@ -211,7 +257,7 @@ mod tests {
 
     fn open(configured: &[config::Export]) -> Result<vfs::Exports> {
         let state = tempfile::tempdir().unwrap();
-        ExportOpener::new(state.path(), false, 64).open(configured)
+        ExportOpener::new(state.path(), None, 64).open(configured)
     }
 
     #[test]
@@ -229,6 +275,30 @@ mod tests {
             ..config::Export::of(tempfile::tempdir_in(one.path()).unwrap().keep())
         };
         assert!(open(&[export(&one, 7), inner]).is_ok());
+    }
+
+    /// B1.51
+    #[test]
+    fn directories_and_file_systems_in_memory_are_exported_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = |path: &str| config::Export::of(path.into());
+        let both =
+            [config::Export::of(dir.path().to_owned()), memory("memory:"), memory("memory:/b")];
+        let state = tempfile::tempdir().unwrap();
+        let mut opener = ExportOpener::new(state.path(), None, 64);
+        let exports = opener.open(&both).unwrap();
+        let paths: Vec<&[u8]> = exports.iter().map(|export| &export.path[..]).collect();
+        assert_eq!(paths[1..], [&b"/memory"[..], b"/b"]);
+        let filesystem = |exports: &vfs::Exports, path: &[u8]| {
+            let found = exports.iter().find(|export| export.path == path);
+            found.map(|export| export.filesystem.root())
+        };
+        let before = filesystem(&exports, b"/b").unwrap();
+        assert_ne!(filesystem(&exports, b"/memory").unwrap(), before);
+        let again = opener.open(&both[1..]).unwrap();
+        assert_eq!(filesystem(&again, b"/b").unwrap(), before, "a reload keeps its files");
+        let error = open(&[memory("memory:"), memory("memory:/memory")]).err().unwrap().to_string();
+        assert_eq!(error, "/memory is exported twice");
     }
 
     #[test]

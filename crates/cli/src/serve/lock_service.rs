@@ -147,24 +147,24 @@ fn keeper_config(args: &cli::Serve, file: &File) -> keeper::config::Config {
     let defaults = keeper::config::Config::default();
     let limits = defaults.limits;
     let recovery = &file.recovery;
+    let protocols = [
+        (Protocol::Nlm, recovery.protocol.nlm.window),
+        (Protocol::Nsm, recovery.protocol.nsm.window),
+    ];
+    let windows = protocols.into_iter().filter_map(|(protocol, window)| Some((protocol, window?)));
     let mut names: Vec<Name> = Vec::new();
     for name in args.names.iter().chain(&file.rpc.names) {
         names.push(Name::new(name.as_bytes()));
     }
     keeper::config::Config {
         window: args.window.or(recovery.window).unwrap_or(defaults.window),
-        windows: [
-            (Protocol::Nlm, recovery.protocol.nlm.window),
-            (Protocol::Nsm, recovery.protocol.nsm.window),
-        ]
-        .into_iter()
-        .filter_map(|(protocol, window)| Some((protocol, window?)))
-        .collect(),
+        // The flag is for every protocol.
+        windows: windows.filter(|_| args.window.is_none()).collect(),
         grace: match args.grace.or(recovery.grace).unwrap_or_default() {
             config::Grace::Strict => GraceMode::Strict,
             config::Grace::Instant => GraceMode::Instant,
         },
-        unreachable: match recovery.unreachable.unwrap_or_default() {
+        unreachable: match args.unreachable.or(recovery.unreachable).unwrap_or_default() {
             config::Unreachable::OnDemand => Unreachable::OnDemand,
             config::Unreachable::Immediate => Unreachable::Immediate,
             config::Unreachable::Retain => Unreachable::Retain,
@@ -184,5 +184,43 @@ fn keeper_config(args: &cli::Serve, file: &File) -> keeper::config::Config {
         },
         names,
         ..defaults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    fn config(flags: &[&str], file: &str) -> keeper::config::Config {
+        let words = ["lockkeeper", "serve", "/srv"].iter().chain(flags);
+        let cli::Command::Serve(args) = cli::Cli::try_parse_from(words).unwrap().command else {
+            panic!("not serve");
+        };
+        keeper_config(&args, &toml::from_str(file).unwrap())
+    }
+
+    /// B4.50
+    #[test]
+    fn a_window_on_the_command_line_is_that_of_every_protocol() {
+        const FILE: &str = "[recovery]\nwindow = \"45s\"\n[recovery.protocol.nlm]\nwindow = \"30s\"\n\
+                            [recovery.protocol.nsm]\nwindow = \"15s\"\n";
+        let seconds = |flags: &[&str]| {
+            let config = config(flags, FILE);
+            let of = |protocol| config.window(protocol).as_secs();
+            (config.window.as_secs(), of(Protocol::Nlm), of(Protocol::Nsm))
+        };
+        assert_eq!(seconds(&[]), (45, 30, 15));
+        assert_eq!(seconds(&["--window", "7s"]), (7, 7, 7));
+    }
+
+    #[test]
+    fn other_flags_win_over_their_keys() {
+        let file = "[recovery]\ngrace = \"strict\"\nunreachable = \"retain\"\n";
+        assert_eq!(config(&[], file).unreachable, Unreachable::Retain);
+        let flagged = config(&["--unreachable", "immediate", "--grace", "instant"], file);
+        assert_eq!(flagged.unreachable, Unreachable::Immediate);
+        assert_eq!(flagged.grace, GraceMode::Instant);
     }
 }
