@@ -96,6 +96,19 @@ pub(crate) enum StoreCommand {
         /// embedded:/PATH or postgres://USER@HOST/DATABASE
         url: String,
     },
+    /// Record that a server presumed dead is off or cut off from the files, so that takeover hooks are
+    /// no longer told to fence it
+    Fenced {
+        /// Its node name, as shown by `store check`
+        node: String,
+        /// postgres://USER@HOST/DATABASE [default: that of the configuration file]
+        // Parsed later: a clap parse error would print the value, which may contain a password.
+        #[arg(long, value_name = "URL")]
+        store: Option<String>,
+        /// Configuration file [default: /etc/lockkeeper/lockkeeper.toml, if it exists]
+        #[arg(short, long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
     /// Mark a PostgreSQL store as possibly incomplete, so that clients reclaim their locks after the
     /// next start. Needed after restoring a backup, or failing over to a lagging replica
     Distrust {
@@ -236,6 +249,7 @@ mod tests {
             "unfence alice",
             "grace end --yes",
             "store check memory:",
+            "store fenced filer1 --store postgres://db/x",
             "doctor --client alice",
             "bench filer:/srv --seconds 1",
             "demo",

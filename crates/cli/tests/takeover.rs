@@ -248,6 +248,58 @@ async fn who_may_only_be_paused_is_not_forgotten_until_it_is_fenced() {
     assert_eq!(paused.exit_status().await.code(), Some(1));
 }
 
+/// B6.50
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_hook_a_paused_server_stays_unfenced_until_an_operator_says_otherwise() {
+    let cluster = Cluster::new();
+    let (hook, heard) = (cluster.dir.path().join("hook"), cluster.dir.path().join("heard"));
+    let config = cluster.dir.path().join("lockkeeper.toml");
+    fs::write(&config, format!("[store]\nurl = {:?}\n", cluster.url)).unwrap();
+    let store = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(support::PROGRAM);
+        let output = command.arg("store").args(arguments).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.success(), said)
+    };
+    let mut paused = cluster.start("paused", &[]);
+    paused.wait_until_serving().await;
+    let mut second = cluster.start("second", &["--standby"]);
+    second.wait_for_log("standing by").await;
+    paused.signal(Signal::STOP);
+    second.wait_until_serving().await;
+    assert!(second.log().contains("lockkeeper store fenced paused"), "{}", second.log());
+    let (_, said) = store(&["check", &cluster.url]);
+    assert!(said.contains("\nunfenced   paused: presumed dead"), "{said}");
+
+    // A hook of the next server is told of it, as it was never fenced.
+    let told = format!("echo $LOCKKEEPER_UNFENCED >> {}; exit 1", heard.display());
+    script(&hook, &told);
+    let with_hook = cluster.dir.path().join("hook.toml");
+    fs::write(&with_hook, format!("[standby]\non_takeover = {hook:?}\n")).unwrap();
+    second.signal(Signal::TERM);
+    assert!(second.exit_status().await.success());
+    let standby = ["--standby", "-c", with_hook.to_str().unwrap()];
+    let mut third = cluster.start("third", &standby);
+    assert_eq!(third.exit_status().await.code(), Some(1));
+    assert_eq!(fs::read_to_string(&heard).unwrap(), "paused\n".repeat(3));
+
+    let file = config.to_str().unwrap();
+    let (done, said) = store(&["fenced", "second", "-c", file]);
+    assert!(!done && said.contains("these are: paused"), "{said}");
+    let (done, said) = store(&["fenced", "paused", "-c", file]);
+    assert!(done && said.contains("recorded that paused is fenced, by uid "), "{said}");
+    let (_, said) = store(&["check", &cluster.url]);
+    assert!(!said.contains("unfenced") && said.contains("\nfenced     paused, by uid "), "{said}");
+    let (done, said) = store(&["fenced", "paused", "--store", &cluster.url]);
+    assert!(!done && said.contains("no server is recorded as unfenced"), "{said}");
+    script(&hook, &told.replace("exit 1", "exit 0"));
+    let mut fourth = cluster.start("fourth", &standby);
+    fourth.wait_until_serving().await;
+    assert_eq!(fs::read_to_string(&heard).unwrap(), "paused\npaused\npaused\n\n");
+    paused.signal(Signal::KILL);
+    paused.exit_status().await;
+}
+
 /// What happens to the database while clients lock.
 fn trouble(database: &Server, round: usize) {
     match round % 3 {

@@ -53,7 +53,7 @@ use session::Session;
 
 use crate::lease::{self, Lease};
 pub use leader_watch::{LeaderWatch, QueryTimes, TakeoverDecision};
-pub use leadership::{COMMAND_SUFFIX, Leader, Leadership, Standby};
+pub use leadership::{COMMAND_SUFFIX, Fencing, Leader, Leadership, Standby};
 pub use process::ProcessIdentity;
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -200,7 +200,7 @@ impl Postgres {
 
     /// Becomes the leader, unless the leader has made progress since `observed` was read or another
     /// node was faster: then `None`. A previous leader that may still run is listed in
-    /// [`Leadership::unfenced`] until [`Postgres::set_all_fenced`].
+    /// [`Leadership::unfenced`] until [`Postgres::set_fenced`].
     pub fn take_leadership_if_unchanged(
         &mut self,
         observed: &Leadership,
@@ -215,14 +215,19 @@ impl Postgres {
         self.acquire(Some(&expected))
     }
 
-    /// Empties [`Leadership::unfenced`]: every node in it can do no more harm.
-    pub fn set_all_fenced(&mut self) -> Result<(), StoreError> {
-        let Some(writer) = &self.writer else { return Err(StoreError::NotLeader) };
-        let number = writer.number;
+    /// Removes a node from [`Leadership::unfenced`], as it can do no more harm, and records `author`,
+    /// who said so. False if it was not listed. Does not require the leadership.
+    pub fn set_fenced(&mut self, node: &str, author: &str) -> Result<bool, StoreError> {
         self.ensure_session()?;
         self.run(async |session: &Session| {
-            leadership::set_all_fenced(&session.connection, number).await
+            leadership::set_fenced(&session.connection, node, author).await
         })
+    }
+
+    /// The last nodes that were removed from [`Leadership::unfenced`].
+    pub fn fencings(&mut self) -> Result<Vec<Fencing>, StoreError> {
+        self.ensure_session()?;
+        self.run(async |session: &Session| leadership::fencings(&session.connection).await)
     }
 
     fn acquire(

@@ -1,5 +1,5 @@
-//! `lockkeeper store`: inspect, copy, distrust or clear a store. Except for checking a PostgreSQL
-//! store, no server may be using it.
+//! `lockkeeper store`: inspect, copy, distrust or clear a store, or record a fenced server. Except for
+//! checking a PostgreSQL store and for the record, no server may be using it.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -7,17 +7,27 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Error, Result, bail};
 use keeper::change::{Exactness, Snapshot};
-use store::postgres::{Leader, Leadership};
+use store::postgres::{Fencing, Leader, Leadership};
 use store::{Store as _, consistency, transfer};
 use vfs::secrets::{Secrets as _, SecretsInDirectory};
 
 use crate::cli::StoreCommand;
 use crate::config::store_url::{self, StoreUrl, look_into, open_unused};
+use crate::config::{File, host_name};
 
 pub(crate) fn run(command: &StoreCommand) -> Result<()> {
     match command {
         StoreCommand::Copy { from, to } => copy(&url(from)?, &url(to)?),
         StoreCommand::Check { url: text } => look(&url(text)?),
+        StoreCommand::Fenced { node, store, config } => {
+            let url = match store {
+                Some(text) => url(text)?,
+                None => File::load(config.as_deref())?.store.url.context(
+                    "no store is configured: name it with --store postgres://USER@HOST/DATABASE",
+                )?,
+            };
+            fenced(&url, node)
+        }
         StoreCommand::Distrust { url: text } => distrust(&url(text)?),
         StoreCommand::Clear { url: text, force } => {
             let url = &url(text)?;
@@ -30,6 +40,37 @@ pub(crate) fn run(command: &StoreCommand) -> Result<()> {
 
 fn url(text: &str) -> Result<StoreUrl> {
     StoreUrl::parse(text).map_err(Error::msg)
+}
+
+fn fenced(url: &StoreUrl, node: &str) -> Result<()> {
+    let StoreUrl::Postgres(address) = url else {
+        bail!("only for PostgreSQL stores: {url} is not shared");
+    };
+    let mut store = look_into(address).with_context(|| url.to_string())?;
+    let author = author();
+    if !store.set_fenced(node, &author)? {
+        let unfenced = store.leadership()?.unfenced;
+        match unfenced.is_empty() {
+            true => bail!("no server is recorded as unfenced"),
+            false => {
+                bail!("{node} is not recorded as unfenced; these are: {}", unfenced.join(", "))
+            }
+        }
+    }
+    println!("{url}: recorded that {node} is fenced, by {author}");
+    Ok(())
+}
+
+/// The user of this command, for the record: by the login that it came from, if that is known.
+fn author() -> String {
+    let uid = rustix::process::getuid().as_raw();
+    let login = std::fs::read_to_string("/proc/self/loginuid").ok();
+    let login = login.and_then(|text| text.trim().parse::<u32>().ok());
+    let host = host_name();
+    match login.filter(|login| *login != uid && *login != u32::MAX) {
+        Some(login) => format!("uid {login} as uid {uid} on {host}"),
+        None => format!("uid {uid} on {host}"),
+    }
 }
 
 fn distrust(url: &StoreUrl) -> Result<()> {
@@ -138,6 +179,9 @@ fn look(url: &StoreUrl) -> Result<()> {
         StoreUrl::Postgres(address) => {
             let mut store = look_into(address).with_context(|| url.to_string())?;
             print!("{}", who_serves(&store.leadership()?));
+            for Fencing { node, author, at } in store.fencings()? {
+                println!("fenced     {node}, by {author}, at {at}");
+            }
             store.load()?
         }
         _ => open_unused(url)?.load()?,
@@ -171,6 +215,11 @@ fn who_serves(leadership: &Leadership) -> String {
         text += &format!(
             "standby    {}, since {}, last seen {heard:.1} s ago\n",
             standby.node, standby.since
+        );
+    }
+    for node in &leadership.unfenced {
+        text += &format!(
+            "unfenced   {node}: presumed dead; when it is off: lockkeeper store fenced {node}\n"
         );
     }
     text

@@ -135,7 +135,11 @@ pub(super) fn leadership(facts: &Facts) -> Vec<Finding> {
         findings.push(warn(
             "LK257",
             format!("presumed dead but not fenced: {nodes}"),
-            format!("make sure that {nodes} is off; to automate it: on_takeover under [standby]"),
+            format!(
+                "make sure that each is off, then: lockkeeper store fenced {}; to automate it: \
+                 on_takeover under [standby]",
+                leadership.unfenced[0]
+            ),
         ));
     }
     findings

@@ -70,10 +70,24 @@ pub(super) async fn acquire(
     })?;
     let mut acquired = acquired.await.context("the takeover thread panicked")??;
     // From here on an error drops the store, which gives up leadership.
-    if let Some(hook) = &options.on_takeover {
-        run_hook(options, hook, acquired.previous.as_ref(), &acquired.unfenced).await?;
+    match &options.on_takeover {
+        Some(hook) => {
+            run_hook(options, hook, acquired.previous.as_ref(), &acquired.unfenced).await?;
+            let author = format!("on_takeover of {}", options.settings.node);
+            for node in &acquired.unfenced {
+                acquired.store.set_fenced(node, &author)?;
+            }
+        }
+        None => {
+            for node in &acquired.unfenced {
+                warn!(
+                    "{node} is presumed dead but was not fenced: if it is only paused, writes that \
+                     it has begun can still reach the files; when it is off, run: lockkeeper store \
+                     fenced {node}"
+                );
+            }
+        }
     }
-    acquired.store.set_all_fenced()?;
     drop(active);
     Ok(acquired)
 }

@@ -195,7 +195,12 @@ fn servers_that_share_a_database_are_told() {
     // As after a takeover from a machine that could not be fenced.
     database.psql("UPDATE lockkeeper.seat SET unfenced = '{old}'").unwrap();
     let said = patient.examine(&config);
-    said.has("LK257", "warn", &["not fenced: old"], &["on_takeover under [standby]"]);
+    said.has(
+        "LK257",
+        "warn",
+        &["not fenced: old"],
+        &["lockkeeper store fenced old", "on_takeover under [standby]"],
+    );
     first.kill();
     drop(database);
     let said = patient.examine(&config);

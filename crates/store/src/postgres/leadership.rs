@@ -1,5 +1,5 @@
 //! Which server leads, which stand by, and how the leadership changes hands: the tables `seat`,
-//! `nodes` and `intact`.
+//! `nodes`, `fencings` and `intact`.
 
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use crate::store::Token;
 const TIME: &str = "YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"";
 /// The most nodes that are listed.
 const NODES_MAX: i64 = 64;
+/// The most records of fenced nodes that are listed.
+const FENCINGS_MAX: i64 = 5;
 
 /// The leader and the standbys, read at one moment.
 #[derive(Clone, Debug)]
@@ -197,10 +199,41 @@ pub(super) async fn acquire(
     }))
 }
 
-/// Records that every node in `unfenced` has been fenced.
-pub(super) async fn set_all_fenced(connection: &Connection, writer: i64) -> Result<(), Error> {
-    let sql = "UPDATE seat SET unfenced = '{}' WHERE writer = $1";
-    connection.client.execute(sql, &[&writer]).await.map(|_| ())
+/// A record that a node was fenced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fencing {
+    /// The node.
+    pub node: String,
+    /// Who said so.
+    pub author: String,
+    /// When, by the database's clock.
+    pub at: String,
+}
+
+/// Removes a node from `unfenced`, synced, and records who said that it was fenced. False if it was
+/// not listed. Records are kept for a year.
+pub(super) async fn set_fenced(
+    connection: &Connection,
+    node: &str,
+    author: &str,
+) -> Result<bool, Error> {
+    let sql = "WITH old AS (DELETE FROM fencings WHERE at < clock_timestamp() - interval '1 year'), \
+         me AS (UPDATE seat SET unfenced = array_remove(unfenced, $1) \
+             WHERE $1 = ANY(unfenced) AND set_config('synchronous_commit', 'on', true) <> '' \
+             RETURNING 1) \
+         INSERT INTO fencings SELECT $1, $2, clock_timestamp() FROM me";
+    Ok(connection.client.execute(sql, &[&node, &author]).await? > 0)
+}
+
+/// The newest records, the oldest of them first.
+pub(super) async fn fencings(connection: &Connection) -> Result<Vec<Fencing>, Error> {
+    let sql = format!(
+        "SELECT node, author, to_char(at AT TIME ZONE 'UTC', '{TIME}') \
+         FROM fencings ORDER BY at DESC LIMIT {FENCINGS_MAX}"
+    );
+    let rows = connection.client.query(&sql, &[]).await?;
+    let fencing = |row: &Row| Fencing { node: row.get(0), author: row.get(1), at: row.get(2) };
+    Ok(rows.iter().rev().map(fencing).collect())
 }
 
 /// Begins a new session of the leader after a reconnect; `None` if another node leads. The new

@@ -16,11 +16,14 @@ struct Migration {
 }
 
 /// By version, without gaps.
-const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "tables",
-    sql: include_str!("../../migrations/V1__tables.sql"),
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, name: "tables", sql: include_str!("../../migrations/V1__tables.sql") },
+    Migration {
+        version: 2,
+        name: "fencings",
+        sql: include_str!("../../migrations/V2__fencings.sql"),
+    },
+];
 
 /// The version of the tables that this program uses.
 pub(super) const NEWEST: i32 = MIGRATIONS.len() as i32;

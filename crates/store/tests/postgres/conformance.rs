@@ -119,8 +119,12 @@ fn missing_privileges_are_reported_with_the_sql_that_grants_them() {
 fn the_down_migration_leaves_nothing_and_the_tables_can_be_created_again() {
     let server = Server::start().unwrap();
     drop(Postgres::connect(settings(&server, "a")).unwrap());
-    let down = include_str!("../../migrations/V1__tables.down.sql");
-    server.psql(&format!("SET search_path TO lockkeeper; {down}")).unwrap();
+    for down in [
+        include_str!("../../migrations/V2__fencings.down.sql"),
+        include_str!("../../migrations/V1__tables.down.sql"),
+    ] {
+        server.psql(&format!("SET search_path TO lockkeeper; {down}")).unwrap();
+    }
     let left = "SELECT count(*) FROM pg_tables WHERE schemaname = 'lockkeeper'";
     assert_eq!(server.psql(left).unwrap(), "1");
     taken(&settings(&server, "a"));

@@ -138,8 +138,16 @@ fn a_leader_that_may_still_run_is_listed_until_it_is_fenced() {
     b.release_leadership().unwrap();
     let (mut c, _) = taken(&short(&server, "c"));
     assert_eq!(c.leadership().unwrap().unfenced, ["a"], "after a leader that did not fence it");
-    c.set_all_fenced().unwrap();
-    assert!(c.leadership().unwrap().unfenced.is_empty());
+    c.release_leadership().unwrap();
+    // A command does not lead.
+    let mut command = Postgres::connect(short(&server, "command")).unwrap();
+    assert!(!command.set_fenced("b", "uid 0 on x").unwrap(), "it was not listed");
+    assert!(command.set_fenced("a", "uid 0 on x").unwrap());
+    assert!(command.leadership().unwrap().unfenced.is_empty());
+    let fencings = command.fencings().unwrap();
+    let told: Vec<(&str, &str)> =
+        fencings.iter().map(|one| (one.node.as_str(), one.author.as_str())).collect();
+    assert_eq!(told, [("a", "uid 0 on x")]);
 }
 
 #[test]
