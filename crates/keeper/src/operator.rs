@@ -52,6 +52,7 @@ impl Keeper {
             self.event(Event::Released { client, count: released, why });
         }
         self.refuse_parked(client);
+        self.settle_report(client);
         Ok(released)
     }
 

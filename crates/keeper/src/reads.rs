@@ -196,7 +196,12 @@ impl Keeper {
         blocked
     }
 
-    /// Whether a host at this address is fenced; the server then refuses its writes, too.
+    /// The hosts at an address.
+    pub fn hosts_at(&self, address: IpAddr) -> impl Iterator<Item = &Client> {
+        self.clients.hosts_at(address).map(|tracked| &*tracked.row)
+    }
+
+    /// Whether a host at this address is fenced; the server then refuses all writes from it.
     pub fn is_fenced(&self, address: IpAddr) -> bool {
         self.clients.hosts_at(address).any(|tracked| tracked.row.fenced)
     }

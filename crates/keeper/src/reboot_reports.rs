@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::bytes::Name;
+use crate::clients::TrackedClient;
 use crate::config::Verify;
 use crate::event::{Event, Proof, Rejection, Release};
 use crate::identity::{ClientId, Incarnation, RequestId, Transport};
@@ -142,7 +143,7 @@ impl Keeper {
         answer: ProbeAnswer,
         now: Time,
     ) {
-        if report.recorded != self.clients.incarnation(host) {
+        if report.recorded != self.clients.incarnation(host) || self.has_nothing(host) {
             return self.validate_for(host, report, now);
         }
         let agrees = report.to.is_some_and(|to| answer == ProbeAnswer::InState(to));
@@ -166,9 +167,9 @@ impl Keeper {
         now: Time,
     ) {
         let recorded = self.clients.incarnation(host);
-        // The answer was about a kernel other than the one recorded now. A duplicate under another
-        // name ends there.
-        if report.recorded != recorded {
+        // The answer was about a kernel other than the one recorded now: a duplicate under another
+        // name ends there. Or an operator has released meanwhile what the report was about.
+        if report.recorded != recorded || self.has_nothing(host) {
             return self.validate_for(host, report, now);
         }
         // Silence proves nothing if the report is not the host's own or is older than what is
@@ -250,6 +251,18 @@ impl Keeper {
             let known = tracked.row.incarnation;
             tracked.pending = tracked.pending.take().filter(|it| it.incarnation != known);
         }
+    }
+
+    /// Drops a pending report: what it was about has been released otherwise.
+    pub(crate) fn settle_report(&mut self, host: ClientId) {
+        self.timers.stop(Timer::Report(host));
+        if let Some(tracked) = self.clients.get_mut(host) {
+            tracked.pending = None;
+        }
+    }
+
+    fn has_nothing(&self, host: ClientId) -> bool {
+        self.clients.get(host).is_some_and(TrackedClient::has_nothing)
     }
 
     /// Records the decision for one of the report's hosts; replies after the last.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lockkeeper_keeper::Keeper;
 use lockkeeper_keeper::bytes::{FileKey, Handle, Name, OwnerTag};
-use lockkeeper_keeper::change::{Change, Exactness, Protocol, Snapshot};
+use lockkeeper_keeper::change::{Change, Exactness, Snapshot};
 use lockkeeper_keeper::config::Config;
 use lockkeeper_keeper::identity::{
     Caller, ClientId, Epoch, GrantId, HostKey, Incarnation, LockId, RequestId, Transport,
