@@ -3,6 +3,8 @@
 //! The engine waits while the keeper is read, so each look examines a bounded number of entries; a
 //! filtered search takes several looks.
 
+use std::collections::BTreeMap;
+
 use axum::http::StatusCode;
 use keeper::Keeper;
 use keeper::bytes::FileKey;
@@ -153,17 +155,15 @@ pub(crate) async fn on_path(
     let (finder, sought) = (control.clone(), path.to_owned());
     let found = tokio::task::spawn_blocking(move || finder.resolve_path(sought.as_bytes()));
     let found: Vec<PathMatch> = found.await.map_err(|_| Problem::ending())?;
-    if found.is_empty() {
-        let detail = format!("no file {:?} in any export", display::bytes(path.as_bytes()));
-        return Err(Problem::new(StatusCode::NOT_FOUND, "no-such-path", detail)
-            .hint("lockkeeper locks lists paths"));
-    }
     if found.iter().any(|found| found.directory) {
         return below(control, found, clients, query, limit).await;
     }
     let skip = skip_of(query)?;
     let state = query.state;
-    let files: Vec<FileKey> = found.into_iter().map(|found| found.file).collect();
+    let files: Vec<FileKey> = match found.is_empty() {
+        true => vec![by_suffix(control, path).await?],
+        false => found.into_iter().map(|found| found.file).collect(),
+    };
     let look = move |keeper: &Keeper| {
         let tables = StateTables::of(state);
         let held = files.iter().filter(|_| tables.held).flat_map(|file| {
@@ -181,6 +181,49 @@ pub(crate) async fn on_path(
         cut(keeper, held.chain(waiting).chain(remembered), theirs, state, skip, limit)
     };
     Ok(control.read(look).await?)
+}
+
+/// The only locked file whose path ends with these names.
+async fn by_suffix(control: &Control, path: &str) -> Result<FileKey, Problem> {
+    let shown = display::bytes(path.as_bytes());
+    let suffix = format!("/{}", shown.trim_matches('/'));
+    let mut found: BTreeMap<String, FileKey> = BTreeMap::new();
+    let mut after = LockId(0);
+    for _ in 0..SEEK_MAX / LOOK_MAX {
+        // An absolute path has no other meaning.
+        if path.starts_with('/') {
+            break;
+        }
+        let look = move |keeper: &Keeper| some_by_id(keeper, after, None, LOOK_MAX);
+        let (rows, last) = control.read(look).await?;
+        let files = Files::of(control, &rows).await?;
+        for row in rows {
+            let file = files.to_api(&row.file);
+            if file.path.is_some() && file.shown.ends_with(&suffix) {
+                found.insert(file.shown, row.file);
+            }
+        }
+        match last {
+            Some(last) => after = last,
+            None => break,
+        }
+    }
+    let paths: Vec<&str> = found.keys().take(3).map(String::as_str).collect();
+    match paths.len() {
+        0 => Err(Problem::new(
+            StatusCode::NOT_FOUND,
+            "no-such-path",
+            format!("no file {shown:?} in any export"),
+        )
+        .hint("lockkeeper locks lists paths")),
+        1 => found.into_values().next().ok_or_else(Problem::ending),
+        _ => Err(Problem::new(
+            StatusCode::CONFLICT,
+            "ambiguous-path",
+            format!("{} locked files end with {shown:?}: {} ...", found.len(), paths.join(", ")),
+        )
+        .hint("use a longer path: lockkeeper locks")),
+    }
 }
 
 /// Entries on files below some directories: a search through all entries, in several looks.

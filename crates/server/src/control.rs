@@ -192,7 +192,8 @@ impl Control {
         location
     }
 
-    /// The files that a path names: an absolute path, or one below each export. Blocks on the file
+    /// The files that a path names: an absolute path, one below each export, or one that begins with
+    /// the last names of an export's own path (`projects/a.db` in `/srv/projects`). Blocks on the file
     /// system.
     pub fn resolve_path(&self, path: &[u8]) -> Vec<PathMatch> {
         let caller = Caller::new(0, 0, &[]);
@@ -200,31 +201,38 @@ impl Control {
         let exports = self.files.exports();
         let mut found = Vec::new();
         for export in exports.iter() {
-            let below = match path.strip_prefix(&export.path[..]) {
-                Some(below) if below.is_empty() || below[0] == b'/' => below,
-                Some(below) if &export.path[..] == b"/" => below,
-                _ if path.starts_with(b"/") => continue,
-                _ => path,
-            };
-            let filesystem = &export.filesystem;
-            let parts = below.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-            let parts: Vec<&[u8]> = parts.collect();
-            let mut at = filesystem.root();
-            let mut kind = FileKind::Directory;
-            let walked = parts.iter().try_for_each(|part| {
-                let looked = filesystem.lookup(&context, &at, part).ok()?;
-                (at, kind) = (looked.object, looked.attributes.kind);
-                Some(())
-            });
-            if walked.is_some() {
+            let walk = |below: &[&[u8]]| {
+                let filesystem = &export.filesystem;
+                let mut at = filesystem.root();
+                let mut kind = FileKind::Directory;
+                for part in below {
+                    let looked = filesystem.lookup(&context, &at, part).ok()?;
+                    (at, kind) = (looked.object, looked.attributes.kind);
+                }
                 let file = lock_key(&FileKey { filesystem: filesystem.id(), object: at });
-                let (export, path) = (export.path.to_vec(), parts.join(&b'/'));
-                let directory = kind == FileKind::Directory;
-                found.push(PathMatch { file, directory, export, path });
-            }
+                let (export, path) = (export.path.to_vec(), below.join(&b'/'));
+                Some(PathMatch { file, directory: kind == FileKind::Directory, export, path })
+            };
+            found.extend(below_export(&export.path, path).iter().find_map(|below| walk(below)));
         }
         found
     }
+}
+
+/// The paths below an export that `path` may mean, the likeliest first.
+fn below_export<'a>(export: &[u8], path: &'a [u8]) -> Vec<Vec<&'a [u8]>> {
+    let (of_export, parts) = (parts(export), parts(path));
+    if path.starts_with(b"/") {
+        let is_below = parts.starts_with(&of_export);
+        return is_below.then(|| parts[of_export.len()..].to_vec()).into_iter().collect();
+    }
+    let ends = (1..=parts.len()).filter(|count| of_export.ends_with(&parts[..*count]));
+    let below = ends.rev().map(|count| parts[count..].to_vec()).collect::<Vec<_>>();
+    std::iter::once(parts.clone()).chain(below).collect()
+}
+
+fn parts(path: &[u8]) -> Vec<&[u8]> {
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect()
 }
 
 fn is_in(file: &FileKey, export: &Export) -> bool {
@@ -236,4 +244,25 @@ fn file_of(key: &keeper::bytes::FileKey) -> Option<FileKey> {
     let (filesystem, object) = key.bytes().split_first_chunk()?;
     let filesystem = FileSystemId(u64::from_be_bytes(*filesystem));
     Some(FileKey { filesystem, object: ObjectId::new(object)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_absolute_or_below_an_export_or_begins_with_its_last_names() {
+        let below = |export: &str, path: &str| -> Vec<String> {
+            let found = below_export(export.as_bytes(), path.as_bytes());
+            found.iter().map(|parts| parts.join(&b'/').escape_ascii().to_string()).collect()
+        };
+        assert_eq!(below("/srv/projects", "/srv/projects/a.db"), ["a.db"]);
+        assert_eq!(below("/srv/projects", "/srv/projects/"), [""]);
+        assert!(below("/srv/projects", "/srv/projects2/a.db").is_empty());
+        assert_eq!(below("/", "/srv//a.db"), ["srv/a.db"]);
+        assert_eq!(below("/srv/projects", "a.db"), ["a.db"]);
+        assert_eq!(below("/srv/projects", "projects/a.db"), ["projects/a.db", "a.db"]);
+        assert_eq!(below("/srv/projects", "srv/projects/a.db"), ["srv/projects/a.db", "a.db"]);
+        assert_eq!(below("/srv/projects", "projects"), ["projects", ""]);
+    }
 }

@@ -33,7 +33,8 @@ pub(crate) struct Locks {
     /// List only locks of this client (id, name or address)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     client: Option<String>,
-    /// List only locks on this file or below this directory; absolute, or relative to an export
+    /// List only locks on this file or below this directory: an absolute path, one relative to an
+    /// export, or the end of the path of one locked file
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     path: Option<String>,
     /// List only waiters

@@ -64,6 +64,36 @@ async fn a_lock_and_its_waiter_are_shown_with_names_and_the_lock_can_be_released
     assert_eq!((gone.status, gone.json()["hint"].as_str()), (404, Some("lockkeeper locks")));
 }
 
+/// B8.51
+#[tokio::test]
+async fn a_path_may_begin_with_names_of_its_export_or_be_the_end_of_one() {
+    let live = Live::start(&[]);
+    for dir in ["a", "b"] {
+        std::fs::create_dir(live.home.path().join("export").join(dir)).unwrap();
+    }
+    let (alice, file) = live.client("alice", "a/x.db").await;
+    let (bob, other) = live.client("bob", "a/deep.db").await;
+    assert_eq!(alice.lock(&file, whole()).await.unwrap(), Status::Granted);
+    assert_eq!(bob.lock(&other, whole()).await.unwrap(), Status::Granted);
+    let held = ids(&live.get("/v1/locks?path=a/x.db"));
+    assert_eq!(held.len(), 1);
+    // As in /srv/projects, of which `projects/a.db` is a file.
+    assert_eq!(ids(&live.get("/v1/locks?path=export/a/x.db")), held);
+    assert_eq!(ids(&live.get("/v1/locks?path=export")).len(), 2);
+    // The end of a path, at a separator, of one locked file.
+    assert_eq!(ids(&live.get("/v1/locks?path=x.db")), held);
+    for wrong in [".db", "/x.db", "export/x.db", "eep.db"] {
+        let refused = live.ask("GET", &format!("/v1/locks?path={wrong}"));
+        assert_eq!((refused.status, refused.json()["code"].as_str()), (404, Some("no-such-path")));
+    }
+    let (carol, second) = live.client("carol", "b/x.db").await;
+    assert_eq!(carol.lock(&second, whole()).await.unwrap(), Status::Granted);
+    let refused = live.ask("GET", "/v1/locks?path=x.db").json();
+    assert_eq!(refused["code"], "ambiguous-path");
+    let detail = refused["detail"].as_str().unwrap();
+    assert!(detail.contains("export/a/x.db") && detail.contains("export/b/x.db"), "{detail}");
+}
+
 #[tokio::test]
 async fn pages_of_locks_are_whole_and_in_order() {
     let live = Live::start(&[]);
