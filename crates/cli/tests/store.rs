@@ -94,7 +94,11 @@ async fn locks_move_to_postgresql_and_back_and_no_epoch_comes_again() {
     let key = |home: &std::path::Path| std::fs::read(home.join("handle.key")).unwrap();
     assert_eq!(key(&dir.path().join("back")), key(&home.join("state")));
     let (done, said) = store(&["check", &back]);
-    assert!(done && said.contains("locks      1\n") && said.contains("last stop  clean"), "{said}");
+    assert!(
+        done && said.contains("locks      1\n") && said.contains("last stop  clean\n"),
+        "{said}"
+    );
+    assert!(said.contains("next start a grace period, for 1 client to reclaim"), "{said}");
     let second = epoch(&said);
     assert!(second > first);
 
@@ -102,12 +106,14 @@ async fn locks_move_to_postgresql_and_back_and_no_epoch_comes_again() {
     assert!(done, "{said}");
     let (done, said) = store(&["check", &shared]);
     assert!(done && said.contains("locks may be missing"), "{said}");
+    assert!(said.contains("next start a grace period of full length, for 1 client"), "{said}");
     let (done, said) = store(&["clear", &back]);
     assert!(!done && said.contains("1 locks and shares are held"), "{said}");
     let (done, said) = store(&["clear", &back, "--force"]);
     assert!(done, "{said}");
     let (done, said) = store(&["check", &back]);
     assert!(done && said.contains("locks      0\n") && epoch(&said) == second, "{said}");
+    assert!(said.contains("next start no grace period: there is nothing to reclaim"), "{said}");
 }
 
 #[test]

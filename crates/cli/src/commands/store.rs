@@ -1,16 +1,19 @@
 //! `lockkeeper store`: inspect, copy, distrust or clear a store, or record a fenced server. Except for
 //! checking a PostgreSQL store and for the record, no server may be using it.
 
+use std::collections::HashSet;
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Instant;
 
 use anyhow::{Context as _, Error, Result, bail};
-use keeper::change::{Exactness, Snapshot};
+use keeper::change::{Client, Exactness, Snapshot};
+use keeper::identity::ClientId;
 use store::postgres::{Fencing, Leader, Leadership};
 use store::{Store as _, consistency, transfer};
 use vfs::secrets::{Secrets as _, SecretsInDirectory};
 
+use super::tables::many;
 use crate::cli::StoreCommand;
 use crate::config::store_url::{self, StoreUrl, look_into, open_unused};
 use crate::config::{File, host_name};
@@ -231,19 +234,47 @@ fn described(saved: &Snapshot) -> String {
         Exactness::Roster => "all clients known; locks may be missing and will be reclaimed",
     };
     let stop = match (saved.stopped_cleanly, saved.in_grace) {
-        (true, _) => "clean; the next start needs no grace period",
-        (false, true) => "in a grace period; the next start begins another",
-        (false, false) => "not clean; the next start begins a grace period",
+        (true, false) => "clean",
+        (true, true) => "clean, in a grace period",
+        (false, true) => "not clean, in a grace period",
+        (false, false) => "not clean",
+    };
+    let grace = match (saved.exactness, reclaiming(saved)) {
+        (_, 0) => "no grace period: there is nothing to reclaim".into(),
+        (Exactness::Exact, clients) => {
+            format!("a grace period, for {} to reclaim", many(clients as u64, "client"))
+        }
+        (Exactness::Roster, clients) => format!(
+            "a grace period of full length, for {} to reclaim",
+            many(clients as u64, "client")
+        ),
     };
     format!(
         "epoch      {}   NSM state {}\nclients    {}\nlocks      {}\nshares     {}\n\
-         exactness  {exact}\nlast stop  {stop}\n",
+         exactness  {exact}\nlast stop  {stop}\nnext start {grace}\n",
         saved.epoch.0,
         saved.epoch.nsm_state(),
         saved.clients.len(),
         saved.locks.len(),
         saved.shares.len(),
     )
+}
+
+/// The clients that the next start waits for, however the last one ended: with an exact store those
+/// with monitored locks or shares, else all that are monitored.
+fn reclaiming(saved: &Snapshot) -> usize {
+    let holders: HashSet<ClientId> = saved
+        .locks
+        .values()
+        .filter(|lock| lock.monitored)
+        .map(|lock| lock.owner.host)
+        .chain(saved.shares.values().map(|share| share.owner.host))
+        .collect();
+    let waited_for = |client: &Client| match saved.exactness {
+        Exactness::Exact => holders.contains(&client.id),
+        Exactness::Roster => client.registrant.is_none() && client.monitored,
+    };
+    saved.clients.values().filter(|client| waited_for(client)).count()
 }
 
 /// A progress bar; hidden unless stderr is a terminal.
