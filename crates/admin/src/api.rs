@@ -190,7 +190,14 @@ pub struct Client {
     pub waiting: u64,
     pub unconfirmed: u64,
     pub monitored: bool,
+    /// Its locks are refused, and all writes from its address.
     pub fenced: bool,
+    /// Its writes are refused, because it or another client at its address is fenced.
+    #[serde(default)]
+    pub writes_refused: bool,
+    /// Other clients at its address, which a fence keeps from writing, too; absent in lists.
+    #[serde(default)]
+    pub same_address: Vec<ClientName>,
     pub crashed: bool,
     pub suspect: bool,
     /// Addresses of the server that it used.
@@ -341,7 +348,8 @@ pub struct Page<T> {
 pub struct LockQuery {
     /// A client's id, name or address.
     pub client: Option<String>,
-    /// A file or directory, relative to an export or absolute on the server.
+    /// A file or directory, relative to an export or absolute on the server; or the end of the path of
+    /// one locked file.
     pub path: Option<String>,
     pub state: Option<LockState>,
     /// At most 1,000; default 100.

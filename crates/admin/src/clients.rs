@@ -1,5 +1,7 @@
 //! Handlers of `/v1/clients` and `/v1/notices`.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,8 +52,15 @@ pub(crate) async fn list(
         let found = keeper.clients(after);
         let wanted =
             found.filter(|view| query.state.is_none_or(|state| state_of(keeper, view) == state));
-        let mut items: Vec<Client> =
-            wanted.take(limit + 1).map(|view| to_api(keeper, &view, now)).collect();
+        let mut fences: HashMap<IpAddr, bool> = HashMap::new();
+        let mut items: Vec<Client> = wanted
+            .take(limit + 1)
+            .map(|view| {
+                let address = view.client.address;
+                let fenced = fences.entry(address).or_insert_with(|| keeper.is_fenced(address));
+                Client { writes_refused: *fenced, ..to_api(keeper, &view, now) }
+            })
+            .collect();
         let more = items.len() > limit;
         items.truncate(limit);
         let next = items.last().filter(|_| more).map(|client| client.id.clone());
@@ -217,7 +226,14 @@ pub(crate) async fn one_of(
     let look = move |keeper: &Keeper| {
         let view = keeper.client(id)?;
         let host = view.client.registrant.is_none().then(|| view.client.key());
-        Some((to_api(keeper, &view, now), host))
+        let address = view.client.address;
+        let others = keeper.hosts_at(address).filter(|other| other.id != id);
+        let client = Client {
+            writes_refused: keeper.is_fenced(address),
+            same_address: others.map(client_name).collect(),
+            ..to_api(keeper, &view, now)
+        };
+        Some((client, host))
     };
     let found = control.read(look).await?;
     let (mut client, host) = found.ok_or_else(|| Problem::no_such_client(&id.to_string()))?;
@@ -340,6 +356,8 @@ fn to_api(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
         unconfirmed: view.unconfirmed as u64,
         monitored: client.monitored,
         fenced: client.fenced,
+        writes_refused: client.fenced,
+        same_address: Vec::new(),
         crashed: view.crashed,
         suspect: view.suspect,
         our_addresses: client.used.iter().map(ToString::to_string).collect(),

@@ -6,6 +6,7 @@ use admin::api::{Client, ClientKind, ClientState};
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser};
 
+use super::fence::others;
 use super::locks::word;
 use super::paged_list::{ListOptions, PagedList};
 use super::tables::{Cell, Table, age, many, moment};
@@ -134,6 +135,9 @@ fn remarks(client: &Client) -> Vec<String> {
             remarks.push(word(state));
         }
     }
+    if client.writes_refused && !client.fenced {
+        remarks.push("writes refused, as another client at its address is fenced".into());
+    }
     if let Some(notice) = &client.notice
         && !notice.answered
         && notice.attempts > 0
@@ -153,6 +157,12 @@ fn described(client: &Client, colour: bool) -> String {
         let _ = writeln!(text, "{name:>9}: {}", rest);
     };
     line("client", format!("{} ({}), {}", called(client), client.id, clean(&client.address)));
+    if let Some(others) = others(client) {
+        line("also at", format!("{}: {others}", clean(&client.address)));
+    }
+    if client.writes_refused && !client.fenced {
+        line("writes", "refused, as another client at its address is fenced".into());
+    }
     let state = word(client.state);
     let seen = client.last_seen_seconds.map(age);
     let seen = seen

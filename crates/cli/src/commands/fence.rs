@@ -1,12 +1,12 @@
 //! `lockkeeper fence` and `unfence`: shut out a client, the safe way to free its locks.
 
-use admin::api::ClientActionResult;
+use admin::api::{Client, ClientActionResult};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
 use super::tables::{age, many};
 use super::terminal::{self, clean, confirmed, print_note, require_confirmation};
-use super::{Session, called};
+use super::{Session, called, name_of};
 use crate::daemon::{CommandError, Method, encoded, query};
 
 #[derive(Debug, Args)]
@@ -42,8 +42,15 @@ impl Fence {
         let client = &plan.client;
         let name = called(client);
         let released = many(plan.released, "lock");
+        let others = others(client);
         if self.dry_run {
-            return terminal::print(&format!("would fence {name}; would release {released}\n"));
+            let others = others.map(|others| {
+                format!("; would also refuse writes of {others}, at the same address")
+            });
+            return terminal::print(&format!(
+                "would fence {name}; would release {released}{}\n",
+                others.unwrap_or_default()
+            ));
         }
         let seen =
             client.last_seen_seconds.map(|seconds| format!(", last seen {} ago", age(seconds)));
@@ -55,6 +62,11 @@ impl Fence {
             seen.unwrap_or_default(),
             client.word()
         ));
+        if let Some(others) = others {
+            print_note(&format!(
+                "Writes are refused by address: until then {others} cannot write either"
+            ));
+        }
         if !self.yes && !confirmed("Fence?")? {
             return Err(CommandError::Declined(format!("{name} was not fenced")));
         }
@@ -71,9 +83,31 @@ impl Unfence {
         let name = called(&done.client);
         terminal::print(&match self.dry_run {
             true => format!("would allow {name} to lock and write again\n"),
+            false if done.client.writes_refused => format!(
+                "{name} may lock again; writes from {} are still refused: another client there is \
+                 fenced\n",
+                clean(&done.client.address)
+            ),
             false => format!("{name} may lock and write again\n"),
         })
     }
+}
+
+/// The other clients at the same address, by name and id.
+pub(super) fn others(client: &Client) -> Option<String> {
+    const SHOWN_MAX: usize = 5;
+    let others = &client.same_address;
+    let names = others.iter().take(SHOWN_MAX);
+    let mut names: Vec<String> =
+        names.map(|other| format!("{} ({})", name_of(other), other.id)).collect();
+    if others.len() > SHOWN_MAX {
+        names.push(format!("{} others", others.len() - SHOWN_MAX));
+    }
+    let last = names.pop()?;
+    Some(match names.is_empty() {
+        true => last,
+        false => format!("{} and {last}", names.join(", ")),
+    })
 }
 
 fn path(client: &str, dry_run: bool) -> String {

@@ -10,7 +10,7 @@ use client::{Connection, Locker, Options, mount};
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 use testbed::server::{Server, serve};
-use wire::nfs3::NewAttributes;
+use wire::nfs3::{Handle, NewAttributes, Stability};
 use wire::nlm::Range;
 
 use crate::run::{Ended, PROGRAM, run};
@@ -76,6 +76,14 @@ impl Live {
         let root = mount::mount(&connection, &self.share()).await.unwrap();
         let new = NewAttributes { mode: Some(0o666), ..NewAttributes::default() };
         Nfs(connection).create(&root, name.as_bytes(), new).await.unwrap().0.to_vec()
+    }
+
+    /// Whether a client at the address of this test may write to a file.
+    pub async fn writes(&self, file: &[u8]) -> bool {
+        let options = Options::default().user(1, 1, &[]);
+        let connection = Connection::connect(self.at, &options).await.unwrap();
+        let file = Handle(file.to_vec().into());
+        Nfs(connection).write(&file, 0, b"x".to_vec().into(), Stability::FileSync).await.is_ok()
     }
 
     pub fn run(&self, arguments: &str) -> Ended {

@@ -200,6 +200,52 @@ async fn a_fence_shuts_a_client_out_until_it_is_lifted() {
     assert_eq!(alice.lock(&file, PAGE).await.unwrap(), nlm::Status::Granted);
 }
 
+/// B8.52: all clients of this test are at one address, as machines behind NAT are.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_names_the_clients_that_share_the_address() {
+    let live = Live::start();
+    let file = live.file("a.db").await;
+    let mut hosts = Vec::new();
+    for (number, name) in ["alice", "bob", "carol"].iter().enumerate() {
+        let host = live.host(name, 1).await;
+        let range = nlm::Range { offset: number as u64, length: 1 };
+        assert_eq!(host.lock(&file, range).await.unwrap(), nlm::Status::Granted);
+        hosts.push(host);
+    }
+    let clients = live.json::<Page<Client>>("clients").items;
+    let id = |name: &str| clients.iter().find(|client| client.name == name).unwrap().id.clone();
+    let others = format!("bob ({}) and carol ({})", id("bob"), id("carol"));
+    let one = live.told("clients alice");
+    assert!(one.contains(&format!("  also at: 127.0.0.1: {others}\n")), "{one}");
+    assert_eq!(
+        live.told("fence alice --dry-run"),
+        format!(
+            "would fence alice; would release 1 lock; would also refuse writes of {others}, at the \
+             same address\n"
+        )
+    );
+    let ended = on_terminal(&live.socket(), "fence alice", 200, "y\n");
+    let warning = format!("Writes are refused by address: until then {others} cannot write either");
+    assert!(ended.out.contains(&warning), "{}", ended.out);
+
+    // They keep their locks and cannot write, and that is shown.
+    assert_eq!(live.json::<Page<Lock>>("locks").items.len(), 2);
+    assert!(!live.writes(&file).await);
+    let bob = live.told("clients bob");
+    let refused = "refused, as another client at its address is fenced";
+    assert!(bob.contains(&format!("   writes: {refused}\n")), "{bob}");
+    let all = live.told("clients");
+    assert_eq!(all.matches(&format!("writes {refused}")).count(), 2, "{all}");
+    assert_eq!(live.run("fence bob --yes").code, Some(0));
+    assert_eq!(
+        live.told("unfence alice"),
+        "alice may lock again; writes from 127.0.0.1 are still refused: another client there is \
+         fenced\n"
+    );
+    assert_eq!(live.told("unfence bob"), "bob may lock and write again\n");
+    assert!(live.writes(&file).await);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_restart_it_is_seen_who_is_waited_for() {
     let mut live = Live::start();

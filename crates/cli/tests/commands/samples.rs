@@ -65,6 +65,8 @@ pub fn client() -> Client {
         unconfirmed: 0,
         monitored: true,
         fenced: false,
+        writes_refused: false,
+        same_address: Vec::new(),
         crashed: false,
         suspect: false,
         our_addresses: vec!["10.0.0.1".into()],
