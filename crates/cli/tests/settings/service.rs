@@ -1,0 +1,82 @@
+//! What is seen of sockets, ports, the store and the API.
+
+use std::os::unix::net::UnixStream;
+
+use testbed::peer::{Host, RpcbindKind};
+use testbed::wait::until;
+use wire::nsm;
+
+use crate::setup::{Setup, byte};
+
+pub async fn address(setup: Setup) -> String {
+    setup.start().banner("(tcp, udp) at ")
+}
+
+pub async fn rpcbind(mut setup: Setup) -> String {
+    setup.set("rpc.rpcbind_port", "FREE");
+    let seen = setup.start().banner("rpcbind: ");
+    seen.split([' ', ',']).next().unwrap().to_owned()
+}
+
+pub async fn rpcbind_port(mut setup: Setup) -> String {
+    setup.set("rpc.rpcbind", "'embedded'");
+    let seen = setup.start().banner("rpcbind: built-in, port ");
+    let given = setup.number("rpc.rpcbind_port").to_string();
+    if seen == given { "the given one".into() } else { seen }
+}
+
+/// A lock makes the server look for the lock manager of its holder.
+pub async fn peer_rpcbind(setup: Setup) -> String {
+    let port = setup.number("rpc.peer_rpcbind_port");
+    let host = Host::bind([127, 0, 0, 1].into(), port, RpcbindKind::Full).await;
+    let server = setup.start();
+    let file = server.file(&setup, "a").await;
+    let alice = server.locker("alice").await;
+    alice.lock(&file, byte(0)).await.unwrap();
+    until("it is asked", || !host.lookups().is_empty()).await;
+    "asked for a port".into()
+}
+
+pub async fn simulated_crash(setup: Setup) -> String {
+    let server = setup.start();
+    match server.monitor().await.call::<nsm::SimuCrash>(&()).await {
+        Ok(()) => "answered".into(),
+        Err(_) => "refused".into(),
+    }
+}
+
+pub async fn store(setup: Setup) -> String {
+    let server = setup.start();
+    server.json("/v1/status").await["store"]["kind"].as_str().unwrap().to_owned()
+}
+
+pub async fn durability(setup: Setup) -> String {
+    setup.start().banner("durability ")
+}
+
+pub async fn node(setup: Setup) -> String {
+    let server = setup.start();
+    let node = server.json("/v1/status").await["node"].as_str().unwrap().to_owned();
+    let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if node == own { "the host name".into() } else { node }
+}
+
+pub async fn socket(setup: Setup) -> String {
+    let server = setup.start();
+    let path = server.banner("\nadmin     ");
+    UnixStream::connect(&path).unwrap();
+    path.rsplit_once('/').unwrap().1.to_owned()
+}
+
+pub async fn web(setup: Setup) -> String {
+    let server = setup.start();
+    if server.banner("web http://").is_empty() {
+        return "none".into();
+    }
+    assert_eq!(server.get("/").await.0, "200");
+    "a page".into()
+}
+
+pub async fn metrics(setup: Setup) -> String {
+    setup.start().get("/metrics").await.0
+}

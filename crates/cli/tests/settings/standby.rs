@@ -1,0 +1,53 @@
+//! What is seen of servers that share a database.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use testbed::postgres::{Options, Server as Database};
+use testbed::server::Server;
+
+use crate::setup::Setup;
+
+/// Lets the trial use a database of its own.
+async fn database(setup: &mut Setup) -> Database {
+    let options = Options { tcp: true, ..Options::default() };
+    let started = tokio::task::spawn_blocking(move || Database::start_with(&options).unwrap());
+    let database = started.await.unwrap();
+    setup.set("store.url", &format!("'{}'", database.tcp_url().unwrap()));
+    database
+}
+
+fn script(setup: &Setup, text: &str) {
+    let hook = setup.home.path().join("hook");
+    fs::write(&hook, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+pub async fn lease(mut setup: Setup) -> String {
+    let database = database(&mut setup).await;
+    let _server = setup.start();
+    database.psql("SELECT lease_ms FROM lockkeeper.seat").unwrap()
+}
+
+pub async fn hook(mut setup: Setup) -> String {
+    let _database = database(&mut setup).await;
+    let mark = setup.home.path().join("mark");
+    script(&setup, &format!("touch {}", mark.display()));
+    let _server = setup.start();
+    if mark.exists() { "run" } else { "not run" }.into()
+}
+
+/// A hook that takes a second.
+pub async fn slow_hook(mut setup: Setup) -> String {
+    let _database = database(&mut setup).await;
+    script(&setup, "sleep 1");
+    setup.set("standby.on_takeover", "'HOME/hook'");
+    let mut server = Server::spawn(&mut setup.command(), &setup.home.path().join("log")).unwrap();
+    match server.wait_until_serving() {
+        Ok(()) => "serves".into(),
+        Err(_) => {
+            assert!(server.output().contains("timed out after 200ms"), "{}", server.output());
+            "ended".into()
+        }
+    }
+}
