@@ -88,6 +88,7 @@ impl Scenario {
                 Unreachable::Retain,
             ]),
             limits,
+            host_name: Name::from("files"),
             names: vec![Name::from("files.example.com"), Name::from("files")],
             seed: random.next(),
             ..Config::default()

@@ -89,8 +89,9 @@ pub(crate) fn engine_request(
             EngineRequest::Reboot(RebootNotice { id, source, name, incarnation })
         }
         Call::Monitor { watched } => {
-            let (callback, private) = (callback(), [7; 16]);
-            EngineRequest::Monitor(MonitorRequest { id, source, callback, watched, private })
+            let (ours, callback, private) =
+                (request.namespace.server_address(), callback(), [7; 16]);
+            EngineRequest::Monitor(MonitorRequest { id, source, ours, callback, watched, private })
         }
         Call::Unmonitor { watched } => {
             let callback = callback();

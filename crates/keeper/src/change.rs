@@ -52,9 +52,9 @@ pub struct Client {
     pub address: IpAddr,
     /// The client's own name for itself.
     pub name: Name,
-    /// Its last known state.
+    /// Its last known state; of a registrant, the last state of the watched host that was relayed.
     pub incarnation: Incarnation,
-    /// The last reboot that was accepted.
+    /// The last reboot that was accepted; of a registrant, one that it has not acknowledged yet.
     pub reboot: Option<Reboot>,
     /// Notified of the server's restarts. False for a host that took only unmonitored locks.
     pub monitored: bool,

@@ -22,6 +22,9 @@ pub struct Config {
     pub verify: Verify,
     /// The bounds of all tables.
     pub limits: Limits,
+    /// The host name of this machine, under which a registrant that watches another machine is told
+    /// of the server's restart.
+    pub host_name: Name,
     /// Names by which clients may know the server: configured names, the host name, its short form.
     pub names: Vec<Name>,
     /// The name that each server address resolves to.
@@ -39,6 +42,7 @@ impl Default for Config {
             unreachable: Unreachable::OnDemand,
             verify: Verify::SignsOfLife,
             limits: Limits::default(),
+            host_name: Name::from("localhost"),
             names: Vec::new(),
             reverse_names: BTreeMap::new(),
             seed: 0,

@@ -27,6 +27,8 @@ pub enum Event {
     Unregistered { client: ClientId },
     /// A reboot was accepted.
     Rebooted { client: ClientId, to: Incarnation, proof: Proof, released: u64 },
+    /// A machine that is no lock host rebooted; the registrants that watch it are notified.
+    WatchedRebooted { source: IpAddr, name: Name, to: Incarnation, registrants: u64 },
     /// A reboot report was not accepted; it waits for a repeat or an operator.
     RebootPending { client: ClientId, to: Incarnation, why: Rejection },
     /// A reboot report concerned no registered host.

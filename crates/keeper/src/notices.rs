@@ -1,6 +1,6 @@
 //! Notices: who must be notified, under which names, and when to try again. After a restart
 //! every monitored host and every registrant is notified of the server's new state; after a host's
-//! reboot, the registrants that watch it are.
+//! reboot, the registrants that watch it are (`registrants.rs`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use crate::bytes::Name;
 use crate::change::{Client, Protocol};
+use crate::config::Config;
 use crate::event::Event;
-use crate::identity::{ClientId, Incarnation, NoticeId};
+use crate::identity::{ClientId, NoticeId};
 use crate::keeper::Keeper;
+use crate::registrants::our_name;
 use crate::request::NoticeResult;
 use crate::step::{Message, Notice, NoticeTarget};
 use crate::time::Time;
@@ -39,7 +41,7 @@ struct PendingNotice {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum NoticeSubject {
+pub(crate) enum NoticeSubject {
     /// The server restarted.
     OurRestart,
     /// A host that this registrant watches rebooted.
@@ -59,21 +61,18 @@ impl Keeper {
         let told: Vec<ClientId> = told.map(|tracked| tracked.row.id).collect();
         for client in told {
             self.queue_notice(client, NoticeSubject::OurRestart, self.epoch.nsm_state(), now);
-        }
-    }
-
-    /// B3.4: notifies the registrants that watch a rebooted host.
-    pub(crate) fn relay_reboot(&mut self, host: ClientId, to: Incarnation, now: Time) {
-        let Some(row) = self.clients.get(host).map(|tracked| tracked.row.clone()) else { return };
-        let watchers = self.clients.registrants().filter(|tracked| watches(&tracked.row, &row));
-        let watchers: Vec<ClientId> = watchers.map(|tracked| tracked.row.id).collect();
-        for watcher in watchers {
-            self.queue_notice(watcher, NoticeSubject::HostReboot, to.0, now);
+            self.resume_relay(client, now);
         }
     }
 
     /// A new notice replaces an unfinished one on the same subject, so notices cannot pile up.
-    fn queue_notice(&mut self, client: ClientId, subject: NoticeSubject, state: u32, now: Time) {
+    pub(crate) fn queue_notice(
+        &mut self,
+        client: ClientId,
+        subject: NoticeSubject,
+        state: u32,
+        now: Time,
+    ) {
         if let Some(id) = self.notices.by_client.get(&(client, subject)) {
             self.forget_notice(*id);
         }
@@ -104,7 +103,9 @@ impl Keeper {
         if now.mono >= pending.started + GIVE_UP_AFTER
             && !self.recovery.expects(tracked, self.exactness)
         {
+            let subject = pending.subject;
             self.forget_notice(id);
+            self.end_relay(client, subject);
             return self.event(Event::NoticeGivenUp { notice: id, client });
         }
         pending.attempts += 1;
@@ -116,7 +117,7 @@ impl Keeper {
             client,
             to: tracked.row.address,
             state: pending.state,
-            target: target(&tracked.row, &self.config.names, &self.config.reverse_names),
+            target: target(&tracked.row, pending.subject, &self.config),
             attempt,
         };
         self.timers.set(Timer::Notice(id), now.mono + REPORT_LOST_AFTER);
@@ -132,8 +133,8 @@ impl Keeper {
         if reported && result != NoticeResult::Answered {
             return;
         }
-        let client = pending.client;
-        let mut next = if in_window || pending.subject == NoticeSubject::HostReboot {
+        let (client, subject) = (pending.client, pending.subject);
+        let mut next = if in_window || subject == NoticeSubject::HostReboot {
             back_off(pending.backed_off)
         } else {
             RETRY_LATE
@@ -150,9 +151,8 @@ impl Keeper {
                 self.hear_network();
             }
             NoticeResult::Failed => {
-                let tells_of_us = pending.subject == NoticeSubject::OurRestart;
                 self.event(Event::NoticeFailed { notice, client });
-                if tells_of_us {
+                if subject == NoticeSubject::OurRestart {
                     self.release_unreached(client, now);
                 }
             }
@@ -164,6 +164,7 @@ impl Keeper {
         }
         if self.is_done(notice) {
             self.forget_notice(notice);
+            self.end_relay(client, subject);
         } else {
             let last =
                 self.notices.pending.get(&notice).map(|pending| pending.started + GIVE_UP_AFTER);
@@ -274,29 +275,24 @@ impl Keeper {
 }
 
 /// B3.4, B4.4: the destination, and the names under which the server may be known there.
-fn target(row: &Client, names: &[Name], reverse: &BTreeMap<IpAddr, Name>) -> NoticeTarget {
+fn target(row: &Client, subject: NoticeSubject, config: &Config) -> NoticeTarget {
     if let Some(registrant) = &row.registrant {
-        return NoticeTarget::Registrant {
-            callback: registrant.callback.clone(),
-            watched: registrant.watched.clone(),
-            private: registrant.private,
+        let name = match subject {
+            NoticeSubject::OurRestart => our_name(row, &registrant.watched, config),
+            NoticeSubject::HostReboot => registrant.watched.clone(),
         };
+        let (callback, private) = (registrant.callback.clone(), registrant.private);
+        return NoticeTarget::Registrant { callback, name, private };
     }
     let mut bodies: Vec<(IpAddr, Name)> = Vec::new();
     for ours in &row.used {
         let address = Name::from(ours.to_string().as_str());
-        for name in [&address].into_iter().chain(names).chain(reverse.get(ours)) {
+        let reverse = config.reverse_names.get(ours);
+        for name in [&address].into_iter().chain(&config.names).chain(reverse) {
             if !bodies.iter().any(|(from, known)| from == ours && known == name) {
                 bodies.push((*ours, name.clone()));
             }
         }
     }
     NoticeTarget::Host(Arc::from(bodies))
-}
-
-fn watches(registrant: &Client, host: &Client) -> bool {
-    let Some(watched) = registrant.registrant.as_ref().map(|registrant| &registrant.watched) else {
-        return false;
-    };
-    watched.names_same_machine(&host.name) || watched.bytes() == host.address.to_string().as_bytes()
 }

@@ -70,7 +70,14 @@ impl Keeper {
         let forgeable = self.config.verify == Verify::Ask && source.transport == Transport::Udp;
         let source = source.address.to_canonical();
         let hosts = self.reported_hosts(source, &name);
+        let relayed = to.is_some_and(|to| {
+            !self.is_recorded(&hosts, &name)
+                && self.relay_unrecorded(source, &name, hosts.is_empty(), to, now)
+        });
         if hosts.is_empty() {
+            if relayed {
+                return self.reply(request, Reply::Acknowledged);
+            }
             self.event(Event::NoticeUnknown { source, name });
             return self.reply(request, Reply::NoReply);
         }
@@ -106,6 +113,14 @@ impl Keeper {
         let alone = if let [only] = there.as_slice() { Some((only.id, false)) } else { None };
         let elsewhere = self.clients.hosts().filter(|t| t.row.name.names_same_machine(name));
         alone.into_iter().chain(elsewhere.map(|tracked| (tracked.row.id, false))).collect()
+    }
+
+    /// Whether one of the reported hosts has this name. It is relayed once its reboot is accepted.
+    fn is_recorded(&self, hosts: &[(ClientId, bool)], name: &Name) -> bool {
+        hosts
+            .iter()
+            .filter_map(|(host, _)| self.clients.get(*host))
+            .any(|tracked| tracked.row.name.names_same_machine(name))
     }
 
     fn validate_for(&mut self, host: ClientId, report: RebootReport, now: Time) {

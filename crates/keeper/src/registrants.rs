@@ -1,12 +1,17 @@
-//! SM_MON, SM_UNMON and SM_UNMON_ALL (B3.3): registrants that ask to be notified. No known
-//! lock client does so over the network; the server monitors lock clients itself (B3.1).
+//! SM_MON, SM_UNMON and SM_UNMON_ALL (B3.3): registrants that ask to be notified, and what they are
+//! told (B3.4). No known lock client registers over the network; the server monitors lock clients
+//! itself (B3.1).
 
 use std::net::IpAddr;
 
-use crate::change::{Client, Protocol, Registrant};
+use crate::bytes::Name;
+use crate::change::{Client, Protocol, Reboot, Registrant};
+use crate::config::Config;
 use crate::event::Event;
-use crate::identity::{ClientId, Incarnation};
+use crate::identity::{ClientId, Incarnation, LockId};
 use crate::keeper::Keeper;
+use crate::notices::NoticeSubject;
+use crate::registration::add_used;
 use crate::request::{MonitorRequest, UnmonitorRequest};
 use crate::step::{Refusal, Reply};
 use crate::time::Time;
@@ -14,13 +19,14 @@ use crate::time::Time;
 impl Keeper {
     pub(crate) fn decide_monitor(&mut self, request: MonitorRequest, now: Time) {
         self.hear_call(request.source.local, now);
-        let MonitorRequest { id, source, callback, watched, private } = request;
-        let source = source.address.to_canonical();
+        let MonitorRequest { id, source, ours, callback, watched, private } = request;
+        let (source, ours) = (source.address.to_canonical(), ours.to_canonical());
         let key = (source, callback.clone(), watched.clone());
         if let Some(known) = self.clients.find_registrant(&key) {
             self.hear_client(known, now);
-            if self.private(known) != Some(private) {
+            if self.is_news(known, ours, private) {
                 self.update_client(known, |row| {
+                    add_used(row, ours);
                     if let Some(registrant) = &mut row.registrant {
                         registrant.private = private;
                     }
@@ -41,7 +47,7 @@ impl Keeper {
             reboot: None,
             monitored: true,
             fenced: false,
-            used: Vec::new(),
+            used: vec![ours],
             registered_at_ms: now.wall_ms,
             epoch: self.epoch,
             registrant: Some(Registrant { callback, watched, private }),
@@ -60,9 +66,11 @@ impl Keeper {
         self.make_room(Protocol::Nsm)
     }
 
-    fn private(&self, client: ClientId) -> Option<[u8; 16]> {
-        let registrant = self.clients.get(client)?.row.registrant.as_ref()?;
-        Some(registrant.private)
+    /// Whether a repeated registration changes its row.
+    fn is_news(&self, client: ClientId, ours: IpAddr, private: [u8; 16]) -> bool {
+        let Some(row) = self.clients.get(client).map(|tracked| &tracked.row) else { return false };
+        let recorded = row.registrant.as_ref().map(|registrant| registrant.private);
+        recorded != Some(private) || !row.used.contains(&ours)
     }
 
     /// One registration, or all of one registrant.
@@ -79,4 +87,108 @@ impl Keeper {
         });
         of_source.map(|tracked| tracked.row.id).collect()
     }
+
+    /// B3.60: relays a notice about a machine that is no lock host. False if no registrant watches
+    /// that machine.
+    pub(crate) fn relay_unrecorded(
+        &mut self,
+        source: IpAddr,
+        name: &Name,
+        by_address: bool,
+        to: Incarnation,
+        now: Time,
+    ) -> bool {
+        let watchers = self.watchers(name, by_address.then_some(source));
+        if watchers.is_empty() {
+            return false;
+        }
+        let registrants = self.relay(watchers, to, now);
+        if registrants > 0 {
+            let name = name.clone();
+            self.event(Event::WatchedRebooted { source, name, to, registrants });
+        }
+        true
+    }
+
+    /// B3.4: notifies the registrants that watch a lock host that rebooted.
+    pub(crate) fn relay_reboot(&mut self, host: ClientId, to: Incarnation, now: Time) {
+        let Some(row) = self.clients.get(host).map(|tracked| tracked.row.clone()) else { return };
+        let watchers = self.watchers(&row.name, Some(row.address));
+        self.relay(watchers, to, now);
+    }
+
+    /// The registrants that watch a machine of this name or address. A registrant that watches the
+    /// server hears of its restarts from the server alone.
+    fn watchers(&self, name: &Name, address: Option<IpAddr>) -> Vec<ClientId> {
+        let watching = self.clients.registrants().filter(|tracked| {
+            let watched = tracked.row.registrant.as_ref().map(|registrant| &registrant.watched);
+            watched.is_some_and(|watched| {
+                let same = watched.names_same_machine(name)
+                    || address.is_some_and(|address| as_address(watched) == Some(address));
+                same && !names_us(&tracked.row, watched, &self.config)
+            })
+        });
+        watching.map(|tracked| tracked.row.id).collect()
+    }
+
+    /// Notifies each of them unless it was told of this state before. The state and the unfinished
+    /// notice are recorded in its row, so that a restart repeats the notice. Returns how many are
+    /// notified.
+    fn relay(&mut self, watchers: Vec<ClientId>, to: Incarnation, now: Time) -> u64 {
+        let mut told = 0;
+        for watcher in watchers {
+            let from = self.clients.incarnation(watcher);
+            if from != to {
+                self.update_client(watcher, |row| {
+                    row.incarnation = to;
+                    row.reboot = Some(Reboot { from, to, before: LockId(0) });
+                });
+                self.queue_notice(watcher, NoticeSubject::HostReboot, to.0, now);
+                told += 1;
+            }
+        }
+        told
+    }
+
+    /// After a restart: repeats a relay that the last run did not finish.
+    pub(crate) fn resume_relay(&mut self, client: ClientId, now: Time) {
+        let Some(tracked) = self.clients.get(client) else { return };
+        if let (Some(reboot), true) = (tracked.row.reboot, tracked.row.registrant.is_some()) {
+            self.queue_notice(client, NoticeSubject::HostReboot, reboot.to.0, now);
+        }
+    }
+
+    /// The relay was answered or given up.
+    pub(crate) fn end_relay(&mut self, client: ClientId, subject: NoticeSubject) {
+        if subject == NoticeSubject::HostReboot {
+            self.update_client(client, |row| row.reboot = None);
+        }
+    }
+}
+
+/// B4.60: the name under which a registrant is told of the server's restart: the one by which it
+/// watches the server, else the host name. Any other name would report the crash of another host.
+pub(crate) fn our_name(row: &Client, watched: &Name, config: &Config) -> Name {
+    if names_us(row, watched, config) { watched.clone() } else { config.host_name.clone() }
+}
+
+/// Whether a name that a registrant watches is one of the server's. A full name must be equal to one
+/// of ours, if any of ours is a full name.
+fn names_us(row: &Client, watched: &Name, config: &Config) -> bool {
+    if let Some(address) = as_address(watched) {
+        return row.used.contains(&address) || config.reverse_names.contains_key(&address);
+    }
+    let is_full = |name: &Name| name.bytes().contains(&b'.');
+    let ours =
+        || config.names.iter().chain(config.reverse_names.values()).chain([&config.host_name]);
+    let by_label = !is_full(watched) || !ours().any(is_full);
+    ours().any(|ours| {
+        watched.bytes().eq_ignore_ascii_case(ours.bytes())
+            || (by_label && watched.names_same_machine(ours))
+    })
+}
+
+fn as_address(name: &Name) -> Option<IpAddr> {
+    let address: IpAddr = std::str::from_utf8(name.bytes()).ok()?.parse().ok()?;
+    Some(address.to_canonical())
 }

@@ -85,11 +85,7 @@ impl Keeper {
                     if learns_state {
                         row.incarnation = incarnation;
                     }
-                    if !row.used.contains(&ours) {
-                        row.used.push(ours);
-                        let extra = row.used.len().saturating_sub(USED_ADDRESSES_MAX);
-                        row.used.drain(..extra);
-                    }
+                    add_used(row, ours);
                 });
                 if newly_monitored {
                     self.event(Event::Registered { client: id });
@@ -184,5 +180,14 @@ impl Keeper {
 
     pub(crate) fn is_host_fenced(&self, host: ClientId) -> bool {
         self.clients.get(host).is_some_and(|tracked| tracked.row.fenced)
+    }
+}
+
+/// Remembers a server address that a client used; the oldest ones go.
+pub(crate) fn add_used(row: &mut Client, ours: IpAddr) {
+    if !row.used.contains(&ours) {
+        row.used.push(ours);
+        let extra = row.used.len().saturating_sub(USED_ADDRESSES_MAX);
+        row.used.drain(..extra);
     }
 }

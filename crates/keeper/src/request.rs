@@ -228,6 +228,8 @@ pub struct MonitorRequest {
     pub id: RequestId,
     /// Where the call came from.
     pub source: Source,
+    /// The server address that was called.
+    pub ours: IpAddr,
     /// The registrant's procedure (`my_id`).
     pub callback: Callback,
     /// The machine to watch (`mon_name`).

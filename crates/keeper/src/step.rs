@@ -202,9 +202,10 @@ pub enum NoticeTarget {
     /// SM_NOTIFY to the host's status monitor: from each server address the host used, under every
     /// name by which it may know the server.
     Host(Arc<[(IpAddr, Name)]>),
-    /// A registrant's own procedure, with the arguments it registered.
+    /// A registrant's own procedure: `name` is in a new state. After the server's restart it is the
+    /// server's name, after a reboot of the watched host the name that was registered.
     #[allow(missing_docs, reason = "as in `change::Registrant`")]
-    Registrant { callback: Callback, watched: Name, private: [u8; 16] },
+    Registrant { callback: Callback, name: Name, private: [u8; 16] },
 }
 
 /// What an operator's action did.

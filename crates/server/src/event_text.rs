@@ -100,6 +100,7 @@ fn client_of(event: &Event) -> Option<ClientId> {
         | Event::GraceStarted { .. }
         | Event::GraceEnded { .. }
         | Event::Stopped
+        | Event::WatchedRebooted { .. }
         | Event::NoticeUnknown { .. } => None,
         Event::Refused { client, .. } => *client,
         Event::Registered { client }
@@ -193,6 +194,11 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
                 to.0
             );
             warn("reboot-pending", text)
+        }
+        Event::WatchedRebooted { source, name, to, registrants } => {
+            let told = count(*registrants, "registrant");
+            let text = format!("{name} ({source}) rebooted (state {}): {told} notified", to.0);
+            info("rebooted", text)
         }
         Event::NoticeUnknown { source, name } => UNKNOWN_NOTICE.due().then(|| {
             let text = format!("notice from {source} about {name}, which holds nothing here");

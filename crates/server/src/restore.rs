@@ -87,7 +87,8 @@ pub(crate) fn restore(
         write_epoch(path, epoch)?;
     }
     config.seed = seed();
-    server_names::add_host_names(&mut config.names);
+    config.host_name = server_names::host_name();
+    server_names::add_host_names(&mut config.names, &config.host_name);
     let used = saved.clients.values().flat_map(|client| client.used.iter().copied());
     config.reverse_names.extend(server_names::reverse(used.collect()));
     let fenced = saved.clients.values().filter(|client| client.fenced);

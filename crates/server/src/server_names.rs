@@ -15,10 +15,14 @@ const LOOKUP_MAX: Duration = Duration::from_millis(100);
 /// The most threads that look up names; each may hang for as long as the resolver does.
 const LOOKUPS_MAX: usize = 16;
 
+/// The host name of this machine.
+pub(crate) fn host_name() -> Name {
+    Name::new(rustix::system::uname().nodename().to_bytes())
+}
+
 /// Adds the host name and its first label to the configured names.
-pub(crate) fn add_host_names(names: &mut Vec<Name>) {
-    let host = rustix::system::uname();
-    let host = host.nodename().to_bytes();
+pub(crate) fn add_host_names(names: &mut Vec<Name>, host: &Name) {
+    let host = host.bytes();
     let short = host.split(|byte| *byte == b'.').next().unwrap_or(host);
     for name in [host, short] {
         let name = Name::new(name);

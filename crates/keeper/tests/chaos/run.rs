@@ -121,7 +121,8 @@ impl Run {
             Input::Monitor { source, watched } => {
                 let (callback, watched) = (callback(source), name(watched));
                 let (source, private) = (self::source(source), [7; 16]);
-                let request = MonitorRequest { id, source, callback, watched, private };
+                let ours = IpAddr::from([10, 0, 0, 100]);
+                let request = MonitorRequest { id, source, ours, callback, watched, private };
                 keeper.handle_monitor(request, now);
                 true
             }

@@ -458,6 +458,6 @@ fn source(word: String) -> Source {
     word.parse().map_or(Source::Peer(word), Source::Address)
 }
 
-fn namespace() -> OwnerNamespace {
+pub fn namespace() -> OwnerNamespace {
     OwnerNamespace::new(SERVER_ADDRESS.parse().unwrap(), Transport::Tcp, 4)
 }

@@ -123,10 +123,15 @@ impl Names {
     }
 
     fn client_row(&self, client: &Client) -> String {
-        let mut row = format!("host {}: ", self.client(client.id));
         if client.registrant.is_some() {
-            return self.client(client.id);
+            let told = match (client.incarnation.is_known(), client.reboot) {
+                (false, _) => String::new(),
+                (true, Some(_)) => format!(", to be told of {}", state(client.incarnation)),
+                (true, None) => format!(", told of {}", state(client.incarnation)),
+            };
+            return self.client(client.id) + &told;
         }
+        let mut row = format!("host {}: ", self.client(client.id));
         row += &state(client.incarnation);
         if let Some(reboot) = client.reboot {
             row += &format!(", rebooted from {}", reboot.from.0);
@@ -251,8 +256,8 @@ impl Names {
                     bodies.iter().map(|(ours, name)| format!("{name} from {ours}")).collect();
                 format!("notice to {whom}: state {state}, as {}", bodies.join(", "))
             }
-            NoticeTarget::Registrant { callback, watched, private } => format!(
-                "callback for {whom}: {watched} is in state {state}, program {}/{}/{}, private {:02x}",
+            NoticeTarget::Registrant { callback, name, private } => format!(
+                "callback for {whom}: {name} is in state {state}, program {}/{}/{}, private {:02x}",
                 callback.program, callback.version, callback.procedure, private[0]
             ),
         };
@@ -300,6 +305,11 @@ impl Names {
                     rejection(*why)
                 )
             }
+            Event::WatchedRebooted { source, name, to, registrants } => format!(
+                "{name}, which is watched, rebooted to {}, says {source}; {} told",
+                state(*to),
+                count(*registrants, "registrant")
+            ),
             Event::NoticeUnknown { source, name } => {
                 format!("a notice from {source} names {name:?}, who is unknown")
             }

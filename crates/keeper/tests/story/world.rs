@@ -59,7 +59,7 @@ impl World {
             keeper: None,
             durable: Snapshot::default(),
             inexact: false,
-            config: Config::default(),
+            config: Config { host_name: Name::from("keeper"), ..Config::default() },
             names: Names::default(),
             peers: BTreeMap::new(),
             now: Time { mono: Duration::ZERO, wall_ms: 1_800_000_000_000 },
@@ -365,7 +365,8 @@ impl World {
             Command::Watch { by, watched } => {
                 let (source, callback) = self.watcher(by)?;
                 let (watched, private) = (Name::from(watched.as_str()), [7; 16]);
-                let request = MonitorRequest { id, source, callback, watched, private };
+                let ours = super::language::namespace().server_address();
+                let request = MonitorRequest { id, source, ours, callback, watched, private };
                 self.keeper().handle_monitor(request, now);
             }
             Command::StopWatching { by, watched } => {

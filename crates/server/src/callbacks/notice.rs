@@ -217,9 +217,9 @@ fn calls_of(notice: &Notice) -> Vec<NoticeCalls> {
                 .map(|(from, calls)| NoticeCalls { to: notice.to, from, procedure, calls })
                 .collect()
         }
-        NoticeTarget::Registrant { callback, watched, private } => {
+        NoticeTarget::Registrant { callback, name, private } => {
             let args =
-                StatusArgs { mon_name: watched.bytes().to_vec().into(), state, private: *private };
+                StatusArgs { mon_name: name.bytes().to_vec().into(), state, private: *private };
             let any = match notice.to {
                 IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

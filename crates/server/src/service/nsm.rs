@@ -59,7 +59,8 @@ impl Nsm {
             return ServeOutcome::Reply;
         }
         let (id, source) = (self.engine.new_id(), source(incoming.peer));
-        let request = MonitorRequest { id, source, callback, watched, private };
+        let ours = incoming.peer.local.ip();
+        let request = MonitorRequest { id, source, ours, callback, watched, private };
         self.ask(incoming, Request::Monitor(request))
     }
 

@@ -187,8 +187,8 @@ async fn a_registrant_is_called_by_its_own_procedure() {
     host.udp(200_000, 7, acknowledge()).await;
     let mut fixture = Fixture::new(host.rpcbind_port).await;
     let callback = Callback { name: Name::from("me"), program: 200_000, version: 7, procedure: 16 };
-    let watched = Name::from("bob");
-    let target = NoticeTarget::Registrant { callback, watched, private: [9; 16] };
+    let name = Name::from("bob");
+    let target = NoticeTarget::Registrant { callback, name, private: [9; 16] };
     let told = Notice { target, ..notice(host.ip, &[]) };
     assert_eq!(fixture.notice(told).await, NoticeResult::Answered);
     let [call] = &host.calls()[..] else { panic!("{:?}", host.calls()) };

@@ -71,7 +71,7 @@ fn a_real_rpcbind_is_asked_over_the_transport_that_is_looked_for() {
                 procedure: 6,
             };
             let target =
-                NoticeTarget::Registrant { callback, watched: Name::from("bob"), private: [1; 16] };
+                NoticeTarget::Registrant { callback, name: Name::from("bob"), private: [1; 16] };
             let told = Notice { target, ..notice(ip, &[]) };
             assert_eq!(fixture.notice(told).await, NoticeResult::Answered);
         });
