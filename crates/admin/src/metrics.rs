@@ -17,7 +17,9 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use server::metrics::{CallOutcome, Count, Histogram, LockOperation, LockResult, Metrics, Program};
+use server::metrics::{
+    CallOutcome, Count, Histogram, LockOperation, LockResult, Metrics, Program, RefusedCall,
+};
 use server::{Control, ControlError};
 
 use crate::api::{ClientState, Problem};
@@ -70,6 +72,8 @@ struct Gauges {
     shares: u64,
     waiters: u64,
     longest_wait: f64,
+    /// Clients that are notified of a restart.
+    monitored: u64,
     clients: [u64; CLIENT_STATES.len()],
     grace: Option<f64>,
 }
@@ -77,14 +81,8 @@ struct Gauges {
 impl Gauges {
     async fn read(control: &Control, now: Duration) -> Result<Self, ControlError> {
         let mut gauges = control.read(move |keeper| Self::look(keeper, now)).await?;
-        let see =
-            |clients: &mut [u64; CLIENT_STATES.len()], keeper: &Keeper, view: &ClientView<'_>| {
-                let state = clients::state_of(keeper, view);
-                if let Some(place) = CLIENT_STATES.iter().position(|(known, _)| *known == state) {
-                    clients[place] += 1;
-                }
-            };
-        gauges.clients = clients::see_all(control, gauges.clients, see).await?;
+        let seen = ([0; CLIENT_STATES.len()], 0);
+        (gauges.clients, gauges.monitored) = clients::see_all(control, seen, count_client).await?;
         Ok(gauges)
     }
 
@@ -106,15 +104,15 @@ impl Gauges {
             shares: counts.shares as u64,
             waiters: counts.waiters as u64,
             longest_wait: keeper.longest_wait(now).unwrap_or_default().as_secs_f64(),
+            monitored: 0,
             clients: [0; CLIENT_STATES.len()],
             grace: keeper.grace().map(|grace| grace.remaining(now).as_secs_f64()),
         }
     }
 
     fn write(&self, out: &mut MetricsWriter<'_>) -> fmt::Result {
-        let registered: u64 = self.clients.iter().sum();
-        let help = "Registered hosts and NSM registrants";
-        out.gauge("nsm_clients_registered", help)?.encode_gauge(&registered)?;
+        let help = "Clients that are notified of a restart: monitored hosts and NSM registrants";
+        out.gauge("nsm_clients_registered", help)?.encode_gauge(&self.monitored)?;
         let mut locks = out.gauge("lockkeeper_locks", "Locks, by state")?;
         let states = [
             ("held", self.held),
@@ -139,6 +137,19 @@ impl Gauges {
         let mut remaining = out.gauge("lockkeeper_grace_remaining_seconds", help)?;
         remaining.encode_gauge(&self.grace.unwrap_or(0.0))
     }
+}
+
+/// Adds a client to the numbers by state, and to that of monitored clients.
+fn count_client(
+    (states, monitored): &mut ([u64; CLIENT_STATES.len()], u64),
+    keeper: &Keeper,
+    view: &ClientView<'_>,
+) {
+    let state = clients::state_of(keeper, view);
+    if let Some(place) = CLIENT_STATES.iter().position(|(known, _)| *known == state) {
+        states[place] += 1;
+    }
+    *monitored += u64::from(view.client.monitored);
 }
 
 struct Scrape {
@@ -198,8 +209,8 @@ impl ScrapeData {
 fn nsm(metrics: &Metrics, out: &mut MetricsWriter<'_>) -> fmt::Result {
     let mut requests = out.counter("nsm_requests_total", "Calls to the status monitor")?;
     for (number, procedure) in Program::Nsm.procedures() {
-        for (outcome, result) in CallOutcome::LABELS {
-            let count = metrics.calls(Program::Nsm, *number, outcome);
+        let (success, error) = metrics.nsm_requests(*number);
+        for (result, count) in [("success", success), ("error", error)] {
             let labels = [("procedure", *procedure), ("result", result)];
             count_in(&mut requests, &labels, count)?;
         }
@@ -225,12 +236,21 @@ fn nsm(metrics: &Metrics, out: &mut MetricsWriter<'_>) -> fmt::Result {
         &mut out.histogram("nsm_notification_duration_seconds", help)?,
         &metrics.notice_duration,
     )?;
-    let help = "Hosts that rebooted or were silent during the recovery window";
+    let help = "Reboots of clients and watched hosts, and clients silent in the recovery window";
     out.plain_counter("nsm_crashes_detected_total", help, &metrics.crashes)?;
     let help = "Cleanups of a host's locks after a reboot or crash";
     out.plain_counter("nsm_crash_cleanups_total", help, &metrics.clean_ups)?;
     let help = "Locks and shares released by those cleanups";
-    out.plain_counter("nsm_locks_cleaned_on_crash_total", help, &metrics.locks_cleaned)
+    out.plain_counter("nsm_locks_cleaned_on_crash_total", help, &metrics.locks_cleaned)?;
+    let mut refusals =
+        out.counter("lockkeeper_refusals_total", "Refused SM_MON and FREE_ALL calls, by reason")?;
+    for (call, request) in RefusedCall::LABELS {
+        for reason in call.reasons() {
+            let labels = [("request", request), ("reason", reason.label())];
+            count_in(&mut refusals, &labels, metrics.refusals(call, *reason))?;
+        }
+    }
+    Ok(())
 }
 
 fn locks(metrics: &Metrics, out: &mut MetricsWriter<'_>) -> fmt::Result {

@@ -66,6 +66,10 @@ pub enum Event {
     NoticeGivenUp { notice: NoticeId, client: ClientId },
     /// A request was refused.
     Refused { client: Option<ClientId>, why: Refusal },
+    /// SM_MON was refused.
+    MonitorRefused { source: IpAddr, watched: Name, why: Refusal },
+    /// FREE_ALL was not accepted; `host` is `None` if it concerned no known host.
+    FreeAllRefused { source: IpAddr, name: Name, host: Option<(ClientId, Rejection)> },
     /// An operator shut a host out.
     Fenced { client: ClientId, by: Name },
     /// An operator readmitted a host.

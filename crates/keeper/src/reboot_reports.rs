@@ -78,7 +78,10 @@ impl Keeper {
             if relayed {
                 return self.reply(request, Reply::Acknowledged);
             }
-            self.event(Event::NoticeUnknown { source, name });
+            self.event(match to {
+                Some(_) => Event::NoticeUnknown { source, name },
+                None => Event::FreeAllRefused { source, name, host: None },
+            });
             return self.reply(request, Reply::NoReply);
         }
         // FREE_ALL carries no state that a status monitor could confirm.
@@ -242,7 +245,10 @@ impl Keeper {
         why: Rejection,
         now: Time,
     ) {
-        let Some(to) = report.to else { return };
+        let Some(to) = report.to else {
+            let (source, name) = (report.source, report.name.clone());
+            return self.event(Event::FreeAllRefused { source, name, host: Some((host, why)) });
+        };
         if let Some(tracked) = self.clients.get_mut(host) {
             let before = tracked.pending.take().filter(|pending| pending.incarnation == to);
             tracked.pending = Some(PendingReboot {

@@ -35,7 +35,7 @@ impl Keeper {
             return self.reply(id, Reply::Monitor(Ok(())));
         }
         if let Err(why) = self.admit_registration(source) {
-            self.event(Event::Refused { client: None, why });
+            self.event(Event::MonitorRefused { source, watched, why });
             return self.reply(id, Reply::Monitor(Err(why)));
         }
         let row = Client {

@@ -25,6 +25,7 @@ use crate::holders::watch_holders;
 use crate::liveness::{self, Liveness, OnReset};
 use crate::metrics::Metrics;
 use crate::peer::{self, Peers};
+use crate::refusals::Refusals;
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
 use crate::restore::{LockConfig, RestoreError, restore};
 use crate::rpc::dispatch::{Dispatcher, OnHeard};
@@ -192,11 +193,14 @@ impl Server {
         let settings = liveness::Settings::default();
         let liveness = Liveness::new(settings, peers, report_resets(engine));
 
+        let refusals = Refusals::new(event_log.clone(), metrics.clone(), engine.clock());
+        let refusals = Arc::new(refusals);
         let nlm = Nlm::new(
             files.clone(),
             engine.clone(),
             callbacks.clone(),
             liveness.clone(),
+            refusals.clone(),
             require_reserved_ports,
         );
         let crash = Arc::new(Notify::new());
@@ -204,6 +208,7 @@ impl Server {
             files.clone(),
             engine.clone(),
             restored.epoch.get().nsm_state(),
+            refusals.clone(),
             require_reserved_ports,
             config.simulated_crash.then(|| crash.clone()),
         );
@@ -281,6 +286,7 @@ impl Server {
             files: files.clone(),
             dispatcher: Arc::downgrade(&dispatcher),
             event_log,
+            refusals,
             metrics: metrics.clone(),
             clock: engine.clock(),
         };

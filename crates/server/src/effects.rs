@@ -17,7 +17,8 @@ use crate::event_log::EventLog;
 use crate::event_text;
 use crate::files::Files;
 use crate::liveness::{Inquiry, Liveness};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RefusalReason, RefusedCall};
+use crate::refusals::{Refusals, RefusedCaller};
 use crate::rpc::dispatch::Dispatcher;
 
 /// The server's implementation of [`Effects`]. It holds the engine and the dispatcher weakly, since
@@ -29,6 +30,7 @@ pub(crate) struct ServerEffects {
     pub(crate) files: Arc<Files>,
     pub(crate) dispatcher: Weak<Dispatcher>,
     pub(crate) event_log: Arc<EventLog>,
+    pub(crate) refusals: Arc<Refusals>,
     pub(crate) metrics: Option<Arc<Metrics>>,
     pub(crate) clock: Clock,
 }
@@ -72,6 +74,16 @@ impl Effects for ServerEffects {
                     let address = view.client.address;
                     self.files.fences.set(address, keeper.is_fenced(address));
                 }
+            }
+            Event::MonitorRefused { source, watched, why } => {
+                let (call, from, name) = (RefusedCall::Monitor, *source, watched);
+                self.refusals.note(RefusedCaller { call, from, name, client: None }, (*why).into());
+            }
+            Event::FreeAllRefused { source, name, host } => {
+                let client = host.and_then(|(client, _)| event_text::look_up(keeper, client));
+                let reason = host.map_or(RefusalReason::UnknownHost, |(_, why)| why.into());
+                let (call, from) = (RefusedCall::FreeAll, *source);
+                self.refusals.note(RefusedCaller { call, from, name, client }, reason);
             }
             _ => {}
         }

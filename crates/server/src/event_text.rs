@@ -65,6 +65,11 @@ impl EventText {
         Self { by: Some(by), ..Self::new(Level::Warn, kind, text) }
     }
 
+    /// A refused call that did not go through [`describe`].
+    pub(crate) fn refused(text: String, client: Option<ClientLabel>) -> Self {
+        Self { client, ..Self::new(Level::Warn, "refused", text) }
+    }
+
     pub fn log(&self) {
         match self.level {
             Level::Debug => debug!("{}", self.text),
@@ -101,8 +106,10 @@ fn client_of(event: &Event) -> Option<ClientId> {
         | Event::GraceEnded { .. }
         | Event::Stopped
         | Event::WatchedRebooted { .. }
+        | Event::MonitorRefused { .. }
         | Event::NoticeUnknown { .. } => None,
         Event::Refused { client, .. } => *client,
+        Event::FreeAllRefused { host, .. } => host.map(|(client, _)| client),
         Event::Registered { client }
         | Event::Unregistered { client }
         | Event::Rebooted { client, .. }
@@ -129,7 +136,7 @@ fn client_of(event: &Event) -> Option<ClientId> {
     }
 }
 
-fn look_up(keeper: &Keeper, id: ClientId) -> Option<ClientLabel> {
+pub(crate) fn look_up(keeper: &Keeper, id: ClientId) -> Option<ClientLabel> {
     let view = keeper.client(id)?;
     Some(ClientLabel { id, name: view.client.name.clone(), address: view.client.address })
 }
@@ -285,6 +292,8 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
             let text = format!("request of {host} refused: {}", explain(*why));
             EventText::new(Level::Warn, "refused", text)
         }),
+        // Written by `Refusals`.
+        Event::MonitorRefused { .. } | Event::FreeAllRefused { .. } => None,
         Event::Fenced { by: who, .. } => {
             by(warn("fenced", format!("{host} was fenced by {who}")), who)
         }

@@ -25,6 +25,7 @@
 //! | `service_lease` | whether a server that shares its store may serve |
 //! | `control` | reads, operators' commands and file paths, for the admin API |
 //! | `event_log`, `event_text` | the recent events, and their wording |
+//! | `refusals` | refused SM_MON and FREE_ALL calls: log, event log, counters |
 //! | `metrics` | counters and histograms |
 //! | `log_rate_limit` | limits log lines that peers can cause |
 //!
@@ -72,6 +73,7 @@ pub mod liveness;
 mod log_rate_limit;
 pub mod metrics;
 pub mod peer;
+mod refusals;
 mod registrar;
 mod restore;
 pub mod rpc;

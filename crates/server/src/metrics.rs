@@ -3,6 +3,7 @@
 //! If metrics are switched off there is no [`Metrics`], and counting costs one branch.
 
 mod procedures;
+mod refusals;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +18,9 @@ use keeper::step::{CancelOutcome, Outcome, Reply, TestResult};
 use wire::rpc::Procedure;
 
 use crate::engine::request::{Request, StallPolicy};
+
+use refusals::RefusalCounts;
+pub use refusals::{RefusalReason, RefusedCall};
 
 /// A counter.
 #[derive(Debug, Default)]
@@ -111,6 +115,9 @@ impl Program {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallOutcome {
     Success,
+    /// Answered by the program's own error: STAT_FAIL of the status monitor. The other programs count
+    /// such replies as success.
+    Failed,
     /// Garbage arguments, no such procedure, or an internal error.
     NotRun,
     /// Rejected for its credential.
@@ -120,8 +127,9 @@ pub enum CallOutcome {
 }
 
 impl CallOutcome {
-    pub const LABELS: [(Self, &'static str); 4] = [
+    pub const LABELS: [(Self, &'static str); 5] = [
         (Self::Success, "success"),
+        (Self::Failed, "failed"),
         (Self::NotRun, "not_run"),
         (Self::Denied, "denied"),
         (Self::Dropped, "dropped"),
@@ -199,9 +207,10 @@ pub struct Metrics {
     /// Hosts that were counted in `crashes` when the recovery window ended, so that their reboot is
     /// not counted again. Bounded by the number of clients.
     silent: Mutex<BTreeSet<ClientId>>,
-    /// Reboots and releases that freed at least one lock.
+    /// Reboots and releases that freed at least one lock; an operator's are not counted.
     pub clean_ups: Count,
     pub locks_cleaned: Count,
+    refusals: RefusalCounts,
 }
 
 impl Metrics {
@@ -215,6 +224,14 @@ impl Metrics {
         let slots = self.calls[program as usize].iter().enumerate();
         let others = slots.filter(|(slot, _)| !is_known(*slot));
         others.map(|(_, counts)| counts[outcome as usize].get()).sum()
+    }
+
+    /// Calls to the status monitor: those that succeeded, and all others.
+    pub fn nsm_requests(&self, procedure: u32) -> (u64, u64) {
+        let count = |outcome| self.calls(Program::Nsm, procedure, outcome);
+        let all: u64 = CallOutcome::LABELS.iter().map(|(outcome, _)| count(*outcome)).sum();
+        let success = count(CallOutcome::Success);
+        (success, all - success)
     }
 
     pub fn duration(&self, program: Program) -> &Histogram {
@@ -310,9 +327,10 @@ impl Metrics {
                 self.crashes.add(u64::from(!known));
                 self.count_clean_up(*released);
             }
-            Event::Released { count, why: Release::Unanswered | Release::Unreachable, .. } => {
-                self.count_clean_up(*count);
-            }
+            Event::WatchedRebooted { .. } => self.crashes.add(1),
+            // An operator's release is no clean-up.
+            Event::Released { why: Release::Operator(_), .. } => {}
+            Event::Released { count, .. } => self.count_clean_up(*count),
             // The host is back, or no longer a client.
             Event::Reclaimed { client }
             | Event::Registered { client }

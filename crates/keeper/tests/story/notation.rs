@@ -310,6 +310,15 @@ impl Names {
                 state(*to),
                 count(*registrants, "registrant")
             ),
+            Event::MonitorRefused { source, watched, why } => {
+                format!("SM_MON of {source} for {watched} is refused: {}", refusal(*why))
+            }
+            Event::FreeAllRefused { source, name, host: None } => {
+                format!("FREE_ALL of {source} names {name:?}, who is unknown")
+            }
+            Event::FreeAllRefused { source, host: Some((client, why)), .. } => {
+                format!("FREE_ALL of {source} for {} is refused: {}", name(client), rejection(*why))
+            }
             Event::NoticeUnknown { source, name } => {
                 format!("a notice from {source} names {name:?}, who is unknown")
             }

@@ -93,6 +93,12 @@ impl PendingCall {
         self.finish(Some(&reply), &reply, CallOutcome::Success, replies);
     }
 
+    /// Replies with results that report a failure.
+    pub(crate) fn reply_failure(self, replies: &mut ReplyBatch, results: impl FnOnce(&mut Writer)) {
+        let reply = success(self.call.xid, results);
+        self.finish(Some(&reply), &reply, CallOutcome::Failed, replies);
+    }
+
     /// Replies with success and no results, for the _MSG procedures, whose result is a call of its
     /// own. `kept` is stored, so that a retransmission has that call sent again.
     pub(crate) fn reply_void(self, replies: &mut ReplyBatch, kept: &Message) {

@@ -13,6 +13,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
+use keeper::bytes::Name;
 use keeper::identity::{Caller, Incarnation};
 use keeper::request::Form;
 use vfs::BlockingMode;
@@ -26,6 +27,8 @@ use crate::engine::request::{Request, grants_or_queues};
 use crate::engine::{Decision, Engine};
 use crate::files::Files;
 use crate::liveness::Liveness;
+use crate::metrics::{RefusalReason, RefusedCall};
+use crate::refusals::{Refusals, RefusedCaller};
 use crate::rpc::admission::{Action, admit};
 use crate::rpc::order::OrderKey;
 use crate::rpc::pending::{IncomingCall, success};
@@ -38,6 +41,7 @@ pub(crate) struct Nlm {
     engine: Engine,
     callbacks: Callbacks,
     liveness: Liveness,
+    refusals: Arc<Refusals>,
     /// For calls that concern no export (B7.7).
     require_reserved_ports: bool,
     order_keys: RandomState,
@@ -49,10 +53,11 @@ impl Nlm {
         engine: Engine,
         callbacks: Callbacks,
         liveness: Liveness,
+        refusals: Arc<Refusals>,
         require_reserved_ports: bool,
     ) -> Self {
         let order_keys = RandomState::new();
-        Self { files, engine, callbacks, liveness, require_reserved_ports, order_keys }
+        Self { files, engine, callbacks, liveness, refusals, require_reserved_ports, order_keys }
     }
 }
 
@@ -206,7 +211,15 @@ impl Nlm {
         let call = NlmCall { nlm: self, incoming, version, operation, form, connected };
         let PreparedRequest { request, format, access } = match call.prepare() {
             Ok(prepared) => prepared,
-            Err(reply) => return self.reply_early(incoming, reply),
+            Err(reply) => {
+                if let (Operation::FreeAll, EarlyReply::TooWeak) = (operation, &reply) {
+                    let (call, from) = (RefusedCall::FreeAll, incoming.peer.remote.ip());
+                    let name = &Name::new(self.caller_name(incoming.call).unwrap_or_default());
+                    let caller = RefusedCaller { call, from, name, client: None };
+                    self.refusals.note(caller, RefusalReason::Port);
+                }
+                return self.reply_early(incoming, reply);
+            }
         };
         if let Some(access) = &access {
             let order = || OrderKey(self.order_keys.hash_one(request.subject()));

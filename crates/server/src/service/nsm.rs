@@ -4,6 +4,7 @@
 //! One function per procedure; the keeper decides. Calls are answered on the thread that runs the
 //! engine.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use keeper::bytes::Name;
@@ -15,13 +16,15 @@ use tracing::warn;
 use vfs::BlockingMode;
 use wire::nsm::{self, MonArgs, MonId, MyId, NotifyArgs, Outcome, StatReply, StateReply};
 use wire::rpc::Procedure;
-use wire::{Encode, Writer, nlm};
+use wire::{Decode, Encode, Writer, nlm};
 
 use super::{ServeOutcome, Service, decode, simple, source};
 use crate::engine::request::{Request, StallPolicy};
 use crate::engine::{Decision, Engine};
 use crate::files::Files;
-use crate::rpc::admission::{Action, admit};
+use crate::metrics::{RefusalReason, RefusedCall};
+use crate::refusals::{Refusals, RefusedCaller};
+use crate::rpc::admission::{Action, NotAdmitted, admit};
 use crate::rpc::pending::{IncomingCall, PendingCall};
 use crate::transport::{Peer, ReplyBatch};
 
@@ -30,6 +33,7 @@ pub(crate) struct Nsm {
     engine: Engine,
     /// Our NSM state, constant while the server runs.
     state: i32,
+    refusals: Arc<Refusals>,
     require_reserved_ports: bool,
     /// Notified by SM_SIMU_CRASH, which is refused without it.
     crash: Option<Arc<Notify>>,
@@ -40,28 +44,52 @@ impl Nsm {
         files: Arc<Files>,
         engine: Engine,
         state: u32,
+        refusals: Arc<Refusals>,
         require_reserved_ports: bool,
         crash: Option<Arc<Notify>>,
     ) -> Self {
-        Self { files, engine, state: state as i32, require_reserved_ports, crash }
+        Self { files, engine, state: state as i32, refusals, require_reserved_ports, crash }
+    }
+
+    fn admit(&self, action: Action, peer: &Peer) -> Result<(), NotAdmitted> {
+        let address_admitted = self.files.admits(peer.remote.ip());
+        admit(action, peer, address_admitted, self.require_reserved_ports)
     }
 
     fn admits(&self, action: Action, peer: &Peer) -> bool {
-        let address_admitted = self.files.admits(peer.remote.ip());
-        admit(action, peer, address_admitted, self.require_reserved_ports).is_ok()
+        self.admit(action, peer).is_ok()
     }
 
-    fn monitor(&self, incoming: &mut IncomingCall<'_>, out: &mut Writer) -> ServeOutcome {
-        let MonArgs { mon_id, private } = decode!(incoming.call);
+    fn monitor(&self, incoming: &mut IncomingCall<'_>) -> ServeOutcome {
+        let from = incoming.peer.remote.ip();
+        let args = MonArgs::from_bytes(incoming.call.args.clone());
+        if let Err(why) = self.admit(Action::RegisterCallback, incoming.peer) {
+            let name = args.as_ref().map_or(&[][..], |args| &args.mon_id.mon_name);
+            note_refusal(&self.refusals, from, &Name::new(name), why.into());
+            return ServeOutcome::TOO_WEAK;
+        }
+        let Ok(MonArgs { mon_id, private }) = args else { return ServeOutcome::GARBAGE };
         let (watched, callback) = (Name::new(&mon_id.mon_name), callback(&mon_id.my_id));
         if !is_callback_program(callback.program) {
-            StatReply { outcome: Outcome::Failure, state: self.state }.encode(out);
-            return ServeOutcome::Reply;
+            note_refusal(&self.refusals, from, &watched, RefusalReason::Program);
+            let mut replies = ReplyBatch::default();
+            fail(incoming.defer(), self.state, &mut replies);
+            replies.send();
+            return ServeOutcome::Deferred;
         }
         let (id, source) = (self.engine.new_id(), source(incoming.peer));
         let ours = incoming.peer.local.ip();
+        let name = watched.clone();
         let request = MonitorRequest { id, source, ours, callback, watched, private };
-        self.ask(incoming, Request::Monitor(request))
+        let (call, state, refusals) = (incoming.defer(), self.state, self.refusals.clone());
+        let sink = move |decision, replies: &mut _| {
+            if let Decision::Stalled(_) = decision {
+                note_refusal(&refusals, from, &name, RefusalReason::Store);
+            }
+            answer(call, state, decision, replies);
+        };
+        self.engine.ask(Request::Monitor(request), Box::new(sink));
+        ServeOutcome::Deferred
     }
 
     /// Ends the registration for one host, or all of them.
@@ -143,7 +171,7 @@ impl Service for Nsm {
                 outcome: Outcome::Success,
                 state: self.state,
             }),
-            nsm::Mon::NUMBER | nsm::Unmon::NUMBER | nsm::UnmonAll::NUMBER
+            nsm::Unmon::NUMBER | nsm::UnmonAll::NUMBER
                 if !self.admits(Action::RegisterCallback, peer) =>
             {
                 ServeOutcome::TOO_WEAK
@@ -151,7 +179,7 @@ impl Service for Nsm {
             nsm::Notify::NUMBER if !self.admits(Action::ReportReboot, peer) => {
                 ServeOutcome::TOO_WEAK
             }
-            nsm::Mon::NUMBER => self.monitor(incoming, out),
+            nsm::Mon::NUMBER => self.monitor(incoming),
             nsm::Unmon::NUMBER => {
                 let MonId { mon_name, my_id } = decode!(call);
                 self.unmonitor(incoming, &my_id, Some(Name::new(&mon_name)))
@@ -169,16 +197,30 @@ impl Service for Nsm {
 }
 
 fn answer(call: PendingCall, state: i32, decision: Decision, replies: &mut ReplyBatch) {
-    let outcome = match decision {
-        Decision::Reply(Reply::Acknowledged) => return call.reply(replies, |_| ()),
+    match decision {
+        Decision::Reply(Reply::Acknowledged) => call.reply(replies, |_| ()),
         Decision::Reply(Reply::Unmonitor) => {
-            return call.reply(replies, |out| StateReply { state }.encode(out));
+            call.reply(replies, |out| StateReply { state }.encode(out));
         }
-        Decision::Reply(Reply::Monitor(Ok(()))) => Outcome::Success,
-        Decision::Reply(Reply::Monitor(Err(_))) => Outcome::Failure,
-        Decision::Stalled(StallPolicy::Refuse) => Outcome::Failure,
+        Decision::Reply(Reply::Monitor(Ok(()))) => {
+            let outcome = Outcome::Success;
+            call.reply(replies, |out| StatReply { outcome, state }.encode(out));
+        }
+        Decision::Reply(Reply::Monitor(Err(_))) | Decision::Stalled(StallPolicy::Refuse) => {
+            fail(call, state, replies);
+        }
         // Without a reply the sender repeats its notice, which is then judged again.
-        _ => return,
-    };
-    call.reply(replies, |out| StatReply { outcome, state }.encode(out));
+        _ => {}
+    }
+}
+
+/// STAT_FAIL.
+fn fail(call: PendingCall, state: i32, replies: &mut ReplyBatch) {
+    let outcome = Outcome::Failure;
+    call.reply_failure(replies, |out| StatReply { outcome, state }.encode(out));
+}
+
+fn note_refusal(refusals: &Refusals, from: IpAddr, watched: &Name, why: RefusalReason) {
+    let call = RefusedCall::Monitor;
+    refusals.note(RefusedCaller { call, from, name: watched, client: None }, why);
 }
