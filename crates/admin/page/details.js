@@ -257,7 +257,7 @@ export class Details {
     fact(list, "Waiting", count(client.waiting));
     fact(list, "Registered", dayAndClock(Date.parse(client.registered_at)));
     fact(list, "Notice", noticeWords(client) || "none");
-    if (client.watches) fact(list, "Monitors", client.watches);
+    if (client.kind === "monitor") fact(list, "Monitors", client.monitored_name);
     if (client.our_addresses?.length) fact(list, "Server addresses used", client.our_addresses.join(", "));
     parts.push(list);
     return parts;

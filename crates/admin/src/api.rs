@@ -183,8 +183,16 @@ pub struct Client {
     /// Whether its lock manager answers now; only with `probe=true`.
     pub answers: Option<bool>,
     pub registered_at: String,
-    /// Its NSM state; 0 if unknown.
+    /// The server's epoch in which it registered.
+    pub epoch: u64,
+    /// The machine that is monitored: the client itself, or the one that SM_MON named.
+    pub monitored_name: String,
+    /// The NSM state of that machine; 0 if unknown.
     pub nsm_state: u32,
+    /// What is called when the server restarts, and for SM_MON when the monitored machine reboots.
+    pub callback: Callback,
+    /// The private data of SM_MON, in hexadecimal.
+    pub private: Option<String>,
     pub locks: u64,
     pub shares: u64,
     pub waiting: u64,
@@ -206,17 +214,24 @@ pub struct Client {
     pub pending_reboot: Option<PendingReboot>,
     /// The pending notice of the server's restart.
     pub notice: Option<Notice>,
-    /// The host that a registrant monitors.
-    pub watches: Option<String>,
+}
+
+/// An RPC procedure of a client.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Callback {
+    pub address: String,
+    pub program: u32,
+    pub version: u32,
+    pub procedure: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientKind {
     /// Takes locks.
-    Host,
+    Lock,
     /// Asked by SM_MON to be notified of reboots.
-    Registrant,
+    Monitor,
 }
 
 /// The worst state that applies.
@@ -365,6 +380,9 @@ pub struct LockQuery {
 #[serde(deny_unknown_fields)]
 pub struct ClientQuery {
     pub state: Option<ClientState>,
+    pub kind: Option<ClientKind>,
+    /// A name, full or short: of the client, or of the machine that it monitors.
+    pub name: Option<String>,
     /// At most 1,000; default 100.
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use keeper::Keeper;
+use keeper::bytes::Name;
 use keeper::change::Client as ClientRecord;
 use keeper::event::Rejection;
 use keeper::identity::ClientId;
@@ -17,8 +18,8 @@ use keeper::view::ClientView;
 use server::{Control, ControlError};
 
 use crate::api::{
-    Client, ClientActionResult, ClientKind, ClientName, ClientQuery, ClientState, DryRunQuery,
-    Notice, Page, PendingReboot, ProbeQuery, Problem,
+    Callback, Client, ClientActionResult, ClientKind, ClientName, ClientQuery, ClientState,
+    DryRunQuery, Notice, Page, PendingReboot, ProbeQuery, Problem,
 };
 use crate::caller::Operator;
 use crate::extract::{Path, Query};
@@ -50,8 +51,11 @@ pub(crate) async fn list(
     let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| {
         let found = keeper.clients(after);
-        let wanted =
-            found.filter(|view| query.state.is_none_or(|state| state_of(keeper, view) == state));
+        let wanted = found.filter(|view| {
+            query.state.is_none_or(|state| state_of(keeper, view) == state)
+                && query.kind.is_none_or(|kind| kind_of(view.client) == kind)
+                && query.name.as_deref().is_none_or(|name| is_named(view.client, name))
+        });
         let mut fences: HashMap<IpAddr, bool> = HashMap::new();
         let mut items: Vec<Client> = wanted
             .take(limit + 1)
@@ -67,6 +71,14 @@ pub(crate) async fn list(
         Page { items, next, total: keeper.counts().clients as u64 }
     };
     Ok(Json(control.read(look).await?))
+}
+
+/// Whether a client, or the machine that it monitors, has this name.
+fn is_named(client: &ClientRecord, sought: &str) -> bool {
+    let name = Name::from(sought);
+    let is =
+        |known: &Name| known.names_same_machine(&name) || display::bytes(known.bytes()) == sought;
+    is(&client.name) || is(monitored_name(client))
 }
 
 /// Show one client
@@ -341,15 +353,16 @@ fn to_api(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
         id: name.id.clone(),
         name: name.name.clone(),
         address: name.address.clone(),
-        kind: match client.registrant {
-            None => ClientKind::Host,
-            Some(_) => ClientKind::Registrant,
-        },
+        kind: kind_of(client),
         state: state_of(keeper, view),
         last_seen_seconds: view.last_seen.map(|seen| now.saturating_sub(seen).as_secs_f64()),
         answers: None,
         registered_at: display::time(client.registered_at_ms),
+        epoch: client.epoch.0,
+        monitored_name: display::bytes(monitored_name(client).bytes()),
         nsm_state: client.incarnation.0,
+        callback: callback_of(client),
+        private: client.registrant.as_ref().map(|registrant| hex(&registrant.private)),
         locks: view.locks as u64,
         shares: view.shares as u64,
         waiting: view.waiting as u64,
@@ -387,6 +400,29 @@ fn to_api(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
             answered: notice.answered,
             next_in_seconds: notice.next.map(|at| at.saturating_sub(now).as_secs_f64()),
         }),
-        watches: client.registrant.as_ref().map(|r| display::bytes(r.watched.bytes())),
     }
+}
+
+fn kind_of(client: &ClientRecord) -> ClientKind {
+    match client.registrant {
+        None => ClientKind::Lock,
+        Some(_) => ClientKind::Monitor,
+    }
+}
+
+fn monitored_name(client: &ClientRecord) -> &Name {
+    client.registrant.as_ref().map_or(&client.name, |registrant| &registrant.watched)
+}
+
+/// A lock client's status monitor is sent SM_NOTIFY; a registrant named its own procedure.
+fn callback_of(client: &ClientRecord) -> Callback {
+    const SM_NOTIFY: (u32, u32, u32) = (100_024, 1, 6);
+    let called = client.registrant.as_ref().map(|registrant| &registrant.callback);
+    let (program, version, procedure) =
+        called.map_or(SM_NOTIFY, |called| (called.program, called.version, called.procedure));
+    Callback { address: client.address.to_string(), program, version, procedure }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

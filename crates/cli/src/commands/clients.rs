@@ -19,6 +19,7 @@ const COLUMNS: &[(&str, usize)] = &[
     ("ID", 3),
     ("CLIENT", 0),
     ("ADDRESS", 9),
+    ("KIND", 0),
     ("STATE", 10),
     ("SEEN", 5),
     ("LOCKS", 0),
@@ -33,10 +34,14 @@ const COLUMNS: &[(&str, usize)] = &[
 const STATES: [&str; 7] =
     ["fenced", "reboot-pending", "crashed", "suspect", "recovering", "active", "idle"];
 
+/// As in the API.
+const KINDS: [&str; 2] = ["lock", "monitor"];
+
 #[derive(Debug, Args)]
 pub(crate) struct Clients {
     /// Show this client in detail (id, name or address)
-    #[arg(value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = ["all", "limit", "state"])]
+    #[arg(value_parser = NonEmptyStringValueParser::new(),
+        conflicts_with_all = ["all", "limit", "state", "kind", "name"])]
     client: Option<String>,
     /// Check whether its lock manager answers; takes up to 5 s
     #[arg(long, requires = "client")]
@@ -44,6 +49,12 @@ pub(crate) struct Clients {
     /// List only clients in this state
     #[arg(long, value_parser = PossibleValuesParser::new(STATES))]
     state: Option<String>,
+    /// List only clients that lock, or only those that registered with SM_MON
+    #[arg(long, value_parser = PossibleValuesParser::new(KINDS))]
+    kind: Option<String>,
+    /// List only clients of this name or that monitor it
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    name: Option<String>,
     #[command(flatten)]
     options: ListOptions,
 }
@@ -71,7 +82,11 @@ impl Clients {
         let listing = PagedList {
             daemon: &session.daemon,
             path: "/v1/clients",
-            filter: vec![("state", self.state.clone())],
+            filter: vec![
+                ("state", self.state.clone()),
+                ("kind", self.kind.clone()),
+                ("name", self.name.clone()),
+            ],
             options: &self.options,
         };
         let again = self.options.watch;
@@ -98,6 +113,7 @@ fn table(clients: &[Client]) -> Table {
             client.id.as_str().into(),
             called(client).into(),
             client.address.as_str().into(),
+            kind(client.kind).into(),
             Cell::from(word(client.state)).painted_if(paint(client.state)),
             client.last_seen_seconds.map_or_else(|| "-".to_owned(), age).into(),
             client.locks.into(),
@@ -111,6 +127,13 @@ fn table(clients: &[Client]) -> Table {
     table
 }
 
+fn kind(kind: ClientKind) -> &'static str {
+    match kind {
+        ClientKind::Lock => "lock",
+        ClientKind::Monitor => "monitor",
+    }
+}
+
 fn paint(state: ClientState) -> Option<Paint> {
     match state {
         ClientState::Fenced | ClientState::RebootPending | ClientState::Crashed => Some(Paint::Bad),
@@ -122,9 +145,8 @@ fn paint(state: ClientState) -> Option<Paint> {
 /// What the STATE column does not show.
 fn remarks(client: &Client) -> Vec<String> {
     let mut remarks = Vec::new();
-    if client.kind == ClientKind::Registrant {
-        let whom = client.watches.as_deref().unwrap_or("no host");
-        remarks.push(format!("only monitors {whom}"));
+    if client.kind == ClientKind::Monitor {
+        remarks.push(format!("monitors {}", client.monitored_name));
     }
     for (is, state) in [
         (client.crashed, ClientState::Crashed),
@@ -198,13 +220,30 @@ fn described(client: &Client, colour: bool) -> String {
     );
     let monitored = if client.monitored { "monitored" } else { "not monitored" };
     line("NSM", format!("state {}, {monitored}", client.nsm_state));
-    line("known", format!("since {}", moment(&client.registered_at)));
+    line("known", format!("since {}, epoch {}", moment(&client.registered_at), client.epoch));
+    match client.kind {
+        ClientKind::Lock => line("kind", "lock".into()),
+        ClientKind::Monitor => {
+            line("kind", format!("monitor, of {}", clean(&client.monitored_name)));
+        }
+    }
+    let called = &client.callback;
+    line(
+        "callback",
+        format!(
+            "program {} version {} procedure {} at {}",
+            called.program,
+            called.version,
+            called.procedure,
+            clean(&called.address)
+        ),
+    );
+    if let Some(private) = &client.private {
+        line("private", clean(private));
+    }
     if !client.our_addresses.is_empty() {
         let ours: Vec<_> = client.our_addresses.iter().map(|text| clean(text)).collect();
         line("uses", format!("server address {}", ours.join(" ")));
-    }
-    if let Some(whom) = &client.watches {
-        line("watches", clean(whom));
     }
     if let Some(notice) = &client.notice {
         line("notice", self::notice(notice));
@@ -245,10 +284,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_states_are_those_of_the_api() {
+    fn states_and_kinds_are_those_of_the_api() {
         for state in STATES {
             let parsed: ClientState = serde_json::from_value(state.into()).unwrap();
             assert_eq!(word(parsed), state);
+        }
+        for name in KINDS {
+            let parsed: ClientKind = serde_json::from_value(name.into()).unwrap();
+            assert_eq!(kind(parsed), name);
         }
     }
 }

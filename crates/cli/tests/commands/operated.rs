@@ -86,10 +86,10 @@ async fn clients_and_status_of_a_server_at_work() {
     let file = live.file("a.db").await;
     let alice = live.host("alice", 811).await;
     assert_eq!(alice.lock(&file, PAGE).await.unwrap(), nlm::Status::Granted);
-    let id = live.json::<Page<Client>>("clients").items[0].id.clone();
+    let Client { id, epoch, .. } = live.json::<Page<Client>>("clients").items[0].clone();
     let expected = format!(
-        "ID   CLIENT  ADDRESS    STATE       SEEN   LOCKS  SHARES  WAITING  UNCONFIRMED  NSM  \
-         REMARKS\n{id:<3}  alice   127.0.0.1  active      N      1      0       0        \
+        "ID   CLIENT  ADDRESS    KIND  STATE       SEEN   LOCKS  SHARES  WAITING  UNCONFIRMED  NSM  \
+         REMARKS\n{id:<3}  alice   127.0.0.1  lock  active      N      1      0       0        \
          0            3\n"
     );
     assert_eq!(live.plain(&live.told("clients")), expected);
@@ -98,7 +98,9 @@ async fn clients_and_status_of_a_server_at_work() {
     state: active, last seen N ago
     holds: 1 lock, 0 shares; 0 unconfirmed, 0 waiting
       NSM: state 3, monitored
-    known: since TIME
+    known: since TIME, epoch {epoch}
+     kind: lock
+ callback: program 100024 version 1 procedure 6 at 127.0.0.1
      uses: server address 127.0.0.1\n"
     );
     assert_eq!(live.plain(&live.told("clients alice")), expected);

@@ -1,8 +1,8 @@
 //! Sample replies of the scripted daemon: bob waits for a lock that alice holds.
 
 use admin::api::{
-    Client, ClientKind, ClientName, ClientState, Counts, Event, File, GraceStatus, Level, Lock,
-    LockKind, LockMode, LockState, Page, ReleaseResult, ServerState, Status, StoreStatus,
+    Callback, Client, ClientKind, ClientName, ClientState, Counts, Event, File, GraceStatus, Level,
+    Lock, LockKind, LockMode, LockState, Page, ReleaseResult, ServerState, Status, StoreStatus,
 };
 
 pub fn name(id: &str, name: &str) -> ClientName {
@@ -53,12 +53,21 @@ pub fn client() -> Client {
         id: "c1".into(),
         name: "alice".into(),
         address: "10.0.0.7".into(),
-        kind: ClientKind::Host,
+        kind: ClientKind::Lock,
         state: ClientState::Active,
         last_seen_seconds: Some(2.0),
         answers: None,
         registered_at: "2026-01-01T09:00:00Z".into(),
+        epoch: 12,
+        monitored_name: "alice".into(),
         nsm_state: 7,
+        callback: Callback {
+            address: "10.0.0.7".into(),
+            program: 100_024,
+            version: 1,
+            procedure: 6,
+        },
+        private: None,
         locks: 3,
         shares: 0,
         waiting: 0,
@@ -72,7 +81,6 @@ pub fn client() -> Client {
         our_addresses: vec!["10.0.0.1".into()],
         pending_reboot: None,
         notice: None,
-        watches: None,
     }
 }
 

@@ -112,11 +112,14 @@ fn filters_are_asked_of_the_server() {
     let ended = run(daemon.socket(), &["locks", "--client", "10.0.0.7", "--waiting"]);
     assert_eq!((ended.out.as_str(), ended.err.as_str()), ("", "no locks\n"));
     run(daemon.socket(), &["locks", "--state", "releasable"]);
-    run(daemon.socket(), &["clients", "--state", "reboot-pending"]);
+    run(
+        daemon.socket(),
+        &["clients", "--state", "reboot-pending", "--kind", "lock", "--name", "a b"],
+    );
     let lines = daemon.lines();
     assert_eq!(lines[0], "GET /v1/locks?client=10.0.0.7&state=waiting&limit=1000");
     assert_eq!(lines[1], "GET /v1/locks?state=releasable&limit=1000");
-    assert_eq!(lines[2], "GET /v1/clients?state=reboot-pending&limit=1000");
+    assert_eq!(lines[2], "GET /v1/clients?state=reboot-pending&kind=lock&name=a%20b&limit=1000");
 }
 
 #[test]
@@ -202,9 +205,10 @@ fn bob() -> Client {
 fn clients_are_listed_with_what_should_worry_somebody() {
     let out = shows(ok(&page(vec![client(), bob()])), &["clients"]);
     let expected = "\
-ID   CLIENT  ADDRESS    STATE           SEEN   LOCKS  SHARES  WAITING  UNCONFIRMED  NSM  REMARKS
-c1   alice   10.0.0.7   active          2s     3      0       0        0            7
-c2   bob     10.0.0.7   reboot-pending  -      3      0       0        2            7    \
+ID   CLIENT  ADDRESS    KIND  STATE           SEEN   LOCKS  SHARES  WAITING  UNCONFIRMED  NSM  \
+REMARKS
+c1   alice   10.0.0.7   lock  active          2s     3      0       0        0            7
+c2   bob     10.0.0.7   lock  reboot-pending  -      3      0       0        2            7    \
 suspect; has not answered 4 notices; lockkeeper confirm-reboot bob
 ";
     assert_eq!(out, expected);
@@ -219,7 +223,9 @@ fn one_client_is_described_with_what_to_do_about_it() {
      also: suspect
     holds: 3 locks, 0 shares; 2 unconfirmed, 0 waiting
       NSM: state 7, monitored
-    known: since 2026-01-01T09:00:00Z
+    known: since 2026-01-01T09:00:00Z, epoch 12
+     kind: lock
+ callback: program 100024 version 1 procedure 6 at 10.0.0.7
      uses: server address 10.0.0.1
    notice: 4 notices not answered, next in 8s
    reboot: reported by 10.0.0.9 since 2026-01-01T09:30:00Z with NSM state 9 (received 3 times); \
