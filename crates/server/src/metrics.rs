@@ -441,6 +441,29 @@ mod tests {
     }
 
     #[test]
+    fn every_release_but_an_operators_is_a_clean_up() {
+        use keeper::bytes::Name;
+        let metrics = Metrics::default();
+        let read = || (metrics.crashes.get(), metrics.clean_ups.get(), metrics.locks_cleaned.get());
+        let release = |why| {
+            metrics.count_event(&Event::Released { client: ClientId(1), count: 2, why });
+        };
+        release(Release::Operator(Name::from("root")));
+        assert_eq!(read(), (0, 0, 0));
+        for why in [
+            Release::FreeAll,
+            Release::Unanswered,
+            Release::Unreachable,
+            Release::Unreclaimed,
+            Release::OldKernel,
+            Release::RosterEnd,
+        ] {
+            release(why);
+        }
+        assert_eq!(read(), (0, 6, 12), "none of them is a crash that was detected");
+    }
+
+    #[test]
     fn a_quantile_is_the_bound_of_its_bucket() {
         let histogram = Histogram::default();
         assert_eq!(histogram.quantile(0.99), None);

@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use keeper::change::{Change, Snapshot};
+use lockkeeper_server::metrics::{RefusalReason, RefusedCall};
 use lockkeeper_server::{Limits, LockConfig};
 use store::{CommitOutcome, Memory, Store, StoreError, Token};
 use support::*;
@@ -19,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use wire::nfs3::Handle;
 use wire::nlm::Status;
 use wire::nsm;
+use wire::rpc::Procedure;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
@@ -141,6 +143,9 @@ async fn a_full_disk_delays_what_has_begun_and_refuses_what_comes_after() {
     assert_eq!(bob.lock(&file, range(9, 1)).await.unwrap(), Status::DeniedNoLocks);
     assert!(since.elapsed() >= Duration::from_secs(4), "{:?}", since.elapsed());
     assert_eq!(monitor.await.unwrap().outcome, nsm::Outcome::Failure);
+    let metrics = server.control.metrics().unwrap();
+    assert_eq!(metrics.nsm_requests(nsm::Mon::NUMBER), (0, 1), "STAT_FAIL is an error");
+    assert_eq!(metrics.refusals(RefusedCall::Monitor, RefusalReason::Store), 1);
     // Files are served meanwhile.
     timeout(LIMIT, server.root()).await.unwrap();
     assert!(!begun.is_finished() && !unlock.is_finished());

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use client::nfs::Nfs;
 use client::{Connection, Locker, Options, mount};
 use lockkeeper_server::{
-    BootError, Config, Limits, LockConfig, RpcbindMode, RpcbindState, Server, ServerError,
+    BootError, Config, Control, Limits, LockConfig, RpcbindMode, RpcbindState, Server, ServerError,
     ServerExit, ServerHandle,
 };
 use tokio::task::JoinHandle;
@@ -69,6 +69,7 @@ pub struct TestServer {
     pub addresses: Vec<SocketAddr>,
     pub rpcbind: RpcbindState,
     pub handle: ServerHandle,
+    pub control: Control,
     task: Option<JoinHandle<Result<ServerExit, ServerError>>>,
 }
 
@@ -88,6 +89,7 @@ impl TestServer {
             addresses: server.addresses().to_vec(),
             rpcbind: server.rpcbind().clone(),
             handle: server.handle(),
+            control: server.control(),
             task: Some(tokio::spawn(server.run())),
         })
     }
