@@ -11,6 +11,7 @@
 mod debian;
 mod freebsd;
 mod macos;
+mod nsm_client;
 mod old;
 mod registrant;
 #[path = "../support/mod.rs"]

@@ -36,6 +36,7 @@ pub struct RestartableServer {
     dir: Arc<TempDir>,
     filesystem: Arc<MemoryFs>,
     require_reserved_ports: bool,
+    simulated_crash: bool,
     /// How reboot notices are verified, from the next start on.
     pub verify: Verify,
     running: Option<ServerThread>,
@@ -59,11 +60,27 @@ impl RestartableServer {
         Self::with(network, false)
     }
 
+    /// One that SM_SIMU_CRASH ends; only [`Ending::Crash`] may follow it.
+    pub fn that_simulates_crashes(network: Namespace) -> Self {
+        Self::build(network, false, true)
+    }
+
     pub fn with(network: Namespace, require_reserved_ports: bool) -> Self {
+        Self::build(network, require_reserved_ports, false)
+    }
+
+    fn build(network: Namespace, require_reserved_ports: bool, simulated_crash: bool) -> Self {
         let (dir, filesystem) = (Arc::new(tempfile::tempdir().unwrap()), memory());
         let verify = Verify::SignsOfLife;
-        let mut server =
-            Self { network, dir, filesystem, require_reserved_ports, verify, running: None };
+        let mut server = Self {
+            network,
+            dir,
+            filesystem,
+            require_reserved_ports,
+            simulated_crash,
+            verify,
+            running: None,
+        };
         server.launch();
         server
     }
@@ -83,10 +100,12 @@ impl RestartableServer {
         let (end, ends) = oneshot::channel();
         let (dir, filesystem) = (self.dir.clone(), self.filesystem.clone());
         let (require_reserved_ports, verify) = (self.require_reserved_ports, self.verify);
+        let simulated_crash = self.simulated_crash;
         let thread = self.network.spawn(async move || {
             let config = Config {
                 listen: "[::]:2049".parse().unwrap(),
                 rpcbind: RpcbindMode::Embedded,
+                simulated_crash,
                 ..Config::default()
             };
             let rules = Rules { require_reserved_ports, ..open_rules() };
@@ -110,6 +129,10 @@ impl RestartableServer {
         });
         is_ready.recv_timeout(LIMIT).expect("the server did not start");
         self.running = Some(ServerThread { end, thread });
+    }
+
+    pub fn network(&self) -> &Namespace {
+        &self.network
     }
 
     /// Ends the server and starts it again.
