@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
@@ -42,6 +43,8 @@ pub enum RpcbindKind {
     WithoutVersion4,
     /// Receives and never answers.
     Silent,
+    /// Answers each call after this time.
+    Slow(Duration),
 }
 
 impl Host {
@@ -54,7 +57,10 @@ impl Host {
         let rpcbind = script(move |call: &ReceivedCall| {
             let mut state = state.lock().unwrap();
             state.lookups.push((call.version, call.from));
-            lookup(&state.registered, call, ip, kind)
+            match (lookup(&state.registered, call, ip, kind), kind) {
+                (Answer::Results(found), RpcbindKind::Slow(after)) => Answer::Delayed(after, found),
+                (answer, _) => answer,
+            }
         });
         let over_udp = match kind {
             RpcbindKind::TcpOnly | RpcbindKind::Silent => script(|_| Answer::Nothing),

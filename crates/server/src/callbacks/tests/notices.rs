@@ -134,6 +134,25 @@ async fn an_attempt_without_an_answer_fails_in_time() {
     tokio::join!(timed(&silent), timed(&without), timed(&gone), timed(&mute));
 }
 
+/// B4.3: look-up, connection, call and reply share the 5 s of an attempt.
+#[tokio::test]
+async fn one_attempt_has_5_seconds_in_all() {
+    let settings = Settings::default();
+    assert_eq!(settings.attempt_max, Duration::from_secs(5));
+    let slow = RpcbindKind::Slow(Duration::from_millis(3_500));
+    let mut host = Host::bind(address(), 0, slow).await;
+    host.tcp(nsm::PROGRAM, 1, deaf()).await;
+    host.udp(nsm::PROGRAM, 1, deaf()).await;
+    let peers = peer::Settings { rpcbind_port: host.rpcbind_port, ..peer::Settings::default() };
+    let mut fixture = Fixture::with(peers, settings).await;
+    let start = Instant::now();
+    assert_eq!(fixture.notice(plain(host.ip)).await, NoticeResult::Failed);
+    let took = start.elapsed();
+    // With 5 s of its own, the call alone would end after 8.5 s.
+    assert!((4_900..7_000).contains(&took.as_millis()), "{took:?}");
+    assert!(!host.calls().is_empty(), "the look-up was answered in time");
+}
+
 #[tokio::test]
 async fn only_an_accepted_reply_with_our_xid_is_an_answer() {
     let told = async |answer: Answer, by_tcp: bool| {
