@@ -23,6 +23,7 @@ const NAMES: &[&str] = &[
     "nsm_crashes_detected_total",
     "nsm_crash_cleanups_total",
     "nsm_locks_cleaned_on_crash_total",
+    "lockkeeper_refusals_total",
     "lockkeeper_locks",
     "lockkeeper_shares",
     "lockkeeper_waiters",
