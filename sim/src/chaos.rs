@@ -142,7 +142,7 @@ impl World {
             0 if !locks.is_empty() => OperatorAction::Release(*self.random.pick(&locks)),
             1 => OperatorAction::Fence(client),
             2 | 3 if !fenced.is_empty() => OperatorAction::Unfence(*self.random.pick(&fenced)),
-            4 => OperatorAction::ConfirmReboot(client),
+            4 => OperatorAction::ConfirmReboot { client, force: true },
             5 => OperatorAction::EndGrace,
             6 => OperatorAction::Renotify(client),
             _ => OperatorAction::Forget(client),

@@ -238,7 +238,8 @@ export class Details {
     const pending = client.pending_reboot;
     if (pending) {
       parts.push(el("h3", "", "Unproven reboot"));
-      parts.push(el("p", "hint warn", `${pending.why} (from ${pending.source}, state ${pending.nsm_state})`));
+      const what = pending.nsm_state ? `state ${pending.nsm_state}` : "FREE_ALL";
+      parts.push(el("p", "hint warn", `${pending.why} (from ${pending.source}, ${what})`));
       parts.push(command(`lockkeeper confirm-reboot ${client.id}`));
     }
     if (client.notice && !client.notice.answered) {

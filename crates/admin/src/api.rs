@@ -257,7 +257,8 @@ pub enum ClientState {
 pub struct PendingReboot {
     pub source: String,
     pub name: String,
-    pub nsm_state: u32,
+    /// The reported state; absent for FREE_ALL, which carries none.
+    pub nsm_state: Option<u32>,
     /// Why it was not accepted.
     pub why: String,
     pub repeats: u32,
@@ -416,6 +417,19 @@ pub struct DryRunQuery {
     /// Report what would happen without doing it.
     #[serde(default)]
     pub dry_run: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ConfirmRebootQuery {
+    /// Report what would happen without doing it.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Release everything the client holds if no report of a reboot is pending. Without it such a
+    /// request is refused.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// Reply to `DELETE /v1/locks/{id}`.

@@ -19,7 +19,7 @@ use server::{Control, ControlError};
 
 use crate::api::{
     Callback, Client, ClientActionResult, ClientKind, ClientName, ClientQuery, ClientState,
-    DryRunQuery, Notice, Page, PendingReboot, ProbeQuery, Problem,
+    ConfirmRebootQuery, DryRunQuery, Notice, Page, PendingReboot, ProbeQuery, Problem,
 };
 use crate::caller::Operator;
 use crate::extract::{Path, Query};
@@ -134,17 +134,20 @@ pub(crate) async fn notify(
     act(&admin, &operator, &id, OperatorAction::Renotify, query.dry_run).await
 }
 
-/// Accept that a client rebooted, and release the locks it held before
+/// Accept a pending report of a reboot, and release what the client held when it arrived
 #[utoipa::path(post, path = "/v1/clients/{id}/confirm-reboot", tag = "clients",
-    params(("id" = String, Path, description = "`c3`, or a unique name or address"), DryRunQuery),
+    params(("id" = String, Path, description = "`c3`, or a unique name or address"),
+        ConfirmRebootQuery),
     responses((status = 200, body = ClientActionResult), Problems))]
 pub(crate) async fn confirm_reboot(
     State(admin): State<Arc<AdminState>>,
     operator: Operator,
     Path(id): Path<String>,
-    Query(query): Query<DryRunQuery>,
+    Query(query): Query<ConfirmRebootQuery>,
 ) -> Result<Json<ClientActionResult>, Problem> {
-    act(&admin, &operator, &id, OperatorAction::ConfirmReboot, query.dry_run).await
+    let force = query.force;
+    let confirm = |client| OperatorAction::ConfirmReboot { client, force };
+    act(&admin, &operator, &id, confirm, query.dry_run).await
 }
 
 /// Remove a client that holds nothing
@@ -206,8 +209,9 @@ async fn act(
             return Err(server::ControlError::Refused(OperatorError::Busy).into());
         }
         let released = match action {
-            OperatorAction::Fence(_) | OperatorAction::ConfirmReboot(_) => {
-                before.locks + before.shares
+            OperatorAction::Fence(_) => before.locks + before.shares,
+            OperatorAction::ConfirmReboot { client, .. } => {
+                control.read(move |keeper: &Keeper| keeper.released_by_reboot(client)).await?
             }
             _ => 0,
         };
@@ -377,10 +381,10 @@ fn to_api(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
         pending_reboot: view.pending.map(|pending| PendingReboot {
             source: pending.source.to_string(),
             name: display::bytes(pending.name.bytes()),
-            nsm_state: pending.incarnation.0,
+            nsm_state: pending.to.map(|to| to.0),
             why: match pending.why {
                 Rejection::Alive => "its previous kernel still answers",
-                Rejection::Unproven => "the notice came from another address or is outdated",
+                Rejection::Unproven => "the report came from another address or is outdated",
                 Rejection::Unreclaimed => {
                     "it may still reclaim what it held before the server's restart; accepted after \
                      15 s without a reclaim if its status monitor confirms it, else after the window"

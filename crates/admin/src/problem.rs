@@ -69,6 +69,11 @@ impl From<ControlError> for Problem {
                 "the client holds or waits for locks, is fenced, or has a pending notice",
             )
             .hint("lockkeeper locks --client CLIENT"),
+            ControlError::Refused(OperatorError::NoReport) => conflict(
+                "no-report",
+                "no report of a reboot is pending; all its locks would be released",
+            )
+            .hint("repeat with force=true if it did reboot"),
             ControlError::Refused(OperatorError::NotInGrace) => {
                 conflict("not-in-grace", "no grace period is active").hint("lockkeeper status")
             }

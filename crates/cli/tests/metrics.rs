@@ -63,7 +63,7 @@ async fn prometheus_understands_every_metric_and_they_say_what_happened() {
     prometheus.wait_for("how long it waits is seen", |p| {
         p.value("lockkeeper_longest_wait_seconds").is_some_and(|wait| wait > 1.0)
     });
-    assert_eq!(live.ask("POST", "/v1/clients/alice/confirm-reboot").status, 200);
+    assert_eq!(live.ask("POST", "/v1/clients/alice/confirm-reboot?force=true").status, 200);
     prometheus.wait_for("the reboot is seen", |p| {
         p.value("nsm_locks_cleaned_on_crash_total") == Some(1.0)
     });

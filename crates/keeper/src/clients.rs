@@ -12,6 +12,7 @@ use crate::change::{Client, Protocol};
 use crate::identity::{ClientId, HostKey, Incarnation};
 use crate::interned::OwnerId;
 use crate::map::{Map, Seed};
+use crate::reboot_reports::Arrival;
 use crate::request::Callback;
 use crate::view::PendingReboot;
 use crate::waiters::WaiterId;
@@ -39,8 +40,16 @@ pub(crate) struct TrackedClient {
     pub unconfirmed: usize,
     /// Those of them that grace waits for.
     pub missing: usize,
-    /// The number of its locks and waiters by the incarnation they carry.
+    /// The number of its locks and waiters by the state they carry.
     taken_as: BTreeMap<Incarnation, usize>,
+    /// The same for entries that carry no state: its shares by the state it was known to be in, and
+    /// locks and waiters as `UNKNOWN`; further by the reports that had arrived.
+    stateless: BTreeMap<(Incarnation, u32), usize>,
+    /// The reboot reports that have arrived in this epoch, as far as something was taken between
+    /// them.
+    pub reports: u32,
+    /// Something was taken since the last report.
+    taken_since_report: bool,
     /// Its owners that have an interned id.
     pub owners: BTreeSet<OwnerId>,
     /// When it last gave something up.
@@ -61,42 +70,85 @@ pub(crate) struct TrackedClient {
 /// Signs of a reboot that are no proof (B3.14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SuspectReason {
-    /// Some of its locks were taken in another state than it is in now.
-    State,
+    /// Some of its locks were taken in another state than it is in now, which the LOCK that arrived
+    /// then carried first.
+    State(Arrival),
     /// Its connection was reset, and it continues in the same state.
     Reset,
 }
 
 impl TrackedClient {
-    pub(crate) fn count_taken(&mut self, incarnation: Incarnation) {
+    /// Separates what was taken before a report that arrives now from what is taken after it:
+    /// entries with a smaller number were taken before.
+    pub(crate) fn mark_report(&mut self) -> u32 {
+        if std::mem::take(&mut self.taken_since_report) || self.reports == 0 {
+            self.reports = self.reports.saturating_add(1);
+        }
+        self.reports
+    }
+
+    pub(crate) fn count_taken(&mut self, incarnation: Incarnation, reports: u32) {
+        self.taken_since_report = true;
         if incarnation.is_known() {
             *self.taken_as.entry(incarnation).or_default() += 1;
+        } else {
+            *self.stateless.entry((incarnation, reports)).or_default() += 1;
         }
     }
 
-    pub(crate) fn count_given_back(&mut self, incarnation: Incarnation) {
-        if let Some(count) = self.taken_as.get_mut(&incarnation) {
-            *count -= 1;
-            if *count == 0 {
-                self.taken_as.remove(&incarnation);
-            }
+    pub(crate) fn count_given_back(&mut self, incarnation: Incarnation, reports: u32) {
+        if incarnation.is_known() {
+            count_down(&mut self.taken_as, incarnation);
+        } else {
+            count_down(&mut self.stateless, (incarnation, reports));
         }
     }
 
-    /// Whether it has locks or waiters of an incarnation other than the recorded one. Requests
-    /// without a state and shares do not count.
+    pub(crate) fn count_share_taken(&mut self, incarnation: Incarnation, reports: u32) {
+        self.taken_since_report = true;
+        *self.stateless.entry((incarnation, reports)).or_default() += 1;
+    }
+
+    pub(crate) fn count_share_given_back(&mut self, incarnation: Incarnation, reports: u32) {
+        count_down(&mut self.stateless, (incarnation, reports));
+    }
+
+    /// Whether something of it may be of a kernel other than the recorded one. If a reboot to the
+    /// recorded state was accepted, entries without a state were taken after it.
     pub(crate) fn has_other_incarnations(&self) -> bool {
-        self.has_others(self.row.incarnation, None)
+        let recorded = self.row.incarnation;
+        let accepted = self.row.reboot.is_some_and(|reboot| reboot.to == recorded);
+        self.has_others(recorded, None, if accepted { 0 } else { u32::MAX })
     }
 
-    /// Whether it has locks or waiters of an incarnation other than these two.
-    pub(crate) fn has_others(&self, one: Incarnation, other: Option<Incarnation>) -> bool {
-        self.taken_as.keys().any(|taken| *taken != one && Some(*taken) != other)
+    /// Whether something of it carries a state other than these two, or carries none, was taken
+    /// before this report and may be of another kernel than these.
+    pub(crate) fn has_others(
+        &self,
+        one: Incarnation,
+        other: Option<Incarnation>,
+        report: u32,
+    ) -> bool {
+        let differs = |taken: Incarnation| taken != one && Some(taken) != other;
+        let mut stateless = self.stateless.keys();
+        self.taken_as.keys().any(|taken| differs(*taken))
+            || stateless.any(|(taken, reports)| differs(*taken) && *reports < report)
     }
 
-    /// The oldest incarnation of its locks and waiters.
-    pub(crate) fn oldest(&self) -> Incarnation {
-        self.taken_as.keys().next().copied().unwrap_or(self.row.incarnation)
+    /// Whether something of this kernel was taken before this report, or carries its state.
+    pub(crate) fn has_of(&self, kernel: Incarnation, report: u32) -> bool {
+        let mut stateless = self.stateless.range((kernel, 0)..(kernel, report));
+        self.taken_as.contains_key(&kernel) || stateless.next().is_some()
+    }
+
+    /// The oldest incarnation of its locks, waiters and shares, except this one. Those without any
+    /// state come last: a later kernel may have taken some of them.
+    pub(crate) fn oldest(&self, except: Option<Incarnation>) -> Incarnation {
+        let stateless = self.stateless.keys().map(|(taken, _)| taken);
+        let all = self.taken_as.keys().chain(stateless).filter(|taken| Some(**taken) != except);
+        all.min_by_key(|taken| (!taken.is_known(), **taken))
+            .copied()
+            .unwrap_or(self.row.incarnation)
     }
 
     /// What counts against its limit.
@@ -111,6 +163,15 @@ impl TrackedClient {
 
     pub(crate) fn has_nothing(&self) -> bool {
         self.locks == 0 && self.shares == 0 && self.waiting == 0
+    }
+}
+
+fn count_down<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
     }
 }
 
@@ -146,6 +207,9 @@ impl Clients {
             unconfirmed: 0,
             missing: 0,
             taken_as: BTreeMap::new(),
+            stateless: BTreeMap::new(),
+            reports: 0,
+            taken_since_report: false,
             owners: BTreeSet::new(),
             idle_since: now,
             suspect: None,
@@ -238,6 +302,11 @@ impl Clients {
 
     pub(crate) fn longest_silent_registrant(&self) -> Option<ClientId> {
         self.registrants().min_by_key(|tracked| tracked.last_seen).map(|tracked| tracked.row.id)
+    }
+
+    /// The reboot reports of a host that have arrived, for what it takes now.
+    pub(crate) fn reports(&self, id: Option<ClientId>) -> u32 {
+        id.and_then(|id| self.get(id)).map_or(0, |tracked| tracked.reports)
     }
 
     /// The host's recorded incarnation.

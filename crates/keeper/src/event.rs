@@ -31,6 +31,8 @@ pub enum Event {
     WatchedRebooted { source: IpAddr, name: Name, to: Incarnation, registrants: u64 },
     /// A reboot report was not accepted; it waits for a repeat or an operator.
     RebootPending { client: ClientId, to: Incarnation, why: Rejection },
+    /// A FREE_ALL was not accepted; it waits for a repeat or an operator.
+    FreeAllPending { client: ClientId, source: IpAddr, why: Rejection },
     /// A reboot report concerned no registered host.
     NoticeUnknown { source: IpAddr, name: Name },
     /// The host shows signs of a reboot, but no proof.
@@ -68,8 +70,8 @@ pub enum Event {
     Refused { client: Option<ClientId>, why: Refusal },
     /// SM_MON was refused.
     MonitorRefused { source: IpAddr, watched: Name, why: Refusal },
-    /// FREE_ALL was not accepted; `host` is `None` if it concerned no known host.
-    FreeAllRefused { source: IpAddr, name: Name, host: Option<(ClientId, Rejection)> },
+    /// FREE_ALL named no known host.
+    FreeAllRefused { source: IpAddr, name: Name },
     /// An operator shut a host out.
     Fenced { client: ClientId, by: Name },
     /// An operator readmitted a host.

@@ -152,6 +152,7 @@ impl Keeper {
                 incarnation: lock.incarnation,
                 monitored: lock.monitored,
                 confirmed: false,
+                reports: 0,
             },
             since_ms: lock.since_ms,
         };
@@ -354,6 +355,7 @@ impl Keeper {
             incarnation: self.clients.incarnation(host),
             monitored: request.monitored,
             confirmed: true,
+            reports: self.clients.reports(Some(host)),
         };
         // Earlier partial unlocks may have left the host above its limit.
         let room = self.has_entry(Some(host), on_file, 2);

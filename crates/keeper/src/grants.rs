@@ -197,9 +197,19 @@ impl Keeper {
     fn grant_waiter(&mut self, id: WaiterId, now: Time) {
         let Some(waiter) = self.remove_waiter(id, now) else { return };
         let Waiter {
-            file, owner, range, mode, incarnation, monitored, handle, form, since, ..
+            file,
+            owner,
+            range,
+            mode,
+            incarnation,
+            monitored,
+            reports,
+            handle,
+            form,
+            since,
+            ..
         } = waiter;
-        let kind = LockKind { mode, incarnation, monitored, confirmed: true };
+        let kind = LockKind { mode, incarnation, monitored, confirmed: true, reports };
         let before = self.table.owned(owner, file, range);
         let before: Vec<(Range, LockKind)> = before
             .filter_map(|held| {
@@ -369,7 +379,7 @@ impl Keeper {
         self.files[waiter.file].waiters.insert(id);
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
             tracked.waiting += 1;
-            tracked.count_taken(waiter.incarnation);
+            tracked.count_taken(waiter.incarnation, waiter.reports);
         }
         self.waiters.insert(id, waiter);
     }
@@ -382,7 +392,7 @@ impl Keeper {
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
             tracked.waiting -= 1;
             tracked.absent.remove(&id);
-            tracked.count_given_back(waiter.incarnation);
+            tracked.count_given_back(waiter.incarnation, waiter.reports);
             tracked.idle_since = now.mono;
         }
         self.touch(waiter.owner, waiter.file);

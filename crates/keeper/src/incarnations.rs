@@ -9,6 +9,7 @@ use crate::event::{Event, Proof, Release};
 use crate::identity::{ClientId, Incarnation, LockId};
 use crate::keeper::Keeper;
 use crate::parking::{Parked, ProbeHistory};
+use crate::reboot_reports::Arrival;
 use crate::request::{LockRequest, ProbeAnswer, Question};
 use crate::step::Reply;
 use crate::sweep::SweepScope;
@@ -39,27 +40,34 @@ impl Keeper {
         &mut self,
         host: ClientId,
         to: Incarnation,
-        arrived: u64,
+        arrived: Arrival,
         proof: Proof,
         now: Time,
     ) {
         let from = self.clients.incarnation(host);
         self.update_client(host, |row| {
-            row.reboot = Some(Reboot { from, to, before: LockId(arrived) });
+            row.reboot = Some(Reboot { from, to, before: LockId(arrived.id) });
             row.incarnation = to;
         });
         if let Some(tracked) = self.clients.get_mut(host) {
             (tracked.suspect, tracked.crashed, tracked.pending) = (None, false, None);
-            // A host that held nothing has no requests under way. A host that reclaimed nothing may
-            // have been given its old state, and be the current kernel.
+            // A host that held nothing has no requests under way. A host that reclaimed nothing, or
+            // that an operator speaks for, may have been given its old state, and be the current
+            // kernel.
             tracked.quarantine = tracked.quarantine.filter(|(gone, _)| *gone != to);
-            if from != to && !matches!(proof, Proof::NothingHeld | Proof::Unreclaimed) {
+            let perhaps_current =
+                matches!(proof, Proof::NothingHeld | Proof::Unreclaimed | Proof::Operator(_));
+            if from != to && !perhaps_current {
                 tracked.quarantine = Some((from, now.mono + QUARANTINE));
             }
         }
         self.timers.stop(Timer::Report(host));
         self.inherit_grants(host, to, now);
-        let released = self.sweep(host, SweepScope::Reboot { to, arrived }, now);
+        let scope = match proof {
+            Proof::Operator(_) => SweepScope::Confirmed { to, arrived },
+            _ => SweepScope::Reboot { to, arrived },
+        };
+        let released = self.sweep(host, scope, now);
         self.withdraw_parked(host, to);
         self.event(Event::Rebooted { client: host, to, proof, released });
         self.relay_reboot(host, to, now);
@@ -104,11 +112,10 @@ impl Keeper {
         request: &LockRequest,
         now: Time,
     ) -> KernelCheck {
-        let next = self.ids.next();
         let Some(tracked) = self.clients.get_mut(host) else { return KernelCheck::Same };
         // Owner numbers restart after a reboot: until it is known which kernel asks, its owners may
         // be mistaken for those of the other.
-        let asking = Timer::Probe(host, Question::SameKernel(tracked.oldest()));
+        let asking = Timer::Probe(host, Question::SameKernel(tracked.oldest(None)));
         let undecided = request.stateless && self.timers.is_set(asking);
         let was_reset = std::mem::take(&mut tracked.reset);
         // A stateless client shows its reboot only by a new connection.
@@ -131,13 +138,16 @@ impl Keeper {
             return KernelCheck::Ask;
         }
         if was_reset && request.stateless {
-            let released = self.sweep(host, SweepScope::Before(next), now);
+            let arrived = self.arrival(host).unwrap_or_default();
+            let released = self.sweep(host, SweepScope::Before(arrived), now);
             let (client, proof) = (host, Proof::Stateless);
             self.event(Event::Rebooted { client, to: recorded, proof, released });
             return KernelCheck::Swept;
         }
         if was_reset {
-            tracked.suspect = Some(SuspectReason::Reset);
+            if let Some(tracked) = self.clients.get_mut(host) {
+                tracked.suspect = Some(SuspectReason::Reset);
+            }
             self.event(Event::Suspect { client: host, was: recorded, is });
         }
         KernelCheck::Same
@@ -157,28 +167,29 @@ impl Keeper {
     ) {
         let (was, is) = (self.clients.incarnation(host), request.incarnation);
         let gone = answer == ProbeAnswer::Gone;
+        let arrived = history.arrived.unwrap_or_default();
         if history.kernel != Some(was) {
             // Stale answer: decided anew below.
         } else if was == is {
-            if gone && request.stateless && self.has_others(host, about, None) {
-                if self.release_kernel(host, about, history.arrived, now) {
+            if gone && request.stateless && self.has_others(host, about, None, arrived) {
+                if self.release_kernel(host, about, arrived, now) {
                     return self.ask_same_kernel(host, Parked::Lock(request, history), now);
                 }
             } else if gone && request.stateless {
-                let released = self.sweep(host, SweepScope::Before(history.arrived), now);
+                let released = self.sweep(host, SweepScope::Before(arrived), now);
                 let (client, proof) = (host, Proof::Stateless);
                 self.event(Event::Rebooted { client, to: is, proof, released });
             }
-        } else if gone && self.has_others(host, about, Some(is)) {
-            if self.release_kernel(host, about, history.arrived, now) {
+        } else if gone && self.has_others(host, about, Some(is), arrived) {
+            if self.release_kernel(host, about, arrived, now) {
                 // The next kernel needs a probe of its own.
                 history.kernel = None;
             }
         } else if gone {
-            self.accept_reboot(host, is, self.ids.next(), Proof::Reset, now);
+            self.accept_reboot(host, is, arrived, Proof::Reset, now);
         } else {
             if let Some(tracked) = self.clients.get_mut(host) {
-                tracked.suspect = Some(SuspectReason::State);
+                tracked.suspect = Some(SuspectReason::State(arrived));
             }
             self.record_incarnation(host, is);
             self.event(Event::Suspect { client: host, was, is });
@@ -193,22 +204,22 @@ impl Keeper {
         });
         // A pending report is superseded, unless it reported the same state.
         if let Some(tracked) = self.clients.get_mut(host) {
-            tracked.pending = tracked.pending.take().filter(|pending| pending.incarnation == is);
+            tracked.pending = tracked.pending.take().filter(|it| it.to.is_none_or(|to| to == is));
             tracked.quarantine = tracked.quarantine.filter(|(gone, _)| *gone != is);
         }
     }
 
-    /// Whether the host has locks, waiters or shares of a kernel other than `about` and `to`.
+    /// Whether the host has locks, waiters or shares of a kernel other than `about` and `to`, not
+    /// counting those without a state that were taken after the report.
     pub(crate) fn has_others(
         &self,
         host: ClientId,
         about: Incarnation,
         to: Option<Incarnation>,
+        arrived: Arrival,
     ) -> bool {
-        let Some(tracked) = self.clients.get(host) else { return false };
-        let other = |known: Incarnation| known.is_known() && known != about && Some(known) != to;
-        tracked.has_others(about, to)
-            || self.shares.of_host(host).any(|share| other(share.incarnation))
+        let tracked = self.clients.get(host);
+        tracked.is_some_and(|tracked| tracked.has_others(about, to, arrived.reports))
     }
 
     /// Releases what a dead kernel took; false if some of it is newer than the report and stays.
@@ -216,12 +227,12 @@ impl Keeper {
         &mut self,
         host: ClientId,
         about: Incarnation,
-        arrived: u64,
+        arrived: Arrival,
         now: Time,
     ) -> bool {
         let count = self.sweep(host, SweepScope::Kernel { about, arrived }, now);
         self.event(Event::Released { client: host, count, why: Release::OldKernel });
-        self.clients.get(host).is_none_or(|tracked| tracked.oldest() != about)
+        self.clients.get(host).is_none_or(|tracked| !tracked.has_of(about, arrived.reports))
     }
 
     /// Notes that a connection last active at `last_activity` was reset. If the host has locked

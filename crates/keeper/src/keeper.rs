@@ -353,7 +353,7 @@ impl Keeper {
         let host = self.owners.host(held.owner);
         if let Some(tracked) = self.clients.get_mut(host) {
             tracked.locks += 1;
-            tracked.count_taken(held.kind.incarnation);
+            tracked.count_taken(held.kind.incarnation, held.kind.reports);
             if !held.kind.confirmed {
                 self.recovery.count_unconfirmed(tracked, held.kind.monitored);
             }
@@ -364,7 +364,7 @@ impl Keeper {
         let host = self.owners.host(held.owner);
         if let Some(tracked) = self.clients.get_mut(host) {
             tracked.locks -= 1;
-            tracked.count_given_back(held.kind.incarnation);
+            tracked.count_given_back(held.kind.incarnation, held.kind.reports);
             tracked.idle_since = now.mono;
             if !held.kind.confirmed {
                 self.recovery.count_confirmed(tracked, held.kind.monitored);

@@ -53,7 +53,8 @@ impl Keeper {
             if history.kernel != Some(known) {
                 let check = self.check_kernel(host, &request, now);
                 if check != KernelCheck::Same {
-                    (history.kernel, history.arrived) = (Some(known), self.ids.next());
+                    history.kernel = Some(known);
+                    history.arrived = history.arrived.or_else(|| self.arrival(host));
                     let parked = Parked::Lock(request, history);
                     return match check {
                         KernelCheck::Ask => self.ask_same_kernel(host, parked, now),
@@ -208,7 +209,7 @@ impl Keeper {
         wanted: WantedLock,
         now: Time,
     ) {
-        let kind = kind(&request);
+        let kind = LockKind { reports: self.clients.reports(host), ..kind(&request) };
         // A waiter was counted when it queued.
         if wanted.waiter.is_none()
             && let Err(refusal) = self.has_room(host, wanted, kind)
@@ -258,6 +259,7 @@ impl Keeper {
                 mode,
                 incarnation,
                 monitored: request.monitored,
+                reports: self.clients.reports(host),
                 handle: request.handle.clone(),
                 form,
                 since_ms: now.wall_ms,
@@ -272,8 +274,9 @@ impl Keeper {
     fn refresh_waiter(&mut self, waiter: Option<WaiterId>, request: &LockRequest) {
         let Some(waiter) = waiter.and_then(|id| self.waiters.get_mut(id)) else { return };
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
-            tracked.count_given_back(waiter.incarnation);
-            tracked.count_taken(request.incarnation);
+            tracked.count_given_back(waiter.incarnation, waiter.reports);
+            waiter.reports = tracked.reports;
+            tracked.count_taken(request.incarnation, waiter.reports);
         }
         waiter.incarnation = request.incarnation;
         waiter.monitored |= request.monitored;
@@ -387,6 +390,7 @@ fn kind(request: &LockRequest) -> LockKind {
         incarnation: request.incarnation,
         monitored: request.monitored,
         confirmed: true,
+        reports: 0,
     }
 }
 

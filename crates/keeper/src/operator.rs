@@ -1,6 +1,7 @@
 //! Operator actions. Each is recorded in an event with the operator's name.
 
 use crate::bytes::Name;
+use crate::clients::SuspectReason;
 use crate::event::{Event, GraceEnd, Proof, Release, ReleasedItem};
 use crate::identity::{ClientId, LockId, ShareId};
 use crate::keeper::Keeper;
@@ -9,6 +10,7 @@ use crate::request::{OperatorAction, OperatorRequest};
 use crate::step::{OperatorError, OperatorOutcome, Outcome, Refusal, Reply};
 use crate::sweep::SweepScope;
 use crate::time::Time;
+use crate::view::PendingReboot;
 
 impl Keeper {
     pub(crate) fn decide_operator(&mut self, request: OperatorRequest, now: Time) {
@@ -17,7 +19,9 @@ impl Keeper {
             OperatorAction::Release(lock) => self.release_lock(lock, by, now),
             OperatorAction::Fence(client) => self.fence(client, by, now),
             OperatorAction::Unfence(client) => self.unfence(client, by),
-            OperatorAction::ConfirmReboot(client) => self.confirm_reboot(client, by, now),
+            OperatorAction::ConfirmReboot { client, force } => {
+                self.confirm_reboot(client, force, by, now)
+            }
             OperatorAction::EndGrace => self.end_grace_by_hand(by),
             OperatorAction::Renotify(client) => self.renotify_by_hand(client, by, now),
             OperatorAction::Forget(client) => self.forget_client(client, by),
@@ -71,29 +75,55 @@ impl Keeper {
         Ok(0)
     }
 
-    /// Accepts the pending report; without one, sweeps everything the host has.
+    /// Accepts the pending report. Without one, sweeps what the host has from before, if forced.
     fn confirm_reboot(
         &mut self,
         client: ClientId,
+        force: bool,
         by: Name,
         now: Time,
     ) -> Result<u64, OperatorError> {
         self.host_of(client)?;
-        let tracked = self.clients.get_mut(client);
-        let pending = tracked.and_then(|tracked| tracked.pending.take());
         let before = self.held_by(client);
-        match pending {
-            Some(pending) => {
-                let (to, arrived) = (pending.incarnation, self.ids.next());
-                self.accept_reboot(client, to, arrived, Proof::Operator(by), now);
+        let scope = self.confirmed_scope(client);
+        let tracked = self.clients.get_mut(client);
+        let proof = Proof::Operator(by);
+        match tracked.and_then(|tracked| tracked.pending.take()) {
+            Some(PendingReboot { to: Some(to), first, .. }) => {
+                self.accept_reboot(client, to, first, proof, now);
             }
-            None => {
+            None if !force => return Err(OperatorError::NoReport),
+            _ => {
                 let to = self.clients.incarnation(client);
-                let released = self.sweep(client, SweepScope::Everything, now);
-                self.event(Event::Rebooted { client, to, proof: Proof::Operator(by), released });
+                let released = self.sweep(client, scope, now);
+                if let Some(tracked) = self.clients.get_mut(client) {
+                    tracked.suspect = None;
+                }
+                self.event(Event::Rebooted { client, to, proof, released });
             }
         }
         Ok(before.saturating_sub(self.held_by(client)))
+    }
+
+    /// The locks and shares that a confirmed reboot of this client would release.
+    pub fn released_by_reboot(&self, client: ClientId) -> u64 {
+        self.count_swept(client, self.confirmed_scope(client))
+    }
+
+    /// What the host held when its pending report first arrived, or when its LOCK first showed
+    /// another state; everything if there was neither.
+    fn confirmed_scope(&self, client: ClientId) -> SweepScope {
+        let Some(tracked) = self.clients.get(client) else { return SweepScope::Everything };
+        match (&tracked.pending, tracked.suspect) {
+            (Some(PendingReboot { to: Some(to), first, .. }), _) => {
+                SweepScope::Confirmed { to: *to, arrived: *first }
+            }
+            (Some(free_all), _) => SweepScope::Before(free_all.first),
+            (None, Some(SuspectReason::State(arrived))) if tracked.has_other_incarnations() => {
+                SweepScope::Confirmed { to: tracked.row.incarnation, arrived }
+            }
+            (None, _) => SweepScope::Everything,
+        }
     }
 
     fn held_by(&self, client: ClientId) -> u64 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::bytes::FileKey;
 use crate::identity::{Caller, ClientId, Incarnation, RequestId};
 use crate::range::Range;
-use crate::reboot_reports::RebootReport;
+use crate::reboot_reports::{Arrival, RebootReport};
 use crate::request::{
     LockRequest, Mode, OwnerName, ProbeAnswer, Question, ShareRequest, TestRequest,
 };
@@ -41,8 +41,8 @@ pub(crate) struct ReadyRequest {
 pub(crate) struct ProbeHistory {
     /// The recorded incarnation when the caller's old kernel was probed.
     pub kernel: Option<Incarnation>,
-    /// Locks taken before that probe have ids below this.
-    pub arrived: u64,
+    /// When the request first had that kernel probed.
+    pub arrived: Option<Arrival>,
     /// Hosts that hold what is wanted and answered a probe.
     pub holders: Vec<ClientId>,
 }
@@ -129,6 +129,27 @@ impl Parking {
     pub(crate) fn await_probe(&mut self, host: ClientId, question: Question, parked: Parked) {
         self.count += 1;
         self.probes.entry((host, question)).or_default().push(parked);
+    }
+
+    /// Merges a repeated report into the one that awaits a probe of the host. Returns the request
+    /// of the earlier one, which the new one replaces: a sender takes replies to its last call only.
+    pub(crate) fn merge_report(
+        &mut self,
+        host: ClientId,
+        report: &RebootReport,
+    ) -> Option<RequestId> {
+        let first = (host, Question::SameKernel(Incarnation::UNKNOWN));
+        let parked = self.probes.range_mut(first..=(host, Question::State)).flat_map(|(_, it)| it);
+        let same = |parked: &&mut RebootReport| {
+            let RebootReport { source, name, to, .. } = report;
+            (&parked.source, &parked.name, &parked.to) == (source, name, to)
+                && (report.unverified || !parked.unverified)
+        };
+        let mut reports = parked.filter_map(|parked| match parked {
+            Parked::RebootReport(report) => Some(report),
+            _ => None,
+        });
+        std::mem::replace(&mut reports.find(same)?.request, report.request)
     }
 
     /// Makes ready what waited for this answer; requests that arrive now wait for the next. Reboot

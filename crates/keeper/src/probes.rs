@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use crate::clients::TrackedClient;
 use crate::identity::{ClientId, Incarnation};
 use crate::keeper::Keeper;
 use crate::parking::{Parked, ProbeOutcome, ReadyRequest};
@@ -49,9 +48,17 @@ impl Keeper {
         }
     }
 
-    /// Asks whether the kernel that took the host's oldest locks is alive.
+    /// Asks whether the kernel that took the host's oldest locks is alive, not counting those of
+    /// the kernel that reports or asks now.
     pub(crate) fn ask_same_kernel(&mut self, host: ClientId, parked: Parked, now: Time) {
-        let oldest = self.clients.get(host).map_or(Incarnation::UNKNOWN, TrackedClient::oldest);
+        let now_up = match &parked {
+            Parked::RebootReport(report) => report.to,
+            Parked::Lock(request, _) if request.stateless => None,
+            Parked::Lock(request, _) => Some(request.incarnation).filter(|it| it.is_known()),
+            _ => None,
+        };
+        let tracked = self.clients.get(host);
+        let oldest = tracked.map_or(Incarnation::UNKNOWN, |tracked| tracked.oldest(now_up));
         self.ask(host, Question::SameKernel(oldest), parked, now);
     }
 

@@ -283,7 +283,7 @@ impl Keeper {
         let suspect = match tracked.suspect {
             None => false,
             Some(SuspectReason::Reset) => !tracked.has_nothing(),
-            Some(SuspectReason::State) => tracked.has_other_incarnations(),
+            Some(SuspectReason::State(_)) => tracked.has_other_incarnations(),
         };
         ClientView {
             client: &tracked.row,
@@ -292,7 +292,7 @@ impl Keeper {
             shares: tracked.shares,
             waiting: tracked.waiting,
             unconfirmed: tracked.unconfirmed,
-            oldest: tracked.oldest(),
+            oldest: tracked.oldest(None),
             suspect,
             crashed: tracked.crashed,
             pending: tracked.pending.as_ref(),

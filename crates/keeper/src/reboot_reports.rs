@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use crate::bytes::Name;
 use crate::clients::TrackedClient;
@@ -18,6 +19,20 @@ use crate::sweep::SweepScope;
 use crate::time::Time;
 use crate::timer::Timer;
 use crate::view::PendingReboot;
+
+/// A report that repeats another after a longer silence than this is a new one. Linux repeats at
+/// most 2 min apart.
+const REPEAT_GAP_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// When a report arrived, in relation to what its host takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    /// What was taken before it has smaller ids.
+    pub id: u64,
+    /// What was taken before it has a smaller number (`LockKind::reports`), also if it was split
+    /// since.
+    pub reports: u32,
+}
 
 /// A report that a host rebooted, while a probe of that host is outstanding.
 #[derive(Clone, Debug)]
@@ -35,8 +50,7 @@ pub(crate) struct RebootReport {
     /// With `verify = "ask"`: it does not count until the status monitor at that address has
     /// answered the same state.
     pub unverified: bool,
-    /// Locks and shares taken before it arrived have ids below this.
-    pub arrived: u64,
+    pub arrived: Arrival,
 }
 
 impl RebootReport {
@@ -80,14 +94,13 @@ impl Keeper {
             }
             self.event(match to {
                 Some(_) => Event::NoticeUnknown { source, name },
-                None => Event::FreeAllRefused { source, name, host: None },
+                None => Event::FreeAllRefused { source, name },
             });
             return self.reply(request, Reply::NoReply);
         }
         // FREE_ALL carries no state that a status monitor could confirm.
         let provable = to.is_some() || !forgeable;
         self.decisions.0.insert(request, PendingDecision { open: hosts.len(), accepted: true });
-        let arrived = self.ids.next();
         for (host, own) in hosts {
             let report = RebootReport {
                 request: Some(request),
@@ -97,10 +110,20 @@ impl Keeper {
                 recorded: self.clients.incarnation(host),
                 from_host: own && provable,
                 unverified: forgeable,
-                arrived,
+                arrived: self.arrival(host).unwrap_or_default(),
             };
-            self.validate_for(host, report, now);
+            match self.parking.merge_report(host, &report) {
+                Some(earlier) => self.resolve(Some(earlier), false),
+                None => self.validate_for(host, report, now),
+            }
         }
+    }
+
+    /// Now, for a report about this host.
+    pub(crate) fn arrival(&mut self, host: ClientId) -> Option<Arrival> {
+        let id = self.ids.next();
+        let tracked = self.clients.get_mut(host)?;
+        Some(Arrival { id, reports: tracked.mark_report() })
     }
 
     /// B3.6: the hosts of that name at that address, which report for themselves. If there are
@@ -206,7 +229,7 @@ impl Keeper {
         };
         match verdict {
             // The answer covers one kernel only; locks of a later one are judged separately.
-            Ok(_) if self.has_others(host, about, report.to) => {
+            Ok(_) if self.has_others(host, about, report.to, report.arrived) => {
                 match self.release_kernel(host, about, report.arrived, now) {
                     true => self.validate_for(host, report, now),
                     false => {
@@ -231,6 +254,9 @@ impl Keeper {
             Some(to) => self.accept_reboot(host, to, report.arrived, proof, now),
             None => {
                 let count = self.sweep(host, SweepScope::Before(report.arrived), now);
+                if let Some(tracked) = self.clients.get_mut(host) {
+                    tracked.pending = tracked.pending.take().filter(|it| it.to.is_some());
+                }
                 let why = Release::FreeAll;
                 self.event(Event::Released { client: host, count, why });
             }
@@ -245,24 +271,30 @@ impl Keeper {
         why: Rejection,
         now: Time,
     ) {
-        let Some(to) = report.to else {
-            let (source, name) = (report.source, report.name.clone());
-            return self.event(Event::FreeAllRefused { source, name, host: Some((host, why)) });
-        };
-        if let Some(tracked) = self.clients.get_mut(host) {
-            let before = tracked.pending.take().filter(|pending| pending.incarnation == to);
+        let Some(tracked) = self.clients.get_mut(host) else { return };
+        let RebootReport { name, source, to, arrived, .. } = report;
+        // A FREE_ALL says less than a notice and does not displace one.
+        if to.is_some() || tracked.pending.as_ref().is_none_or(|pending| pending.to.is_none()) {
+            let before = tracked.pending.take().filter(|pending| {
+                pending.to == *to && now.mono <= pending.last_at + REPEAT_GAP_MAX
+            });
             tracked.pending = Some(PendingReboot {
-                name: report.name.clone(),
-                source: report.source,
-                incarnation: to,
+                name: name.clone(),
+                source: *source,
+                to: *to,
                 why,
                 repeats: before.as_ref().map_or(0, |pending| pending.repeats + 1),
                 first_at_ms: before.as_ref().map_or(now.wall_ms, |pending| pending.first_at_ms),
-                since: before.and_then(|pending| pending.refutable(report.to)).unwrap_or(now.mono),
-                arrived: report.arrived,
+                since: before.as_ref().and_then(|it| it.refutable(*to)).unwrap_or(now.mono),
+                last_at: now.mono,
+                first: before.as_ref().map_or(*arrived, |pending| pending.first),
+                last: *arrived,
             });
-            self.event(Event::RebootPending { client: host, to, why });
         }
+        self.event(match *to {
+            Some(to) => Event::RebootPending { client: host, to, why },
+            None => Event::FreeAllPending { client: host, source: *source, why },
+        });
     }
 
     /// Drops a pending report of the state that is already recorded.
@@ -270,7 +302,7 @@ impl Keeper {
         self.timers.stop(Timer::Report(host));
         if let Some(tracked) = self.clients.get_mut(host) {
             let known = tracked.row.incarnation;
-            tracked.pending = tracked.pending.take().filter(|it| it.incarnation != known);
+            tracked.pending = tracked.pending.take().filter(|it| it.to != Some(known));
         }
     }
 

@@ -321,8 +321,10 @@ pub enum OperatorAction {
     Fence(ClientId),
     /// Readmits a fenced host.
     Unfence(ClientId),
-    /// Accepts that this host rebooted; uses its pending report if there is one.
-    ConfirmReboot(ClientId),
+    /// Accepts the host's pending report: releases what it held when the report arrived. Without
+    /// one, releases everything if `force` is set, and is refused otherwise.
+    #[allow(missing_docs, reason = "explained above")]
+    ConfirmReboot { client: ClientId, force: bool },
     /// Ends grace and the recovery window now.
     EndGrace,
     /// Sends the notice of the server's last restart again.

@@ -27,6 +27,8 @@ pub(crate) struct HeldShare {
     pub deny: Access,
     pub incarnation: Incarnation,
     pub confirmed: bool,
+    /// As in `LockKind`.
+    pub reports: u32,
     pub since_ms: u64,
 }
 
@@ -147,7 +149,9 @@ impl Keeper {
         let owner = self.intern_owner(&owner);
         let file = self.files.intern(&request.file);
         if let Some(share) = self.share_of(owner, file) {
-            if share.confirmed && share.access == request.access && share.deny == request.deny {
+            // One from before a report may be of the earlier kernel.
+            let known = share.confirmed && share.reports == self.clients.reports(Some(host));
+            if known && share.access == request.access && share.deny == request.deny {
                 return self.reply(request.id, Reply::Share(Outcome::Granted));
             }
             self.remove_share(share.id, now);
@@ -162,6 +166,7 @@ impl Keeper {
             deny: request.deny,
             incarnation: self.clients.incarnation(host),
             confirmed: true,
+            reports: self.clients.reports(Some(host)),
             since_ms: now.wall_ms,
         });
         self.reply(request.id, Reply::Share(Outcome::Granted));
@@ -229,6 +234,7 @@ impl Keeper {
             deny: share.deny,
             incarnation: share.incarnation,
             confirmed: false,
+            reports: 0,
             since_ms: share.since_ms,
         };
         self.keep_share(held);
@@ -247,6 +253,7 @@ impl Keeper {
         self.owners[share.owner] += 1;
         if let Some(tracked) = self.clients.get_mut(share.host) {
             tracked.shares += 1;
+            tracked.count_share_taken(share.incarnation, share.reports);
             if !share.confirmed {
                 self.recovery.count_unconfirmed(tracked, true);
             }
@@ -272,6 +279,7 @@ impl Keeper {
         self.owners[share.owner] -= 1;
         if let Some(tracked) = self.clients.get_mut(share.host) {
             tracked.shares -= 1;
+            tracked.count_share_given_back(share.incarnation, share.reports);
             tracked.idle_since = now.mono;
             if !share.confirmed {
                 self.recovery.count_confirmed(tracked, true);

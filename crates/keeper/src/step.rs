@@ -226,4 +226,6 @@ pub enum OperatorError {
     Busy,
     /// There is no grace period to end.
     NotInGrace,
+    /// `ConfirmReboot` without `force` of a host that has no pending report.
+    NoReport,
 }

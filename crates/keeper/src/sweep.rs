@@ -6,6 +6,7 @@ use crate::event::{Event, Release};
 use crate::identity::{ClientId, Incarnation};
 use crate::interned::OwnerId;
 use crate::keeper::Keeper;
+use crate::reboot_reports::Arrival;
 use crate::table::HeldLock;
 use crate::time::Time;
 use crate::waiters::WaiterId;
@@ -13,40 +14,52 @@ use crate::waiters::WaiterId;
 /// Which of a host's locks, waiters and shares are swept.
 #[derive(Clone, Copy)]
 pub(crate) enum SweepScope {
-    /// Those of other incarnations (I7), except the ones newer than the report.
+    /// Those of other incarnations (I7), except the ones newer than the report. A lock that carries
+    /// an older state is of an older kernel, whenever its request was handled.
     Reboot {
         to: Incarnation,
-        arrived: u64,
+        arrived: Arrival,
+    },
+    /// The same, but whatever is newer than the report stays: a new kernel may have been given the
+    /// old state.
+    Confirmed {
+        to: Incarnation,
+        arrived: Arrival,
     },
     /// Those of this incarnation, except the ones newer than the report.
     Kernel {
         about: Incarnation,
-        arrived: u64,
+        arrived: Arrival,
     },
-    /// Those with an id below this.
-    Before(u64),
+    /// Those taken before the report.
+    Before(Arrival),
     Everything,
 }
 
 impl SweepScope {
-    fn covers_lock(self, incarnation: Incarnation, id: u64) -> bool {
+    /// `reports` as in `LockKind`.
+    fn covers_lock(self, incarnation: Incarnation, reports: u32) -> bool {
         match self {
             SweepScope::Reboot { to, arrived } => {
                 let late = incarnation.is_known() && incarnation.is_before(to);
-                incarnation != to && (id < arrived || late)
+                incarnation != to && (reports < arrived.reports || late)
             }
-            SweepScope::Kernel { about, arrived } => incarnation == about && id < arrived,
-            SweepScope::Before(arrived) => id < arrived,
-            SweepScope::Everything => true,
+            scope => scope.covers_share(incarnation, reports),
         }
     }
 
     /// A share records the state its host was known to be in when it was taken. An equal state
     /// spares it; an older one proves nothing.
-    fn covers_share(self, incarnation: Incarnation, id: u64) -> bool {
+    fn covers_share(self, incarnation: Incarnation, reports: u32) -> bool {
         match self {
-            SweepScope::Reboot { to, arrived } => incarnation != to && id < arrived,
-            scope => scope.covers_lock(incarnation, id),
+            SweepScope::Reboot { to, arrived } | SweepScope::Confirmed { to, arrived } => {
+                incarnation != to && reports < arrived.reports
+            }
+            SweepScope::Kernel { about, arrived } => {
+                incarnation == about && reports < arrived.reports
+            }
+            SweepScope::Before(arrived) => reports < arrived.reports,
+            SweepScope::Everything => true,
         }
     }
 }
@@ -58,16 +71,17 @@ impl Keeper {
         let owners: Vec<OwnerId> = tracked.owners.iter().copied().collect();
         let mut lost: Vec<HeldLock> = Vec::new();
         let mut given_up: Vec<WaiterId> = Vec::new();
-        let mut ends = |held: &HeldLock| scope.covers_lock(held.kind.incarnation, held.id.0);
+        let mut ends =
+            |held: &HeldLock| scope.covers_lock(held.kind.incarnation, held.kind.reports);
         self.table.remove_all_owned(&owners, &mut ends, &mut lost);
         for owner in &owners {
             let waiting = self.waiters.of_owner(*owner);
             let waiting =
-                waiting.filter(|(id, waiter)| scope.covers_lock(waiter.incarnation, id.0));
+                waiting.filter(|(_, waiter)| scope.covers_lock(waiter.incarnation, waiter.reports));
             given_up.extend(waiting.map(|(id, _)| id));
         }
         let shares = self.shares.of_host(host);
-        let shares = shares.filter(|share| scope.covers_share(share.incarnation, share.id.0));
+        let shares = shares.filter(|share| scope.covers_share(share.incarnation, share.reports));
         let shares: Vec<_> = shares.map(|share| share.id).collect();
         for waiter in given_up {
             self.remove_waiter(waiter, now);
@@ -82,6 +96,17 @@ impl Keeper {
             SweepScope::Kernel { .. } => count,
             _ => count + self.sweep_remembered(host),
         }
+    }
+
+    /// How many locks and shares `sweep` would release.
+    pub(crate) fn count_swept(&self, host: ClientId, scope: SweepScope) -> u64 {
+        let Some(tracked) = self.clients.get(host) else { return 0 };
+        let locks = tracked.owners.iter().flat_map(|owner| self.table.of_owner(*owner));
+        let locks =
+            locks.filter(|held| scope.covers_lock(held.kind.incarnation, held.kind.reports));
+        let shares = self.shares.of_host(host);
+        let shares = shares.filter(|share| scope.covers_share(share.incarnation, share.reports));
+        (locks.count() + shares.count()) as u64
     }
 
     fn sweep_remembered(&mut self, host: ClientId) -> u64 {

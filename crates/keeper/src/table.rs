@@ -31,6 +31,9 @@ pub(crate) struct LockKind {
     pub incarnation: Incarnation,
     pub monitored: bool,
     pub confirmed: bool,
+    /// The reboot reports of its host that had arrived before it was taken. Splits keep it, and
+    /// locks taken before and after a report never merge.
+    pub reports: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -83,7 +83,7 @@ impl Keeper {
     pub(crate) fn recheck_report(&mut self, host: ClientId, now: Time) {
         let Some(tracked) = self.clients.get(host) else { return };
         let Some(pending) = &tracked.pending else { return };
-        if tracked.row.incarnation == pending.incarnation && !tracked.has_other_incarnations() {
+        if Some(tracked.row.incarnation) == pending.to && !tracked.has_other_incarnations() {
             return self.drop_known_report(host);
         }
         if pending.why != Rejection::Unreclaimed || tracked.unconfirmed == 0 {
@@ -93,11 +93,11 @@ impl Keeper {
             request: None,
             source: pending.source,
             name: pending.name.clone(),
-            to: Some(pending.incarnation),
+            to: pending.to,
             recorded: tracked.row.incarnation,
             from_host: true,
             unverified: false,
-            arrived: pending.arrived,
+            arrived: pending.last,
         };
         self.ask_same_kernel(host, Parked::RebootReport(report), now);
     }
@@ -108,6 +108,7 @@ impl Keeper {
             tracked.reclaimed = tracked.reclaimed.map(|at| at + lasted);
             let pending = tracked.pending.as_mut()?;
             pending.since += lasted;
+            pending.last_at += lasted;
             Some(tracked.row.id)
         });
         let delayed: Vec<ClientId> = delayed.collect();

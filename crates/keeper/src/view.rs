@@ -8,6 +8,7 @@ use crate::change::{Client, Exactness};
 use crate::event::Rejection;
 use crate::identity::{Incarnation, LockId, NoticeId, Owner, ShareId};
 use crate::range::Range;
+use crate::reboot_reports::Arrival;
 use crate::request::{Access, Mode};
 
 /// A held lock.
@@ -95,21 +96,25 @@ pub struct ClientView<'a> {
 pub struct PendingReboot {
     pub name: Name,
     pub source: std::net::IpAddr,
-    pub incarnation: Incarnation,
+    /// The reported state; `None` for FREE_ALL.
+    pub to: Option<Incarnation>,
     pub why: Rejection,
     pub repeats: u32,
     pub first_at_ms: u64,
     /// Since when a reclaim would have refuted it (`Time::mono`).
     pub since: Duration,
-    /// Locks and shares taken before it arrived have ids below this.
-    pub arrived: u64,
+    /// When it last arrived (`Time::mono`).
+    pub last_at: Duration,
+    /// Its first arrival: a kernel that came up with it has taken everything since.
+    pub(crate) first: Arrival,
+    pub(crate) last: Arrival,
 }
 
 impl PendingReboot {
     /// Since when a reclaim would have refuted this host's own report of `to`; `None` if there was
     /// no such report or something else spoke against it.
     pub(crate) fn refutable(&self, to: Option<Incarnation>) -> Option<Duration> {
-        let same = Some(self.incarnation) == to && self.why == Rejection::Unreclaimed;
+        let same = to.is_some() && self.to == to && self.why == Rejection::Unreclaimed;
         same.then_some(self.since)
     }
 }

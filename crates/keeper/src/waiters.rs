@@ -22,6 +22,8 @@ pub(crate) struct Waiter {
     pub mode: Mode,
     pub incarnation: Incarnation,
     pub monitored: bool,
+    /// As in `LockKind`, when it last asked.
+    pub reports: u32,
     pub handle: Handle,
     pub form: Form,
     pub since_ms: u64,

@@ -62,7 +62,10 @@ impl Effects for ServerEffects {
 
     fn event(&self, keeper: &Keeper, event: Event) {
         match &event {
-            Event::Rebooted { client, .. } => {
+            Event::Rebooted { client, to, .. } => {
+                if let Some(view) = keeper.client(*client) {
+                    self.liveness.record_state(&view.client.key(), *to);
+                }
                 if let Some(view) = keeper.client(*client)
                     && let Some(dispatcher) = self.dispatcher.upgrade()
                 {
@@ -79,11 +82,13 @@ impl Effects for ServerEffects {
                 let (call, from, name) = (RefusedCall::Monitor, *source, watched);
                 self.refusals.note(RefusedCaller { call, from, name, client: None }, (*why).into());
             }
-            Event::FreeAllRefused { source, name, host } => {
-                let client = host.and_then(|(client, _)| event_text::look_up(keeper, client));
-                let reason = host.map_or(RefusalReason::UnknownHost, |(_, why)| why.into());
+            Event::FreeAllRefused { source, name } => {
                 let (call, from) = (RefusedCall::FreeAll, *source);
-                self.refusals.note(RefusedCaller { call, from, name, client }, reason);
+                let caller = RefusedCaller { call, from, name, client: None };
+                self.refusals.note(caller, RefusalReason::UnknownHost);
+            }
+            Event::FreeAllPending { why, .. } => {
+                self.refusals.count(RefusedCall::FreeAll, (*why).into());
             }
             _ => {}
         }

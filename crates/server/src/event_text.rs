@@ -107,13 +107,14 @@ fn client_of(event: &Event) -> Option<ClientId> {
         | Event::Stopped
         | Event::WatchedRebooted { .. }
         | Event::MonitorRefused { .. }
+        | Event::FreeAllRefused { .. }
         | Event::NoticeUnknown { .. } => None,
         Event::Refused { client, .. } => *client,
-        Event::FreeAllRefused { host, .. } => host.map(|(client, _)| client),
         Event::Registered { client }
         | Event::Unregistered { client }
         | Event::Rebooted { client, .. }
         | Event::RebootPending { client, .. }
+        | Event::FreeAllPending { client, .. }
         | Event::Suspect { client, .. }
         | Event::Crashed { client }
         | Event::Released { client, .. }
@@ -190,12 +191,7 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
             Some(EventText { by: who, ..text? })
         }
         Event::RebootPending { to, why, .. } => {
-            let why = match why {
-                Rejection::Alive => "its old kernel still answers",
-                Rejection::Unproven => "the notice came from another address or is old",
-                Rejection::Unreclaimed => "it may still reclaim what it held before our restart",
-                Rejection::Unverified => "its status monitor does not confirm it",
-            };
+            let why = rejection(*why);
             let text = format!(
                 "{host} was reported to have rebooted (state {}), but {why}: its locks stay",
                 to.0
@@ -206,6 +202,11 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
             let told = count(*registrants, "registrant");
             let text = format!("{name} ({source}) rebooted (state {}): {told} notified", to.0);
             info("rebooted", text)
+        }
+        Event::FreeAllPending { source, why, .. } => {
+            let why = rejection(*why);
+            let text = format!("{source} sent FREE_ALL for {host}, but {why}: its locks stay");
+            warn("free-all-pending", text)
         }
         Event::NoticeUnknown { source, name } => UNKNOWN_NOTICE.due().then(|| {
             let text = format!("notice from {source} about {name}, which holds nothing here");
@@ -331,6 +332,15 @@ fn range_text(range: Range) -> String {
         (first, u64::MAX) => format!("bytes {first} to the end"),
         (first, last) if first == last => format!("byte {first}"),
         (first, last) => format!("bytes {first} to {last}"),
+    }
+}
+
+fn rejection(why: Rejection) -> &'static str {
+    match why {
+        Rejection::Alive => "its old kernel still answers",
+        Rejection::Unproven => "the report came from another address or is old",
+        Rejection::Unreclaimed => "it may still reclaim what it held before our restart",
+        Rejection::Unverified => "its status monitor does not confirm it",
     }
 }
 

@@ -51,7 +51,7 @@ use crate::peer::{LockManager, Peers};
 pub(crate) use connection::Opener;
 use connection::TrackedConnection;
 use inquiry::{CONNECTIONS_MAX, Evidence, KernelInquiry, SAME_KERNEL_MAX};
-use registry::{Registry, UnpromptedReset};
+use registry::{Registry, TakenBy, UnpromptedReset};
 use round::Round;
 use socket::Socket;
 pub(crate) use tcp_info::Stream;
@@ -197,10 +197,15 @@ impl Liveness {
         }
     }
 
-    /// Records that a watched host took a lock: when its request arrived, and the state that it
-    /// carried (unknown for a reclaim and SHARE). Connections open by then lead to that kernel.
-    pub(crate) fn record_lock(&self, host: &HostKey, incarnation: Incarnation, arrived: Instant) {
-        self.0.lock().record_lock(host, incarnation, arrived);
+    /// Records that a watched host took a lock or share, and when its request arrived. Connections
+    /// open by then lead to the kernel that sent it.
+    pub(crate) fn record_lock(&self, host: &HostKey, by: TakenBy, arrived: Instant) {
+        self.0.lock().record_lock(host, by, arrived);
+    }
+
+    /// Records that the reboot of a host to this state was accepted.
+    pub(crate) fn record_state(&self, host: &HostKey, state: Incarnation) {
+        self.0.lock().record_state(host, state);
     }
 }
 

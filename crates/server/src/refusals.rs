@@ -42,11 +42,16 @@ impl Refusals {
         Self { event_log, metrics, clock, limits }
     }
 
-    pub(crate) fn note(&self, caller: RefusedCaller<'_>, reason: RefusalReason) {
-        let RefusedCaller { call, from, name, client } = caller;
+    /// Only counts the refusal: it has an event of its own.
+    pub(crate) fn count(&self, call: RefusedCall, reason: RefusalReason) {
         if let Some(metrics) = &self.metrics {
             metrics.count_refusal(call, reason);
         }
+    }
+
+    pub(crate) fn note(&self, caller: RefusedCaller<'_>, reason: RefusalReason) {
+        let RefusedCaller { call, from, name, client } = caller;
+        self.count(call, reason);
         if !self.limits[call as usize][reason as usize].due() {
             return;
         }

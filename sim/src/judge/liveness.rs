@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use keeper::Keeper;
-use keeper::event::Event;
+use keeper::event::{Event, Proof};
 use keeper::identity::{ClientId, GrantId, HostKey, LockId};
 use keeper::request::OperatorAction;
 use keeper::step::{CancelOutcome, Message, Outcome, Reply, Step};
@@ -143,8 +143,10 @@ impl World {
         for event in &step.events {
             let Event::Rebooted { client, to, proof, .. } = event else { continue };
             let Some(host) = self.host_of(*client) else { continue };
-            // In a batch the host may have locked again afterwards.
-            if matches!(proof, keeper::event::Proof::Stateless) || !self.scenario.one_by_one {
+            // In a batch the host may have locked again afterwards. What an operator confirms ends
+            // what was held when the notice first came, whatever was locked since.
+            let partial = matches!(proof, Proof::Stateless | Proof::Operator(_));
+            if partial || !self.scenario.one_by_one {
                 continue;
             }
             let older = |state: u32| state != 0 && (state.wrapping_sub(to.0) as i32) < 0;

@@ -129,6 +129,7 @@ impl World {
                         Rejection::Alive => {}
                     }
                 }
+                Event::FreeAllPending { .. } => self.coverage.reach("FREE_ALL pending"),
                 Event::Released { why: Release::OldKernel, .. } => {
                     self.coverage.reach("old kernel released beside a later one");
                 }
@@ -151,7 +152,10 @@ impl World {
                     if let Some(host) = self.host_of(*client) {
                         self.model.accepted.insert(host, to.0);
                         if let Some(was) = self.model.states.get(&host).copied()
-                            && !matches!(proof, Proof::NothingHeld | Proof::Unreclaimed)
+                            && !matches!(
+                                proof,
+                                Proof::NothingHeld | Proof::Unreclaimed | Proof::Operator(_)
+                            )
                             && was != to.0
                         {
                             self.model.gone_states.retain(|(of, _), _| *of != host);

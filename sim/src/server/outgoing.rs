@@ -27,11 +27,12 @@ impl World {
         let committed = (!changes.is_empty()).then_some((token, &*changes));
         let (events, messages) = durable.into_messages();
         for event in &events {
-            if let KeeperEvent::Rebooted { client, .. } = event
+            if let KeeperEvent::Rebooted { client, to, .. } = event
                 && let Some(engine) = &mut self.server.engine
                 && let Some(view) = engine.decider.keeper.client(*client)
             {
                 let (address, name) = (view.client.address, hash(&view.client.name));
+                engine.connections.registry.record_state(&view.client.key(), *to);
                 let mono = engine.mono(now);
                 engine.duplicates.forget(|key| key.from == address && key.name == name, mono);
             }
@@ -92,11 +93,11 @@ impl World {
             return;
         }
         let asked = translate::engine_request(RequestId(0), request, None);
-        let Some((caller, incarnation)) = asked.grantee() else { return };
+        let Some((caller, by)) = asked.grantee() else { return };
         let (host, namespace) = (caller.host.clone(), caller.namespace);
         self.watch_host(&host, namespace);
         if let Some(engine) = &mut self.server.engine {
-            engine.connections.registry.record_lock(&host, incarnation, instant(entered));
+            engine.connections.registry.record_lock(&host, by, instant(entered));
         }
     }
 

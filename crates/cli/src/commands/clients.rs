@@ -252,10 +252,10 @@ fn described(client: &Client, colour: bool) -> String {
         line(
             "reboot",
             format!(
-                "reported by {} since {} with NSM state {} (received {}); not accepted: {}",
+                "reported by {} since {} with {} (received {}); not accepted: {}",
                 clean(&pending.source),
                 moment(&pending.since),
-                pending.nsm_state,
+                pending.nsm_state.map_or("FREE_ALL".into(), |state| format!("NSM state {state}")),
                 many(u64::from(pending.repeats) + 1, "time"),
                 clean(&pending.why)
             ),

@@ -24,7 +24,7 @@ pub(crate) struct ConfirmReboot {
 
 impl ConfirmReboot {
     pub(crate) async fn run(self, session: &Session) -> Result<(), CommandError> {
-        let plan = confirm(session, &self.client, true).await?;
+        let plan = confirm(session, &self.client, ("dry_run", true)).await?;
         let (name, locks) = (called(&plan.client), many(plan.released, "lock"));
         if self.dry_run {
             let text = format!("would accept the reboot of {name}; would release {locks}\n");
@@ -41,7 +41,8 @@ impl ConfirmReboot {
                 return Err(CommandError::Declined(format!("{name} keeps its locks")));
             }
         }
-        let done = confirm(session, &plan.client.id, false).await?;
+        let force = plan.client.pending_reboot.is_none();
+        let done = confirm(session, &plan.client.id, ("force", force)).await?;
         let locks = many(done.released, "lock");
         terminal::print(&format!("accepted the reboot of {name}; released {locks}\n"))
     }
@@ -55,9 +56,9 @@ fn has_signs(client: &Client) -> bool {
 async fn confirm(
     session: &Session,
     client: &str,
-    dry_run: bool,
+    (key, set): (&'static str, bool),
 ) -> Result<ClientActionResult, CommandError> {
     let path = format!("/v1/clients/{}/confirm-reboot", encoded(client));
-    let path = query(&path, &[("dry_run", dry_run.then(|| "true".to_owned()))]);
+    let path = query(&path, &[(key, set.then(|| "true".to_owned()))]);
     session.daemon.send(Method::POST, &path).await
 }

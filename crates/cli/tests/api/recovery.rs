@@ -111,3 +111,19 @@ async fn writes(client: &Locker, file: &[u8]) -> Result<(), NfsError> {
     let (nfs, file) = (Nfs(client.connection.clone()), Handle::from(file.to_vec()));
     nfs.write(&file, 0, "late".into(), Stability::FileSync).await.map(drop)
 }
+
+#[tokio::test]
+async fn a_reboot_without_a_report_is_confirmed_only_by_force() {
+    let live = Live::start(&[]);
+    let (alice, file) = live.client("alice", "a.db").await;
+    assert_eq!(alice.lock(&file, whole()).await.unwrap(), Status::Granted);
+    let path = "/v1/clients/alice/confirm-reboot";
+    let refused = live.ask("POST", path);
+    assert_eq!((refused.status, &refused.json()["code"]), (409, &"no-report".into()));
+    assert_eq!(live.get("/v1/clients/alice")["locks"], 1);
+    let planned = live.ask("POST", &format!("{path}?dry_run=true"));
+    assert_eq!((planned.status, &planned.json()["released"]), (200, &1.into()));
+    let done = live.ask("POST", &format!("{path}?force=true"));
+    assert_eq!((done.status, &done.json()["released"]), (200, &1.into()));
+    assert_eq!(live.get("/v1/clients/alice")["locks"], 0);
+}

@@ -309,6 +309,38 @@ async fn a_reboot_that_was_not_believed_is_shown_and_confirmed() {
     assert!(one.contains("NSM state 9") && one.contains("not accepted: "), "{one}");
     let status = live.told("status");
     assert!(status.contains("lockkeeper confirm-reboot alice\n"), "{status}");
+    // What it locks after its notice is not what the notice is about.
+    let later = live.file("later.db").await;
+    assert_eq!(alice.lock(&later, PAGE).await.unwrap(), nlm::Status::Granted);
+    assert_eq!(
+        live.told("confirm-reboot alice --dry-run"),
+        "would accept the reboot of alice; would release 1 lock\n"
+    );
+    assert_eq!(
+        live.told("confirm-reboot alice"),
+        "accepted the reboot of alice; released 1 lock\n"
+    );
+    let left: Page<Lock> = live.json("locks");
+    let [left] = &left.items[..] else { panic!("{left:?}") };
+    assert_eq!(left.file.path.as_deref(), Some("later.db"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_free_all_that_was_not_believed_is_shown_and_confirmed() {
+    let live = Live::start();
+    let file = live.file("a.db").await;
+    let alice = live.host("alice", 811).await;
+    assert_eq!(alice.lock(&file, PAGE).await.unwrap(), nlm::Status::Granted);
+    let moment = std::time::Duration::from_secs(3);
+    let other = live.host("alice", 1).await.connection.with_timeout(moment);
+    let free = nlm::FreeAllArgs { name: b"alice"[..].into(), state: 0 };
+    let answer = other.call::<nlm::v4::FreeAll>(&free).await;
+    assert!(matches!(answer, Err(CallError::Timeout(_))), "{answer:?}");
+    let one = live.told("clients alice");
+    assert!(one.contains("with FREE_ALL") && one.contains("not accepted: "), "{one}");
+    let events: Vec<Event> = live.json("events");
+    let refused = events.iter().filter(|event| event.kind == "free-all-pending").count();
+    assert_eq!(refused, 1, "{events:?}");
     assert_eq!(
         live.told("confirm-reboot alice"),
         "accepted the reboot of alice; released 1 lock\n"

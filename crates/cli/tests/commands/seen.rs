@@ -192,7 +192,7 @@ fn bob() -> Client {
         pending_reboot: Some(PendingReboot {
             source: "10.0.0.9".into(),
             name: "bob".into(),
-            nsm_state: 9,
+            nsm_state: Some(9),
             why: "the old kernel answers".into(),
             repeats: 2,
             since: "2026-01-01T09:30:00Z".into(),

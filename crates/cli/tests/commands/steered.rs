@@ -183,7 +183,7 @@ alice keeps its locks
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), expected));
     let ended = run(daemon.socket(), &["confirm-reboot", "alice", "--yes"]);
     assert_eq!(ended.out, "accepted the reboot of alice; released 3 locks\n");
-    assert_eq!(daemon.lines().last().unwrap(), "POST /v1/clients/c1/confirm-reboot");
+    assert_eq!(daemon.lines().last().unwrap(), "POST /v1/clients/c1/confirm-reboot?force=true");
 
     let suspect = Scripted::start(|asked| {
         let dry_run = asked.line.contains("dry_run=true");

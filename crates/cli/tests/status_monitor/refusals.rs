@@ -80,7 +80,7 @@ fn a_refused_free_all_is_told_and_counted_by_reason() {
         let reasons = [
             ("unknown_host", "FREE_ALL of 10.99.0.2 for zed refused: no such host"),
             ("port", "FREE_ALL of 10.99.0.3 for alice refused: its source port"),
-            ("alive", "FREE_ALL of 10.99.0.3 for alice refused: the kernel that took"),
+            ("alive", "10.99.0.3 sent FREE_ALL for alice"),
         ];
         let (scrape, events, log) = (filer.scrape(), told(&filer), filer.log());
         for (reason, text) in reasons {

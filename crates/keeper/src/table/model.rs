@@ -144,6 +144,7 @@ impl Dice {
             incarnation: Incarnation(3 + 2 * u32::from(self.roll(8) == 0)),
             monitored: self.roll(8) > 0,
             confirmed: self.roll(3) > 0,
+            reports: 0,
         }
     }
 }

@@ -88,7 +88,7 @@ fn range(first: u64, last: u64) -> Range {
 }
 
 fn kind(mode: Mode) -> LockKind {
-    LockKind { mode, incarnation: Incarnation(3), monitored: true, confirmed: true }
+    LockKind { mode, incarnation: Incarnation(3), monitored: true, confirmed: true, reports: 0 }
 }
 
 #[test]

@@ -138,7 +138,7 @@ impl Run {
                     0 => OperatorAction::Release(LockId(seen(&self.locks, which))),
                     1 => OperatorAction::Fence(client),
                     2 => OperatorAction::Unfence(client),
-                    3 => OperatorAction::ConfirmReboot(client),
+                    3 => OperatorAction::ConfirmReboot { client, force: true },
                     4 => OperatorAction::EndGrace,
                     5 => OperatorAction::Renotify(client),
                     _ => OperatorAction::Forget(client),

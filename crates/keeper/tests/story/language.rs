@@ -24,8 +24,8 @@
 //! probe: alice's monitor is in state 5 | silent      what does its status monitor answer?
 //! alice's old connection is reset [after 30 s]  seen without asking, and after how long a silence
 //! alice reads a file                            any sign of life that is no lock request
-//! the operator releases lock 1 | fences alice | unfences alice | confirms the reboot of alice
-//!     | ends grace | notifies alice again | forgets alice
+//! the operator releases lock 1 | fences alice | unfences alice
+//!     | confirms the reboot of alice [by force] | ends grace | notifies alice again | forgets alice
 //! 10 s pass                                     s, min, h
 //! the store stalls for 10 s                     nothing is decided meanwhile
 //! the clock jumps ahead | back 1 h              the wall clock
@@ -110,7 +110,7 @@ pub enum OperatorCommand {
     Release(u64),
     Fence(String),
     Unfence(String),
-    ConfirmReboot(String),
+    ConfirmReboot { host: String, force: bool },
     EndGrace,
     Renotify(String),
     Forget(String),
@@ -384,10 +384,11 @@ fn wish(verb: &str, words: &mut Words) -> Parsed<OperatorCommand> {
         "unfences" => OperatorCommand::Unfence(words.next()?),
         "forgets" => OperatorCommand::Forget(words.next()?),
         "ends" => words.eat("grace").map(|()| OperatorCommand::EndGrace)?,
-        "confirms" => words
-            .eat_all("the reboot of")
-            .and_then(|()| words.next())
-            .map(OperatorCommand::ConfirmReboot)?,
+        "confirms" => {
+            words.eat_all("the reboot of")?;
+            let host = words.next()?;
+            OperatorCommand::ConfirmReboot { host, force: words.eat_all("by force").is_ok() }
+        }
         "notifies" => {
             let host = words.next()?;
             words.eat("again").map(|()| OperatorCommand::Renotify(host))?

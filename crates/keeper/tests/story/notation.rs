@@ -313,11 +313,15 @@ impl Names {
             Event::MonitorRefused { source, watched, why } => {
                 format!("SM_MON of {source} for {watched} is refused: {}", refusal(*why))
             }
-            Event::FreeAllRefused { source, name, host: None } => {
+            Event::FreeAllRefused { source, name } => {
                 format!("FREE_ALL of {source} names {name:?}, who is unknown")
             }
-            Event::FreeAllRefused { source, host: Some((client, why)), .. } => {
-                format!("FREE_ALL of {source} for {} is refused: {}", name(client), rejection(*why))
+            Event::FreeAllPending { client, source, why } => {
+                format!(
+                    "a FREE_ALL of {} from {source} is pending: {}",
+                    name(client),
+                    rejection(*why)
+                )
             }
             Event::NoticeUnknown { source, name } => {
                 format!("a notice from {source} names {name:?}, who is unknown")
@@ -419,6 +423,7 @@ fn reply_text(reply: &Reply) -> String {
             OperatorError::NoSuchClient => "no such client".into(),
             OperatorError::Busy => "it is busy".into(),
             OperatorError::NotInGrace => "it is not grace".into(),
+            OperatorError::NoReport => "no report is pending".into(),
         },
     }
 }

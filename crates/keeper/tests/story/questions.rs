@@ -143,10 +143,10 @@ impl World {
         lines.push(line);
         if let Some(pending) = host.pending {
             lines.push(format!(
-                "pending: {} from {}, state {}, {}: {}",
+                "pending: {} from {}, {}, {}: {}",
                 quoted(&pending.name),
                 pending.source,
-                pending.incarnation.0,
+                pending.to.map_or("FREE_ALL".into(), |to| format!("state {}", to.0)),
                 count(u64::from(pending.repeats), "repeat"),
                 rejection(pending.why)
             ));

@@ -400,8 +400,8 @@ impl World {
             }
             OperatorCommand::Fence(host) => OperatorAction::Fence(self.client(host)?),
             OperatorCommand::Unfence(host) => OperatorAction::Unfence(self.client(host)?),
-            OperatorCommand::ConfirmReboot(host) => {
-                OperatorAction::ConfirmReboot(self.client(host)?)
+            OperatorCommand::ConfirmReboot { host, force } => {
+                OperatorAction::ConfirmReboot { client: self.client(host)?, force: *force }
             }
             OperatorCommand::EndGrace => OperatorAction::EndGrace,
             OperatorCommand::Renotify(host) => OperatorAction::Renotify(self.client(host)?),

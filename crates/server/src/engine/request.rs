@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use keeper::Keeper;
 use keeper::bytes::{FileKey, OwnerTag};
-use keeper::identity::{Caller, Incarnation, RequestId};
+use keeper::identity::{Caller, RequestId};
 use keeper::request::{
     CancelRequest, FreeAllRequest, LockRequest, MonitorRequest, OperatorRequest, RebootNotice,
     ShareRequest, TestRequest, UnlockRequest, UnmonitorRequest, UnshareRequest,
 };
 use keeper::step::{Outcome, Reply};
 use keeper::time::Time;
+
+use crate::liveness::registry::TakenBy;
 
 /// How long a request may wait for a failing store (I11).
 pub const STALL_MAX: Duration = Duration::from_secs(5);
@@ -86,11 +88,15 @@ impl Request {
         })
     }
 
-    /// The host that holds something if this is granted, and the NSM state in its request.
-    pub fn grantee(&self) -> Option<(&Caller, Incarnation)> {
+    /// The host that holds something if this is granted, and what its request says about its kernel.
+    pub fn grantee(&self) -> Option<(&Caller, TakenBy)> {
         match self {
-            Self::Lock(request) => Some((&request.caller, request.incarnation)),
-            Self::Share(request) => Some((&request.caller, Incarnation::UNKNOWN)),
+            Self::Lock(LockRequest { caller, reclaim: true, .. })
+            | Self::Share(ShareRequest { caller, reclaim: true, .. }) => {
+                Some((caller, TakenBy::Reclaim))
+            }
+            Self::Lock(request) => Some((&request.caller, TakenBy::Lock(request.incarnation))),
+            Self::Share(request) => Some((&request.caller, TakenBy::Share)),
             _ => None,
         }
     }

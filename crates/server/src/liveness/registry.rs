@@ -49,9 +49,24 @@ struct WatchedHost<W> {
     /// When it was last given a lock, a share or a place in a queue.
     touched: Instant,
     witness: Option<W>,
+    /// The state that it was last known to be in.
+    state: Incarnation,
     /// When each incarnation last sent a request that was granted or queued, by the state that the
-    /// request carried.
+    /// request carried; for shares, by the state that the host was known to be in.
     last_locks: Vec<(Incarnation, Instant)>,
+    /// When it last sent a reclaim, or a SHARE before any state was known. These count for every
+    /// incarnation: a rebooted kernel has nothing to reclaim.
+    last_of_any: Option<Instant>,
+}
+
+/// A request that was granted or queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakenBy {
+    /// A LOCK with this state. Without one it counts for itself: the kernel that sent it may be
+    /// another than that of the states.
+    Lock(Incarnation),
+    Share,
+    Reclaim,
 }
 
 /// A connection to probe for a host.
@@ -207,8 +222,15 @@ impl<W> Registry<W> {
         }
         let witness = if self.witnesses < witnesses_max { witness() } else { None };
         self.witnesses += usize::from(witness.is_some());
-        let (name, last_locks) = (host.name().clone(), Vec::new());
-        there.push(WatchedHost { name, namespace, touched: now, witness, last_locks });
+        there.push(WatchedHost {
+            name: host.name().clone(),
+            namespace,
+            touched: now,
+            witness,
+            state: Incarnation::UNKNOWN,
+            last_locks: Vec::new(),
+            last_of_any: None,
+        });
         true
     }
 
@@ -246,10 +268,20 @@ impl<W> Registry<W> {
     }
 
     /// Records when a granted or queued request of a watched host arrived. Ignored for other hosts.
-    pub fn record_lock(&mut self, host: &HostKey, incarnation: Incarnation, at: Instant) {
-        let Some(there) = self.watched.get_mut(&host.address()) else { return };
-        let watched = there.iter_mut().find(|watched| watched.name == *host.name());
-        let Some(last_locks) = watched.map(|watched| &mut watched.last_locks) else { return };
+    pub fn record_lock(&mut self, host: &HostKey, by: TakenBy, at: Instant) {
+        let Some(watched) = self.watched_host_mut(host) else { return };
+        let incarnation = match by {
+            TakenBy::Lock(carried) => carried,
+            TakenBy::Share if watched.state.is_known() => watched.state,
+            TakenBy::Share | TakenBy::Reclaim => {
+                watched.last_of_any = watched.last_of_any.max(Some(at));
+                return;
+            }
+        };
+        if incarnation.is_known() {
+            watched.state = incarnation;
+        }
+        let last_locks = &mut watched.last_locks;
         match last_locks.iter_mut().find(|(known, _)| *known == incarnation) {
             Some((_, last)) => *last = at.max(*last),
             None => {
@@ -262,12 +294,23 @@ impl<W> Registry<W> {
         }
     }
 
-    /// When this incarnation of a watched host last took a lock. Requests without a state (reclaims
-    /// and SHARE) count for every incarnation.
+    /// Records that a watched host is in this state, because its reboot was accepted.
+    pub fn record_state(&mut self, host: &HostKey, state: Incarnation) {
+        if let Some(watched) = self.watched_host_mut(host) {
+            watched.state = state;
+        }
+    }
+
+    /// When this incarnation of a watched host last took a lock.
     pub fn last_lock(&self, host: &HostKey, incarnation: Incarnation) -> Option<Instant> {
-        let counts = |known: Incarnation| known == incarnation || !known.is_known();
-        let last_locks = self.watched_host(host)?.last_locks.iter();
-        last_locks.filter(|(known, _)| counts(*known)).map(|(_, at)| *at).max()
+        let watched = self.watched_host(host)?;
+        let own = watched.last_locks.iter().filter(|(known, _)| *known == incarnation);
+        own.map(|(_, at)| *at).chain(watched.last_of_any).max()
+    }
+
+    fn watched_host_mut(&mut self, host: &HostKey) -> Option<&mut WatchedHost<W>> {
+        let there = self.watched.get_mut(&host.address())?;
+        there.iter_mut().find(|watched| watched.name == *host.name())
     }
 }
 

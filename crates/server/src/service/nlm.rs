@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use keeper::bytes::Name;
-use keeper::identity::{Caller, Incarnation};
+use keeper::identity::Caller;
 use keeper::request::Form;
 use vfs::BlockingMode;
 use wire::nlm::{self, Status, Version, Versioned, v4};
@@ -27,6 +27,7 @@ use crate::engine::request::{Request, grants_or_queues};
 use crate::engine::{Decision, Engine};
 use crate::files::Files;
 use crate::liveness::Liveness;
+use crate::liveness::registry::TakenBy;
 use crate::metrics::{RefusalReason, RefusedCall};
 use crate::refusals::{Refusals, RefusedCaller};
 use crate::rpc::admission::{Action, admit};
@@ -283,20 +284,20 @@ impl Nlm {
 struct HostActivity {
     liveness: Liveness,
     caller: Caller,
-    incarnation: Incarnation,
+    by: TakenBy,
     arrived: Instant,
 }
 
 impl HostActivity {
     fn of(request: &Request, liveness: &Liveness) -> Option<Self> {
-        let (caller, incarnation) = request.grantee()?;
+        let (caller, by) = request.grantee()?;
         let (liveness, caller) = (liveness.clone(), caller.clone());
-        Some(Self { liveness, caller, incarnation, arrived: Instant::now() })
+        Some(Self { liveness, caller, by, arrived: Instant::now() })
     }
 
     fn record(self) {
-        let Self { liveness, caller, incarnation, arrived } = self;
+        let Self { liveness, caller, by, arrived } = self;
         liveness.watch(&caller.host, caller.namespace);
-        liveness.record_lock(&caller.host, incarnation, arrived);
+        liveness.record_lock(&caller.host, by, arrived);
     }
 }

@@ -8,6 +8,7 @@ use keeper::step::{Outcome, Reply};
 
 use super::super::request::grants_or_queues;
 use super::*;
+use crate::liveness::registry::TakenBy;
 
 /// The requests of one owner about one file, and of one program's shares of it.
 fn all(lock: &LockRequest) -> [Request; 6] {
@@ -95,8 +96,12 @@ fn a_host_has_something_by_a_lock_or_a_share_that_is_granted_or_a_place_in_line(
     let lock = lock_request(1, "alice", "10.0.0.1");
     let grantees = all(&lock).map(|request| request.grantee().is_some());
     assert_eq!(grantees, [true, false, false, false, true, false]);
-    let (_, incarnation) = Request::Lock(lock.clone()).grantee().unwrap();
-    assert_eq!(incarnation, lock.incarnation);
+    let taken_by = |request: Request| request.grantee().unwrap().1;
+    assert_eq!(taken_by(Request::Lock(lock.clone())), TakenBy::Lock(lock.incarnation));
+    let reclaim = LockRequest { reclaim: true, ..lock.clone() };
+    assert_eq!(taken_by(Request::Lock(reclaim)), TakenBy::Reclaim);
+    let share = all(&lock).into_iter().find(|it| matches!(it, Request::Share(_))).unwrap();
+    assert_eq!(taken_by(share), TakenBy::Share);
     assert!(
         grants_or_queues(&Reply::Lock(Outcome::Granted))
             && grants_or_queues(&Reply::Lock(Outcome::Blocked))

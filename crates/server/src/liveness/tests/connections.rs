@@ -9,6 +9,7 @@ use super::super::round::Round;
 use super::super::socket::{KeepAlive, NORMAL, Socket, SocketStatus, TcpState, URGENT};
 use super::super::verdict::Response;
 use super::*;
+use crate::liveness::registry::TakenBy;
 
 const ADDRESS: [u8; 4] = [10, 0, 0, 1];
 
@@ -340,25 +341,52 @@ fn the_time_of_a_lock_is_that_of_the_kernel_in_question() {
     let clock = Clock::new();
     let mut registry = Registry::<()>::default();
     let (three, five) = (Incarnation(3), Incarnation(5));
-    registry.record_lock(&alice(), three, clock.at(1));
+    let lock = |state: u32| TakenBy::Lock(Incarnation(state));
+    registry.record_lock(&alice(), lock(3), clock.at(1));
     assert_eq!(registry.last_lock(&alice(), three), None, "it holds nothing");
     registry.watch(&alice(), namespace(), 9, clock.at(0), || None);
-    registry.record_lock(&alice(), three, clock.at(10));
-    registry.record_lock(&alice(), three, clock.at(5));
-    registry.record_lock(&alice(), five, clock.at(20));
-    registry.record_lock(&host("10.0.0.1", "bob"), five, clock.at(30));
+    registry.record_lock(&alice(), lock(3), clock.at(10));
+    registry.record_lock(&alice(), lock(3), clock.at(5));
+    registry.record_lock(&alice(), lock(5), clock.at(20));
+    registry.record_lock(&host("10.0.0.1", "bob"), lock(5), clock.at(30));
     assert_eq!(registry.last_lock(&alice(), three), Some(clock.at(10)));
     assert_eq!(registry.last_lock(&alice(), five), Some(clock.at(20)));
-    registry.record_lock(&alice(), Incarnation::UNKNOWN, clock.at(15));
+    registry.record_lock(&alice(), TakenBy::Reclaim, clock.at(15));
     assert_eq!(registry.last_lock(&alice(), three), Some(clock.at(15)), "a reclaim");
     assert_eq!(registry.last_lock(&alice(), five), Some(clock.at(20)));
-    registry.record_lock(&alice(), Incarnation(7), clock.at(25));
+    registry.record_lock(&alice(), lock(7), clock.at(25));
     assert_eq!(registry.last_lock(&alice(), Incarnation(7)), Some(clock.at(25)));
-    registry.record_lock(&alice(), Incarnation(9), clock.at(26));
+    registry.record_lock(&alice(), lock(9), clock.at(26));
+    registry.record_lock(&alice(), lock(11), clock.at(27));
     // The oldest of five made room: only the reclaim is left for it.
     assert_eq!(registry.last_lock(&alice(), three), Some(clock.at(15)));
     assert_eq!(registry.last_lock(&alice(), five), Some(clock.at(20)));
     assert_eq!(registry.last_lock(&alice(), Incarnation(9)), Some(clock.at(26)));
+}
+
+/// A dead kernel must not be taken for the one that took a share after it.
+#[test]
+fn a_share_is_of_the_state_that_its_host_was_known_to_be_in() {
+    let clock = Clock::new();
+    let mut registry = Registry::<()>::default();
+    let (three, five) = (Incarnation(3), Incarnation(5));
+    registry.watch(&alice(), namespace(), 9, clock.at(0), || None);
+    registry.record_lock(&alice(), TakenBy::Share, clock.at(1));
+    assert_eq!(registry.last_lock(&alice(), three), Some(clock.at(1)), "no state is known");
+    registry.record_lock(&alice(), TakenBy::Lock(three), clock.at(2));
+    registry.record_lock(&alice(), TakenBy::Share, clock.at(3));
+    registry.record_lock(&alice(), TakenBy::Lock(five), clock.at(4));
+    registry.record_lock(&alice(), TakenBy::Share, clock.at(5));
+    assert_eq!(registry.last_lock(&alice(), three), Some(clock.at(3)));
+    assert_eq!(registry.last_lock(&alice(), five), Some(clock.at(5)));
+    registry.record_state(&alice(), Incarnation(7));
+    registry.record_lock(&alice(), TakenBy::Share, clock.at(6));
+    assert_eq!(registry.last_lock(&alice(), five), Some(clock.at(5)));
+    assert_eq!(registry.last_lock(&alice(), Incarnation(7)), Some(clock.at(6)));
+    // A LOCK without a state is nobody's but its own.
+    registry.record_lock(&alice(), TakenBy::Lock(Incarnation::UNKNOWN), clock.at(8));
+    assert_eq!(registry.last_lock(&alice(), five), Some(clock.at(5)));
+    assert_eq!(registry.last_lock(&alice(), Incarnation::UNKNOWN), Some(clock.at(8)));
 }
 
 #[test]

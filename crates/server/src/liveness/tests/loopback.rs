@@ -7,6 +7,7 @@ use super::super::registry::Registry;
 use super::super::socket::{KeepAlive, NORMAL, Socket, TcpState};
 use super::super::witness::Witness;
 use super::*;
+use crate::liveness::registry::TakenBy;
 
 fn namespace() -> OwnerNamespace {
     OwnerNamespace::new("127.0.0.1".parse().unwrap(), Transport::Tcp, 4)
@@ -145,7 +146,7 @@ async fn what_an_ended_line_knew_passes_on_to_those_that_opened_while_it_lived()
     let (first, lost) = (call(fixture.at, "a").await, call(fixture.at, "a").await);
     fixture.until_open(2).await;
     fixture.liveness.watch(&alice(), namespace());
-    fixture.liveness.record_lock(&alice(), STATE, Instant::now());
+    fixture.liveness.record_lock(&alice(), TakenBy::Lock(STATE), Instant::now());
     abort(lost);
     fixture.until_open(1).await;
     sleep(Duration::from_secs(2)).await;
@@ -165,7 +166,7 @@ async fn a_line_after_a_reset_that_it_did_not_overlap_is_no_sign_of_life() {
     let first = call(fixture.at, "a").await;
     fixture.until_open(1).await;
     fixture.liveness.watch(&alice(), namespace());
-    fixture.liveness.record_lock(&alice(), STATE, Instant::now());
+    fixture.liveness.record_lock(&alice(), TakenBy::Lock(STATE), Instant::now());
     abort(first);
     until("a reset", || fixture.resets() == 1).await;
     sleep(Duration::from_secs(2)).await;
@@ -173,7 +174,7 @@ async fn a_line_after_a_reset_that_it_did_not_overlap_is_no_sign_of_life() {
     until("the expected state", || fixture.liveness.0.lock().sizes() == (1, 1)).await;
     assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Silent);
     // A lock taken since then is the new kernel's.
-    fixture.liveness.record_lock(&alice(), STATE, Instant::now());
+    fixture.liveness.record_lock(&alice(), TakenBy::Lock(STATE), Instant::now());
     assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Alive);
     drop(second);
 }

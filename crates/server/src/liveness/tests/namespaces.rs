@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use testbed::namespace::Namespace;
 
 use super::*;
+use crate::liveness::registry::TakenBy;
 
 const OURS: &str = "10.99.0.1";
 const THEIRS: &str = "10.99.0.2";
@@ -179,7 +180,7 @@ fn the_connection_of_a_kernel_that_rebooted_and_mounted_again_is_no_sign_of_life
         machine.call(AT).await;
         fixture.until_open(1).await;
         fixture.liveness.watch(&alice(), namespace());
-        fixture.liveness.record_lock(&alice(), STATE, Instant::now());
+        fixture.liveness.record_lock(&alice(), TakenBy::Lock(STATE), Instant::now());
         machine.crash().await;
         sleep(Duration::from_secs(2)).await;
         set_link(&theirs, "up");
@@ -193,7 +194,7 @@ fn the_connection_of_a_kernel_that_rebooted_and_mounted_again_is_no_sign_of_life
         assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Gone);
         // What the new kernel takes is its own.
         let next = Incarnation(9);
-        fixture.liveness.record_lock(&alice(), next, Instant::now());
+        fixture.liveness.record_lock(&alice(), TakenBy::Lock(next), Instant::now());
         assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Gone);
         let inquiry = Inquiry { question: Question::SameKernel(next), ..same_kernel(&alice()) };
         assert_eq!(fixture.liveness.probe(&inquiry).await, ProbeAnswer::Alive);
@@ -275,7 +276,7 @@ fn a_witness_connects_to_the_lock_manager_of_a_watched_host() {
         fixture.liveness.watch(&alice(), namespace());
         fixture.liveness.watch(&alice(), namespace());
         until("connections", || connections() == 1).await;
-        fixture.liveness.record_lock(&alice(), STATE, Instant::now());
+        fixture.liveness.record_lock(&alice(), TakenBy::Lock(STATE), Instant::now());
         assert_eq!(fixture.same_kernel(&alice()).await, ProbeAnswer::Alive);
         sleep(Duration::from_secs(2)).await;
         assert_eq!(connections(), 1);
@@ -286,7 +287,7 @@ fn a_witness_connects_to_the_lock_manager_of_a_watched_host() {
         // It comes back when the host does, and its reset is proof as any other.
         fixture.liveness.watch(&alice(), namespace());
         until("connections", || connections() == 1).await;
-        fixture.liveness.record_lock(&alice(), STATE, Instant::now());
+        fixture.liveness.record_lock(&alice(), TakenBy::Lock(STATE), Instant::now());
         assert_eq!(fixture.resets(), 0);
         machine.crash().await;
         sleep(Duration::from_secs(1)).await;
