@@ -61,12 +61,15 @@ impl Scenario {
         let limits = if random.percent(20) {
             Limits {
                 clients: 5,
+                clients_per_address: 2,
                 locks: 14,
                 locks_per_client: 7,
+                locks_per_address: 9,
                 locks_per_file: 8,
                 waiters_per_file: 3,
                 registrations_per_address: 3,
                 parked: 3,
+                parked_per_address: 2,
             }
         } else {
             Limits { parked: 64, ..Limits::default() }

@@ -217,8 +217,10 @@ pub(crate) struct Limits {
     pub requests_per_connection: Option<usize>,
     pub workers: Option<usize>,
     pub clients: Option<usize>,
+    pub clients_per_address: Option<usize>,
     pub locks: Option<usize>,
     pub locks_per_client: Option<usize>,
+    pub locks_per_address: Option<usize>,
     pub locks_per_file: Option<usize>,
     pub waiters_per_file: Option<usize>,
     #[serde(deserialize_with = "duration")]
@@ -506,6 +508,8 @@ mod tests {
             [limits]
             connections = 100
             locks_per_client = 5
+            clients_per_address = 7
+            locks_per_address = 9
             idle = "15m"
             [[export]]
             path = "/srv/a"

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::bytes::Name;
@@ -24,7 +25,30 @@ pub(crate) struct Clients {
     rows: BTreeMap<ClientId, TrackedClient>,
     hosts: Map<HostKey, ClientId>,
     registrants: Map<RegistrationKey, ClientId>,
-    by_address: BTreeMap<IpAddr, BTreeSet<ClientId>>,
+    by_address: BTreeMap<IpAddr, HostsAt>,
+}
+
+/// The hosts at one address, without registrants.
+#[derive(Default)]
+struct HostsAt {
+    ids: BTreeSet<ClientId>,
+    entries: AddressEntries,
+}
+
+/// The number of locks, shares and waiters of all hosts at one address, shared by their rows so that
+/// a lock costs no lookup of the address.
+#[derive(Clone, Default)]
+pub(crate) struct AddressEntries(Arc<AtomicUsize>);
+
+impl AddressEntries {
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The keeper is entered by one thread at a time.
+    fn set(&self, count: usize) {
+        self.0.store(count, Ordering::Relaxed);
+    }
 }
 
 /// A client's durable row, and what this epoch knows of it.
@@ -36,6 +60,8 @@ pub(crate) struct TrackedClient {
     pub waiting: usize,
     /// Waiters that were passed over because the host did not answer.
     pub absent: BTreeSet<WaiterId>,
+    /// All that is held or awaited at its address.
+    pub at_address: AddressEntries,
     /// Locks and shares recovered and not yet reclaimed.
     pub unconfirmed: usize,
     /// Those of them that grace waits for.
@@ -88,7 +114,7 @@ impl TrackedClient {
     }
 
     pub(crate) fn count_taken(&mut self, incarnation: Incarnation, reports: u32) {
-        self.taken_since_report = true;
+        self.count_entry();
         if incarnation.is_known() {
             *self.taken_as.entry(incarnation).or_default() += 1;
         } else {
@@ -97,6 +123,7 @@ impl TrackedClient {
     }
 
     pub(crate) fn count_given_back(&mut self, incarnation: Incarnation, reports: u32) {
+        self.at_address.set(self.at_address.count().saturating_sub(1));
         if incarnation.is_known() {
             count_down(&mut self.taken_as, incarnation);
         } else {
@@ -105,12 +132,18 @@ impl TrackedClient {
     }
 
     pub(crate) fn count_share_taken(&mut self, incarnation: Incarnation, reports: u32) {
-        self.taken_since_report = true;
+        self.count_entry();
         *self.stateless.entry((incarnation, reports)).or_default() += 1;
     }
 
     pub(crate) fn count_share_given_back(&mut self, incarnation: Incarnation, reports: u32) {
+        self.at_address.set(self.at_address.count().saturating_sub(1));
         count_down(&mut self.stateless, (incarnation, reports));
+    }
+
+    fn count_entry(&mut self) {
+        self.taken_since_report = true;
+        self.at_address.set(self.at_address.count() + 1);
     }
 
     /// Whether something of it may be of a kernel other than the recorded one. If a reboot to the
@@ -187,10 +220,13 @@ impl Clients {
 
     pub(crate) fn insert(&mut self, row: Arc<Client>, now: Duration) {
         let id = row.id;
+        let mut at_address = AddressEntries::default();
         match &row.registrant {
             None => {
                 self.hosts.insert(row.key(), id);
-                self.by_address.entry(row.address).or_default().insert(id);
+                let there = self.by_address.entry(row.address).or_default();
+                there.ids.insert(id);
+                at_address = there.entries.clone();
             }
             Some(registrant) => {
                 let key = (row.address, registrant.callback.clone(), registrant.watched.clone());
@@ -204,6 +240,7 @@ impl Clients {
             shares: 0,
             waiting: 0,
             absent: BTreeSet::new(),
+            at_address,
             unconfirmed: 0,
             missing: 0,
             taken_as: BTreeMap::new(),
@@ -230,8 +267,8 @@ impl Clients {
             None => {
                 self.hosts.remove(&row.key());
                 if let Some(there) = self.by_address.get_mut(&row.address) {
-                    there.remove(&id);
-                    if there.is_empty() {
+                    there.ids.remove(&id);
+                    if there.ids.is_empty() {
                         self.by_address.remove(&row.address);
                     }
                 }
@@ -282,8 +319,15 @@ impl Clients {
 
     /// Hosts (not registrants) at an address.
     pub(crate) fn hosts_at(&self, address: IpAddr) -> impl Iterator<Item = &TrackedClient> {
-        let ids = self.by_address.get(&address.to_canonical()).into_iter().flatten();
+        let there = self.by_address.get(&address.to_canonical());
+        let ids = there.into_iter().flat_map(|there| &there.ids);
         ids.filter_map(|id| self.rows.get(id))
+    }
+
+    /// The number of hosts at an address, and of their locks, shares and waiters.
+    pub(crate) fn load_at(&self, address: IpAddr) -> (usize, usize) {
+        let there = self.by_address.get(&address.to_canonical());
+        there.map_or((0, 0), |there| (there.ids.len(), there.entries.count()))
     }
 
     pub(crate) fn registrants(&self) -> impl Iterator<Item = &TrackedClient> {
@@ -293,7 +337,16 @@ impl Clients {
     /// The host that has held nothing for the longest time. Never a fenced one: unregistering it
     /// would lift the fence.
     pub(crate) fn longest_idle(&self) -> Option<ClientId> {
-        self.hosts()
+        Self::longest_idle_of(self.hosts())
+    }
+
+    /// The same among the hosts at an address.
+    pub(crate) fn longest_idle_at(&self, address: IpAddr) -> Option<ClientId> {
+        Self::longest_idle_of(self.hosts_at(address))
+    }
+
+    fn longest_idle_of<'a>(hosts: impl Iterator<Item = &'a TrackedClient>) -> Option<ClientId> {
+        hosts
             .filter(|tracked| tracked.has_nothing())
             .filter(|tracked| !tracked.row.fenced)
             .min_by_key(|tracked| tracked.idle_since)

@@ -94,10 +94,14 @@ pub enum Verify {
 pub struct Limits {
     /// Rows of the client tracker.
     pub clients: usize,
+    /// Hosts at one address: a client that invents names leaves room for others.
+    pub clients_per_address: usize,
     /// Locks, shares and waiters in all.
     pub locks: usize,
     /// Locks, shares and waiters of one host.
     pub locks_per_client: usize,
+    /// Locks, shares and waiters of all hosts at one address.
+    pub locks_per_address: usize,
     /// Locks on one file; separately, shares on one file.
     pub locks_per_file: usize,
     /// Waiters on one file.
@@ -106,18 +110,23 @@ pub struct Limits {
     pub registrations_per_address: usize,
     /// Requests parked for a probe or for the end of grace.
     pub parked: usize,
+    /// Those of them that came from one address.
+    pub parked_per_address: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             clients: 10_000,
+            clients_per_address: 5_000,
             locks: 10_000_000,
             locks_per_client: 10_000,
+            locks_per_address: 5_000_000,
             locks_per_file: 1_000_000,
             waiters_per_file: 1_000,
             registrations_per_address: 1_000,
             parked: 10_000,
+            parked_per_address: 5_000,
         }
     }
 }

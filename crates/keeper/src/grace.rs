@@ -210,7 +210,7 @@ impl Keeper {
     }
 
     pub(crate) fn hold_back(&mut self, parked: Parked, now: Time) {
-        if self.parking.len() >= self.config.limits.parked {
+        if self.has_room_to_park(&parked).is_err() {
             return self.reply_grace(parked);
         }
         self.parking.hold_back(now.mono + HELD_BACK_MAX, parked);

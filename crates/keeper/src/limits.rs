@@ -6,6 +6,7 @@ use crate::identity::ClientId;
 use crate::interned::{FileId, OwnerId};
 use crate::keeper::Keeper;
 use crate::locking::NO_FILE;
+use crate::parking::Parked;
 use crate::step::Refusal;
 use crate::table::LockKind;
 use crate::waiters::WantedLock;
@@ -53,8 +54,9 @@ impl Keeper {
         times: usize,
     ) -> Result<(), Refusal> {
         let limits = &self.config.limits;
-        let of_host =
-            host.and_then(|host| self.clients.get(host)).map_or(0, TrackedClient::entries);
+        let host = host.and_then(|host| self.clients.get(host));
+        let of_host = host.map_or(0, TrackedClient::entries);
+        let of_address = host.map_or(0, |host| host.at_address.count());
         let fits = |count: usize, limit: usize| count < limit.saturating_mul(times);
         if !fits(self.entries(), limits.locks) {
             Err(Refusal::TooManyLocks)
@@ -62,6 +64,21 @@ impl Keeper {
             Err(Refusal::TooManyLocksOnFile)
         } else if !fits(of_host, limits.locks_per_client) {
             Err(Refusal::TooManyLocksOfHost)
+        } else if !fits(of_address, limits.locks_per_address) {
+            Err(Refusal::TooManyLocksOfAddress)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether a request from this address may be parked.
+    pub(crate) fn has_room_to_park(&self, parked: &Parked) -> Result<(), Refusal> {
+        let limits = &self.config.limits;
+        let there = self.parking.len_at(parked.address());
+        if self.parking.len() >= limits.parked {
+            Err(Refusal::TooManyParked)
+        } else if there >= limits.parked_per_address {
+            Err(Refusal::TooManyParkedOfAddress)
         } else {
             Ok(())
         }

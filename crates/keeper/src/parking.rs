@@ -2,6 +2,7 @@
 //! Bounded (I10); UNLOCK and CANCEL withdraw them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::bytes::FileKey;
@@ -72,6 +73,16 @@ impl Parked {
         }
     }
 
+    /// Where the request came from.
+    pub(crate) fn address(&self) -> IpAddr {
+        match self {
+            Parked::Lock(request, _) => request.caller.host.address(),
+            Parked::Share(request, _) => request.caller.host.address(),
+            Parked::Test(request) => request.caller.host.address(),
+            Parked::RebootReport(report) => report.source,
+        }
+    }
+
     pub(crate) fn request(&self) -> Option<RequestId> {
         match self {
             Parked::Lock(request, _) => Some(request.id),
@@ -89,6 +100,8 @@ pub(crate) struct Parking {
     /// Requests whose wait is over, in the order in which they are to be decided.
     ready: VecDeque<ReadyRequest>,
     count: usize,
+    /// Those of each address.
+    by_address: BTreeMap<IpAddr, usize>,
 }
 
 impl Parking {
@@ -96,8 +109,28 @@ impl Parking {
         self.count
     }
 
-    pub(crate) fn hold_back(&mut self, until: Duration, parked: Parked) {
+    /// Parked requests that came from an address.
+    pub(crate) fn len_at(&self, address: IpAddr) -> usize {
+        self.by_address.get(&address).copied().unwrap_or(0)
+    }
+
+    fn count_in(&mut self, parked: &Parked) {
         self.count += 1;
+        *self.by_address.entry(parked.address()).or_default() += 1;
+    }
+
+    fn count_out(&mut self, address: IpAddr) {
+        self.count -= 1;
+        if let Some(there) = self.by_address.get_mut(&address) {
+            *there -= 1;
+            if *there == 0 {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+
+    pub(crate) fn hold_back(&mut self, until: Duration, parked: Parked) {
+        self.count_in(&parked);
         self.held_back.push_back((until, parked));
     }
 
@@ -108,7 +141,7 @@ impl Parking {
 
     pub(crate) fn pop_held_back(&mut self, by: Duration) -> Option<Parked> {
         let (_, parked) = self.held_back.pop_front_if(|(until, _)| *until <= by)?;
-        self.count -= 1;
+        self.count_out(parked.address());
         Some(parked)
     }
 
@@ -121,13 +154,13 @@ impl Parking {
 
     /// Has a request decided anew, after the ranges it freed have gone to their waiters.
     pub(crate) fn resume(&mut self, parked: Parked) {
-        self.count += 1;
+        self.count_in(&parked);
         self.ready.push_front(ReadyRequest { parked, probe: None });
     }
 
     /// Parks a request until the question is answered.
     pub(crate) fn await_probe(&mut self, host: ClientId, question: Question, parked: Parked) {
-        self.count += 1;
+        self.count_in(&parked);
         self.probes.entry((host, question)).or_default().push(parked);
     }
 
@@ -165,7 +198,7 @@ impl Parking {
 
     pub(crate) fn pop_ready(&mut self) -> Option<ReadyRequest> {
         let ready = self.ready.pop_front()?;
-        self.count -= 1;
+        self.count_out(ready.parked.address());
         Some(ready)
     }
 
@@ -187,11 +220,12 @@ impl Parking {
 
     /// Removes what `unwanted` selects and returns the request ids.
     pub(crate) fn take_out(&mut self, unwanted: impl Fn(&Parked) -> bool) -> Vec<RequestId> {
-        let mut out = Vec::new();
+        let (mut out, mut addresses) = (Vec::new(), Vec::new());
         let mut keep = |parked: &Parked| {
             let unwanted = unwanted(parked);
             if unwanted {
                 out.extend(parked.request());
+                addresses.push(parked.address());
             }
             !unwanted
         };
@@ -201,7 +235,9 @@ impl Parking {
             waiting.retain(&mut keep);
         }
         self.ready.retain(|ready| keep(&ready.parked));
-        self.count -= out.len();
+        for address in addresses {
+            self.count_out(address);
+        }
         out
     }
 }

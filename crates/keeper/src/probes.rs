@@ -20,8 +20,8 @@ impl Keeper {
     /// Parks a request until a question about a host is answered; sends the probe unless one is
     /// outstanding.
     pub(crate) fn ask(&mut self, host: ClientId, question: Question, parked: Parked, now: Time) {
-        if self.parking.len() >= self.config.limits.parked {
-            return self.refuse_parked_full(parked);
+        if let Err(why) = self.has_room_to_park(&parked) {
+            return self.refuse_parked_full(parked, why);
         }
         self.parking.await_probe(host, question, parked);
         self.send_probe(host, question, now);
@@ -144,8 +144,7 @@ impl Keeper {
     }
 
     /// Answers a request that cannot be parked because the limit is reached.
-    fn refuse_parked_full(&mut self, parked: Parked) {
-        let why = Refusal::TooManyParked;
+    fn refuse_parked_full(&mut self, parked: Parked, why: Refusal) {
         match parked {
             Parked::Lock(request, _) => self.refuse_lock(&request, None, why),
             Parked::Share(request, _) => self.refuse_share(&request, why),

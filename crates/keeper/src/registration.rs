@@ -93,6 +93,7 @@ impl Keeper {
             }
             return Ok(id);
         }
+        self.make_room_at(caller.host.address())?;
         self.make_room(Protocol::Nlm)?;
         let row = Client {
             id: ClientId(self.ids.take()),
@@ -127,6 +128,25 @@ impl Keeper {
             self.event(Event::Registered { client: id });
         }
         id
+    }
+
+    /// Makes room for one more host at an address, which takes something (B7.70). Hosts there must
+    /// not fill the tables for others.
+    fn make_room_at(&mut self, address: IpAddr) -> Result<(), Refusal> {
+        let limits = &self.config.limits;
+        let (hosts, entries) = self.clients.load_at(address);
+        if entries >= limits.locks_per_address {
+            return Err(Refusal::TooManyLocksOfAddress);
+        }
+        if hosts < limits.clients_per_address {
+            return Ok(());
+        }
+        let mut leaves = None;
+        if !self.recovery.in_grace {
+            leaves = self.clients.longest_idle_at(address);
+        }
+        self.unregister(leaves.ok_or(Refusal::TooManyClientsOfAddress)?);
+        Ok(())
     }
 
     /// Makes room for one more client (B7.2). A client that holds something or may reclaim stays.

@@ -99,14 +99,20 @@ pub enum Refusal {
     TooManyLocksOnFile,
     /// `Limits::locks_per_client` is reached.
     TooManyLocksOfHost,
+    /// `Limits::locks_per_address` is reached.
+    TooManyLocksOfAddress,
     /// `Limits::waiters_per_file` is reached.
     TooManyWaitersOnFile,
     /// `Limits::clients` is reached and no client may be evicted.
     TooManyClients,
+    /// `Limits::clients_per_address` is reached and no host there may be evicted.
+    TooManyClientsOfAddress,
     /// `Limits::registrations_per_address` is reached.
     TooManyRegistrations,
     /// Too many requests are parked.
     TooManyParked,
+    /// `Limits::parked_per_address` is reached.
+    TooManyParkedOfAddress,
     /// An operator has shut the host out.
     Fenced,
     /// The caller cancelled or unlocked while its request was parked.

@@ -353,6 +353,13 @@ fn explain(why: Refusal) -> &'static str {
         Refusal::TooManyLocksOfHost => {
             "too many locks of one host; allow more with `locks_per_client` in [limits]"
         }
+        Refusal::TooManyLocksOfAddress => {
+            "too many locks of one address; allow more with `locks_per_address` in [limits]"
+        }
+        Refusal::TooManyClientsOfAddress => {
+            "too many hosts at one address; allow more with `clients_per_address` in [limits]"
+        }
+        Refusal::TooManyParkedOfAddress => "too many requests of one address are held back",
         Refusal::TooManyWaitersOnFile => {
             "too many requests wait for one file; allow more with `waiters_per_file` in [limits]"
         }

@@ -313,7 +313,10 @@ impl World {
                 Message::Reply(id, Reply::Lock(Outcome::Blocked)) => self.note_blocked(*id),
                 Message::Reply(
                     id,
-                    Reply::Lock(Outcome::Grace | Outcome::Refused(Refusal::TooManyParked)),
+                    Reply::Lock(
+                        Outcome::Grace
+                        | Outcome::Refused(Refusal::TooManyParked | Refusal::TooManyParkedOfAddress),
+                    ),
                 ) => self.note_turned_away(keeper, *id),
                 Message::Reply(id, Reply::Lock(Outcome::Granted)) => {
                     if let Some((request, _)) = self.model.pending_requests.get(id).cloned() {

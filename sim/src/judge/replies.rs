@@ -251,6 +251,9 @@ impl World {
             Refusal::TooManyClients => limits.clients < 100,
             Refusal::TooManyRegistrations => limits.registrations_per_address < 100,
             Refusal::TooManyParked => limits.parked < 100,
+            Refusal::TooManyClientsOfAddress => limits.clients_per_address < 100,
+            Refusal::TooManyLocksOfAddress => limits.locks_per_address < 100,
+            Refusal::TooManyParkedOfAddress => limits.parked_per_address < 100,
             Refusal::Withdrawn => true,
             Refusal::StaleRequest => {
                 let Call::Lock { state, .. } = request.call else { return };

@@ -176,7 +176,12 @@ fn keeper_config(args: &cli::Serve, file: &File) -> keeper::config::Config {
         },
         limits: keeper::config::Limits {
             clients: file.limits.clients.unwrap_or(limits.clients),
+            clients_per_address: file
+                .limits
+                .clients_per_address
+                .unwrap_or(limits.clients_per_address),
             locks: file.limits.locks.unwrap_or(limits.locks),
+            locks_per_address: file.limits.locks_per_address.unwrap_or(limits.locks_per_address),
             locks_per_client: file.limits.locks_per_client.unwrap_or(limits.locks_per_client),
             locks_per_file: file.limits.locks_per_file.unwrap_or(limits.locks_per_file),
             waiters_per_file: file.limits.waiters_per_file.unwrap_or(limits.waiters_per_file),

@@ -190,3 +190,29 @@ async fn hostile_names_are_escaped() {
     let name = "%3Cb%3E%5Cx1b%5B31m%5Cxe2%5Cx80%5Cxae";
     assert_eq!(ids(&live.get(&format!("/v1/locks?client={name}"))).len(), 1);
 }
+
+#[tokio::test]
+async fn one_address_that_invents_names_leaves_room_for_others() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("lockkeeper.toml");
+    std::fs::write(&config, "[limits]\nclients_per_address = 3\nlocks_per_address = 4\n").unwrap();
+    let live = Live::start(&["--config", config.to_str().unwrap()]);
+    let mut lockers = Vec::new();
+    for n in 0..5 {
+        let (locker, file) = live.client(&format!("host{n}"), &format!("{n}.db")).await;
+        let expected = if n < 3 { Status::Granted } else { Status::DeniedNoLocks };
+        assert_eq!(locker.lock(&file, whole()).await.unwrap(), expected, "host{n}");
+        lockers.push((locker, file));
+    }
+    // Three hosts hold one lock each; a fourth lock fits, whichever of them takes it.
+    let (locker, file) = &lockers[0];
+    let (_, other) = &lockers[4];
+    assert_eq!(locker.lock(other, bytes(0, 9)).await.unwrap(), Status::Granted);
+    assert_eq!(locker.lock(other, bytes(20, 29)).await.unwrap(), Status::DeniedNoLocks);
+    assert_eq!(locker.lock(file, bytes(0, 9)).await.unwrap(), Status::Granted, "it adds none");
+    let elsewhere = "127.0.0.2".parse().unwrap();
+    let (bob, file) = live.client_from("bob", "bob.db", elsewhere).await;
+    assert_eq!(bob.lock(&file, whole()).await.unwrap(), Status::Granted);
+    let events = live.get("/v1/events/recent?last=1000").to_string();
+    assert!(events.contains("`clients_per_address` in [limits]"), "{events}");
+}

@@ -15,7 +15,12 @@ fn refused(request: &str, reason: &str) -> String {
 /// The texts of all events of kind `refused`.
 fn told(filer: &Filer) -> Vec<String> {
     let events = filer.get("/v1/events/recent?last=10000");
-    let refused = events.as_array().unwrap().iter().filter(|event| event["kind"] == "refused");
+    let kinds = ["refused", "free-all-pending"];
+    let refused = events
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|event| kinds.contains(&event["kind"].as_str().unwrap()));
     refused.map(|event| event["text"].as_str().unwrap().to_owned()).collect()
 }
 

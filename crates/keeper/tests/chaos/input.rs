@@ -222,12 +222,15 @@ pub fn settings() -> impl Strategy<Value = Config> {
         Just(Limits::default()),
         (1..6usize, 1..12usize, 1..5usize).prop_map(|(clients, locks, few)| Limits {
             clients,
+            clients_per_address: few + 1,
             locks,
             locks_per_client: few + 2,
+            locks_per_address: few + 4,
             locks_per_file: few + 1,
             waiters_per_file: few,
             registrations_per_address: few,
             parked: few,
+            parked_per_address: few,
         })
     ];
     let grace = prop_oneof![Just(GraceMode::Strict), Just(GraceMode::Instant)];

@@ -31,7 +31,8 @@
 //! the clock jumps ahead | back 1 h              the wall clock
 //! the server starts [as roster] [with ...]      also: crashes, stops, crashes and restarts
 //!     grace instant, unreachable retain, verify ask | address, window 60 s, registrants window 60 s,
-//!     at most 2 locks | locks per file | locks per host | waiters per file | clients | parked, known as "x", 10.0.0.100 is "x"
+//!     at most 2 locks | locks per file | locks per host | waiters per file | clients | parked
+//!     (each also per address), known as "x", 10.0.0.100 is "x"
 //! who holds a.db?   who waits for a.db?   who shares a.db?   what is known of alice?
 //! is it grace?   which notices are owed?
 //! alice is at 10.0.0.1 [called "x"]   alice is now in state 5   alice answers notices | no notices

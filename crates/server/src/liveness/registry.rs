@@ -18,6 +18,9 @@ use super::verdict::Observation;
 pub const RESETS_KEPT_FOR: Duration = Duration::from_secs(15 * 60);
 /// Bound on the kept resets of all hosts; the oldest are dropped first.
 const RESETS_MAX: usize = 8192;
+/// Witnesses of one address, which all lead to the same lock manager. More hosts there are behind a
+/// NAT, where no witness reaches them, or invented.
+const WITNESSES_PER_ADDRESS_MAX: usize = 64;
 /// Incarnations of one host whose lock times are kept: the current one, the next, and two for hosts
 /// whose state changes without a reboot.
 const INCARNATIONS_MAX: usize = 4;
@@ -220,7 +223,9 @@ impl<W> Registry<W> {
             known.touched = now;
             return false;
         }
-        let witness = if self.witnesses < witnesses_max { witness() } else { None };
+        let at_address = there.iter().filter(|watched| watched.witness.is_some()).count();
+        let has_room = self.witnesses < witnesses_max && at_address < WITNESSES_PER_ADDRESS_MAX;
+        let witness = if has_room { witness() } else { None };
         self.witnesses += usize::from(witness.is_some());
         there.push(WatchedHost {
             name: host.name().clone(),

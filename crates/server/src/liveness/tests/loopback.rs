@@ -294,6 +294,29 @@ async fn there_are_no_more_witnesses_than_allowed() {
 }
 
 #[test]
+fn a_client_that_invents_names_does_not_take_the_witnesses_of_others() {
+    let mut registry = Registry::<()>::default();
+    let now = Instant::now();
+    let mut begun = 0;
+    for n in 0..200 {
+        let invented = host("127.0.0.1", &format!("host{n}"));
+        let witness = || {
+            begun += 1;
+            Some(())
+        };
+        assert!(registry.watch(&invented, namespace(), 100, now, witness));
+    }
+    assert_eq!(begun, 64);
+    let mut other = false;
+    let elsewhere = host("127.0.0.2", "alice");
+    registry.watch(&elsewhere, namespace(), 100, now, || {
+        other = true;
+        Some(())
+    });
+    assert!(other, "another address has its own");
+}
+
+#[test]
 fn three_probes_fit_into_an_inquiry() {
     let KeepAlive { idle, interval, count } = super::super::socket::URGENT;
     assert!(idle + 2 * interval < super::super::SAME_KERNEL_MAX - Duration::from_secs(2));
