@@ -18,6 +18,7 @@ pub(crate) struct ClientProblems {
     undecided: ClientGroup,
     crashed: ClientGroup,
     suspect: ClientGroup,
+    alternating: ClientGroup,
     unanswered: ClientGroup,
 }
 
@@ -60,6 +61,11 @@ impl ClientProblems {
             ClientState::Suspect => self.suspect.add(name),
             _ => {}
         }
+    }
+
+    /// Adds a client whose NSM states alternate, whatever its state.
+    pub(crate) fn add_alternating(&mut self, view: &ClientView<'_>) {
+        self.alternating.add(|| client_name(view.client));
     }
 
     /// Adds clients that do not answer notices. During grace, the grace findings report them.
@@ -177,6 +183,17 @@ fn report_clients(
                  released."
             ),
             format!("wait, or if it did reboot: lockkeeper confirm-reboot {first}"),
+        );
+    }
+    if let Some((who, first)) = problems.alternating.who("alternates", "alternate") {
+        report(
+            Severity::Error,
+            "LK170",
+            format!(
+                "{who} between two NSM states: two machines with one name behind one address are \
+                 one lock owner, and their locks do not exclude each other."
+            ),
+            format!("give each machine a name of its own; lockkeeper clients {first}"),
         );
     }
     if let Some((who, first)) = problems.suspect.who("may", "may") {

@@ -122,7 +122,10 @@ impl KeeperSummary {
     async fn take(control: &Control) -> Result<Self, ControlError> {
         let now = control.engine().clock().elapsed();
         let summary = control.read(move |keeper| Self::at(keeper, now)).await?;
-        clients::see_all(control, summary, |summary: &mut Self, keeper, view| {
+        clients::see_all(control, summary, move |summary: &mut Self, keeper, view| {
+            if view.alternates(now) {
+                summary.problems.add_alternating(view);
+            }
             let state = clients::state_of(keeper, view);
             let counts = &mut summary.counts;
             let count = match state {

@@ -81,6 +81,10 @@ pub(crate) struct TrackedClient {
     /// When it last gave something up.
     pub idle_since: Duration,
     pub suspect: Option<SuspectReason>,
+    /// The state that its LOCKs carried before the recorded one, without a reboot in between.
+    pub previous_state: Option<Incarnation>,
+    /// When its LOCKs last returned to the state before.
+    pub alternated: Option<Duration>,
     pub crashed: bool,
     /// A connection of it was reset since its last LOCK (B3.15).
     pub reset: bool,
@@ -250,6 +254,8 @@ impl Clients {
             owners: BTreeSet::new(),
             idle_since: now,
             suspect: None,
+            previous_state: None,
+            alternated: None,
             crashed: false,
             reset: false,
             quarantine: None,

@@ -37,6 +37,9 @@ pub enum Event {
     NoticeUnknown { source: IpAddr, name: Name },
     /// The host shows signs of a reboot, but no proof.
     Suspect { client: ClientId, was: Incarnation, is: Incarnation },
+    /// The states of the host's LOCKs went back and forth: these may be two machines with one name
+    /// behind one address.
+    StatesAlternate { client: ClientId, one: Incarnation, other: Incarnation },
     /// The host was not heard in the whole recovery window.
     Crashed { client: ClientId },
     /// Locks or shares were released without their owner's request.

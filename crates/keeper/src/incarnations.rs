@@ -21,6 +21,9 @@ const ACK_DELAY_MAX: Duration = Duration::from_secs(1);
 /// How long requests of a dead kernel may still arrive.
 const QUARANTINE: Duration = Duration::from_secs(120);
 
+/// How long after its states alternated a host is shown for that.
+pub(crate) const ALTERNATION_SHOWN_FOR: Duration = Duration::from_secs(3600);
+
 /// What a LOCK shows of the kernel that sent it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KernelCheck {
@@ -51,6 +54,7 @@ impl Keeper {
         });
         if let Some(tracked) = self.clients.get_mut(host) {
             (tracked.suspect, tracked.crashed, tracked.pending) = (None, false, None);
+            tracked.previous_state = None;
             // A host that held nothing has no requests under way. A host that reclaimed nothing, or
             // that an operator speaks for, may have been given its old state, and be the current
             // kernel.
@@ -128,7 +132,7 @@ impl Keeper {
             if !nothing {
                 return KernelCheck::Ask;
             }
-            self.record_incarnation(host, is);
+            self.record_incarnation(host, is, now);
             return KernelCheck::Same;
         }
         if nothing || request.reclaim {
@@ -191,13 +195,14 @@ impl Keeper {
             if let Some(tracked) = self.clients.get_mut(host) {
                 tracked.suspect = Some(SuspectReason::State(arrived));
             }
-            self.record_incarnation(host, is);
+            self.record_incarnation(host, is, now);
             self.event(Event::Suspect { client: host, was, is });
         }
         self.parking.resume(Parked::Lock(request, history));
     }
 
-    fn record_incarnation(&mut self, host: ClientId, is: Incarnation) {
+    fn record_incarnation(&mut self, host: ClientId, is: Incarnation, now: Time) {
+        self.note_alternation(host, is, now);
         self.update_client(host, |row| {
             row.incarnation = is;
             row.reboot = None;
@@ -206,6 +211,19 @@ impl Keeper {
         if let Some(tracked) = self.clients.get_mut(host) {
             tracked.pending = tracked.pending.take().filter(|it| it.to.is_none_or(|to| to == is));
             tracked.quarantine = tracked.quarantine.filter(|(gone, _)| *gone != is);
+        }
+    }
+
+    /// A kernel's state only grows. LOCKs that return to the state before are of two machines with
+    /// one name behind one address, or of two status monitors on one machine (B3.74).
+    fn note_alternation(&mut self, host: ClientId, is: Incarnation, now: Time) {
+        let Some(tracked) = self.clients.get_mut(host) else { return };
+        let was = tracked.row.incarnation;
+        if tracked.previous_state.replace(was) == Some(is) {
+            let before = tracked.alternated.replace(now.mono);
+            if before.is_none_or(|at| now.mono > at + ALTERNATION_SHOWN_FOR) {
+                self.event(Event::StatesAlternate { client: host, one: was, other: is });
+            }
         }
     }
 

@@ -285,6 +285,8 @@ impl Keeper {
             Some(SuspectReason::Reset) => !tracked.has_nothing(),
             Some(SuspectReason::State(_)) => tracked.has_other_incarnations(),
         };
+        // Two machines that are one owner: whatever it holds may be of either.
+        let suspect = suspect || (tracked.alternated.is_some() && !tracked.has_nothing());
         ClientView {
             client: &tracked.row,
             last_seen: tracked.last_seen,
@@ -294,6 +296,7 @@ impl Keeper {
             unconfirmed: tracked.unconfirmed,
             oldest: tracked.oldest(None),
             suspect,
+            alternated: tracked.alternated,
             crashed: tracked.crashed,
             pending: tracked.pending.as_ref(),
         }

@@ -7,6 +7,7 @@ use crate::bytes::{FileKey, Name};
 use crate::change::{Client, Exactness};
 use crate::event::Rejection;
 use crate::identity::{Incarnation, LockId, NoticeId, Owner, ShareId};
+use crate::incarnations::ALTERNATION_SHOWN_FOR;
 use crate::range::Range;
 use crate::reboot_reports::Arrival;
 use crate::request::{Access, Mode};
@@ -86,6 +87,8 @@ pub struct ClientView<'a> {
     /// The oldest incarnation of its locks and waiters.
     pub oldest: Incarnation,
     pub suspect: bool,
+    /// When the states of its LOCKs last went back and forth (`Time::mono`).
+    pub alternated: Option<Duration>,
     pub crashed: bool,
     pub pending: Option<&'a PendingReboot>,
 }
@@ -108,6 +111,13 @@ pub struct PendingReboot {
     /// Its first arrival: a kernel that came up with it has taken everything since.
     pub(crate) first: Arrival,
     pub(crate) last: Arrival,
+}
+
+impl ClientView<'_> {
+    /// Whether the states of its LOCKs went back and forth within the last hour (B3.74).
+    pub fn alternates(&self, now: Duration) -> bool {
+        self.alternated.is_some_and(|at| now <= at + ALTERNATION_SHOWN_FOR)
+    }
 }
 
 impl PendingReboot {

@@ -116,6 +116,7 @@ fn client_of(event: &Event) -> Option<ClientId> {
         | Event::RebootPending { client, .. }
         | Event::FreeAllPending { client, .. }
         | Event::Suspect { client, .. }
+        | Event::StatesAlternate { client, .. }
         | Event::Crashed { client }
         | Event::Released { client, .. }
         | Event::ReleasedByOperator { client, .. }
@@ -217,6 +218,14 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
             format!(
                 "{host} changed its NSM state from {} to {} without proof of a reboot: its locks stay",
                 was.0, is.0
+            ),
+        ),
+        Event::StatesAlternate { one, other, .. } => warn(
+            "states-alternate",
+            format!(
+                "{host} alternates between the NSM states {} and {}: two machines with one name \
+                 behind one address are one lock owner",
+                one.0, other.0
             ),
         ),
         Event::Crashed { .. } => {

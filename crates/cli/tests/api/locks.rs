@@ -216,3 +216,24 @@ async fn one_address_that_invents_names_leaves_room_for_others() {
     let events = live.get("/v1/events/recent?last=1000").to_string();
     assert!(events.contains("`clients_per_address` in [limits]"), "{events}");
 }
+
+#[tokio::test]
+async fn machines_with_one_name_behind_one_address_are_a_health_error() {
+    let live = Live::start(&[]);
+    let (mut one, a) = live.client("clone", "a.db").await;
+    let (mut other, b) = live.client("clone", "b.db").await;
+    (one.state, other.state) = (3, 21);
+    assert_eq!(one.lock(&a, bytes(0, 9)).await.unwrap(), Status::Granted);
+    assert_eq!(other.lock(&b, bytes(0, 9)).await.unwrap(), Status::Granted);
+    let codes = |status: Value| -> Vec<String> {
+        let findings = status["health"].as_array().unwrap().iter();
+        findings.map(|found| format!("{} {}", found["code"], found["severity"])).collect()
+    };
+    let alternates = r#""LK170" "error""#.to_owned();
+    assert!(!codes(live.get("/v1/status")).contains(&alternates), "one change may be a reboot");
+    assert_eq!(one.lock(&a, bytes(20, 29)).await.unwrap(), Status::Granted, "nothing is refused");
+    assert!(codes(live.get("/v1/status")).contains(&alternates));
+    assert_eq!(live.get("/v1/clients/clone")["suspect"], true);
+    let events = live.get("/v1/events/recent?last=1000").to_string();
+    assert_eq!(events.matches("states-alternate").count(), 1, "{events}");
+}

@@ -326,6 +326,10 @@ impl Names {
             Event::NoticeUnknown { source, name } => {
                 format!("a notice from {source} names {name:?}, who is unknown")
             }
+            Event::StatesAlternate { client, one, other } => {
+                let (one, other) = (state(*one), state(*other));
+                format!("{} alternates between {one} and {other}", name(client))
+            }
             Event::Suspect { client, was, is } => {
                 format!(
                     "{} is suspect: it was in {}, now {}",
