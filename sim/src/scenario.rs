@@ -84,6 +84,7 @@ impl Scenario {
                 Verify::Ask,
                 Verify::Address,
             ]),
+            roaming: random.percent(20),
             unreachable: *random.pick(&[
                 Unreachable::OnDemand,
                 Unreachable::OnDemand,

@@ -34,7 +34,12 @@ pub(crate) fn engine_request(
         other => other,
     };
     // No simulated host is the server's own machine.
-    let source = Source { address: from, transport: request.namespace.transport(), local: false };
+    let source = Source {
+        address: from,
+        transport: request.namespace.transport(),
+        local: false,
+        reserved: true,
+    };
     let caller = Caller { host: HostKey::new(from, name), namespace: request.namespace };
     let owner = OwnerName { number: request.number, tag: request.tag.clone() };
     match request.call.clone() {

@@ -384,7 +384,11 @@ fn to_api(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
             nsm_state: pending.to.map(|to| to.0),
             why: match pending.why {
                 Rejection::Alive => "its previous kernel still answers",
-                Rejection::Unproven => "the report came from another address or is outdated",
+                Rejection::Unproven => "the report came under another name or is outdated",
+                Rejection::Elsewhere => {
+                    "the report came from another address; believed from there only with roaming \
+                     = true in [nsm], while its own address is silent"
+                }
                 Rejection::Unreclaimed => {
                     "it may still reclaim what it held before the server's restart; accepted after \
                      15 s without a reclaim if its status monitor confirms it, else after the window"

@@ -14,6 +14,8 @@ use crate::row::client_name;
 pub(crate) struct ClientProblems {
     fenced: ClientGroup,
     pending: ClientGroup,
+    /// Pending reboots reported from another address.
+    elsewhere: ClientGroup,
     /// Pending reboots that are decided automatically.
     undecided: ClientGroup,
     crashed: ClientGroup,
@@ -55,6 +57,7 @@ impl ClientProblems {
             ClientState::Fenced => self.fenced.add(name),
             ClientState::RebootPending => match view.pending.map(|pending| pending.why) {
                 Some(Rejection::Unreclaimed) => self.undecided.add(name),
+                Some(Rejection::Elsewhere) => self.elsewhere.add(name),
                 _ => self.pending.add(name),
             },
             ClientState::Crashed if view.unconfirmed > 0 => self.crashed.add(name),
@@ -172,6 +175,17 @@ fn report_clients(
             "LK107",
             format!("{who} reported a reboot without proof: the locks are kept."),
             format!("if it did reboot: lockkeeper confirm-reboot {first}"),
+        );
+    }
+    if let Some((who, first)) = problems.elsewhere.who("has", "have") {
+        report(
+            Severity::Warning,
+            "LK107",
+            format!("{who} reported a reboot from another address: the locks are kept."),
+            format!(
+                "if it did reboot: lockkeeper confirm-reboot {first}     (for clients that change \
+                 addresses: roaming = true in [nsm])"
+            ),
         );
     }
     if let Some((who, first)) = problems.undecided.who("has", "have") {

@@ -53,6 +53,8 @@ pub(crate) struct Nsm {
     /// Whether SM_SIMU_CRASH from this host restarts the server.
     pub simu_crash: bool,
     pub verify: Option<Verify>,
+    /// Whether clients may report their reboots from another address.
+    pub roaming: bool,
 }
 
 /// The admin API.
@@ -505,6 +507,7 @@ mod tests {
             [nsm]
             simu_crash = true
             verify = "ask"
+            roaming = true
             [limits]
             connections = 100
             locks_per_client = 5
@@ -534,7 +537,7 @@ mod tests {
         assert_eq!(file.recovery.protocol.nsm.window, Some(Duration::from_secs(15)));
         assert!(file.recovery.protocol.nlm.window.is_none() && file.nsm.simu_crash);
         assert_eq!(file.recovery.unreachable, Some(Unreachable::OnDemand));
-        assert_eq!(file.nsm.verify, Some(Verify::Ask));
+        assert_eq!((file.nsm.verify, file.nsm.roaming), (Some(Verify::Ask), true));
         let export = &file.exports[0];
         assert!(!export.lock_auth && export.stateless_clients);
         assert_eq!(export.exclusive_lock, ExclusiveLock::Write);

@@ -20,6 +20,8 @@ pub struct Config {
     pub unreachable: Unreachable,
     /// What proves a reboot report.
     pub verify: Verify,
+    /// Whether a client may report its reboot from another address than the recorded one (B3.75).
+    pub roaming: bool,
     /// The bounds of all tables.
     pub limits: Limits,
     /// The host name of this machine, under which a registrant that watches another machine is told
@@ -41,6 +43,7 @@ impl Default for Config {
             grace: GraceMode::Strict,
             unreachable: Unreachable::OnDemand,
             verify: Verify::SignsOfLife,
+            roaming: false,
             limits: Limits::default(),
             host_name: Name::from("localhost"),
             names: Vec::new(),

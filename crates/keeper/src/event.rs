@@ -111,6 +111,8 @@ pub enum Proof {
     /// The report came from its address, and it reclaimed nothing of what it held before the
     /// restart in the time it had.
     Unreclaimed,
+    /// `roaming`: the report came from this address, repeatedly, while the recorded one was silent.
+    Roamed(IpAddr),
     /// An operator, by name, confirmed it.
     Operator(Name),
 }
@@ -120,9 +122,12 @@ pub enum Proof {
 pub enum Rejection {
     /// The old kernel answers.
     Alive,
-    /// The report came from another address or is older than what is recorded; only a reset would
+    /// The report came under another name or is older than what is recorded; only a reset would
     /// prove it.
     Unproven,
+    /// The report came from another address than the recorded one; only a reset would prove it, or
+    /// the silence of that address with `roaming`.
+    Elsewhere,
     /// Its connections are of this epoch and may belong to either kernel. A reclaim would refute
     /// the report; without one it is accepted in time (B3.11).
     Unreclaimed,

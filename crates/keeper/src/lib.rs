@@ -24,6 +24,7 @@
 //! | `notices` | SM_NOTIFY to clients, and its repetition |
 //! | `incarnations` | which kernel sent a LOCK; what an accepted reboot does |
 //! | `reboot_reports`, `unreclaimed` | SM_NOTIFY and FREE_ALL from clients; those that only a reclaim can refute |
+//! | `roaming` | reports from another address than the recorded one |
 //! | `probes`, `parking`, `waiter_probes` | questions about hosts; requests and waiters that wait for an answer, requests that wait for grace |
 //! | `sweep` | releases that the owner did not ask for |
 //! | `operator` | operator actions |
@@ -78,6 +79,7 @@ mod reboot_reports;
 mod registrants;
 mod registration;
 mod remembered;
+mod roaming;
 mod settle;
 mod shares;
 mod spelling;

@@ -113,7 +113,8 @@ impl Keeper {
         match parked {
             Parked::RebootReport(report) => match question {
                 Question::SameKernel(about) => self.judge_report(client, report, about, lives, now),
-                _ => self.judge_state(client, report, lives, now),
+                Question::Reachable => self.judge_roaming(client, report, lives, now),
+                Question::State => self.judge_state(client, report, lives, now),
             },
             Parked::Lock(request, mut history) => {
                 if let Question::SameKernel(about) = question {

@@ -47,6 +47,8 @@ pub(crate) struct RebootReport {
     pub recorded: Incarnation,
     /// It came from the host's own address and names the host. Otherwise only a reset proves it.
     pub from_host: bool,
+    /// It may be believed although it came from another address (B3.75).
+    pub may_roam: bool,
     /// With `verify = "ask"`: it does not count until the status monitor at that address has
     /// answered the same state.
     pub unverified: bool,
@@ -82,12 +84,14 @@ impl Keeper {
     ) {
         self.hear_call(source.local, now);
         let forgeable = self.config.verify == Verify::Ask && source.transport == Transport::Udp;
+        let reserved = source.reserved;
         let source = source.address.to_canonical();
         let hosts = self.reported_hosts(source, &name);
         let relayed = to.is_some_and(|to| {
             !self.is_recorded(&hosts, &name)
                 && self.relay_unrecorded(source, &name, hosts.is_empty(), to, now)
         });
+        let roams = reserved && !forgeable && self.roaming_host(source, &name).is_some();
         if hosts.is_empty() {
             if relayed {
                 return self.reply(request, Reply::Acknowledged);
@@ -109,6 +113,7 @@ impl Keeper {
                 to,
                 recorded: self.clients.incarnation(host),
                 from_host: own && provable,
+                may_roam: !own && to.is_some() && roams,
                 unverified: forgeable,
                 arrived: self.arrival(host).unwrap_or_default(),
             };
@@ -134,7 +139,9 @@ impl Keeper {
         let named = there.iter().filter(|row| row.name.names_same_machine(name));
         let named: Vec<_> = named.map(|row| (row.id, true)).collect();
         if !named.is_empty() {
-            return named;
+            // The client may have locked from its new address before its notice is believed.
+            let roaming = self.roaming_host(source, name).map(|host| (host, false));
+            return named.into_iter().chain(roaming).collect();
         }
         let alone = if let [only] = there.as_slice() { Some((only.id, false)) } else { None };
         let elsewhere = self.clients.hosts().filter(|t| t.row.name.names_same_machine(name));
@@ -149,7 +156,7 @@ impl Keeper {
             .any(|tracked| tracked.row.name.names_same_machine(name))
     }
 
-    fn validate_for(&mut self, host: ClientId, report: RebootReport, now: Time) {
+    pub(crate) fn validate_for(&mut self, host: ClientId, report: RebootReport, now: Time) {
         let Some(tracked) = self.clients.get(host) else {
             return self.resolve(report.request, true);
         };
@@ -219,6 +226,10 @@ impl Keeper {
         let verdict = match answer {
             ProbeAnswer::Gone => Ok(Proof::Reset),
             ProbeAnswer::Silent if counts => Ok(Proof::Notice),
+            ProbeAnswer::Silent if report.may_roam && report.is_news() => {
+                return self.ask(host, Question::Reachable, Parked::RebootReport(report), now);
+            }
+            ProbeAnswer::Silent if self.is_elsewhere(host, &report) => Err(Rejection::Elsewhere),
             ProbeAnswer::Silent => Err(Rejection::Unproven),
             ProbeAnswer::Alive | ProbeAnswer::InState(_) => {
                 if counts && report.to.is_some() && self.unconfirmed_of(Some(host)) > 0 {
@@ -278,6 +289,11 @@ impl Keeper {
             let before = tracked.pending.take().filter(|pending| {
                 pending.to == *to && now.mono <= pending.last_at + REPEAT_GAP_MAX
             });
+            // A notice from elsewhere counts only if it could be believed from there.
+            let counts = u32::from(report.may_roam || why != Rejection::Elsewhere);
+            let same = |it: &&PendingReboot| {
+                it.why == why && (why != Rejection::Elsewhere || it.source == *source)
+            };
             tracked.pending = Some(PendingReboot {
                 name: name.clone(),
                 source: *source,
@@ -285,7 +301,8 @@ impl Keeper {
                 why,
                 repeats: before.as_ref().map_or(0, |pending| pending.repeats + 1),
                 first_at_ms: before.as_ref().map_or(now.wall_ms, |pending| pending.first_at_ms),
-                since: before.as_ref().and_then(|it| it.refutable(*to)).unwrap_or(now.mono),
+                since: before.as_ref().filter(same).map_or(now.mono, |it| it.since),
+                same_repeats: before.as_ref().filter(same).map_or(0, |it| it.same_repeats + counts),
                 last_at: now.mono,
                 first: before.as_ref().map_or(*arrived, |pending| pending.first),
                 last: *arrived,

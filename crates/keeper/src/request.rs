@@ -182,6 +182,8 @@ pub struct Source {
     pub transport: Transport,
     /// The call came from this machine.
     pub local: bool,
+    /// It came from a port below 1024, which users of a machine cannot use.
+    pub reserved: bool,
 }
 
 /// SM_NOTIFY: `source` reports that the machine `name` is now in state `incarnation`.

@@ -96,6 +96,7 @@ impl Keeper {
             to: pending.to,
             recorded: tracked.row.incarnation,
             from_host: true,
+            may_roam: false,
             unverified: false,
             arrived: pending.last,
         };

@@ -104,8 +104,10 @@ pub struct PendingReboot {
     pub why: Rejection,
     pub repeats: u32,
     pub first_at_ms: u64,
-    /// Since when a reclaim would have refuted it (`Time::mono`).
+    /// Since when the same has spoken against it (`Time::mono`).
     pub since: Duration,
+    /// Its repeats against which the same spoke, from the same address if that is what spoke.
+    pub(crate) same_repeats: u32,
     /// When it last arrived (`Time::mono`).
     pub last_at: Duration,
     /// Its first arrival: a kernel that came up with it has taken everything since.

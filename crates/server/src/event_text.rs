@@ -184,6 +184,10 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
                 Proof::Notice => ("it sent a notice, and no older connection answers".into(), None),
                 Proof::Stateless => ("a new connection of a stateless client".into(), None),
                 Proof::Unreclaimed => ("it sent a notice and reclaimed nothing".into(), None),
+                Proof::Roamed(source) => {
+                    let why = "as its notice from {source} says while its own address is silent";
+                    (why.replace("{source}", &source.to_string()), None)
+                }
                 Proof::Operator(who) => (format!("confirmed by {who}"), Some(who.clone())),
             };
             let freed = count(*released, "lock");
@@ -347,7 +351,8 @@ fn range_text(range: Range) -> String {
 fn rejection(why: Rejection) -> &'static str {
     match why {
         Rejection::Alive => "its old kernel still answers",
-        Rejection::Unproven => "the report came from another address or is old",
+        Rejection::Unproven => "the report came under another name or is old",
+        Rejection::Elsewhere => "the report came from another address (see `roaming` in [nsm])",
         Rejection::Unreclaimed => "it may still reclaim what it held before our restart",
         Rejection::Unverified => "its status monitor does not confirm it",
     }

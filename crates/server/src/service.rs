@@ -128,5 +128,6 @@ fn source(peer: &Peer) -> Source {
             Transport::Udp => identity::Transport::Udp,
         },
         local: peer.is_local(),
+        reserved: peer.remote.port() < 1024,
     }
 }

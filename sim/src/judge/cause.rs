@@ -586,6 +586,9 @@ impl World {
             }
             Proof::Stateless => Err("no connection was reset".to_owned()),
             Proof::Notice => self.notice_allowed(client, host, to, old),
+            // What roaming risks: a notice of another machine while the client is cut off.
+            Proof::Roamed(_) if self.scenario.config.roaming => Ok(Ok(())),
+            Proof::Roamed(_) => Err("roaming is not allowed".to_owned()),
             Proof::Unreclaimed => Err("it is judged elsewhere".to_owned()),
         }
     }

@@ -126,6 +126,7 @@ impl World {
                         Rejection::Unproven => self.coverage.reach("reboot notice unproven"),
                         Rejection::Unreclaimed => self.coverage.reach("mount before the notice"),
                         Rejection::Unverified => self.coverage.reach("reboot notice unverified"),
+                        Rejection::Elsewhere => self.coverage.reach("reboot notice from elsewhere"),
                         Rejection::Alive => {}
                     }
                 }
@@ -146,6 +147,7 @@ impl World {
                         Proof::Reset => "reboot accepted: reset",
                         Proof::Notice => "reboot accepted: notice",
                         Proof::Stateless => "reboot accepted: stateless",
+                        Proof::Roamed(_) => "reboot accepted: roamed",
                         Proof::Operator(_) => "reboot accepted: operator",
                         Proof::Unreclaimed => "reboot accepted: nothing reclaimed",
                     });

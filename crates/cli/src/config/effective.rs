@@ -148,7 +148,7 @@ fn rpc(rpc: Rpc) -> Table {
 }
 
 fn nsm(nsm: &Nsm) -> Table {
-    let Nsm { simu_crash, verify } = nsm;
+    let Nsm { simu_crash, verify, roaming } = nsm;
     let verify = match verify.unwrap_or_default() {
         Verify::SignsOfLife => "signs-of-life",
         Verify::Ask => "ask",
@@ -156,6 +156,7 @@ fn nsm(nsm: &Nsm) -> Table {
     };
     Table::from_iter([
         ("verify".to_owned(), verify.into()),
+        ("roaming".to_owned(), (*roaming).into()),
         ("simu_crash".to_owned(), (*simu_crash).into()),
     ])
 }

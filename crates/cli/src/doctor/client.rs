@@ -196,10 +196,14 @@ fn client_findings(known: &api::Client, who: &str) -> Vec<Finding> {
         findings.push(warn("LK282", text, format!("lockkeeper unfence {id}")));
     }
     if let Some(pending) = &known.pending_reboot {
+        let mut fix = format!("if it has rebooted: lockkeeper confirm-reboot {id}");
+        if pending.source != known.address {
+            fix.push_str("; if clients change their addresses: roaming = true in [nsm]");
+        }
         findings.push(warn(
             "LK280",
             format!("{who} reported a reboot that was not accepted: {}", pending.why),
-            format!("if it has rebooted: lockkeeper confirm-reboot {id}"),
+            fix,
         ));
     }
     if let Some(notice) = &known.notice

@@ -174,6 +174,7 @@ fn keeper_config(args: &cli::Serve, file: &File) -> keeper::config::Config {
             config::Verify::Ask => Verify::Ask,
             config::Verify::Address => Verify::Address,
         },
+        roaming: file.nsm.roaming,
         limits: keeper::config::Limits {
             clients: file.limits.clients.unwrap_or(limits.clients),
             clients_per_address: file

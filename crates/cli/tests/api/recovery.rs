@@ -1,9 +1,13 @@
 //! What an operator sees while a server recovers, and what a fence does.
 
-use client::Locker;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
 use client::nfs::{Nfs, NfsError};
+use client::{Connection, Locker, Options};
 use wire::nfs3::{Handle, Stability};
 use wire::nlm::Status;
+use wire::nsm;
 
 use crate::support::live::{Live, bytes, whole};
 
@@ -126,4 +130,51 @@ async fn a_reboot_without_a_report_is_confirmed_only_by_force() {
     let done = live.ask("POST", &format!("{path}?force=true"));
     assert_eq!((done.status, &done.json()["released"]), (200, &1.into()));
     assert_eq!(live.get("/v1/clients/alice")["locks"], 0);
+}
+
+/// Sends notices of alice's reboot to state 9 from another address, until one is answered.
+async fn notices_from_elsewhere(live: &Live, limit: Duration) -> bool {
+    let source: IpAddr = "127.0.0.2".parse().unwrap();
+    let options = Options { source: Some(source), reserved_port: true, ..Options::default() };
+    let connection = Connection::connect(live.nfs, &options.user(0, 0, &[])).await.unwrap();
+    let connection = connection.with_timeout(Duration::from_secs(1));
+    let notice = nsm::NotifyArgs { mon_name: b"alice"[..].into(), state: 9 };
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        if connection.call::<nsm::Notify>(&notice).await.is_ok() {
+            return true;
+        }
+    }
+    false
+}
+
+#[tokio::test]
+async fn a_client_that_reboots_under_another_address_is_believed_with_roaming() {
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("lockkeeper.toml");
+    std::fs::write(&config, "[nsm]\nroaming = true\n").unwrap();
+    let live = Live::start(&["--window", "3s", "--config", config.to_str().unwrap()]);
+    let (alice, file) = live.client("alice", "a.db").await;
+    assert_eq!(alice.lock(&file, whole()).await.unwrap(), Status::Granted);
+    drop(alice);
+    let begun = Instant::now();
+    assert!(notices_from_elsewhere(&live, Duration::from_secs(120)).await);
+    assert!(begun.elapsed() >= Duration::from_secs(3), "a whole window");
+    assert_eq!(live.get("/v1/clients/127.0.0.1")["locks"], 0);
+    let (bob, _) = live.client("bob", "a.db").await;
+    assert_eq!(bob.lock(&file, whole()).await.unwrap(), Status::Granted);
+}
+
+#[tokio::test]
+async fn a_reboot_reported_from_another_address_names_roaming() {
+    let live = Live::start(&["--window", "1s"]);
+    let (alice, file) = live.client("alice", "a.db").await;
+    assert_eq!(alice.lock(&file, whole()).await.unwrap(), Status::Granted);
+    drop(alice);
+    assert!(!notices_from_elsewhere(&live, Duration::from_secs(5)).await, "off by default");
+    assert_eq!(live.get("/v1/clients/127.0.0.1")["locks"], 1);
+    let status = live.get("/v1/status");
+    let finding = &status["health"].as_array().unwrap().iter().find(|it| it["code"] == "LK107");
+    let action = finding.unwrap()["action"].as_str().unwrap();
+    assert!(action.contains("roaming = true in [nsm]"), "{action}");
 }

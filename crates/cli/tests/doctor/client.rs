@@ -243,6 +243,12 @@ fn what_the_server_knows_of_a_client_is_told() {
     said.has("LK283", "warn", &["did not contact the server"], &["lockkeeper fence c3"]);
     said.has("LK284", "warn", &["may have rebooted"], &["confirm-reboot c3"]);
     said.has("LK285", "warn", &["did not answer the server"], &[]);
+    // Reported from where it is not known: it may have another address now.
+    let mut moved = known("alice", CLIENT);
+    moved["pending_reboot"] = json!({ "source": "10.99.0.77", "name": "alice", "nsm_state": 9,
+        "why": "another address", "repeats": 1, "since": "2026-11-16T10:00:00Z" });
+    let said = alice(moved).patient.examine(&["--client", "alice"]);
+    said.has("LK280", "warn", &["another address"], &["confirm-reboot c3", "roaming = true"]);
     let said = alice(known("alice", CLIENT)).patient.examine(&["--client", "alice"]);
     said.is_fine("alice (10.99.0.2) is registered: 1 held, 0 waiting");
     said.lacks(&["LK280", "LK281", "LK282", "LK283", "LK284", "LK285"]);

@@ -118,7 +118,7 @@ impl World {
         self.take_step();
         let host = self.caller(host).host;
         let (address, name) = (host.address(), host.name().clone());
-        let source = Source { address, transport: Transport::Udp, local: false };
+        let source = Source { address, transport: Transport::Udp, local: false, reserved: true };
         let notice = RebootNotice { id: self.id(), source, name, incarnation: Incarnation(5) };
         self.keeper.handle_reboot(notice, self.now);
         for message in self.take_step().messages {

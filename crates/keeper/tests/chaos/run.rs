@@ -305,7 +305,7 @@ fn file(file: u8) -> FileKey {
 /// Two hosts share an address, one address is IPv4-mapped, one is unknown.
 fn source(host: u8) -> Source {
     let transport = if host.is_multiple_of(2) { Transport::Udp } else { Transport::Tcp };
-    Source { address: address(host), transport, local: host == 0 }
+    Source { address: address(host), transport, local: host == 0, reserved: host != 1 }
 }
 
 fn address(host: u8) -> IpAddr {

@@ -14,7 +14,8 @@
 //! alice unshares a.db
 //! alice accepts | denies | ignores | misses grant 1      the answer to a callback; ignored: none
 //!     came in time; missed: it certainly never left. `alice ignores grants`: from now on
-//! alice notifies: alice.lan is in state 5 [over tcp]     SM_NOTIFY; the source may be a bare address
+//! alice notifies: alice.lan is in state 5 [over tcp] [as a user]     SM_NOTIFY; the source may be a
+//!                                               bare address; a user has no reserved port
 //! alice sends FREE_ALL [as bob] [over udp]
 //! alice watches bob                             SM_MON
 //! alice stops watching bob | everybody          SM_UNMON, SM_UNMON_ALL
@@ -30,7 +31,7 @@
 //! the store stalls for 10 s                     nothing is decided meanwhile
 //! the clock jumps ahead | back 1 h              the wall clock
 //! the server starts [as roster] [with ...]      also: crashes, stops, crashes and restarts
-//!     grace instant, unreachable retain, verify ask | address, window 60 s, registrants window 60 s,
+//!     grace instant, unreachable retain, verify ask | address, roaming, window 60 s, registrants window 60 s,
 //!     at most 2 locks | locks per file | locks per host | waiters per file | clients | parked
 //!     (each also per address), known as "x", 10.0.0.100 is "x"
 //! who holds a.db?   who waits for a.db?   who shares a.db?   what is known of alice?
@@ -61,7 +62,7 @@ pub enum Command {
     Share { who: Process, file: String, access: Access, deny: Access, reclaim: bool },
     Unshare { who: Process, file: String },
     AnswerGrant { grant: u64, answer: GrantAnswer },
-    Notify { source: Source, name: Vec<u8>, state: u32, transport: Transport },
+    Notify { source: Source, name: Vec<u8>, state: u32, transport: Transport, reserved: bool },
     FreeAll { source: Source, name: Option<Vec<u8>>, transport: Transport },
     Watch { by: String, watched: String },
     StopWatching { by: String, watched: Option<String> },
@@ -121,6 +122,7 @@ pub enum Setting {
     Grace(GraceMode),
     Unreachable(Unreachable),
     Verify(Verify),
+    Roaming,
     Window(Protocol, Duration),
     AtMost(usize, String),
     KnownAs(Vec<u8>),
@@ -234,7 +236,8 @@ fn host_sentence(peer: String, words: &mut Words) -> Parsed<Command> {
                 Ok(()) => Transport::Tcp,
                 Err(_) => Transport::Udp,
             };
-            Ok(Command::Notify { source, name, state, transport })
+            let reserved = words.eat_all("as a user").is_err();
+            Ok(Command::Notify { source, name, state, transport, reserved })
         }
         "sends" => {
             words.eat("FREE_ALL")?;
@@ -429,6 +432,7 @@ fn setting(words: &mut Words) -> Parsed<Setting> {
             "address" => Ok(Setting::Verify(Verify::Address)),
             other => Err(format!("verify is not {other:?}")),
         },
+        "roaming" => Ok(Setting::Roaming),
         "window" => {
             let count = words.number()?;
             Ok(Setting::Window(Protocol::Nlm, duration(count, &words.next()?)?))

@@ -294,6 +294,9 @@ impl Names {
                     Proof::Notice => "as its address says and nothing denies".into(),
                     Proof::Stateless => "as it keeps no state".into(),
                     Proof::Unreclaimed => "as its address says and it reclaims nothing".into(),
+                    Proof::Roamed(source) => {
+                        format!("as {source} says and its own address is silent")
+                    }
                     Proof::Operator(by) => format!("says {by}"),
                 }
             ),
@@ -454,6 +457,7 @@ pub fn rejection(why: Rejection) -> &'static str {
     match why {
         Rejection::Alive => "the old kernel lives",
         Rejection::Unproven => "nothing proves it",
+        Rejection::Elsewhere => "it came from another address",
         Rejection::Unreclaimed => "a reclaim would refute it",
         Rejection::Unverified => "its monitor does not say so",
     }

@@ -346,9 +346,10 @@ impl World {
                     UnshareRequest { id, caller, tag, file: FileKey::from(file.as_str()) };
                 self.keeper().handle_unshare(request, now);
             }
-            Command::Notify { source, name, state, transport } => {
+            Command::Notify { source, name, state, transport, reserved } => {
                 let (source, name) = (self.source(source)?, Name::new(name));
-                let source = request::Source { transport: *transport, ..source };
+                let (transport, reserved) = (*transport, *reserved);
+                let source = request::Source { transport, reserved, ..source };
                 let notice = RebootNotice { id, source, name, incarnation: Incarnation(*state) };
                 self.keeper().handle_reboot(notice, now);
             }
@@ -437,7 +438,7 @@ impl World {
             Source::Address(address) => *address,
         };
         let local = is_local(address);
-        Ok(request::Source { address, transport: Transport::Tcp, local })
+        Ok(request::Source { address, transport: Transport::Tcp, local, reserved: true })
     }
 
     fn watcher(&self, peer: &str) -> Played<(request::Source, Callback)> {
@@ -452,6 +453,7 @@ impl World {
             Setting::Grace(grace) => self.config.grace = grace,
             Setting::Unreachable(unreachable) => self.config.unreachable = unreachable,
             Setting::Verify(verify) => self.config.verify = verify,
+            Setting::Roaming => self.config.roaming = true,
             Setting::Window(protocol, window) => {
                 self.config.windows.insert(protocol, window);
             }

@@ -84,6 +84,7 @@ fn what_would_lose_a_lock_is_not_answered_while_the_store_stalls() {
         address: [10, 0, 0, 1].into(),
         transport: keeper::identity::Transport::Udp,
         local: false,
+        reserved: true,
     };
     let free_all = FreeAllRequest { id: lock.id, source, name: "alice".into() };
     let free_all = Request::FreeAll(free_all);
