@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::bytes::Name;
@@ -26,29 +25,25 @@ pub(crate) struct Clients {
     hosts: Map<HostKey, ClientId>,
     registrants: Map<RegistrationKey, ClientId>,
     by_address: BTreeMap<IpAddr, HostsAt>,
+    /// The locks, shares and waiters of all hosts at one address, by slot.
+    entries: Vec<usize>,
+    free_slots: Vec<AddressSlot>,
 }
 
 /// The hosts at one address, without registrants.
-#[derive(Default)]
 struct HostsAt {
     ids: BTreeSet<ClientId>,
-    entries: AddressEntries,
+    slot: AddressSlot,
 }
 
-/// The number of locks, shares and waiters of all hosts at one address, shared by their rows so that
-/// a lock costs no lookup of the address.
-#[derive(Clone, Default)]
-pub(crate) struct AddressEntries(Arc<AtomicUsize>);
+/// The place of an address in `Clients::entries`, kept in the row of each host there so that a lock
+/// costs no lookup of the address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AddressSlot(usize);
 
-impl AddressEntries {
-    pub(crate) fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// The keeper is entered by one thread at a time.
-    fn set(&self, count: usize) {
-        self.0.store(count, Ordering::Relaxed);
-    }
+impl AddressSlot {
+    /// Of a registrant, which holds nothing.
+    const NONE: AddressSlot = AddressSlot(usize::MAX);
 }
 
 /// A client's durable row, and what this epoch knows of it.
@@ -60,8 +55,7 @@ pub(crate) struct TrackedClient {
     pub waiting: usize,
     /// Waiters that were passed over because the host did not answer.
     pub absent: BTreeSet<WaiterId>,
-    /// All that is held or awaited at its address.
-    pub at_address: AddressEntries,
+    address_slot: AddressSlot,
     /// Locks and shares recovered and not yet reclaimed.
     pub unconfirmed: usize,
     /// Those of them that grace waits for.
@@ -118,7 +112,7 @@ impl TrackedClient {
     }
 
     pub(crate) fn count_taken(&mut self, incarnation: Incarnation, reports: u32) {
-        self.count_entry();
+        self.taken_since_report = true;
         if incarnation.is_known() {
             *self.taken_as.entry(incarnation).or_default() += 1;
         } else {
@@ -127,7 +121,6 @@ impl TrackedClient {
     }
 
     pub(crate) fn count_given_back(&mut self, incarnation: Incarnation, reports: u32) {
-        self.at_address.set(self.at_address.count().saturating_sub(1));
         if incarnation.is_known() {
             count_down(&mut self.taken_as, incarnation);
         } else {
@@ -136,18 +129,12 @@ impl TrackedClient {
     }
 
     pub(crate) fn count_share_taken(&mut self, incarnation: Incarnation, reports: u32) {
-        self.count_entry();
+        self.taken_since_report = true;
         *self.stateless.entry((incarnation, reports)).or_default() += 1;
     }
 
     pub(crate) fn count_share_given_back(&mut self, incarnation: Incarnation, reports: u32) {
-        self.at_address.set(self.at_address.count().saturating_sub(1));
         count_down(&mut self.stateless, (incarnation, reports));
-    }
-
-    fn count_entry(&mut self) {
-        self.taken_since_report = true;
-        self.at_address.set(self.at_address.count() + 1);
     }
 
     /// Whether something of it may be of a kernel other than the recorded one. If a reboot to the
@@ -219,18 +206,27 @@ impl Clients {
             hosts: seed.map(),
             registrants: seed.map(),
             by_address: BTreeMap::new(),
+            entries: Vec::new(),
+            free_slots: Vec::new(),
         }
     }
 
     pub(crate) fn insert(&mut self, row: Arc<Client>, now: Duration) {
         let id = row.id;
-        let mut at_address = AddressEntries::default();
+        let mut address_slot = AddressSlot::NONE;
         match &row.registrant {
             None => {
                 self.hosts.insert(row.key(), id);
-                let there = self.by_address.entry(row.address).or_default();
+                let Self { by_address, entries, free_slots, .. } = self;
+                let there = by_address.entry(row.address).or_insert_with(|| {
+                    let slot = free_slots.pop().unwrap_or_else(|| {
+                        entries.push(0);
+                        AddressSlot(entries.len() - 1)
+                    });
+                    HostsAt { ids: BTreeSet::new(), slot }
+                });
                 there.ids.insert(id);
-                at_address = there.entries.clone();
+                address_slot = there.slot;
             }
             Some(registrant) => {
                 let key = (row.address, registrant.callback.clone(), registrant.watched.clone());
@@ -244,7 +240,7 @@ impl Clients {
             shares: 0,
             waiting: 0,
             absent: BTreeSet::new(),
-            at_address,
+            address_slot,
             unconfirmed: 0,
             missing: 0,
             taken_as: BTreeMap::new(),
@@ -275,6 +271,10 @@ impl Clients {
                 if let Some(there) = self.by_address.get_mut(&row.address) {
                     there.ids.remove(&id);
                     if there.ids.is_empty() {
+                        if let Some(entries) = self.entries.get_mut(there.slot.0) {
+                            *entries = 0;
+                        }
+                        self.free_slots.push(there.slot);
                         self.by_address.remove(&row.address);
                     }
                 }
@@ -333,7 +333,34 @@ impl Clients {
     /// The number of hosts at an address, and of their locks, shares and waiters.
     pub(crate) fn load_at(&self, address: IpAddr) -> (usize, usize) {
         let there = self.by_address.get(&address.to_canonical());
-        there.map_or((0, 0), |there| (there.ids.len(), there.entries.count()))
+        there.map_or((0, 0), |there| (there.ids.len(), self.entries_in(there.slot)))
+    }
+
+    /// The locks, shares and waiters of all hosts at this host's address.
+    pub(crate) fn entries_beside(&self, tracked: &TrackedClient) -> usize {
+        self.entries_in(tracked.address_slot)
+    }
+
+    fn entries_in(&self, slot: AddressSlot) -> usize {
+        self.entries.get(slot.0).copied().unwrap_or(0)
+    }
+
+    /// `get_mut`, for a host that gets one more lock, share or waiter.
+    pub(crate) fn count_entry(&mut self, id: ClientId) -> Option<&mut TrackedClient> {
+        let tracked = self.rows.get_mut(&id)?;
+        if let Some(entries) = self.entries.get_mut(tracked.address_slot.0) {
+            *entries += 1;
+        }
+        Some(tracked)
+    }
+
+    /// `get_mut`, for a host that gives one up.
+    pub(crate) fn uncount_entry(&mut self, id: ClientId) -> Option<&mut TrackedClient> {
+        let tracked = self.rows.get_mut(&id)?;
+        if let Some(entries) = self.entries.get_mut(tracked.address_slot.0) {
+            *entries -= 1;
+        }
+        Some(tracked)
     }
 
     pub(crate) fn registrants(&self) -> impl Iterator<Item = &TrackedClient> {

@@ -377,7 +377,7 @@ impl Keeper {
         let id = WaiterId(self.ids.take());
         self.owners[waiter.owner] += 1;
         self.files[waiter.file].waiters.insert(id);
-        if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
+        if let Some(tracked) = self.clients.count_entry(self.owners.host(waiter.owner)) {
             tracked.waiting += 1;
             tracked.count_taken(waiter.incarnation, waiter.reports);
         }
@@ -389,7 +389,7 @@ impl Keeper {
         self.waiter_probes.remove_waiter(id);
         self.files[waiter.file].waiters.remove(&id);
         self.owners[waiter.owner] -= 1;
-        if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
+        if let Some(tracked) = self.clients.uncount_entry(self.owners.host(waiter.owner)) {
             tracked.waiting -= 1;
             tracked.absent.remove(&id);
             tracked.count_given_back(waiter.incarnation, waiter.reports);

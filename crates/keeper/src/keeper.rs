@@ -351,7 +351,7 @@ impl Keeper {
 
     pub(crate) fn count_in(&mut self, held: &HeldLock) {
         let host = self.owners.host(held.owner);
-        if let Some(tracked) = self.clients.get_mut(host) {
+        if let Some(tracked) = self.clients.count_entry(host) {
             tracked.locks += 1;
             tracked.count_taken(held.kind.incarnation, held.kind.reports);
             if !held.kind.confirmed {
@@ -362,7 +362,7 @@ impl Keeper {
 
     pub(crate) fn count_out(&mut self, held: &HeldLock, now: Time) {
         let host = self.owners.host(held.owner);
-        if let Some(tracked) = self.clients.get_mut(host) {
+        if let Some(tracked) = self.clients.uncount_entry(host) {
             tracked.locks -= 1;
             tracked.count_given_back(held.kind.incarnation, held.kind.reports);
             tracked.idle_since = now.mono;

@@ -56,7 +56,7 @@ impl Keeper {
         let limits = &self.config.limits;
         let host = host.and_then(|host| self.clients.get(host));
         let of_host = host.map_or(0, TrackedClient::entries);
-        let of_address = host.map_or(0, |host| host.at_address.count());
+        let of_address = host.map_or(0, |host| self.clients.entries_beside(host));
         let fits = |count: usize, limit: usize| count < limit.saturating_mul(times);
         if !fits(self.entries(), limits.locks) {
             Err(Refusal::TooManyLocks)

@@ -251,7 +251,7 @@ impl Keeper {
         self.shares.rows.insert(share.id, share);
         self.files[share.file].shares.push(share.id);
         self.owners[share.owner] += 1;
-        if let Some(tracked) = self.clients.get_mut(share.host) {
+        if let Some(tracked) = self.clients.count_entry(share.host) {
             tracked.shares += 1;
             tracked.count_share_taken(share.incarnation, share.reports);
             if !share.confirmed {
@@ -277,7 +277,7 @@ impl Keeper {
         self.shares.by_host.remove(&(share.host, id));
         self.files[share.file].shares.retain(|other| *other != id);
         self.owners[share.owner] -= 1;
-        if let Some(tracked) = self.clients.get_mut(share.host) {
+        if let Some(tracked) = self.clients.uncount_entry(share.host) {
             tracked.shares -= 1;
             tracked.count_share_given_back(share.incarnation, share.reports);
             tracked.idle_since = now.mono;
