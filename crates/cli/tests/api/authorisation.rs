@@ -216,7 +216,7 @@ async fn every_action_is_an_event_with_its_author() {
         ("POST", "/v1/clients/alice/notify".to_string(), "notify-asked"),
         ("POST", "/v1/grace/end".into(), "grace-ended"),
         ("DELETE", format!("/v1/locks/{id}"), "released"),
-        ("POST", "/v1/clients/alice/confirm-reboot".into(), "rebooted"),
+        ("POST", "/v1/clients/alice/confirm-reboot?force=true".into(), "rebooted"),
         ("PUT", "/v1/clients/alice/fence".into(), "fenced"),
         ("DELETE", "/v1/clients/alice/fence".into(), "unfenced"),
         ("POST", "/v1/reload".into(), "reloaded"),
