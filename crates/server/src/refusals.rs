@@ -104,7 +104,10 @@ impl From<Rejection> for RefusalReason {
     fn from(why: Rejection) -> Self {
         match why {
             Rejection::Alive => Self::Alive,
-            Rejection::Unproven | Rejection::Unreclaimed | Rejection::Unverified => Self::Unproven,
+            Rejection::Unproven
+            | Rejection::Unreclaimed
+            | Rejection::Unverified
+            | Rejection::Elsewhere => Self::Unproven,
         }
     }
 }
