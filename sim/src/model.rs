@@ -157,6 +157,8 @@ pub(crate) struct Model {
     /// Notices of this restart, and the clients that have answered one.
     pub restart_notices: BTreeMap<NoticeId, ClientId>,
     pub notified: BTreeSet<ClientId>,
+    /// Hosts that were expected to reclaim something, with an exact store.
+    pub expected: BTreeSet<ClientId>,
     pub host_reports: Vec<HostReport>,
     /// The state of the last accepted reboot of each host; and the same on disk.
     pub accepted: BTreeMap<usize, u32>,
@@ -217,6 +219,7 @@ impl Model {
             failed_notices: BTreeSet::new(),
             notices: BTreeMap::new(),
             restart_notices: BTreeMap::new(),
+            expected: BTreeSet::new(),
             notified: BTreeSet::new(),
             host_reports: Vec::new(),
             accepted: BTreeMap::new(),

@@ -344,7 +344,7 @@ pub(crate) fn state_of(keeper: &Keeper, view: &ClientView<'_>) -> ClientState {
         _ if view.pending.is_some() => ClientState::RebootPending,
         _ if view.crashed => ClientState::Crashed,
         _ if view.suspect => ClientState::Suspect,
-        _ if view.unconfirmed > 0 && keeper.in_window() => ClientState::Recovering,
+        _ if view.missing > 0 && keeper.in_window() => ClientState::Recovering,
         _ if has_something => ClientState::Active,
         _ => ClientState::Idle,
     }

@@ -46,7 +46,7 @@ pub(crate) fn look(keeper: &Keeper, now: Duration) -> GraceStatus {
     let exact = keeper.exactness() == Exactness::Exact;
     let epoch = keeper.epoch();
     let all = keeper.clients(ClientId(0)).filter(|view| match exact {
-        true => view.unconfirmed > 0,
+        true => view.missing > 0,
         false => {
             let client = view.client;
             client.registrant.is_none() && client.monitored && client.epoch < epoch
@@ -60,7 +60,7 @@ pub(crate) fn look(keeper: &Keeper, now: Duration) -> GraceStatus {
             let notice = keeper.notice_to(view.client.id);
             expected.push(ExpectedClient {
                 client: client_name(view.client),
-                unconfirmed: view.unconfirmed as u64,
+                unconfirmed: if exact { view.missing } else { view.unconfirmed } as u64,
                 notices: notice.map_or(0, |notice| notice.attempts),
                 answered: notice.is_none_or(|notice| notice.answered),
             });

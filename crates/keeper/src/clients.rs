@@ -85,6 +85,10 @@ pub(crate) struct TrackedClient {
     /// The incarnation last proven gone, and until when its requests are refused as stale.
     pub quarantine: Option<(Incarnation, Duration)>,
     pub pending: Option<PendingReboot>,
+    /// It has been `missing` something in this epoch.
+    pub expected: bool,
+    /// Something was released without its request while it was `missing` something.
+    pub deprived: bool,
     /// When it last sent a reclaim in this epoch.
     pub reclaimed: Option<Duration>,
     /// When its last LOCK arrived.
@@ -185,6 +189,11 @@ impl TrackedClient {
         self.row.address.is_loopback() || self.row.used.contains(&self.row.address)
     }
 
+    /// Whether it has reclaimed, or given up by itself, all that it was expected to reclaim.
+    pub(crate) fn has_everything_back(&self) -> bool {
+        self.expected && self.missing == 0 && !self.deprived
+    }
+
     pub(crate) fn has_nothing(&self) -> bool {
         self.locks == 0 && self.shares == 0 && self.waiting == 0
     }
@@ -256,6 +265,8 @@ impl Clients {
             reset: false,
             quarantine: None,
             pending: None,
+            expected: false,
+            deprived: false,
             reclaimed: None,
             last_lock: None,
         };

@@ -2,6 +2,7 @@
 //! already, and the hot path pays for nothing else.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use crate::bytes::Name;
 use crate::identity::{ClientId, Epoch, GrantId, Incarnation, LockId, NoticeId};
@@ -69,6 +70,9 @@ pub enum Event {
     NoticeFailed { notice: NoticeId, client: ClientId },
     /// The notice was never answered; no further attempt is made.
     NoticeGivenUp { notice: NoticeId, client: ClientId },
+    /// Every notice of the restart is over. `failed` clients never answered; those in neither count
+    /// reclaimed everything without an answer, or are clients no longer.
+    NotificationEnded { told: u64, answered: u64, failed: u64, took: Duration },
     /// A request was refused.
     Refused { client: Option<ClientId>, why: Refusal },
     /// SM_MON was refused.

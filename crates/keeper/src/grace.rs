@@ -38,6 +38,8 @@ pub(crate) struct Recovery {
     pub unconfirmed: usize,
     /// Those of them that grace waits for: the monitored ones.
     pub missing: usize,
+    /// Hosts that ceased to be missing something during this input.
+    pub reclaimers: Vec<ClientId>,
     /// A peer was heard in this epoch, so the network works.
     pub heard: bool,
     pub remembered: RosterRecords,
@@ -50,6 +52,7 @@ impl Recovery {
             window: Window::new(window),
             unconfirmed: 0,
             missing: 0,
+            reclaimers: Vec::new(),
             heard: false,
             remembered: RosterRecords::default(),
         }
@@ -58,7 +61,7 @@ impl Recovery {
     /// Whether the host may still have something to reclaim.
     pub(crate) fn expects(&self, tracked: &TrackedClient, exactness: Exactness) -> bool {
         let reclaims = match exactness {
-            Exactness::Exact => tracked.unconfirmed > 0,
+            Exactness::Exact => tracked.missing > 0,
             Exactness::Roster => self.in_grace,
         };
         reclaims && !self.window.has_ended() && tracked.row.registrant.is_none()
@@ -69,6 +72,7 @@ impl Recovery {
         self.unconfirmed += 1;
         if monitored {
             tracked.missing += 1;
+            tracked.expected = true;
             self.missing += 1;
         }
     }
@@ -79,6 +83,9 @@ impl Recovery {
         if monitored {
             tracked.missing -= 1;
             self.missing -= 1;
+            if tracked.missing == 0 {
+                self.reclaimers.push(tracked.row.id);
+            }
         }
     }
 }
@@ -250,7 +257,7 @@ impl Keeper {
                 return self.refuse_lock(&request, host, why);
             }
             let closed = self.close_grants(owner, file, request.range);
-            let before = self.unconfirmed_of(host);
+            let before = self.missing_of(host);
             self.confirm_owned(owner, file, request.range, now);
             self.announce_reclaimed(host, before);
             self.finish_grants(closed, Some(request.range), now);
@@ -288,11 +295,15 @@ impl Keeper {
         }
     }
 
-    /// Emits `Reclaimed` if the host had `before` unconfirmed entries and has none left.
+    pub(crate) fn missing_of(&self, host: Option<ClientId>) -> usize {
+        host.and_then(|host| self.clients.get(host)).map_or(0, |tracked| tracked.missing)
+    }
+
+    /// Emits `Reclaimed` if the host was missing `before` entries and is missing none.
     pub(crate) fn announce_reclaimed(&mut self, host: Option<ClientId>, before: usize) {
         if let Some(client) = host
             && before > 0
-            && self.unconfirmed_of(host) == 0
+            && self.missing_of(host) == 0
         {
             self.event(Event::Reclaimed { client });
         }

@@ -179,7 +179,7 @@ impl Keeper {
     pub fn handle_unmonitor(&mut self, request: UnmonitorRequest, now: Time) {
         self.hear_call(request.source.local, now);
         for client in self.registrations(&request) {
-            self.unregister(client);
+            self.unregister(client, now);
         }
         self.reply(request.id, Reply::Unmonitor);
         self.settle(now);

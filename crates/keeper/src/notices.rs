@@ -2,13 +2,13 @@
 //! every monitored host and every registrant is notified of the server's new state; after a host's
 //! reboot, the registrants that watch it are (`registrants.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bytes::Name;
-use crate::change::{Client, Protocol};
+use crate::change::{Client, Exactness, Protocol};
 use crate::config::Config;
 use crate::event::Event;
 use crate::identity::{ClientId, NoticeId};
@@ -38,6 +38,9 @@ struct PendingNotice {
     /// The last attempt has no result yet.
     in_flight: bool,
     answered: bool,
+    given_up: bool,
+    /// An operator wants it sent, whatever the host has reclaimed.
+    by_operator: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,17 +55,35 @@ pub(crate) enum NoticeSubject {
 pub(crate) struct Notices {
     pending: BTreeMap<NoticeId, PendingNotice>,
     by_client: BTreeMap<(ClientId, NoticeSubject), NoticeId>,
+    /// The notification of this start, until the last of its clients is settled.
+    notification: Option<Notification>,
+}
+
+/// Notices of the server's restart to all clients, as one undertaking.
+struct Notification {
+    began: Duration,
+    told: u64,
+    answered: u64,
+    failed: u64,
+    unsettled: BTreeSet<ClientId>,
 }
 
 impl Keeper {
     /// After a restart: every monitored client, all at once (B4.2).
     pub(crate) fn queue_restart_notices(&mut self, now: Time) {
         let told = self.clients.iter().filter(|tracked| tracked.row.monitored);
-        let told: Vec<ClientId> = told.map(|tracked| tracked.row.id).collect();
-        for client in told {
-            self.queue_notice(client, NoticeSubject::OurRestart, self.epoch.nsm_state(), now);
-            self.resume_relay(client, now);
+        let told: BTreeSet<ClientId> = told.map(|tracked| tracked.row.id).collect();
+        for client in &told {
+            self.queue_notice(*client, NoticeSubject::OurRestart, self.epoch.nsm_state(), now);
+            self.resume_relay(*client, now);
         }
+        self.notices.notification = (!told.is_empty()).then(|| Notification {
+            began: now.mono,
+            told: told.len() as u64,
+            answered: 0,
+            failed: 0,
+            unsettled: told,
+        });
     }
 
     /// A new notice replaces an unfinished one on the same subject, so notices cannot pile up.
@@ -73,8 +94,19 @@ impl Keeper {
         state: u32,
         now: Time,
     ) {
+        self.queue(client, subject, state, false, now);
+    }
+
+    fn queue(
+        &mut self,
+        client: ClientId,
+        subject: NoticeSubject,
+        state: u32,
+        by_operator: bool,
+        now: Time,
+    ) {
         if let Some(id) = self.notices.by_client.get(&(client, subject)) {
-            self.forget_notice(*id);
+            self.remove_notice(*id);
         }
         let id = NoticeId(self.ids.take());
         let started = now.mono;
@@ -87,6 +119,8 @@ impl Keeper {
             backed_off: 0,
             in_flight: false,
             answered: false,
+            given_up: false,
+            by_operator,
         };
         self.notices.pending.insert(id, pending);
         self.notices.by_client.insert((client, subject), id);
@@ -95,18 +129,19 @@ impl Keeper {
 
     pub(crate) fn send_notice(&mut self, id: NoticeId, now: Time) {
         if self.is_done(id) {
-            return self.forget_notice(id);
+            return self.end_notice(id, now);
         }
         let Some(pending) = self.notices.pending.get_mut(&id) else { return };
         let client = pending.client;
-        let Some(tracked) = self.clients.get(client) else { return self.forget_notice(id) };
+        let Some(tracked) = self.clients.get(client) else { return };
         if now.mono >= pending.started + GIVE_UP_AFTER
             && !self.recovery.expects(tracked, self.exactness)
         {
+            pending.given_up = true;
             let subject = pending.subject;
-            self.forget_notice(id);
-            self.end_relay(client, subject);
-            return self.event(Event::NoticeGivenUp { notice: id, client });
+            self.event(Event::NoticeGivenUp { notice: id, client });
+            self.end_notice(id, now);
+            return self.end_relay(client, subject);
         }
         pending.attempts += 1;
         pending.backed_off += 1;
@@ -163,7 +198,7 @@ impl Keeper {
             }
         }
         if self.is_done(notice) {
-            self.forget_notice(notice);
+            self.end_notice(notice, now);
             self.end_relay(client, subject);
         } else {
             let last =
@@ -216,34 +251,91 @@ impl Keeper {
     }
 
     /// An answered notice need not have been understood (B4.5): while the window lasts, it repeats
-    /// until the host has reclaimed everything.
+    /// until the host has reclaimed everything. A host that has, knows of the restart (B4.80).
     fn is_done(&self, id: NoticeId) -> bool {
         let Some(pending) = self.notices.pending.get(&id) else { return true };
         let Some(tracked) = self.clients.get(pending.client) else { return true };
-        if !pending.answered {
-            return false;
+        if pending.subject == NoticeSubject::HostReboot {
+            return pending.answered;
         }
-        pending.subject != NoticeSubject::OurRestart
-            || !self.recovery.expects(tracked, self.exactness)
+        // With a roster it is never known whether a host has everything back.
+        let complete = self.exactness == Exactness::Exact && tracked.has_everything_back();
+        (complete && !pending.by_operator)
+            || (pending.answered && !self.recovery.expects(tracked, self.exactness))
     }
 
-    /// Starts the notice of the server's state afresh.
-    pub(crate) fn renotify(&mut self, client: ClientId, now: Time) {
-        self.queue_notice(client, NoticeSubject::OurRestart, self.epoch.nsm_state(), now);
-    }
-
-    pub(crate) fn forget_notices(&mut self, client: ClientId) {
-        for subject in [NoticeSubject::OurRestart, NoticeSubject::HostReboot] {
-            if let Some(id) = self.notices.by_client.get(&(client, subject)) {
-                self.forget_notice(*id);
+    /// Ends the notices of the restart to hosts that have nothing left to reclaim.
+    pub(crate) fn end_notices_of_reclaimers(&mut self, now: Time) {
+        for client in std::mem::take(&mut self.recovery.reclaimers) {
+            if let Some(id) = self.notices.by_client.get(&(client, NoticeSubject::OurRestart))
+                && self.is_done(*id)
+            {
+                let id = *id;
+                self.withhold_notice(id);
+                self.end_notice(id, now);
             }
         }
     }
 
-    fn forget_notice(&mut self, id: NoticeId) {
+    /// Takes back an attempt of this step: the call that showed the host to be present, which
+    /// repeats its notice, has itself made the notice superfluous.
+    fn withhold_notice(&mut self, id: NoticeId) {
+        if self.notices.pending.get(&id).is_some_and(|pending| pending.in_flight) {
+            let sent =
+                |message: &Message| matches!(message, Message::Notice(sent) if sent.id == id);
+            self.step.messages.retain(|message| !sent(message));
+            let told =
+                |event: &Event| matches!(event, Event::NoticeSent { notice, .. } if *notice == id);
+            self.step.events.retain(|event| !told(event));
+        }
+    }
+
+    /// The window is over: ends the notices that were answered.
+    pub(crate) fn end_answered_notices(&mut self, now: Time) {
+        let pending: Vec<NoticeId> = self.notices.pending.keys().copied().collect();
+        for id in pending {
+            if self.is_done(id) {
+                self.end_notice(id, now);
+            }
+        }
+    }
+
+    /// Starts the notice of the server's state afresh.
+    pub(crate) fn renotify(&mut self, client: ClientId, now: Time) {
+        self.queue(client, NoticeSubject::OurRestart, self.epoch.nsm_state(), true, now);
+    }
+
+    pub(crate) fn forget_notices(&mut self, client: ClientId, now: Time) {
+        for subject in [NoticeSubject::OurRestart, NoticeSubject::HostReboot] {
+            if let Some(id) = self.notices.by_client.get(&(client, subject)) {
+                self.end_notice(*id, now);
+            }
+        }
+    }
+
+    fn remove_notice(&mut self, id: NoticeId) -> Option<PendingNotice> {
         self.timers.stop(Timer::Notice(id));
-        if let Some(pending) = self.notices.pending.remove(&id) {
-            self.notices.by_client.remove(&(pending.client, pending.subject));
+        let pending = self.notices.pending.remove(&id)?;
+        self.notices.by_client.remove(&(pending.client, pending.subject));
+        Some(pending)
+    }
+
+    /// Ends a notice; the last one of a restart ends the notification (B4.81).
+    fn end_notice(&mut self, id: NoticeId, now: Time) {
+        let Some(pending) = self.remove_notice(id) else { return };
+        let Some(notification) = &mut self.notices.notification else { return };
+        if pending.subject != NoticeSubject::OurRestart
+            || !notification.unsettled.remove(&pending.client)
+        {
+            return;
+        }
+        notification.answered += u64::from(pending.answered);
+        notification.failed += u64::from(pending.given_up);
+        if notification.unsettled.is_empty() {
+            let Notification { began, told, answered, failed, .. } = *notification;
+            let took = now.mono.saturating_sub(began);
+            self.notices.notification = None;
+            self.event(Event::NotificationEnded { told, answered, failed, took });
         }
     }
 

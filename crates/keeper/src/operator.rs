@@ -22,9 +22,9 @@ impl Keeper {
             OperatorAction::ConfirmReboot { client, force } => {
                 self.confirm_reboot(client, force, by, now)
             }
-            OperatorAction::EndGrace => self.end_grace_by_hand(by),
+            OperatorAction::EndGrace => self.end_grace_by_hand(by, now),
             OperatorAction::Renotify(client) => self.renotify_by_hand(client, by, now),
-            OperatorAction::Forget(client) => self.forget_client(client, by),
+            OperatorAction::Forget(client) => self.forget_client(client, by, now),
         };
         let done = done.map(|released| OperatorOutcome { released });
         self.reply(id, Reply::Operator(done));
@@ -37,6 +37,7 @@ impl Keeper {
             let what = ReleasedItem::Lock(held.range, held.kind.mode);
             self.take_locks(vec![held], Event::ReleasedByOperator { client, id, what, by }, now);
         } else if let Some(share) = self.shares.get(ShareId(id.0)).copied() {
+            self.note_deprived(share.host);
             self.remove_share(share.id, now);
             let what = ReleasedItem::Share;
             self.event(Event::ReleasedByOperator { client: share.host, id, what, by });
@@ -130,11 +131,11 @@ impl Keeper {
         self.clients.get(client).map_or(0, |tracked| (tracked.locks + tracked.shares) as u64)
     }
 
-    fn end_grace_by_hand(&mut self, by: Name) -> Result<u64, OperatorError> {
+    fn end_grace_by_hand(&mut self, by: Name, now: Time) -> Result<u64, OperatorError> {
         if !self.recovery.in_grace {
             return Err(OperatorError::NotInGrace);
         }
-        self.close_window();
+        self.close_window(now);
         self.end_grace(GraceEnd::Operator(by));
         Ok(0)
     }
@@ -154,13 +155,18 @@ impl Keeper {
     }
 
     /// Refused for a fenced client: forgetting it would lift the fence.
-    fn forget_client(&mut self, client: ClientId, by: Name) -> Result<u64, OperatorError> {
+    fn forget_client(
+        &mut self,
+        client: ClientId,
+        by: Name,
+        now: Time,
+    ) -> Result<u64, OperatorError> {
         let tracked = self.clients.get(client).ok_or(OperatorError::NoSuchClient)?;
         if !tracked.has_nothing() || tracked.row.fenced || self.has_pending_notice(client) {
             return Err(OperatorError::Busy);
         }
         let (name, address) = (tracked.row.name.clone(), tracked.row.address);
-        self.unregister(client);
+        self.unregister(client, now);
         self.event(Event::Forgotten { client, name, address, by });
         Ok(0)
     }

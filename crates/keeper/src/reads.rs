@@ -294,6 +294,7 @@ impl Keeper {
             shares: tracked.shares,
             waiting: tracked.waiting,
             unconfirmed: tracked.unconfirmed,
+            missing: tracked.missing,
             oldest: tracked.oldest(None),
             suspect,
             alternated: tracked.alternated,

@@ -34,7 +34,7 @@ impl Keeper {
             }
             return self.reply(id, Reply::Monitor(Ok(())));
         }
-        if let Err(why) = self.admit_registration(source) {
+        if let Err(why) = self.admit_registration(source, now) {
             self.event(Event::MonitorRefused { source, watched, why });
             return self.reply(id, Reply::Monitor(Err(why)));
         }
@@ -57,13 +57,13 @@ impl Keeper {
     }
 
     /// Whether one more registration fits, for this address and in all (B7.8).
-    fn admit_registration(&mut self, source: IpAddr) -> Result<(), Refusal> {
+    fn admit_registration(&mut self, source: IpAddr, now: Time) -> Result<(), Refusal> {
         let most = self.config.limits.registrations_per_address;
         let known = self.clients.registrants().filter(|tracked| tracked.row.address == source);
         if known.count() >= most {
             return Err(Refusal::TooManyRegistrations);
         }
-        self.make_room(Protocol::Nsm)
+        self.make_room(Protocol::Nsm, now)
     }
 
     /// Whether a repeated registration changes its row.

@@ -93,8 +93,8 @@ impl Keeper {
             }
             return Ok(id);
         }
-        self.make_room_at(caller.host.address())?;
-        self.make_room(Protocol::Nlm)?;
+        self.make_room_at(caller.host.address(), now)?;
+        self.make_room(Protocol::Nlm, now)?;
         let row = Client {
             id: ClientId(self.ids.take()),
             protocol: Protocol::Nlm,
@@ -132,7 +132,7 @@ impl Keeper {
 
     /// Makes room for one more host at an address, which takes something (B7.70). Hosts there must
     /// not fill the tables for others.
-    fn make_room_at(&mut self, address: IpAddr) -> Result<(), Refusal> {
+    fn make_room_at(&mut self, address: IpAddr, now: Time) -> Result<(), Refusal> {
         let limits = &self.config.limits;
         let (hosts, entries) = self.clients.load_at(address);
         if entries >= limits.locks_per_address {
@@ -145,12 +145,12 @@ impl Keeper {
         if !self.recovery.in_grace {
             leaves = self.clients.longest_idle_at(address);
         }
-        self.unregister(leaves.ok_or(Refusal::TooManyClientsOfAddress)?);
+        self.unregister(leaves.ok_or(Refusal::TooManyClientsOfAddress)?, now);
         Ok(())
     }
 
     /// Makes room for one more client (B7.2). A client that holds something or may reclaim stays.
-    pub(crate) fn make_room(&mut self, protocol: Protocol) -> Result<(), Refusal> {
+    pub(crate) fn make_room(&mut self, protocol: Protocol, now: Time) -> Result<(), Refusal> {
         if self.clients.len() < self.config.limits.clients {
             return Ok(());
         }
@@ -162,13 +162,13 @@ impl Keeper {
         if leaves.is_none() && protocol == Protocol::Nlm {
             leaves = self.clients.longest_silent_registrant();
         }
-        self.unregister(leaves.ok_or(Refusal::TooManyClients)?);
+        self.unregister(leaves.ok_or(Refusal::TooManyClients)?, now);
         Ok(())
     }
 
-    pub(crate) fn unregister(&mut self, id: ClientId) {
+    pub(crate) fn unregister(&mut self, id: ClientId, now: Time) {
         if let Some(tracked) = self.clients.remove(id) {
-            self.forget_notices(id);
+            self.forget_notices(id, now);
             self.change(Change::ClientGone(id));
             if tracked.row.monitored {
                 self.event(Event::Unregistered { client: id });
@@ -191,7 +191,7 @@ impl Keeper {
             }
         }
         for id in idle {
-            self.unregister(id);
+            self.unregister(id, now);
         }
         if self.clients.len() > 0 {
             self.timers.set(Timer::Idle, next);

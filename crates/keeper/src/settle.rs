@@ -1,5 +1,6 @@
 //! The end of every input: freed ranges go to their waiters, grace ends once nothing is missing,
-//! requests whose wait is over are decided, and interned ids out of use are dropped.
+//! requests whose wait is over are decided, notices to hosts that have everything back end, and interned
+//! ids out of use are dropped.
 //!
 //! Handlers only record what they freed and touched. Nothing is granted in the middle of a
 //! decision, so no callback leaves for a lock that the same input takes back.
@@ -68,6 +69,7 @@ impl Keeper {
             }
         }
         self.report_closed_cycles();
+        self.end_notices_of_reclaimers(now);
         self.drop_unused_ids();
     }
 

@@ -193,7 +193,7 @@ impl Keeper {
             && share.access == request.access
             && share.deny == request.deny
         {
-            let before = self.unconfirmed_of(host);
+            let before = self.missing_of(host);
             self.confirm_share(share);
             self.announce_reclaimed(host, before);
             return self.reply(request.id, Reply::Share(Outcome::Granted));
@@ -313,6 +313,7 @@ impl Keeper {
     }
 
     fn drop_shares(&mut self, client: ClientId, lost: &[ShareId], why: Release, now: Time) {
+        self.note_deprived(client);
         for id in lost {
             self.remove_share(*id, now);
         }

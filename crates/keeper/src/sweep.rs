@@ -88,6 +88,9 @@ impl Keeper {
         }
         let count = (lost.len() + shares.len()) as u64;
         self.write_off(&lost, now);
+        if !shares.is_empty() {
+            self.note_deprived(host);
+        }
         for share in shares {
             self.remove_share(share, now);
         }
@@ -147,10 +150,19 @@ impl Keeper {
         self.event(event);
     }
 
+    /// Something of a host is released without its request: what it holds is no longer all that it
+    /// believes it holds.
+    pub(crate) fn note_deprived(&mut self, host: ClientId) {
+        if let Some(tracked) = self.clients.get_mut(host) {
+            tracked.deprived |= tracked.missing > 0;
+        }
+    }
+
     /// Records the release of locks that are no longer in the table.
     fn write_off(&mut self, lost: &[HeldLock], now: Time) {
         self.step.changes.reserve(lost.len());
         for held in lost {
+            self.note_deprived(self.owners.host(held.owner));
             self.change(Change::LockGone(held.id));
             self.count_out(held, now);
             self.forget_grants(held.owner, held.file, held.range);

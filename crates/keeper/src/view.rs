@@ -84,6 +84,8 @@ pub struct ClientView<'a> {
     pub waiting: usize,
     /// Locks and shares not yet reclaimed.
     pub unconfirmed: usize,
+    /// Those of them that grace waits for: the monitored ones.
+    pub missing: usize,
     /// The oldest incarnation of its locks and waiters.
     pub oldest: Incarnation,
     pub suspect: bool,

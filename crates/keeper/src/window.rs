@@ -129,16 +129,17 @@ impl Keeper {
         {
             return self.timers.set(Timer::Window, ends);
         }
-        self.close_window();
+        self.close_window(now);
         self.mark_crashed();
         if self.recovery.in_grace {
             self.end_grace(GraceEnd::Deadline);
         }
     }
 
-    pub(crate) fn close_window(&mut self) {
+    pub(crate) fn close_window(&mut self, now: Time) {
         self.recovery.window.close();
         self.unsettled.window_closed = true;
+        self.end_answered_notices(now);
     }
 
     /// Marks monitored hosts of earlier epochs that were not heard in the window.

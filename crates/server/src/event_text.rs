@@ -108,6 +108,7 @@ fn client_of(event: &Event) -> Option<ClientId> {
         | Event::WatchedRebooted { .. }
         | Event::MonitorRefused { .. }
         | Event::FreeAllRefused { .. }
+        | Event::NotificationEnded { .. }
         | Event::NoticeUnknown { .. } => None,
         Event::Refused { client, .. } => *client,
         Event::Registered { client }
@@ -302,6 +303,14 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
             "notice-given-up",
             format!("{host} never answered the notice of our restart; no more are sent"),
         ),
+        Event::NotificationEnded { told, answered, failed, took } => {
+            let (told, seconds) = (count(*told, "client"), took.as_secs());
+            let text = format!(
+                "notification ended after {seconds} s: {told} told, {answered} answered, {failed} \
+                 failed"
+            );
+            info("notification-ended", text)
+        }
         Event::Refused { why, .. } => REFUSED.due().then(|| {
             let text = format!("request of {host} refused: {}", explain(*why));
             EventText::new(Level::Warn, "refused", text)
@@ -421,6 +430,15 @@ mod tests {
         assert!(released(lock(0, 0)).starts_with("shared lock k102, all bytes, of"));
         let share = "share k102 of host c3 was released by root (uid 0)";
         assert_eq!(released(ReleasedItem::Share), share);
+    }
+
+    #[test]
+    fn the_end_of_notification_is_one_line() {
+        let took = std::time::Duration::from_millis(15_400);
+        let text = described(Event::NotificationEnded { told: 3, answered: 1, failed: 2, took });
+        assert_eq!((text.kind, text.level), ("notification-ended", Level::Info));
+        let line = "notification ended after 15 s: 3 clients told, 1 answered, 2 failed";
+        assert_eq!(text.text, line);
     }
 
     #[test]

@@ -306,18 +306,21 @@ impl Metrics {
         count.add(1);
     }
 
+    /// Counts an attempt that left. Whether it failed is the keeper's decision (`count_event`): once
+    /// the host has everything back, a missing answer does not matter.
     pub(crate) fn count_notice(&self, result: NoticeResult, took: Duration) {
-        match result {
-            NoticeResult::Answered => self.notices_answered.add(1),
-            NoticeResult::Failed => self.notices_failed.add(1),
-            NoticeResult::Unsent => return,
+        if result == NoticeResult::Answered {
+            self.notices_answered.add(1);
         }
-        self.notice_duration.observe(took);
+        if result != NoticeResult::Unsent {
+            self.notice_duration.observe(took);
+        }
     }
 
     pub(crate) fn count_event(&self, event: &Event) {
         match event {
             Event::NoticeSent { .. } => self.notices_started.add(1),
+            Event::NoticeFailed { .. } => self.notices_failed.add(1),
             Event::Crashed { client } => {
                 self.crashes.add(1);
                 self.silent().insert(*client);
@@ -389,7 +392,7 @@ impl CallStart {
 #[cfg(test)]
 mod tests {
     use keeper::event::Proof;
-    use keeper::identity::Incarnation;
+    use keeper::identity::{Incarnation, NoticeId};
 
     use super::*;
 
@@ -461,6 +464,20 @@ mod tests {
             release(why);
         }
         assert_eq!(read(), (0, 6, 12), "none of them is a crash that was detected");
+    }
+
+    #[test]
+    fn an_attempt_failed_if_the_keeper_says_so() {
+        let metrics = Metrics::default();
+        let read = || (metrics.notices_answered.get(), metrics.notices_failed.get());
+        metrics.count_notice(NoticeResult::Failed, Duration::from_secs(5));
+        metrics.count_notice(NoticeResult::Unsent, Duration::from_secs(5));
+        assert_eq!(read(), (0, 0));
+        let (notice, client) = (NoticeId(1), ClientId(1));
+        metrics.count_event(&Event::NoticeFailed { notice, client });
+        metrics.count_notice(NoticeResult::Answered, Duration::from_secs(1));
+        assert_eq!(read(), (1, 1));
+        assert_eq!(metrics.notice_duration.read().0.iter().sum::<u64>(), 2);
     }
 
     #[test]

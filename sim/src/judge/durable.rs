@@ -51,6 +51,8 @@ impl World {
         self.check_notices_owed(keeper, saved);
         self.model.restart_notices =
             keeper.notices().map(|notice| (notice.id, notice.client)).collect();
+        let expected = keeper.clients(ClientId(0)).filter(|view| view.missing > 0);
+        self.model.expected = expected.map(|view| view.client.id).collect();
         self.check_grace_wanted(keeper, saved);
         self.note_states(keeper);
         self.model.entries = keeper.counts().locks + keeper.counts().shares;

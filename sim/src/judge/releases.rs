@@ -75,7 +75,8 @@ impl World {
         }
     }
 
-    /// B4.5: a client that has not answered, or has not reclaimed everything, is notified again.
+    /// B4.5: a client that has not answered, or has not reclaimed everything, is notified again,
+    /// unless it was expected and has reclaimed everything (B4.80).
     pub(crate) fn judge_noticed(&mut self, keeper: &Keeper, inputs: &[ObservedInput]) {
         for input in inputs {
             let ObservedInput::Noticed(notice, result) = input else { continue };
@@ -87,10 +88,11 @@ impl World {
             let goes_on =
                 keeper.notices().any(|other| other.client == client && other.next.is_some());
             let young = self.now < self.model.started + 13 * MINUTE;
-            let unconfirmed = view.unconfirmed > 0
+            let unconfirmed = view.missing > 0
                 && self.window_ends().is_none_or(|ends| self.now + SECOND < ends)
                 && keeper.grace().is_some();
-            let unheard = !self.model.notified.contains(&client) && young;
+            let complete = self.model.expected.contains(&client) && view.missing == 0;
+            let unheard = !self.model.notified.contains(&client) && young && !complete;
             if (unheard || (unconfirmed && view.client.monitored)) && !goes_on {
                 let name = view.client.name.clone();
                 let shown = keeper.notices().find(|other| other.id == *notice);

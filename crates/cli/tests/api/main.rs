@@ -5,6 +5,7 @@
 mod authorisation;
 mod events;
 mod locks;
+mod notification;
 mod recovery;
 mod sockets;
 mod stall;

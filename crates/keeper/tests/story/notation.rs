@@ -379,6 +379,12 @@ impl Names {
             Event::NoticeSent { .. } => return None,
             Event::NoticeAnswered { client, .. } => format!("{} answered the notice", name(client)),
             Event::NoticeFailed { client, .. } => format!("{} did not answer", name(client)),
+            Event::NotificationEnded { told, answered, failed, took } => {
+                let seconds = took.as_secs();
+                format!(
+                    "notification ended: {told} told, {answered} answered, {failed} failed, {seconds} s"
+                )
+            }
             Event::NoticeGivenUp { client, .. } => {
                 format!("{} is not notified any more", name(client))
             }
