@@ -4,8 +4,9 @@
 pub(crate) mod effective;
 pub(crate) mod store_url;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -45,6 +46,8 @@ pub(crate) struct Rpc {
     pub peer_rpcbind_port: Option<u16>,
     /// Additional names by which clients mount this server.
     pub names: Vec<String>,
+    /// Addresses of this server, each with the one that it replaces.
+    pub formerly: BTreeMap<IpAddr, IpAddr>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -495,6 +498,7 @@ mod tests {
             rpcbind = "embedded"
             rpcbind_port = 10111
             names = ["filer.example.com"]
+            formerly = { "10.0.0.7" = "10.0.0.5" }
             [store]
             url = "embedded:/var/lib/locks"
             durability = "power"
@@ -530,6 +534,8 @@ mod tests {
         .unwrap();
         assert_eq!(file.rpc.rpcbind, Some(Rpcbind::Embedded));
         assert_eq!(file.rpc.rpcbind_port, Some(10_111));
+        let [new, old] = ["10.0.0.7", "10.0.0.5"].map(|ip| ip.parse().unwrap());
+        assert_eq!(file.rpc.formerly, [(new, old)].into());
         assert_eq!(file.limits.idle, Some(Duration::from_secs(900)));
         assert_eq!(file.store.url, Some(StoreUrl::Embedded("/var/lib/locks".into())));
         assert_eq!(file.store.durability, Some(Durability::Power));

@@ -31,11 +31,11 @@ pub enum Change {
     Client(Arc<Client>),
     /// Removes a row of the client tracker.
     ClientGone(ClientId),
-    /// Inserts a lock; its id is new.
+    /// Inserts a lock, with a new id; or replaces one whose owner moved (B2.80).
     Lock(Lock),
     /// Removes a lock.
     LockGone(LockId),
-    /// Inserts a share; its id is new.
+    /// Inserts a share, with a new id; or replaces one whose owner moved (B2.80).
     Share(Share),
     /// Removes a share.
     ShareGone(ShareId),

@@ -1,6 +1,6 @@
 //! The keeper's configuration.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -31,6 +31,12 @@ pub struct Config {
     pub names: Vec<Name>,
     /// The name that each server address resolves to.
     pub reverse_names: BTreeMap<IpAddr, Name>,
+    /// The server's addresses at the start; `None` if they are not known. See
+    /// `Keeper::handle_addresses`.
+    pub addresses: Option<BTreeSet<IpAddr>>,
+    /// Addresses of the server, each with the one that it replaces: what clients locked through the
+    /// old address belongs to the same clients at the new one (B2.80).
+    pub formerly: BTreeMap<IpAddr, IpAddr>,
     /// Mixed into the tables so that peers cannot choose their shape.
     pub seed: u64,
 }
@@ -48,6 +54,8 @@ impl Default for Config {
             host_name: Name::from("localhost"),
             names: Vec::new(),
             reverse_names: BTreeMap::new(),
+            addresses: None,
+            formerly: BTreeMap::new(),
             seed: 0,
         }
     }

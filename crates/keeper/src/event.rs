@@ -53,6 +53,11 @@ pub enum Event {
     Reclaimed { client: ClientId },
     /// A reclaim was denied.
     ReclaimRefused { client: ClientId },
+    /// The host's owners moved to another address of the server, with so many locks and shares.
+    OwnersMoved { client: ClientId, from: IpAddr, to: IpAddr, count: u64 },
+    /// The host reclaims or unlocks, through this address, what more than one owner under former
+    /// addresses may hold; or owners that would become one hold the same. Nothing moved.
+    OwnersAmbiguous { client: ClientId, at: IpAddr },
     /// A request was refused because waiting would have closed a cycle.
     Deadlock { client: ClientId },
     /// A lock given to this host closed a cycle of waiting owners. A reply can no longer say so: the

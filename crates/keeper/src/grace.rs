@@ -115,6 +115,8 @@ impl Keeper {
                 self.recover_share(share);
             }
         }
+        self.move_replaced_namespaces();
+        self.note_former_addresses();
         self.begin(clients, locks, now);
     }
 
@@ -247,7 +249,16 @@ impl Keeper {
     /// A LOCK with `reclaim` set (B4.12).
     pub(crate) fn reclaim_lock(&mut self, request: LockRequest, host: Option<ClientId>, now: Time) {
         self.note_reclaim(host, now);
-        let (owner, file) = self.ids_of(&request.caller, &request.owner, &request.file);
+        let LockRequest { caller, owner: name, range, mode, .. } = &request;
+        let (mut owner, file) = self.ids_of(caller, name, &request.file);
+        if let Some(file) = file
+            && !self.owner_holds(owner, file, *range, *mode)
+            && self.adopt_former_owner(host, caller, name, |keeper, former| {
+                keeper.owner_holds(former, file, *range, *mode)
+            })
+        {
+            owner = self.ids_of(caller, name, &request.file).0;
+        }
         if let Some(file) = file
             && self.owner_holds(owner, file, request.range, request.mode)
         {

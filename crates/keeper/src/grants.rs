@@ -74,6 +74,11 @@ impl Grants {
         self.open.len()
     }
 
+    pub(crate) fn has_open(&self, owner: OwnerId) -> bool {
+        let bounds = (owner, GrantId(0))..=(owner, GrantId(u64::MAX));
+        self.by_owner.range(bounds).next().is_some()
+    }
+
     fn on(&self, owner: OwnerId, file: FileId, range: Range) -> Option<GrantId> {
         if self.open.is_empty() {
             return None;

@@ -127,6 +127,11 @@ impl OwnerNamespace {
         Self { server_address: server_address.to_canonical(), transport, version }
     }
 
+    /// The same transport and version, through another address of the server.
+    pub(crate) fn at(&self, server_address: IpAddr) -> Self {
+        Self::new(server_address, self.transport, self.version)
+    }
+
     /// The server's address that the host called.
     pub fn server_address(&self) -> IpAddr {
         self.server_address
@@ -171,6 +176,13 @@ pub struct Owner {
     pub number: u32,
     /// The owner's opaque part (`oh`).
     pub tag: OwnerTag,
+}
+
+impl Owner {
+    /// The owner of the same name in another namespace.
+    pub(crate) fn within(&self, namespace: OwnerNamespace) -> Owner {
+        Owner { namespace, ..self.clone() }
+    }
 }
 
 /// Without the namespace: few owners differ in nothing else.

@@ -106,6 +106,14 @@ where
         id
     }
 
+    /// Gives an id another key, which must have none.
+    pub(crate) fn rename(&mut self, id: I, key: K) {
+        let row = &mut self.rows[id.into()];
+        self.ids.remove(&row.0);
+        row.0 = key.clone();
+        self.ids.insert(key, id);
+    }
+
     pub(crate) fn key(&self, id: I) -> &K {
         &self.rows[id.into()].0
     }

@@ -1,6 +1,7 @@
 //! The keeper's state and its public interface: how it starts, its inputs (`handle_*`) and its
 //! output (`poll_*`). The decisions are in the other files, one noun each.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::identity::*;
 use crate::ids::IdAllocator;
 use crate::interned::{FileId, Files, OwnerId, Owners};
 use crate::map::Seed;
+use crate::namespaces::OwnAddresses;
 use crate::notices::Notices;
 use crate::parking::{Parking, ProbeHistory, ProbeOutcome};
 use crate::range::Range;
@@ -49,6 +51,7 @@ pub struct Keeper {
     pub(crate) decisions: PendingDecisions,
     pub(crate) recovery: Recovery,
     pub(crate) notices: Notices,
+    pub(crate) addresses: OwnAddresses,
     pub(crate) timers: Timers,
     pub(crate) step: Step,
     /// The number of steps handed out.
@@ -81,6 +84,7 @@ impl Keeper {
             decisions: PendingDecisions::default(),
             recovery,
             notices: Notices::default(),
+            addresses: OwnAddresses::new(config.addresses.clone()),
             timers: Timers::default(),
             step: Step::default(),
             steps: 0,
@@ -231,6 +235,13 @@ impl Keeper {
         now: Time,
     ) {
         self.note_reset(client, last_activity);
+        self.settle(now);
+    }
+
+    /// The server's addresses have changed; `None` if they are not known. What hosts locked through
+    /// an address that is missing now is theirs through another, if they ask for it (B2.80).
+    pub fn handle_addresses(&mut self, addresses: Option<BTreeSet<IpAddr>>, now: Time) {
+        self.set_addresses(addresses);
         self.settle(now);
     }
 

@@ -20,6 +20,7 @@
 //! | `deadlock` | cycles of waiting owners |
 //! | `limits` | what fits |
 //! | `grace`, `window`, `remembered` | recovery after a restart, its window, records of an inexact store |
+//! | `namespaces` | owners after the server got another address |
 //! | `registration`, `registrants` | who is monitored; SM_MON, SM_UNMON |
 //! | `notices` | SM_NOTIFY to clients, and its repetition |
 //! | `incarnations` | which kernel sent a LOCK; what an accepted reboot does |
@@ -70,6 +71,7 @@ mod interned;
 mod limits;
 mod locking;
 mod map;
+mod namespaces;
 mod notices;
 mod operator;
 mod parking;

@@ -114,6 +114,14 @@ impl Keeper {
         for parked in self.parking.withdraw(&caller, &owner, &file, range, None) {
             self.reply(parked, Reply::Lock(Outcome::Refused(Refusal::Withdrawn)));
         }
+        if self.addresses.has_former()
+            && let (own, Some(file)) = self.ids_on(host, &caller, &owner, &file)
+            && self.table.owned(own, file, range).next().is_none()
+        {
+            self.adopt_former_owner(host, &caller, &owner, |keeper, former| {
+                keeper.table.owned(former, file, range).next().is_some()
+            });
+        }
         self.unlock_remembered(&caller, &owner, &file, range);
         if let (owner, Some(file)) = self.ids_on(host, &caller, &owner, &file)
             && owner != NO_OWNER

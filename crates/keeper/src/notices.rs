@@ -3,7 +3,7 @@
 //! reboot, the registrants that watch it are (`registrants.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::event::Event;
 use crate::identity::{ClientId, NoticeId};
 use crate::keeper::Keeper;
+use crate::namespaces::OwnAddresses;
 use crate::registrants::our_name;
 use crate::request::NoticeResult;
 use crate::step::{Message, Notice, NoticeTarget};
@@ -77,7 +78,7 @@ impl Keeper {
             self.queue_notice(*client, NoticeSubject::OurRestart, self.epoch.nsm_state(), now);
             self.resume_relay(*client, now);
         }
-        self.notices.notification = (!told.is_empty()).then(|| Notification {
+        self.notices.notification = (!told.is_empty()).then_some(Notification {
             began: now.mono,
             told: told.len() as u64,
             answered: 0,
@@ -152,7 +153,7 @@ impl Keeper {
             client,
             to: tracked.row.address,
             state: pending.state,
-            target: target(&tracked.row, pending.subject, &self.config),
+            target: target(&tracked.row, pending.subject, &self.config, &self.addresses),
             attempt,
         };
         self.timers.set(Timer::Notice(id), now.mono + REPORT_LOST_AFTER);
@@ -367,7 +368,14 @@ impl Keeper {
 }
 
 /// B3.4, B4.4: the destination, and the names under which the server may be known there.
-fn target(row: &Client, subject: NoticeSubject, config: &Config) -> NoticeTarget {
+///
+/// A former address is still a name, but nothing can be sent from it.
+fn target(
+    row: &Client,
+    subject: NoticeSubject,
+    config: &Config,
+    addresses: &OwnAddresses,
+) -> NoticeTarget {
     if let Some(registrant) = &row.registrant {
         let name = match subject {
             NoticeSubject::OurRestart => our_name(row, &registrant.watched, config),
@@ -378,11 +386,16 @@ fn target(row: &Client, subject: NoticeSubject, config: &Config) -> NoticeTarget
     }
     let mut bodies: Vec<(IpAddr, Name)> = Vec::new();
     for ours in &row.used {
+        let source = match row.address {
+            _ if addresses.contains(*ours) => *ours,
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
         let address = Name::from(ours.to_string().as_str());
         let reverse = config.reverse_names.get(ours);
         for name in [&address].into_iter().chain(&config.names).chain(reverse) {
-            if !bodies.iter().any(|(from, known)| from == ours && known == name) {
-                bodies.push((*ours, name.clone()));
+            if !bodies.iter().any(|(from, known)| *from == source && known == name) {
+                bodies.push((source, name.clone()));
             }
         }
     }

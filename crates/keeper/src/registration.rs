@@ -87,6 +87,7 @@ impl Keeper {
                     }
                     add_used(row, ours);
                 });
+                self.addresses.learn(ours);
                 if newly_monitored {
                     self.event(Event::Registered { client: id });
                 }
@@ -203,11 +204,17 @@ impl Keeper {
     }
 }
 
-/// Remembers a server address that a client used; the oldest ones go.
+/// Remembers a server address that a client used, if it is new.
 pub(crate) fn add_used(row: &mut Client, ours: IpAddr) {
     if !row.used.contains(&ours) {
-        row.used.push(ours);
-        let extra = row.used.len().saturating_sub(USED_ADDRESSES_MAX);
-        row.used.drain(..extra);
+        note_used(row, ours);
     }
+}
+
+/// Records an address of the server that a host used for the first time, or last; the oldest ones
+/// go.
+pub(crate) fn note_used(row: &mut Client, ours: IpAddr) {
+    row.used.push(ours);
+    let extra = row.used.len().saturating_sub(USED_ADDRESSES_MAX);
+    row.used.drain(..extra);
 }

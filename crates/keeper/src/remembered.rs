@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::bytes::FileKey;
-use crate::change::{Lock, Share};
-use crate::identity::{ClientId, LockId, Owner, ShareId};
+use crate::change::{Change, Lock, Share};
+use crate::identity::{ClientId, LockId, Owner, OwnerNamespace, ShareId};
 use crate::range::Range;
 
 #[derive(Default)]
@@ -63,6 +63,32 @@ impl RosterRecords {
         let id = found?.id;
         self.shares.remove(&id);
         Some(id)
+    }
+
+    pub(crate) fn owners(&self) -> impl Iterator<Item = &Owner> {
+        let locks = self.locks.values().map(|lock| &*lock.owner);
+        locks.chain(self.shares.values().map(|share| &*share.owner))
+    }
+
+    /// Moves the records of a host to another namespace; returns the changes.
+    pub(crate) fn move_namespace(
+        &mut self,
+        host: ClientId,
+        from: OwnerNamespace,
+        to: OwnerNamespace,
+    ) -> Vec<Change> {
+        let concerned = |owner: &Owner| owner.host == host && owner.namespace == from;
+        let locks = self.locks.values_mut().filter(|lock| concerned(&lock.owner));
+        let locks = locks.map(|lock| {
+            lock.owner = lock.owner.within(to).into();
+            Change::Lock(lock.clone())
+        });
+        let shares = self.shares.values_mut().filter(|share| concerned(&share.owner));
+        let shares = shares.map(|share| {
+            share.owner = share.owner.within(to).into();
+            Change::Share(share.clone())
+        });
+        locks.chain(shares).collect()
     }
 
     /// Removes all records of a host.

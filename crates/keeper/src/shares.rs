@@ -65,6 +65,10 @@ impl Shares {
         let bounds = (host, ShareId(0))..=(host, ShareId(u64::MAX));
         self.by_host.range(bounds).filter_map(|(_, id)| self.rows.get(id))
     }
+
+    pub(crate) fn of_owner(&self, owner: OwnerId) -> impl Iterator<Item = &HeldShare> {
+        self.rows.values().filter(move |share| share.owner == owner)
+    }
 }
 
 impl Keeper {
@@ -95,6 +99,7 @@ impl Keeper {
     pub(crate) fn decide_unshare(&mut self, request: UnshareRequest, now: Time) {
         self.hear(&request.caller, now);
         let name = share_owner(&request.tag);
+        self.adopt_former_share(&request.caller, &name, &request.file, |_| true);
         self.unshare_remembered(&request.caller, &request.tag, &request.file);
         if let (owner, Some(file)) = self.ids_of(&request.caller, &name, &request.file)
             && let Some(share) = self.share_of(owner, file)
@@ -120,7 +125,7 @@ impl Keeper {
                 || conflicts.iter().any(|share| !share.confirmed))
     }
 
-    fn share_of(&self, owner: OwnerId, file: FileId) -> Option<HeldShare> {
+    pub(crate) fn share_of(&self, owner: OwnerId, file: FileId) -> Option<HeldShare> {
         let ids = self.files[file].shares.iter();
         ids.filter_map(|id| self.shares.get(*id)).find(|share| share.owner == owner).copied()
     }
@@ -188,6 +193,10 @@ impl Keeper {
     fn reclaim_share(&mut self, request: ShareRequest, host: Option<ClientId>, now: Time) {
         self.note_reclaim(host, now);
         let name = share_owner(&request.tag);
+        let (access, deny) = (request.access, request.deny);
+        self.adopt_former_share(&request.caller, &name, &request.file, |share| {
+            share.access == access && share.deny == deny
+        });
         let (owner, file) = self.ids_of(&request.caller, &name, &request.file);
         if let Some(share) = file.and_then(|file| self.share_of(owner, file))
             && share.access == request.access
@@ -210,6 +219,24 @@ impl Keeper {
             self.event(Event::ReclaimRefused { client });
         }
         self.reply(request.id, Reply::Share(Outcome::Denied));
+    }
+
+    /// A share that the owner took under a former address of the server is its own (B2.80).
+    fn adopt_former_share(
+        &mut self,
+        caller: &Caller,
+        name: &OwnerName,
+        file: &FileKey,
+        fits: impl Fn(HeldShare) -> bool,
+    ) {
+        if let (owner, Some(file)) = self.ids_of(caller, name, file)
+            && self.share_of(owner, file).is_none()
+        {
+            let host = self.clients.find_host(&caller.host);
+            self.adopt_former_owner(host, caller, name, |keeper, former| {
+                keeper.share_of(former, file).is_some_and(&fits)
+            });
+        }
     }
 
     fn confirm_share(&mut self, share: HeldShare) {
@@ -269,6 +296,15 @@ impl Keeper {
             deny: share.deny,
             incarnation: share.incarnation,
             since_ms: share.since_ms,
+        }
+    }
+
+    /// Gives a share to another owner of the same host.
+    pub(crate) fn give_share(&mut self, id: ShareId, owner: OwnerId) {
+        if let Some(share) = self.shares.rows.get_mut(&id) {
+            let before = std::mem::replace(&mut share.owner, owner);
+            self.owners[before] -= 1;
+            self.owners[owner] += 1;
         }
     }
 

@@ -205,8 +205,8 @@ pub struct Notice {
 /// What a notice calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoticeTarget {
-    /// SM_NOTIFY to the host's status monitor: from each server address the host used, under every
-    /// name by which it may know the server.
+    /// SM_NOTIFY to the host's status monitor: from each server address the host used, or any if
+    /// unspecified, under every name by which it may know the server.
     Host(Arc<[(IpAddr, Name)]>),
     /// A registrant's own procedure: `name` is in a new state. After the server's restart it is the
     /// server's name, after a reboot of the watched host the name that was registered.

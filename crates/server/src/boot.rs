@@ -24,6 +24,7 @@ use crate::files::Files;
 use crate::holders::watch_holders;
 use crate::liveness::{self, Liveness, OnReset};
 use crate::metrics::Metrics;
+use crate::peer::own_addresses::report_addresses;
 use crate::peer::{self, Peers};
 use crate::refusals::Refusals;
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
@@ -293,6 +294,7 @@ impl Server {
         // Sends the notices of the restart, so clients must be able to reach the server by now.
         engine.begin(Box::new(effects), restored.first);
         tokio::spawn(watch_holders(engine.clone(), liveness));
+        tokio::spawn(report_addresses(engine.clone()));
         Ok(Self {
             control,
             files,

@@ -18,6 +18,7 @@ use crate::log_rate_limit::LogRateLimit;
 
 static REFUSED: LogRateLimit = LogRateLimit::new();
 static UNKNOWN_NOTICE: LogRateLimit = LogRateLimit::new();
+static AMBIGUOUS: LogRateLimit = LogRateLimit::new();
 static STALE_REQUEST: LogRateLimit = LogRateLimit::new();
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,6 +127,8 @@ fn client_of(event: &Event) -> Option<ClientId> {
         | Event::ReclaimRefused { client }
         | Event::Deadlock { client }
         | Event::CycleClosed { client }
+        | Event::OwnersMoved { client, .. }
+        | Event::OwnersAmbiguous { client, .. }
         | Event::GrantUndone { client, .. }
         | Event::PassedOver { client }
         | Event::NoticeSent { client, .. }
@@ -275,6 +278,20 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
         Event::ReclaimRefused { .. } => {
             warn("reclaim-refused", format!("reclaim by {host} refused"))
         }
+        Event::OwnersMoved { from, to, count: moved, .. } => {
+            let text = format!(
+                "{} of {host}, taken through our address {from}, are now its locks through {to}",
+                count(*moved, "lock")
+            );
+            locks(info("owners-moved", text), *moved)
+        }
+        Event::OwnersAmbiguous { at, .. } => AMBIGUOUS.due().then(|| {
+            let text = format!(
+                "{host} reclaims or unlocks through our address {at} what several of its owners took \
+                 through former addresses: nothing was changed; `formerly` in [rpc] says which"
+            );
+            EventText::new(Level::Warn, "owners-ambiguous", text)
+        }),
         Event::Deadlock { .. } => info("deadlock", format!("lock of {host} refused: deadlock")),
         Event::CycleClosed { .. } => info(
             "deadlock",

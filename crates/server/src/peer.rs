@@ -14,7 +14,7 @@ mod gate;
 mod host_limit;
 mod lock_manager;
 mod one_way_call;
-mod own_addresses;
+pub(crate) mod own_addresses;
 pub mod permission;
 mod ports;
 mod status_monitor;

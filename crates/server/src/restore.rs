@@ -16,6 +16,7 @@ use store::{Lease, Memory, Store, StoreError};
 use crate::engine::batch::{Decider, DurableBatch, DurableEpoch, Progress};
 use crate::engine::{Clock, Engine};
 use crate::metrics::Metrics;
+use crate::peer::own_addresses::own_addresses;
 use crate::server_names;
 use crate::service_lease::ServiceLease;
 
@@ -87,6 +88,7 @@ pub(crate) fn restore(
         write_epoch(path, epoch)?;
     }
     config.seed = seed();
+    config.addresses = config.addresses.or_else(own_addresses);
     config.host_name = server_names::host_name();
     server_names::add_host_names(&mut config.names, &config.host_name);
     let used = saved.clients.values().flat_map(|client| client.used.iter().copied());

@@ -32,7 +32,7 @@ impl ObservedInput {
             Input::Request(EngineRequest::Operator(request), None) => {
                 Self::Operator(request.action.clone())
             }
-            Input::Request(_, None) | Input::Read(_) => return None,
+            Input::Request(_, None) | Input::Addresses(_) | Input::Read(_) => return None,
             Input::Granted(grant, answer) => Self::Granted(*grant, *answer),
             Input::Noticed(notice, result) => Self::Noticed(*notice, *result),
             Input::Probed(client, question, answer) => Self::Probed(*client, *question, *answer),

@@ -2,6 +2,8 @@
 //!
 //! Structures are destructured exhaustively, so that a new setting cannot be missing here.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use server::Limits as ServerLimits;
@@ -128,7 +130,7 @@ fn limits(limits: Limits) -> Table {
 }
 
 fn rpc(rpc: Rpc) -> Table {
-    let Rpc { listen, rpcbind, rpcbind_port, peer_rpcbind_port, names } = rpc;
+    let Rpc { listen, rpcbind, rpcbind_port, peer_rpcbind_port, names, formerly } = rpc;
     let usual = server::Config::default();
     let rpcbind = match rpcbind.unwrap_or(Rpcbind::Auto) {
         Rpcbind::Auto => "auto",
@@ -144,7 +146,12 @@ fn rpc(rpc: Rpc) -> Table {
         ("rpcbind_port".to_owned(), i64::from(own).into()),
         ("peer_rpcbind_port".to_owned(), i64::from(port).into()),
         ("names".to_owned(), names.into()),
+        ("formerly".to_owned(), addresses(formerly).into()),
     ])
+}
+
+fn addresses(formerly: BTreeMap<IpAddr, IpAddr>) -> Table {
+    formerly.into_iter().map(|(new, old)| (new.to_string(), old.to_string().into())).collect()
 }
 
 fn nsm(nsm: &Nsm) -> Table {

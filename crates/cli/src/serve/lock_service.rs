@@ -189,6 +189,7 @@ fn keeper_config(args: &cli::Serve, file: &File) -> keeper::config::Config {
             ..limits
         },
         names,
+        formerly: file.rpc.formerly.clone(),
         ..defaults
     }
 }

@@ -194,7 +194,8 @@ impl Run {
     fn wait(&mut self, milliseconds: u64, wall_jump: i64) {
         let until = self.now.mono + Duration::from_millis(milliseconds);
         let wall_ms = self.now.wall_ms.saturating_add_signed(wall_jump) + milliseconds;
-        for _ in 0..10_000 {
+        // Notices to hosts that never answer repeat every minute, as long as no peer was heard.
+        for _ in 0..100_000 {
             match self.keeper.poll_timeout() {
                 Some(due) if due <= until => {
                     self.now.mono = self.now.mono.max(due);

@@ -33,7 +33,9 @@
 //! the server starts [as roster] [with ...]      also: crashes, stops, crashes and restarts
 //!     grace instant, unreachable retain, verify ask | address, roaming, window 60 s, registrants window 60 s,
 //!     at most 2 locks | locks per file | locks per host | waiters per file | clients | parked
-//!     (each also per address), known as "x", 10.0.0.100 is "x"
+//!     (each also per address), known as "x", 10.0.0.100 is "x",
+//!     addresses 10.0.0.101 and 10.0.0.102, 10.0.0.101 was 10.0.0.100
+//! the server has addresses 10.0.0.101           from now on
 //! who holds a.db?   who waits for a.db?   who shares a.db?   what is known of alice?
 //! is it grace?   which notices are owed?
 //! alice is at 10.0.0.1 [called "x"]   alice is now in state 5   alice answers notices | no notices
@@ -41,6 +43,7 @@
 //! ```
 //! A sentence that ends with `, and the server crashes before the commit` loses its step.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -72,6 +75,7 @@ pub enum Command {
     Operator(OperatorCommand),
     Pass(Duration),
     Stall(Duration),
+    HasAddresses(BTreeSet<IpAddr>),
     ClockJumps { back: bool, by: Duration },
     Start { crash: bool, roster: bool, settings: Vec<Setting> },
     Crash,
@@ -127,6 +131,8 @@ pub enum Setting {
     AtMost(usize, String),
     KnownAs(Vec<u8>),
     ReverseName(IpAddr, Vec<u8>),
+    Addresses(BTreeSet<IpAddr>),
+    Formerly(IpAddr, IpAddr),
 }
 
 pub enum Show {
@@ -365,6 +371,9 @@ fn institution(words: &mut Words) -> Parsed<Command> {
         }
         ("server", "crashes") => Ok(Command::Crash),
         ("operator", verb) => wish(verb, words).map(Command::Operator),
+        ("server", "has") => {
+            words.eat("addresses").and_then(|()| addresses(words)).map(Command::HasAddresses)
+        }
         ("store", "stalls") => {
             words.eat("for")?;
             let count = words.number()?;
@@ -451,13 +460,30 @@ fn setting(words: &mut Words) -> Parsed<Setting> {
             }
             Ok(Setting::AtMost(count, what))
         }
+        "addresses" => Ok(Setting::Addresses(addresses(words)?)),
         "known" => words.eat("as").and_then(|()| Ok(Setting::KnownAs(bytes(&words.next()?)))),
         address => {
             let address = address.parse().map_err(|_| format!("{address:?} is no setting"))?;
+            if words.eat("was").is_ok() {
+                return Ok(Setting::Formerly(address, self::address(&words.next()?)?));
+            }
             words.eat("is")?;
             Ok(Setting::ReverseName(address, bytes(&words.next()?)))
         }
     }
+}
+
+/// One or more, joined by `and`.
+fn addresses(words: &mut Words) -> Parsed<BTreeSet<IpAddr>> {
+    let mut all = BTreeSet::from([address(&words.next()?)?]);
+    while words.eat("and").is_ok() {
+        all.insert(address(&words.next()?)?);
+    }
+    Ok(all)
+}
+
+fn address(word: &str) -> Parsed<IpAddr> {
+    word.parse().map_err(|_| format!("{word:?} is no address"))
 }
 
 fn source(word: String) -> Source {

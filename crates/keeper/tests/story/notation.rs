@@ -379,6 +379,12 @@ impl Names {
             Event::NoticeSent { .. } => return None,
             Event::NoticeAnswered { client, .. } => format!("{} answered the notice", name(client)),
             Event::NoticeFailed { client, .. } => format!("{} did not answer", name(client)),
+            Event::OwnersMoved { client, from, to, count } => {
+                format!("{count} of {} moved from {from} to {to}", name(client))
+            }
+            Event::OwnersAmbiguous { client, at } => {
+                format!("what {} means by its request at {at} is ambiguous", name(client))
+            }
             Event::NotificationEnded { told, answered, failed, took } => {
                 let seconds = took.as_secs();
                 format!(

@@ -255,6 +255,9 @@ impl World {
                 self.now.wall_ms += time.as_millis() as u64;
                 self.keeper().handle_stall(time);
             }
+            Command::HasAddresses(addresses) => {
+                self.keeper().handle_addresses(Some(addresses), now);
+            }
             Command::ClockJumps { back, by } => {
                 let by = by.as_millis() as u64;
                 let wall = self.now.wall_ms;
@@ -473,6 +476,10 @@ impl World {
             Setting::KnownAs(name) => self.config.names.push(Name::new(&name)),
             Setting::ReverseName(address, name) => {
                 self.config.reverse_names.insert(address, Name::new(&name));
+            }
+            Setting::Addresses(addresses) => self.config.addresses = Some(addresses),
+            Setting::Formerly(new, old) => {
+                self.config.formerly.insert(new, old);
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The inbox: inputs that have arrived and are not decided yet, in order of arrival, bounded (I10). No
 //! I/O and no clock, so that the simulator runs the same code.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub enum Input<S> {
         address: IpAddr,
         local: bool,
     },
+    /// The addresses of this machine have changed; `None` if they are not known.
+    Addresses(Option<BTreeSet<IpAddr>>),
     /// Reads the keeper. Must be short: other inputs wait.
     Read(Box<dyn FnOnce(&Keeper) + Send>),
     Timeout,

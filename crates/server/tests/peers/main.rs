@@ -14,6 +14,7 @@ mod macos;
 mod nsm_client;
 mod old;
 mod registrant;
+mod renumbered;
 #[path = "../support/mod.rs"]
 mod support;
 mod windows;

@@ -1,5 +1,6 @@
 //! A server in a network of its own that can be restarted: its store and its files outlive it.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
@@ -39,6 +40,8 @@ pub struct RestartableServer {
     simulated_crash: bool,
     /// How reboot notices are verified, from the next start on.
     pub verify: Verify,
+    /// Which addresses were replaced, from the next start on.
+    pub formerly: BTreeMap<IpAddr, IpAddr>,
     running: Option<ServerThread>,
 }
 
@@ -71,14 +74,14 @@ impl RestartableServer {
 
     fn build(network: Namespace, require_reserved_ports: bool, simulated_crash: bool) -> Self {
         let (dir, filesystem) = (Arc::new(tempfile::tempdir().unwrap()), memory());
-        let verify = Verify::SignsOfLife;
         let mut server = Self {
             network,
             dir,
             filesystem,
             require_reserved_ports,
             simulated_crash,
-            verify,
+            verify: Verify::SignsOfLife,
+            formerly: BTreeMap::new(),
             running: None,
         };
         server.launch();
@@ -101,6 +104,7 @@ impl RestartableServer {
         let (dir, filesystem) = (self.dir.clone(), self.filesystem.clone());
         let (require_reserved_ports, verify) = (self.require_reserved_ports, self.verify);
         let simulated_crash = self.simulated_crash;
+        let formerly = self.formerly.clone();
         let thread = self.network.spawn(async move || {
             let config = Config {
                 listen: "[::]:2049".parse().unwrap(),
@@ -113,6 +117,7 @@ impl RestartableServer {
             let (locks, store) = Self::locks(&dir);
             let mut locks = LockConfig { require_reserved_ports, ..locks };
             locks.config.verify = verify;
+            locks.config.formerly = formerly;
             let server = TestServer::try_start_with(config, exports, locks).await.unwrap();
             ready.send(()).unwrap();
             match ends.await.unwrap_or(Ending::Crash) {
@@ -133,6 +138,14 @@ impl RestartableServer {
 
     pub fn network(&self) -> &Namespace {
         &self.network
+    }
+
+    /// As a restart, with an address of its network replaced by another meanwhile.
+    pub fn renumber(&mut self, ending: Ending, old: &str, new: &str) {
+        self.end(ending);
+        self.network.ip(&format!("addr del {old}/24 dev eth0")).unwrap();
+        self.network.ip(&format!("addr add {new}/24 dev eth0")).unwrap();
+        self.launch();
     }
 
     /// Ends the server and starts it again.

@@ -1,0 +1,208 @@
+//! Owner namespaces after the server got another address. The address that a host called is part of
+//! every owner (B2.4), so its locks would be those of a stranger once it calls another one.
+//!
+//! A namespace moves in two ways only: at a start, if the configuration says that the address replaces
+//! another; or when a reclaim or an UNLOCK fits exactly one recorded owner of the calling host, under an
+//! address that is not the server's any more. That an address is missing is no reason by itself: it
+//! may not be up yet.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::change::Change;
+use crate::event::Event;
+use crate::identity::{Caller, ClientId, Owner, OwnerNamespace};
+use crate::interned::OwnerId;
+use crate::keeper::Keeper;
+use crate::registration::note_used;
+use crate::request::OwnerName;
+use crate::table::HeldLock;
+
+/// The server's addresses, and whether hosts used others.
+#[derive(Default)]
+pub(crate) struct OwnAddresses {
+    /// `None`: not known, so every address counts as the server's.
+    known: Option<BTreeSet<IpAddr>>,
+    /// A host used an address that is not the server's any more.
+    former_used: bool,
+}
+
+impl OwnAddresses {
+    pub(crate) fn new(known: Option<BTreeSet<IpAddr>>) -> Self {
+        Self { known, former_used: false }
+    }
+
+    /// Whether a host used an address that is not the server's any more.
+    pub(crate) fn has_former(&self) -> bool {
+        self.former_used
+    }
+
+    /// A call arrived at this address.
+    pub(crate) fn learn(&mut self, address: IpAddr) {
+        if let Some(known) = &mut self.known {
+            known.insert(address);
+        }
+    }
+
+    /// Whether the address is certainly the server's.
+    fn is_up(&self, address: IpAddr) -> bool {
+        self.known.as_ref().is_some_and(|known| known.contains(&address))
+    }
+
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        address.is_loopback() || self.known.as_ref().is_none_or(|known| known.contains(&address))
+    }
+}
+
+impl Keeper {
+    pub(crate) fn set_addresses(&mut self, known: Option<BTreeSet<IpAddr>>) {
+        self.addresses = OwnAddresses::new(known);
+        self.note_former_addresses();
+    }
+
+    pub(crate) fn note_former_addresses(&mut self) {
+        let addresses = &self.addresses;
+        let mut used = self.clients.hosts().flat_map(|tracked| &tracked.row.used);
+        let former_used = used.any(|address| !addresses.contains(*address));
+        self.addresses.former_used = former_used;
+    }
+
+    /// `Config::formerly`: moves what was recorded under addresses that were replaced, unless the
+    /// server has the old address, too.
+    pub(crate) fn move_replaced_namespaces(&mut self) {
+        let replaced = std::mem::take(&mut self.config.formerly);
+        for (new, old) in &replaced {
+            if self.addresses.is_up(*old) {
+                continue;
+            }
+            let namespaces: BTreeSet<(ClientId, OwnerNamespace)> = self
+                .clients
+                .hosts()
+                .flat_map(|tracked| &tracked.owners)
+                .map(|owner| &**self.owners.key(*owner))
+                .chain(self.recovery.remembered.owners())
+                .filter(|owner| owner.namespace.server_address() == *old)
+                .map(|owner| (owner.host, owner.namespace))
+                .collect();
+            for (host, from) in namespaces {
+                self.move_namespace(host, from, from.at(*new));
+            }
+        }
+        self.config.formerly = replaced;
+    }
+
+    /// Makes the caller the owner that it was under a former address of the server, if `fits` holds
+    /// for exactly one recorded owner. True if the owner moved; the ids of owners are then to be
+    /// looked up anew.
+    pub(crate) fn adopt_former_owner(
+        &mut self,
+        host: Option<ClientId>,
+        caller: &Caller,
+        name: &OwnerName,
+        fits: impl Fn(&Self, OwnerId) -> bool,
+    ) -> bool {
+        if !self.addresses.has_former() {
+            return false;
+        }
+        let Some(tracked) = host.and_then(|host| self.clients.get(host)) else { return false };
+        let client = tracked.row.id;
+        let former = tracked.row.used.iter().filter(|used| !self.addresses.contains(**used));
+        let fitting: Vec<OwnerNamespace> = former
+            .map(|used| caller.namespace.at(*used))
+            .filter(|namespace| {
+                let (number, tag) = (name.number, name.tag.clone());
+                let owner = Owner { host: client, namespace: *namespace, number, tag };
+                self.owners.find(&owner).is_some_and(|owner| fits(self, owner))
+            })
+            .collect();
+        match fitting[..] {
+            [] => false,
+            [from] => self.move_namespace(client, from, caller.namespace),
+            _ => {
+                self.event(Event::OwnersAmbiguous {
+                    client,
+                    at: caller.namespace.server_address(),
+                });
+                false
+            }
+        }
+    }
+
+    /// Moves all owners of a host from one namespace to another, durably in this step. Nothing moves
+    /// if two owners that become one hold the same bytes, or share the same file.
+    fn move_namespace(&mut self, host: ClientId, from: OwnerNamespace, to: OwnerNamespace) -> bool {
+        let Some(tracked) = self.clients.get(host) else { return false };
+        let owners = tracked.owners.iter().copied();
+        let moved: Vec<OwnerId> =
+            owners.filter(|owner| self.owners.key(*owner).namespace == from).collect();
+        if moved.iter().any(|owner| self.is_split(*owner, to)) {
+            self.event(Event::OwnersAmbiguous { client: host, at: to.server_address() });
+            return false;
+        }
+        let mut count = 0;
+        for owner in moved {
+            count += self.move_owner(owner, to);
+        }
+        for lock in self.recovery.remembered.move_namespace(host, from, to) {
+            count += 1;
+            self.change(lock);
+        }
+        let address = to.server_address();
+        self.update_client(host, |row| {
+            row.used.retain(|used| *used != address);
+            note_used(row, address);
+        });
+        let (from, to) = (from.server_address(), address);
+        self.event(Event::OwnersMoved { client: host, from, to, count });
+        true
+    }
+
+    /// Whether the owner cannot become the one of the same name in another namespace.
+    fn is_split(&self, owner: OwnerId, to: OwnerNamespace) -> bool {
+        let Some(there) = self.owners.find(&self.owners.key(owner).within(to)) else {
+            return false;
+        };
+        let mut held = self.table.of_owner(owner);
+        let mut shares = self.shares.of_owner(owner);
+        held.any(|held| self.table.owned(there, held.file, held.range).next().is_some())
+            || shares.any(|share| self.share_of(there, share.file).is_some())
+            || self.waiters.of_owner(owner).next().is_some()
+            || self.grants.has_open(owner)
+    }
+
+    /// Returns how many locks and shares moved.
+    fn move_owner(&mut self, owner: OwnerId, to: OwnerNamespace) -> u64 {
+        let key = self.owners.key(owner).within(to);
+        let held: Vec<HeldLock> = self.table.of_owner(owner).collect();
+        let shares: Vec<_> = self.shares.of_owner(owner).copied().collect();
+        match self.owners.find(&key) {
+            None => self.owners.rename(owner, key.into()),
+            Some(there) => {
+                for held in &held {
+                    self.table.remove(held.id);
+                    self.table.insert(HeldLock { owner: there, ..*held });
+                    // A request of the same owner may have waited for it.
+                    self.free(held.file, held.range);
+                    self.touch(owner, held.file);
+                }
+                for share in &shares {
+                    self.give_share(share.id, there);
+                    self.touch(owner, share.file);
+                }
+            }
+        }
+        for held in &held {
+            if let Some(held) = self.table.get(held.id) {
+                let row = self.row_of(&held);
+                self.change(Change::Lock(row));
+            }
+        }
+        for share in &shares {
+            if let Some(share) = self.shares.get(share.id) {
+                let row = self.share_row(share);
+                self.change(Change::Share(row));
+            }
+        }
+        (held.len() + shares.len()) as u64
+    }
+}
