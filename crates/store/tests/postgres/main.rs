@@ -8,6 +8,7 @@ mod conformance;
 mod driver;
 mod faults;
 mod full;
+mod indexes;
 mod late_statements;
 mod leadership;
 mod paused;
