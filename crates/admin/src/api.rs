@@ -177,6 +177,8 @@ pub struct Client {
     pub name: String,
     pub address: String,
     pub kind: ClientKind,
+    /// The protocol by which it registered: `nlm`, `nsm`, or one of the embedding program.
+    pub protocol: String,
     pub state: ClientState,
     /// Seconds since its last message; absent if there was none since the server started.
     pub last_seen_seconds: Option<f64>,
@@ -189,8 +191,9 @@ pub struct Client {
     pub monitored_name: String,
     /// The NSM state of that machine; 0 if unknown.
     pub nsm_state: u32,
-    /// What is called when the server restarts, and for SM_MON when the monitored machine reboots.
-    pub callback: Callback,
+    /// What is called when the server restarts, and for SM_MON when the monitored machine reboots;
+    /// absent for a client of the embedding program.
+    pub callback: Option<Callback>,
     /// The private data of SM_MON, in hexadecimal.
     pub private: Option<String>,
     pub locks: u64,
@@ -232,6 +235,8 @@ pub enum ClientKind {
     Lock,
     /// Asked by SM_MON to be notified of reboots.
     Monitor,
+    /// Of a protocol of the program that embeds the server.
+    Other,
 }
 
 /// The worst state that applies.

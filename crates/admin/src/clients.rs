@@ -241,7 +241,7 @@ pub(crate) async fn one_of(
     let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| {
         let view = keeper.client(id)?;
-        let host = view.client.registrant.is_none().then(|| view.client.key());
+        let host = view.client.is_host().then(|| view.client.key());
         let address = view.client.address;
         let others = keeper.hosts_at(address).filter(|other| other.id != id);
         let client = Client {
@@ -306,8 +306,8 @@ async fn matching(control: &Control, text: &str) -> Result<Vec<(ClientId, Client
     };
     let all = see_all(control, Vec::new(), see).await?;
     // A host takes precedence over its registrations.
-    let hosts = all.iter().any(|client| client.registrant.is_none());
-    let meant = all.iter().filter(|client| !hosts || client.registrant.is_none());
+    let hosts = all.iter().any(|client| client.is_host());
+    let meant = all.iter().filter(|client| !hosts || client.is_host());
     Ok(meant.map(|client| (client.id, client_name(client))).collect())
 }
 
@@ -358,6 +358,7 @@ fn to_api(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
         name: name.name.clone(),
         address: name.address.clone(),
         kind: kind_of(client),
+        protocol: client.protocol.name().to_owned(),
         state: state_of(keeper, view),
         last_seen_seconds: view.last_seen.map(|seen| now.saturating_sub(seen).as_secs_f64()),
         answers: None,
@@ -413,6 +414,7 @@ fn to_api(keeper: &Keeper, view: &ClientView<'_>, now: Duration) -> Client {
 
 fn kind_of(client: &ClientRecord) -> ClientKind {
     match client.registrant {
+        None if client.protocol.is_foreign() => ClientKind::Other,
         None => ClientKind::Lock,
         Some(_) => ClientKind::Monitor,
     }
@@ -422,15 +424,50 @@ fn monitored_name(client: &ClientRecord) -> &Name {
     client.registrant.as_ref().map_or(&client.name, |registrant| &registrant.watched)
 }
 
-/// A lock client's status monitor is sent SM_NOTIFY; a registrant named its own procedure.
-fn callback_of(client: &ClientRecord) -> Callback {
+/// A lock client's status monitor is sent SM_NOTIFY; a registrant named its own procedure. The server
+/// calls no clients of other protocols.
+fn callback_of(client: &ClientRecord) -> Option<Callback> {
     const SM_NOTIFY: (u32, u32, u32) = (100_024, 1, 6);
+    if client.protocol.is_foreign() {
+        return None;
+    }
     let called = client.registrant.as_ref().map(|registrant| &registrant.callback);
     let (program, version, procedure) =
         called.map_or(SM_NOTIFY, |called| (called.program, called.version, called.procedure));
-    Callback { address: client.address.to_string(), program, version, procedure }
+    Some(Callback { address: client.address.to_string(), program, version, procedure })
 }
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use keeper::change::{Protocol, Snapshot};
+    use keeper::config::Config;
+    use keeper::identity::{Epoch, HostKey, Incarnation, RequestId};
+    use keeper::request::RegisterRequest;
+    use keeper::time::Time;
+
+    use super::*;
+
+    #[test]
+    fn a_client_of_an_embedded_protocol_is_listed_with_it() {
+        let now = Time { mono: Duration::ZERO, wall_ms: 0 };
+        let mut keeper = Keeper::restore(Snapshot::default(), Epoch(1), Config::default(), now);
+        let request = RegisterRequest {
+            id: RequestId(1),
+            protocol: Protocol::new("lease").unwrap(),
+            client: HostKey::new([192, 0, 2, 7].into(), "alice".into()),
+            incarnation: Incarnation(5),
+        };
+        keeper.handle_register(request, now);
+        let again = Keeper::restore(keeper.snapshot(), Epoch(2), Config::default(), now);
+        let view = again.clients(ClientId(0)).next().unwrap();
+        let client = to_api(&again, &view, Duration::ZERO);
+        assert_eq!((client.protocol.as_str(), client.kind), ("lease", ClientKind::Other));
+        assert_eq!((client.name.as_str(), client.nsm_state), ("alice", 5));
+        assert_eq!(client.state, ClientState::Idle);
+        assert!(!client.monitored);
+    }
 }

@@ -49,7 +49,7 @@ pub(crate) fn look(keeper: &Keeper, now: Duration) -> GraceStatus {
         true => view.missing > 0,
         false => {
             let client = view.client;
-            client.registrant.is_none() && client.monitored && client.epoch < epoch
+            client.is_host() && client.monitored && client.epoch < epoch
         }
     });
     let mut expected = Vec::new();

@@ -1,6 +1,7 @@
 //! What must be durable. Applying all changes of a run to an empty `Snapshot`, in order, yields the
 //! keeper's durable state.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub enum Change {
     ShareGone(ShareId),
 }
 
-/// A row of the client tracker: a lock host or an SM_MON registrant.
+/// A row of the client tracker: a lock host, an SM_MON registrant, or a client of another protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
     /// The row's key.
@@ -71,19 +72,49 @@ pub struct Client {
 }
 
 impl Client {
+    /// Whether it is a lock host.
+    pub fn is_host(&self) -> bool {
+        self.protocol == Protocol::NLM
+    }
+
     /// The identity of a lock host.
     pub fn key(&self) -> HostKey {
         HostKey::new(self.address, self.name.clone())
     }
 }
 
-/// A client's protocol, which selects its recovery window (B4.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
-    /// A lock host.
-    Nlm,
-    /// An SM_MON registrant.
-    Nsm,
+/// A client's protocol, by name. `Config::windows` has its recovery window (B4.6).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Protocol(Cow<'static, str>);
+
+impl Protocol {
+    /// That of a lock host.
+    pub const NLM: Protocol = Protocol(Cow::Borrowed("nlm"));
+    /// That of an SM_MON registrant.
+    pub const NSM: Protocol = Protocol(Cow::Borrowed("nsm"));
+    /// The longest name, in bytes.
+    pub const NAME_MAX: usize = 32;
+
+    /// `None` unless the name is 1 to 32 lower-case letters, digits and hyphens.
+    pub fn new(name: &str) -> Option<Protocol> {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let valid = (1..=Self::NAME_MAX).contains(&name.len()) && name.bytes().all(plain);
+        valid.then(|| match name {
+            "nlm" => Self::NLM,
+            "nsm" => Self::NSM,
+            other => Protocol(Cow::Owned(other.to_owned())),
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a program that embeds the keeper serves it: neither NLM nor NSM.
+    pub fn is_foreign(&self) -> bool {
+        *self != Self::NLM && *self != Self::NSM
+    }
 }
 
 /// What a registrant asked for with SM_MON.
@@ -224,6 +255,17 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_protocol_is_short_and_plain() {
+        let valid = |name: &str| Protocol::new(name).is_some_and(|known| known.name() == name);
+        assert!(["nlm", "nsm", "lease", "nfs-4", "9p"].into_iter().all(valid));
+        let long = "x".repeat(Protocol::NAME_MAX + 1);
+        assert!(!["", "Lease", "a b", "a_b", "\0", "\u{fc}", &long].into_iter().any(valid));
+        assert_eq!(Protocol::new("nlm"), Some(Protocol::NLM));
+        assert!(Protocol::new("lease").is_some_and(|protocol| protocol.is_foreign()));
+        assert!(!Protocol::NLM.is_foreign() && !Protocol::NSM.is_foreign());
+    }
 
     #[test]
     fn a_reboot_ends_what_older_kernels_took_before_it_was_known() {

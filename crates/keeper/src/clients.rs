@@ -1,4 +1,4 @@
-//! The client tracker: lock hosts and SM_MON registrants in one table. The row is durable;
+//! The client tracker: lock hosts, SM_MON registrants and clients of other protocols in one table. The row is durable;
 //! everything beside it is known in this epoch only.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +24,7 @@ pub(crate) struct Clients {
     rows: BTreeMap<ClientId, TrackedClient>,
     hosts: Map<HostKey, ClientId>,
     registrants: Map<RegistrationKey, ClientId>,
+    foreign: BTreeMap<(Protocol, HostKey), ClientId>,
     by_address: BTreeMap<IpAddr, HostsAt>,
     /// The locks, shares and waiters of all hosts at one address, by slot.
     entries: Vec<usize>,
@@ -214,6 +215,7 @@ impl Clients {
             rows: BTreeMap::new(),
             hosts: seed.map(),
             registrants: seed.map(),
+            foreign: BTreeMap::new(),
             by_address: BTreeMap::new(),
             entries: Vec::new(),
             free_slots: Vec::new(),
@@ -224,6 +226,9 @@ impl Clients {
         let id = row.id;
         let mut address_slot = AddressSlot::NONE;
         match &row.registrant {
+            None if row.protocol.is_foreign() => {
+                self.foreign.insert((row.protocol.clone(), row.key()), id);
+            }
             None => {
                 self.hosts.insert(row.key(), id);
                 let Self { by_address, entries, free_slots, .. } = self;
@@ -277,6 +282,9 @@ impl Clients {
         let tracked = self.rows.remove(&id)?;
         let row = &tracked.row;
         match &row.registrant {
+            None if row.protocol.is_foreign() => {
+                self.foreign.remove(&(row.protocol.clone(), row.key()));
+            }
             None => {
                 self.hosts.remove(&row.key());
                 if let Some(there) = self.by_address.get_mut(&row.address) {
@@ -306,6 +314,10 @@ impl Clients {
         self.registrants.get(key).copied()
     }
 
+    pub(crate) fn find_foreign(&self, protocol: &Protocol, key: &HostKey) -> Option<ClientId> {
+        self.foreign.get(&(protocol.clone(), key.clone())).copied()
+    }
+
     pub(crate) fn get(&self, id: ClientId) -> Option<&TrackedClient> {
         self.rows.get(&id)
     }
@@ -331,7 +343,7 @@ impl Clients {
     }
 
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &TrackedClient> {
-        self.iter().filter(|tracked| tracked.row.protocol == Protocol::Nlm)
+        self.iter().filter(|tracked| tracked.row.is_host())
     }
 
     /// Hosts (not registrants) at an address.

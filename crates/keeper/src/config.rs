@@ -12,7 +12,8 @@ use crate::change::Protocol;
 pub struct Config {
     /// The recovery window, unless `windows` has one for the protocol (B4.6).
     pub window: Duration,
-    /// Recovery windows of single protocols.
+    /// The protocols with a recovery window of their own. A program that embeds the keeper adds its
+    /// own protocols here (B9.80).
     pub windows: BTreeMap<Protocol, Duration>,
     /// Which new locks wait during grace.
     pub grace: GraceMode,
@@ -63,8 +64,8 @@ impl Default for Config {
 
 impl Config {
     /// The recovery window of a protocol.
-    pub fn window(&self, protocol: Protocol) -> Duration {
-        self.windows.get(&protocol).copied().unwrap_or(self.window)
+    pub fn window(&self, protocol: &Protocol) -> Duration {
+        self.windows.get(protocol).copied().unwrap_or(self.window)
     }
 }
 

@@ -43,6 +43,8 @@ pub enum Event {
     StatesAlternate { client: ClientId, one: Incarnation, other: Incarnation },
     /// The host was not heard in the whole recovery window.
     Crashed { client: ClientId },
+    /// A client of an embedding program's protocol was not heard in its recovery window.
+    NotReconnected { client: ClientId },
     /// Locks or shares were released without their owner's request.
     Released { client: ClientId, count: u64, why: Release },
     /// An operator released a lock or share.

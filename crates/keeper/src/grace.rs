@@ -64,7 +64,7 @@ impl Recovery {
             Exactness::Exact => tracked.missing > 0,
             Exactness::Roster => self.in_grace,
         };
-        reclaims && !self.window.has_ended() && tracked.row.registrant.is_none()
+        reclaims && !self.window.has_ended() && tracked.row.is_host()
     }
 
     pub(crate) fn count_unconfirmed(&mut self, tracked: &mut TrackedClient, monitored: bool) {
@@ -144,6 +144,7 @@ impl Keeper {
             self.forget_remembered();
         }
         self.open_window(now);
+        self.await_reconnection();
         if clients > 0 {
             self.timers.set(Timer::Idle, now.mono);
         }

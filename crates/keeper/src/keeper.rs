@@ -20,6 +20,7 @@ use crate::notices::Notices;
 use crate::parking::{Parking, ProbeHistory, ProbeOutcome};
 use crate::range::Range;
 use crate::reboot_reports::PendingDecisions;
+use crate::reconnection::Reconnection;
 use crate::request::*;
 use crate::settle::Unsettled;
 use crate::shares::Shares;
@@ -50,6 +51,7 @@ pub struct Keeper {
     pub(crate) parking: Parking,
     pub(crate) decisions: PendingDecisions,
     pub(crate) recovery: Recovery,
+    pub(crate) reconnection: Reconnection,
     pub(crate) notices: Notices,
     pub(crate) addresses: OwnAddresses,
     pub(crate) timers: Timers,
@@ -66,7 +68,7 @@ impl Keeper {
     /// The first step records the start; it must be committed before any socket opens (I3).
     pub fn restore(saved: Snapshot, epoch: Epoch, config: Config, now: Time) -> Self {
         let seed = Seed(config.seed);
-        let recovery = Recovery::starting(config.window(Protocol::Nlm));
+        let recovery = Recovery::starting(config.window(&Protocol::NLM));
         let mut keeper = Self {
             epoch,
             exactness: saved.exactness,
@@ -83,6 +85,7 @@ impl Keeper {
             parking: Parking::default(),
             decisions: PendingDecisions::default(),
             recovery,
+            reconnection: Reconnection::default(),
             notices: Notices::default(),
             addresses: OwnAddresses::new(config.addresses.clone()),
             timers: Timers::default(),
@@ -189,6 +192,19 @@ impl Keeper {
         self.settle(now);
     }
 
+    /// Registers a client of another protocol than NLM and NSM (B9.80), durably in the step of its
+    /// `Reply::Registered`; repeating it shows that the client is there.
+    pub fn handle_register(&mut self, request: RegisterRequest, now: Time) {
+        self.decide_register(request, now);
+        self.settle(now);
+    }
+
+    /// Unregisters such a client. Replies `Reply::Unregistered` whether or not it was there.
+    pub fn handle_unregister(&mut self, request: UnregisterRequest, now: Time) {
+        self.decide_unregister(request, now);
+        self.settle(now);
+    }
+
     /// The peer's answer to a `Message::Grant`. Ignored if the callback is no longer open.
     pub fn handle_grant_answer(&mut self, grant: GrantId, answer: GrantAnswer, now: Time) {
         self.use_grant_answer(grant, answer, now);
@@ -252,6 +268,7 @@ impl Keeper {
             self.timers.set(Timer::Window, ends);
         }
         self.delay_reports(lasted);
+        self.delay_reconnection(lasted);
     }
 
     /// Runs every timer that is due at `now`. Calling it early is harmless.
@@ -259,6 +276,7 @@ impl Keeper {
         while let Some(timer) = self.timers.expire(now.mono) {
             match timer {
                 Timer::Window => self.end_window(now),
+                Timer::Reconnection => self.end_reconnection(now),
                 Timer::HeldBack => self.answer_held_back(now),
                 Timer::Idle => self.unregister_idle(now),
                 Timer::Grant(grant) => self.resend_grant(grant, now),

@@ -22,6 +22,7 @@
 //! | `grace`, `window`, `remembered` | recovery after a restart, its window, records of an inexact store |
 //! | `namespaces` | owners after the server got another address |
 //! | `registration`, `registrants` | who is monitored; SM_MON, SM_UNMON |
+//! | `reconnection` | clients of protocols that an embedding program serves |
 //! | `notices` | SM_NOTIFY to clients, and its repetition |
 //! | `incarnations` | which kernel sent a LOCK; what an accepted reboot does |
 //! | `reboot_reports`, `unreclaimed` | SM_NOTIFY and FREE_ALL from clients; those that only a reclaim can refute |
@@ -78,6 +79,7 @@ mod parking;
 mod probes;
 mod reads;
 mod reboot_reports;
+mod reconnection;
 mod registrants;
 mod registration;
 mod remembered;

@@ -179,7 +179,7 @@ impl Keeper {
             NoticeResult::Answered => {
                 if !std::mem::replace(&mut pending.answered, true) {
                     self.event(Event::NoticeAnswered { notice, client });
-                    if self.clients.get(client).is_some_and(|t| t.row.registrant.is_none()) {
+                    if self.clients.get(client).is_some_and(|t| t.row.is_host()) {
                         self.note_progress(now);
                     }
                 }
@@ -214,8 +214,10 @@ impl Keeper {
     /// window runs from the notice, and only decides how often that is repeated.
     fn is_notice_in_window(&self, notice: NoticeId, now: Time) -> bool {
         let Some(pending) = self.notices.pending.get(&notice) else { return false };
-        match self.clients.get(pending.client).map(|tracked| tracked.row.protocol) {
-            Some(Protocol::Nsm) => now.mono < pending.started + self.config.window(Protocol::Nsm),
+        match self.clients.get(pending.client) {
+            Some(tracked) if tracked.row.registrant.is_some() => {
+                now.mono < pending.started + self.config.window(&Protocol::NSM)
+            }
             _ => self.in_window(),
         }
     }

@@ -172,7 +172,7 @@ impl Keeper {
     }
 
     fn host_of(&self, client: ClientId) -> Result<(), OperatorError> {
-        let host = self.clients.get(client).filter(|tracked| tracked.row.registrant.is_none());
+        let host = self.clients.get(client).filter(|tracked| tracked.row.is_host());
         host.map(drop).ok_or(OperatorError::NoSuchClient)
     }
 }

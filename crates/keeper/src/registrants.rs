@@ -40,7 +40,7 @@ impl Keeper {
         }
         let row = Client {
             id: ClientId(self.ids.take()),
-            protocol: Protocol::Nsm,
+            protocol: Protocol::NSM,
             address: source,
             name: callback.name.clone(),
             incarnation: Incarnation::UNKNOWN,
@@ -63,7 +63,7 @@ impl Keeper {
         if known.count() >= most {
             return Err(Refusal::TooManyRegistrations);
         }
-        self.make_room(Protocol::Nsm, now)
+        self.make_room(&Protocol::NSM, now)
     }
 
     /// Whether a repeated registration changes its row.

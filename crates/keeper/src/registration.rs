@@ -34,7 +34,7 @@ impl Keeper {
             tracked.crashed = false;
             let absent = !tracked.absent.is_empty();
             let first = tracked.last_seen.replace(now.mono).is_none();
-            if first && tracked.row.registrant.is_none() && tracked.row.epoch < self.epoch {
+            if first && tracked.row.is_host() && tracked.row.epoch < self.epoch {
                 self.note_progress(now);
                 self.resend_notice_to(client, now);
             }
@@ -95,10 +95,10 @@ impl Keeper {
             return Ok(id);
         }
         self.make_room_at(caller.host.address(), now)?;
-        self.make_room(Protocol::Nlm, now)?;
+        self.make_room(&Protocol::NLM, now)?;
         let row = Client {
             id: ClientId(self.ids.take()),
-            protocol: Protocol::Nlm,
+            protocol: Protocol::NLM,
             address: caller.host.address(),
             name: caller.host.name().clone(),
             incarnation,
@@ -151,7 +151,7 @@ impl Keeper {
     }
 
     /// Makes room for one more client (B7.2). A client that holds something or may reclaim stays.
-    pub(crate) fn make_room(&mut self, protocol: Protocol, now: Time) -> Result<(), Refusal> {
+    pub(crate) fn make_room(&mut self, protocol: &Protocol, now: Time) -> Result<(), Refusal> {
         if self.clients.len() < self.config.limits.clients {
             return Ok(());
         }
@@ -160,7 +160,7 @@ impl Keeper {
             leaves = self.clients.longest_idle();
         }
         // A lock host takes precedence over a registrant.
-        if leaves.is_none() && protocol == Protocol::Nlm {
+        if leaves.is_none() && *protocol == Protocol::NLM {
             leaves = self.clients.longest_silent_registrant();
         }
         self.unregister(leaves.ok_or(Refusal::TooManyClients)?, now);

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::bytes::{FileKey, Handle, Name, OwnerTag};
-use crate::identity::{Caller, ClientId, Incarnation, LockId, RequestId, Transport};
+use crate::change::Protocol;
+use crate::identity::{Caller, ClientId, HostKey, Incarnation, LockId, RequestId, Transport};
 use crate::range::Range;
 
 /// The mode of a lock; `Shared < Exclusive`.
@@ -251,6 +252,30 @@ pub struct UnmonitorRequest {
     pub callback: Callback,
     /// The machine no longer to be watched; `None` for all.
     pub watched: Option<Name>,
+}
+
+/// A client of a protocol that an embedding program serves.
+#[derive(Clone, Debug)]
+pub struct RegisterRequest {
+    /// Carried back in the reply.
+    pub id: RequestId,
+    /// Neither NLM nor NSM.
+    pub protocol: Protocol,
+    /// The client's address and its name for itself.
+    pub client: HostKey,
+    /// Its state, in the terms of the protocol; 0 if unknown.
+    pub incarnation: Incarnation,
+}
+
+/// Such a client leaves.
+#[derive(Clone, Debug)]
+pub struct UnregisterRequest {
+    /// Carried back in the reply.
+    pub id: RequestId,
+    /// As it was registered.
+    pub protocol: Protocol,
+    /// As it was registered.
+    pub client: HostKey,
 }
 
 /// The peer's answer to a GRANTED callback.

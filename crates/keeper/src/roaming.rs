@@ -74,7 +74,7 @@ impl Keeper {
         let there = self.clients.hosts_at(tracked.row.address);
         let heard = there.filter_map(|neighbour| neighbour.last_seen).max();
         let silent_since = heard.unwrap_or(Duration::ZERO).max(pending.since);
-        let window = self.config.window(Protocol::Nlm);
+        let window = self.config.window(&Protocol::NLM);
         same && pending.same_repeats + 1 >= REPEATS_MIN && now.mono >= silent_since + window
     }
 }

@@ -69,6 +69,10 @@ pub enum Reply {
     Monitor(Result<(), Refusal>),
     /// The reply to SM_UNMON and SM_UNMON_ALL.
     Unmonitor,
+    /// The result of `Keeper::handle_register`.
+    Registered(Result<ClientId, Refusal>),
+    /// The result of `Keeper::handle_unregister`: whether there was such a client.
+    Unregistered(bool),
     /// The result of an operator's action.
     Operator(Result<OperatorOutcome, OperatorError>),
 }
@@ -109,6 +113,8 @@ pub enum Refusal {
     TooManyClientsOfAddress,
     /// `Limits::registrations_per_address` is reached.
     TooManyRegistrations,
+    /// A client of NLM or NSM cannot be registered by an embedding program.
+    OwnProtocol,
     /// Too many requests are parked.
     TooManyParked,
     /// `Limits::parked_per_address` is reached.

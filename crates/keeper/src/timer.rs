@@ -19,6 +19,8 @@ pub(crate) fn back_off(attempts: u32) -> Duration {
 pub(crate) enum Timer {
     /// The recovery window ends.
     Window,
+    /// The recovery window of a protocol other than NLM ends.
+    Reconnection,
     /// The first request held back by grace must be answered.
     HeldBack,
     /// A host may have been idle for too long.

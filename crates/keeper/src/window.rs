@@ -109,6 +109,7 @@ impl Keeper {
         if !local || self.recovery.window.counts_local {
             self.hear_network();
             self.begin_window(now);
+            self.begin_reconnection(now);
         }
     }
 

@@ -11,6 +11,9 @@
 //! 4. [`Server::start`] binds the sockets, after the new epoch is committed; [`Server::run`] serves
 //!    until [`ServerHandle::stop`].
 //!
+//! A program that serves another protocol beside NFS keeps its clients in the same tracker:
+//! [`Control::register_client`], and `examples/lease_clients.rs`.
+//!
 //! The library installs no signal handler and no logger and never exits the process; it logs
 //! through `tracing` and needs a Tokio runtime. `examples/hello_fs.rs` is a complete program, and
 //! `docs/embed.md` a walk through it.
@@ -27,8 +30,9 @@
 #[cfg(feature = "admin")]
 pub use admin;
 pub use server::{
-    BootError, Config, Control, Limits, ListenError, LockConfig, RegisterError, RestoreError,
-    RpcbindMode, RpcbindState, Server, ServerError, ServerExit, ServerHandle,
+    BootError, Config, Control, ControlError, Limits, ListenError, LockConfig, Protocol,
+    RegisterError, RestoreError, RpcbindMode, RpcbindState, Server, ServerError, ServerExit,
+    ServerHandle, TrackError, TrackedClient,
 };
 pub use store;
 pub use vfs::{

@@ -128,17 +128,25 @@ impl Control {
         by: &Name,
         action: OperatorAction,
     ) -> Result<OperatorOutcome, ControlError> {
-        let (answer, answered) = oneshot::channel();
         let request = OperatorRequest { id: self.engine.new_id(), by: by.clone(), action };
+        match self.ask(Request::Operator(request)).await? {
+            Reply::Operator(done) => done.map_err(ControlError::Refused),
+            _ => Err(ControlError::Stalled),
+        }
+    }
+
+    /// Carries out a request; its changes are durable when it returns.
+    pub(crate) async fn ask(&self, request: Request) -> Result<Reply, ControlError> {
+        let (answer, answered) = oneshot::channel();
         let sink = move |decision, _: &mut _| {
             // The caller may have been cancelled; the command is carried out nevertheless.
             let _ = answer.send(decision);
         };
-        self.engine.ask(Request::Operator(request), Box::new(sink));
+        self.engine.ask(request, Box::new(sink));
         self.engine.flush();
         match timeout(COMMAND_MAX, answered).await {
-            Ok(Ok(Decision::Reply(Reply::Operator(done)))) => done.map_err(ControlError::Refused),
-            Ok(Ok(Decision::Reply(_) | Decision::Stalled(_))) => Err(ControlError::Stalled),
+            Ok(Ok(Decision::Reply(reply))) => Ok(reply),
+            Ok(Ok(Decision::Stalled(_))) => Err(ControlError::Stalled),
             Ok(Err(_)) | Err(_) if self.engine.has_ended() => Err(ControlError::Ending),
             Ok(Err(_)) | Err(_) => Err(ControlError::Stalled),
         }

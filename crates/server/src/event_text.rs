@@ -120,6 +120,7 @@ fn client_of(event: &Event) -> Option<ClientId> {
         | Event::Suspect { client, .. }
         | Event::StatesAlternate { client, .. }
         | Event::Crashed { client }
+        | Event::NotReconnected { client }
         | Event::Released { client, .. }
         | Event::ReleasedByOperator { client, .. }
         | Event::StaleRequest { client, .. }
@@ -238,6 +239,9 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
         ),
         Event::Crashed { .. } => {
             warn("crashed", format!("{host} was not heard from in the recovery window"))
+        }
+        Event::NotReconnected { .. } => {
+            warn("not-reconnected", format!("{host} did not come back in its recovery window"))
         }
         Event::Released { count: lost, why, .. } => {
             let (why, who) = match why {
@@ -405,6 +409,7 @@ fn explain(why: Refusal) -> &'static str {
         }
         Refusal::TooManyRegistrations => "too many SM_MON registrations of one address",
         Refusal::TooManyClients => "too many hosts; allow more with `clients` in [limits]",
+        Refusal::OwnProtocol => "the server itself registers clients of NLM and NSM",
         Refusal::TooManyParked => "too many requests are held back",
         Refusal::Fenced => "the host is fenced",
         Refusal::Withdrawn => "withdrawn by its client",

@@ -34,7 +34,7 @@ pub(crate) async fn watch_holders(engine: Engine, liveness: Liveness) {
 /// Every host with a lock, a share or a waiter, and the address of ours that it used last.
 /// Registrants of SM_MON are not hosts that lock.
 pub fn lock_holders(keeper: &Keeper) -> Vec<(HostKey, OwnerNamespace)> {
-    let hosts = keeper.clients(ClientId(0)).filter(|view| view.client.registrant.is_none());
+    let hosts = keeper.clients(ClientId(0)).filter(|view| view.client.is_host());
     let holders = hosts.filter(|view| view.locks + view.shares + view.waiting > 0);
     holders
         .filter_map(|view| {

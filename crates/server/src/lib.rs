@@ -80,12 +80,15 @@ pub mod rpc;
 mod server_names;
 mod service;
 mod service_lease;
+mod tracked_client;
 pub mod transport;
 
 pub use boot::{BootError, Config, SWITCHED_OFF, Server, ServerError, ServerExit, ServerHandle};
 pub use control::{Control, ControlError, FileLocation, PathMatch};
+pub use keeper::change::Protocol;
 pub use peer::permission;
 pub use registrar::{RegisterError, RpcbindMode, RpcbindState};
 pub use restore::{LockConfig, RestoreError};
 pub use rpc::limits::Limits;
+pub use tracked_client::{TrackError, TrackedClient};
 pub use transport::listen::ListenError;

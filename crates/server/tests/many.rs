@@ -43,7 +43,7 @@ fn prefilled(population: &Population) -> Memory {
     for (number, (address, _)) in (1..).zip(&population.hosts) {
         changes.push(Change::Client(Arc::new(Client {
             id: ClientId(number),
-            protocol: Protocol::Nlm,
+            protocol: Protocol::NLM,
             address: *address,
             name: Name::from(format!("host{number}").as_str()),
             incarnation: Incarnation(3),

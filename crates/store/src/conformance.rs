@@ -244,7 +244,11 @@ pub fn client(id: u64) -> Change {
     });
     Change::Client(Arc::new(Client {
         id: ClientId(id),
-        protocol: if registrant.is_some() { Protocol::Nsm } else { Protocol::Nlm },
+        protocol: match id % 4 {
+            0 | 2 => Protocol::NSM,
+            3 => Protocol::new("lease").unwrap_or(Protocol::NLM),
+            _ => Protocol::NLM,
+        },
         address: address(id),
         name: Name::from("alice.example.com"),
         incarnation: Incarnation(u32::MAX),

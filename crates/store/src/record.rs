@@ -30,6 +30,7 @@
 //! 11 Metadata     epoch u64 | ids_below u64 | token u64 | flags u8
 //!                 flags: 1 in grace, 2 stopped cleanly, 4 roster, 8 at rest
 //! 12 Cleared      -
+//! 13 ForeignClient  as Client, with the protocol's name as bytes in place of its number
 //!
 //! owner           host u64 | number u32 | transport u8 (0 TCP, 1 UDP) | version u8
 //!                 | our address | tag bytes
@@ -71,6 +72,7 @@ const SHARE: u8 = 9;
 const SHARE_GONE: u8 = 10;
 const METADATA: u8 = 11;
 const CLEARED: u8 = 12;
+const FOREIGN_CLIENT: u8 = 13;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
@@ -130,11 +132,13 @@ pub(crate) fn encode(change: &Change, out: &mut Vec<u8>) {
 }
 
 fn encode_client(to: &mut FieldWriter<'_>, client: &Client) {
-    to.head_and_id(CLIENT, client.id.0);
-    to.u8(match client.protocol {
-        Protocol::Nlm => 0,
-        Protocol::Nsm => 1,
-    });
+    if client.protocol.is_foreign() {
+        to.head_and_id(FOREIGN_CLIENT, client.id.0);
+        to.bytes(client.protocol.name().as_bytes());
+    } else {
+        to.head_and_id(CLIENT, client.id.0);
+        to.u8(u8::from(client.protocol == Protocol::NSM));
+    }
     to.flags([
         client.monitored,
         client.fenced,
@@ -224,7 +228,10 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
         GRACE_ENDED => Record::Change(Change::GraceEnded),
         STOPPED => Record::Change(Change::Stopped),
         IDS_BELOW => Record::Change(Change::IdsBelow(from.u64("id")?)),
-        CLIENT => Record::Change(Change::Client(Arc::new(decode_client(&mut from)?))),
+        kind @ (CLIENT | FOREIGN_CLIENT) => {
+            let client = decode_client(&mut from, kind == FOREIGN_CLIENT)?;
+            Record::Change(Change::Client(Arc::new(client)))
+        }
         CLIENT_GONE => Record::Change(Change::ClientGone(ClientId(from.u64("id")?))),
         LOCK => Record::Change(Change::Lock(decode_lock(&mut from)?)),
         LOCK_GONE => Record::Change(Change::LockGone(LockId(from.u64("id")?))),
@@ -238,9 +245,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
     Ok(record)
 }
 
-fn decode_client(from: &mut FieldReader<'_>) -> Result<Client, RecordError> {
+fn decode_client(from: &mut FieldReader<'_>, foreign: bool) -> Result<Client, RecordError> {
     let id = ClientId(from.u64("client id")?);
-    let protocol = from.choice("protocol", [Protocol::Nlm, Protocol::Nsm])?;
+    let protocol = match foreign {
+        false => from.choice("protocol", [Protocol::NLM, Protocol::NSM])?,
+        true => decode_foreign_protocol(from)?,
+    };
     let [monitored, fenced, has_reboot, has_registrant] = from.flags("flags of a client")?;
     let incarnation = Incarnation(from.u32("incarnation")?);
     let registered_at_ms = from.u64("time")?;
@@ -267,6 +277,13 @@ fn decode_client(from: &mut FieldReader<'_>) -> Result<Client, RecordError> {
         epoch,
         registrant,
     })
+}
+
+fn decode_foreign_protocol(from: &mut FieldReader<'_>) -> Result<Protocol, RecordError> {
+    let name = from.bytes("protocol")?;
+    let protocol = std::str::from_utf8(name).ok().and_then(Protocol::new);
+    let foreign = protocol.filter(Protocol::is_foreign);
+    foreign.ok_or(RecordError::Value("protocol", name.len() as u64))
 }
 
 fn decode_reboot(from: &mut FieldReader<'_>) -> Result<Reboot, RecordError> {

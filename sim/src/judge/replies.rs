@@ -254,6 +254,8 @@ impl World {
             Refusal::TooManyClientsOfAddress => limits.clients_per_address < 100,
             Refusal::TooManyLocksOfAddress => limits.locks_per_address < 100,
             Refusal::TooManyParkedOfAddress => limits.parked_per_address < 100,
+            // No simulated program registers clients of its own.
+            Refusal::OwnProtocol => false,
             Refusal::Withdrawn => true,
             Refusal::StaleRequest => {
                 let Call::Lock { state, .. } = request.call else { return };

@@ -35,7 +35,7 @@ const STATES: [&str; 7] =
     ["fenced", "reboot-pending", "crashed", "suspect", "recovering", "active", "idle"];
 
 /// As in the API.
-const KINDS: [&str; 2] = ["lock", "monitor"];
+const KINDS: [&str; 3] = ["lock", "monitor", "other"];
 
 #[derive(Debug, Args)]
 pub(crate) struct Clients {
@@ -49,7 +49,7 @@ pub(crate) struct Clients {
     /// List only clients in this state
     #[arg(long, value_parser = PossibleValuesParser::new(STATES))]
     state: Option<String>,
-    /// List only clients that lock, or only those that registered with SM_MON
+    /// List only clients that lock, that registered with SM_MON, or of other protocols
     #[arg(long, value_parser = PossibleValuesParser::new(KINDS))]
     kind: Option<String>,
     /// List only clients of this name or that monitor it
@@ -131,6 +131,7 @@ fn kind(kind: ClientKind) -> &'static str {
     match kind {
         ClientKind::Lock => "lock",
         ClientKind::Monitor => "monitor",
+        ClientKind::Other => "other",
     }
 }
 
@@ -147,6 +148,9 @@ fn remarks(client: &Client) -> Vec<String> {
     let mut remarks = Vec::new();
     if client.kind == ClientKind::Monitor {
         remarks.push(format!("monitors {}", client.monitored_name));
+    }
+    if client.kind == ClientKind::Other {
+        remarks.push(format!("protocol {}", client.protocol));
     }
     for (is, state) in [
         (client.crashed, ClientState::Crashed),
@@ -226,18 +230,22 @@ fn described(client: &Client, colour: bool) -> String {
         ClientKind::Monitor => {
             line("kind", format!("monitor, of {}", clean(&client.monitored_name)));
         }
+        ClientKind::Other => {
+            line("kind", format!("other, of protocol {}", clean(&client.protocol)))
+        }
     }
-    let called = &client.callback;
-    line(
-        "callback",
-        format!(
-            "program {} version {} procedure {} at {}",
-            called.program,
-            called.version,
-            called.procedure,
-            clean(&called.address)
-        ),
-    );
+    if let Some(called) = &client.callback {
+        line(
+            "callback",
+            format!(
+                "program {} version {} procedure {} at {}",
+                called.program,
+                called.version,
+                called.procedure,
+                clean(&called.address)
+            ),
+        );
+    }
     if let Some(private) = &client.private {
         line("private", clean(private));
     }

@@ -148,8 +148,8 @@ fn keeper_config(args: &cli::Serve, file: &File) -> keeper::config::Config {
     let limits = defaults.limits;
     let recovery = &file.recovery;
     let protocols = [
-        (Protocol::Nlm, recovery.protocol.nlm.window),
-        (Protocol::Nsm, recovery.protocol.nsm.window),
+        (Protocol::NLM, recovery.protocol.nlm.window),
+        (Protocol::NSM, recovery.protocol.nsm.window),
     ];
     let windows = protocols.into_iter().filter_map(|(protocol, window)| Some((protocol, window?)));
     let mut names: Vec<Name> = Vec::new();
@@ -216,7 +216,7 @@ mod tests {
         let seconds = |flags: &[&str]| {
             let config = config(flags, FILE);
             let of = |protocol| config.window(protocol).as_secs();
-            (config.window.as_secs(), of(Protocol::Nlm), of(Protocol::Nsm))
+            (config.window.as_secs(), of(&Protocol::NLM), of(&Protocol::NSM))
         };
         assert_eq!(seconds(&[]), (45, 30, 15));
         assert_eq!(seconds(&["--window", "7s"]), (7, 7, 7));

@@ -54,6 +54,7 @@ pub fn client() -> Client {
         name: "alice".into(),
         address: "10.0.0.7".into(),
         kind: ClientKind::Lock,
+        protocol: "nlm".into(),
         state: ClientState::Active,
         last_seen_seconds: Some(2.0),
         answers: None,
@@ -61,12 +62,12 @@ pub fn client() -> Client {
         epoch: 12,
         monitored_name: "alice".into(),
         nsm_state: 7,
-        callback: Callback {
+        callback: Some(Callback {
             address: "10.0.0.7".into(),
             program: 100_024,
             version: 1,
             procedure: 6,
-        },
+        }),
         private: None,
         locks: 3,
         shares: 0,

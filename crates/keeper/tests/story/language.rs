@@ -17,6 +17,8 @@
 //! alice notifies: alice.lan is in state 5 [over tcp] [as a user]     SM_NOTIFY; the source may be a
 //!                                               bare address; a user has no reserved port
 //! alice sends FREE_ALL [as bob] [over udp]
+//! alice registers by lease                      a client of an embedding program's protocol
+//! alice unregisters by lease
 //! alice watches bob                             SM_MON
 //! alice stops watching bob | everybody          SM_UNMON, SM_UNMON_ALL
 //! probe: alice's kernel is alive | gone | silent     does the kernel that took the locks live? It
@@ -31,7 +33,7 @@
 //! the store stalls for 10 s                     nothing is decided meanwhile
 //! the clock jumps ahead | back 1 h              the wall clock
 //! the server starts [as roster] [with ...]      also: crashes, stops, crashes and restarts
-//!     grace instant, unreachable retain, verify ask | address, roaming, window 60 s, registrants window 60 s,
+//!     grace instant, unreachable retain, verify ask | address, roaming, window [of lease] 60 s, registrants window 60 s,
 //!     at most 2 locks | locks per file | locks per host | waiters per file | clients | parked
 //!     (each also per address), known as "x", 10.0.0.100 is "x",
 //!     addresses 10.0.0.101 and 10.0.0.102, 10.0.0.101 was 10.0.0.100
@@ -67,6 +69,8 @@ pub enum Command {
     AnswerGrant { grant: u64, answer: GrantAnswer },
     Notify { source: Source, name: Vec<u8>, state: u32, transport: Transport, reserved: bool },
     FreeAll { source: Source, name: Option<Vec<u8>>, transport: Transport },
+    Register { peer: String, protocol: String },
+    Unregister { peer: String, protocol: String },
     Watch { by: String, watched: String },
     StopWatching { by: String, watched: Option<String> },
     Probed { host: String, question: Question, answer: ProbeAnswer },
@@ -253,6 +257,14 @@ fn host_sentence(peer: String, words: &mut Words) -> Parsed<Command> {
                 Err(_) => Transport::Tcp,
             };
             Ok(Command::FreeAll { source: source(peer), name, transport })
+        }
+        "registers" => {
+            words.eat("by")?;
+            Ok(Command::Register { peer, protocol: words.next()? })
+        }
+        "unregisters" => {
+            words.eat("by")?;
+            Ok(Command::Unregister { peer, protocol: words.next()? })
         }
         "watches" => Ok(Command::Watch { by: peer, watched: words.next()? }),
         "stops" => {
@@ -443,13 +455,17 @@ fn setting(words: &mut Words) -> Parsed<Setting> {
         },
         "roaming" => Ok(Setting::Roaming),
         "window" => {
+            let protocol = match words.eat("of").and_then(|()| words.next()) {
+                Ok(name) => Protocol::new(&name).ok_or(format!("{name:?} is no protocol"))?,
+                Err(_) => Protocol::NLM,
+            };
             let count = words.number()?;
-            Ok(Setting::Window(Protocol::Nlm, duration(count, &words.next()?)?))
+            Ok(Setting::Window(protocol, duration(count, &words.next()?)?))
         }
         "registrants" => {
             words.eat("window")?;
             let count = words.number()?;
-            Ok(Setting::Window(Protocol::Nsm, duration(count, &words.next()?)?))
+            Ok(Setting::Window(Protocol::NSM, duration(count, &words.next()?)?))
         }
         "at" => {
             words.eat("most")?;

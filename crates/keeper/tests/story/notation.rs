@@ -106,6 +106,9 @@ impl Names {
     /// Records the name of a client.
     pub fn learn(&mut self, client: &Client) {
         let called = match &client.registrant {
+            None if client.protocol.is_foreign() => {
+                format!("{} by {}", self.peer(&client.key()), client.protocol.name())
+            }
             None => self.peer(&client.key()),
             Some(registrant) => {
                 format!("{}'s watch on {}", self.peer(&client.key()), registrant.watched)
@@ -130,6 +133,9 @@ impl Names {
                 (true, None) => format!(", told of {}", state(client.incarnation)),
             };
             return self.client(client.id) + &told;
+        }
+        if client.protocol.is_foreign() {
+            return format!("{}, {}", self.client(client.id), state(client.incarnation));
         }
         let mut row = format!("host {}: ", self.client(client.id));
         row += &state(client.incarnation);
@@ -385,6 +391,7 @@ impl Names {
             Event::OwnersAmbiguous { client, at } => {
                 format!("what {} means by its request at {at} is ambiguous", name(client))
             }
+            Event::NotReconnected { client } => format!("{} did not come back", name(client)),
             Event::NotificationEnded { told, answered, failed, took } => {
                 let seconds = took.as_secs();
                 format!(
@@ -418,6 +425,10 @@ fn reply_text(reply: &Reply) -> String {
             Outcome::Deadlock => "deadlock".into(),
             Outcome::Refused(why) => format!("refused: {}", refusal(*why)),
         },
+        Reply::Registered(Ok(_)) => "registered".into(),
+        Reply::Registered(Err(why)) => format!("refused: {}", refusal(*why)),
+        Reply::Unregistered(true) => "unregistered".into(),
+        Reply::Unregistered(false) => "unknown".into(),
         Reply::Unlock => "unlocked".into(),
         Reply::Unshare => "unshared".into(),
         Reply::Cancel(CancelOutcome::Done) => "cancelled".into(),
@@ -454,6 +465,7 @@ fn refusal(why: Refusal) -> &'static str {
         Refusal::TooManyLocksOfHost => "too many locks of the host",
         Refusal::TooManyWaitersOnFile => "too many waiters on the file",
         Refusal::TooManyRegistrations => "too many registrations",
+        Refusal::OwnProtocol => "not a protocol of the program",
         Refusal::TooManyClients => "too many clients",
         Refusal::TooManyClientsOfAddress => "too many clients at the address",
         Refusal::TooManyLocksOfAddress => "too many locks of the address",

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lockkeeper_keeper::Keeper;
 use lockkeeper_keeper::bytes::{FileKey, Handle, Name, OwnerTag};
-use lockkeeper_keeper::change::{Change, Exactness, Snapshot};
+use lockkeeper_keeper::change::{Change, Exactness, Protocol, Snapshot};
 use lockkeeper_keeper::config::Config;
 use lockkeeper_keeper::identity::{
     Caller, ClientId, Epoch, GrantId, HostKey, Incarnation, LockId, RequestId, Transport,
@@ -366,6 +366,16 @@ impl World {
                 let request = FreeAllRequest { id, source, name };
                 self.keeper().handle_free_all(request, now);
             }
+            Command::Register { peer, protocol } => {
+                let (client, protocol) = (self.peer(peer)?.key.clone(), foreign(protocol)?);
+                let incarnation = Incarnation(self.peer(peer)?.state);
+                let request = RegisterRequest { id, protocol, client, incarnation };
+                self.keeper().handle_register(request, now);
+            }
+            Command::Unregister { peer, protocol } => {
+                let (client, protocol) = (self.peer(peer)?.key.clone(), foreign(protocol)?);
+                self.keeper().handle_unregister(UnregisterRequest { id, protocol, client }, now);
+            }
             Command::Watch { by, watched } => {
                 let (source, callback) = self.watcher(by)?;
                 let (watched, private) = (Name::from(watched.as_str()), [7; 16]);
@@ -484,6 +494,10 @@ impl World {
         }
         Ok(())
     }
+}
+
+fn foreign(name: &str) -> Played<Protocol> {
+    Protocol::new(name).ok_or(format!("{name:?} is no protocol"))
 }
 
 fn is_local(address: IpAddr) -> bool {

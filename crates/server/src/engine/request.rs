@@ -8,7 +8,8 @@ use keeper::bytes::{FileKey, OwnerTag};
 use keeper::identity::{Caller, RequestId};
 use keeper::request::{
     CancelRequest, FreeAllRequest, LockRequest, MonitorRequest, OperatorRequest, RebootNotice,
-    ShareRequest, TestRequest, UnlockRequest, UnmonitorRequest, UnshareRequest,
+    RegisterRequest, ShareRequest, TestRequest, UnlockRequest, UnmonitorRequest, UnregisterRequest,
+    UnshareRequest,
 };
 use keeper::step::{Outcome, Reply};
 use keeper::time::Time;
@@ -31,6 +32,8 @@ pub enum Request {
     Reboot(RebootNotice),
     Monitor(MonitorRequest),
     Unmonitor(UnmonitorRequest),
+    Register(RegisterRequest),
+    Unregister(UnregisterRequest),
     Operator(OperatorRequest),
 }
 
@@ -57,6 +60,8 @@ impl Request {
             Self::Reboot(request) => request.id,
             Self::Monitor(request) => request.id,
             Self::Unmonitor(request) => request.id,
+            Self::Register(request) => request.id,
+            Self::Unregister(request) => request.id,
             Self::Operator(request) => request.id,
         }
     }
@@ -84,6 +89,8 @@ impl Request {
             | Self::Reboot(_)
             | Self::Monitor(_)
             | Self::Unmonitor(_)
+            | Self::Register(_)
+            | Self::Unregister(_)
             | Self::Operator(_) => return None,
         })
     }
@@ -108,6 +115,8 @@ impl Request {
             | Self::Test(_)
             | Self::Share(_)
             | Self::Monitor(_)
+            | Self::Register(_)
+            | Self::Unregister(_)
             | Self::Operator(_) => StallPolicy::Refuse,
             _ => StallPolicy::NoReply,
         }
@@ -130,6 +139,8 @@ impl Request {
             Self::Reboot(request) => keeper.handle_reboot(request, now),
             Self::Monitor(request) => keeper.handle_monitor(request, now),
             Self::Unmonitor(request) => keeper.handle_unmonitor(request, now),
+            Self::Register(request) => keeper.handle_register(request, now),
+            Self::Unregister(request) => keeper.handle_unregister(request, now),
             Self::Operator(request) => keeper.handle_operator(request, now),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use keeper::change::{Client, Lock, Protocol, Share};
+use keeper::change::{Client, Lock, Share};
 use keeper::identity::{Owner, Transport};
 use keeper::request::Mode;
 use tokio_postgres::types::ToSql;
@@ -23,7 +23,7 @@ pub(super) trait Columns<'a, R: 'a>: Default {
 pub(super) struct ClientColumns<'a> {
     removed: Vec<i64>,
     id: Vec<i64>,
-    protocol: Vec<&'static str>,
+    protocol: Vec<&'a str>,
     address: Vec<IpAddr>,
     name: Vec<&'a [u8]>,
     incarnation: Vec<i64>,
@@ -50,10 +50,7 @@ impl<'a> Columns<'a, Client> for ClientColumns<'a> {
 
     fn push(&mut self, client: &'a Client) {
         self.id.push(signed(client.id.0));
-        self.protocol.push(match client.protocol {
-            Protocol::Nlm => "nlm",
-            Protocol::Nsm => "nsm",
-        });
+        self.protocol.push(client.protocol.name());
         self.address.push(client.address);
         self.name.push(client.name.bytes());
         self.incarnation.push(client.incarnation.0.into());

@@ -23,6 +23,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "fencings",
         sql: include_str!("../../migrations/V2__fencings.sql"),
     },
+    Migration {
+        version: 3,
+        name: "protocols",
+        sql: include_str!("../../migrations/V3__protocols.sql"),
+    },
 ];
 
 /// The version of the tables that this program uses.

@@ -103,11 +103,9 @@ impl TableRow for Client {
     const TABLE: Table = CLIENTS;
 
     fn from_row(row: &impl RowValues) -> Result<Self, String> {
-        let protocol = match row.value::<&str>(1)? {
-            "nlm" => Protocol::Nlm,
-            "nsm" => Protocol::Nsm,
-            other => return Err(format!("the protocol {other:?}")),
-        };
+        let protocol: &str = row.value(1)?;
+        let protocol =
+            Protocol::new(protocol).ok_or_else(|| format!("the protocol {protocol:?}"))?;
         let reboot = match (row.value(5)?, row.value(6)?, row.value(7)?) {
             (None, None, None) => None,
             (Some(from), Some(to), Some(before)) => Some(Reboot {

@@ -73,7 +73,7 @@ prop_compose! {
 
 prop_compose! {
     fn client()(
-        ids: [u64; 3], nsm: bool, address in address(), name in bytes(), incarnation: u32,
+        ids: [u64; 3], protocol in "(nlm|nsm|lease|[a-z0-9-]{1,32})", address in address(), name in bytes(), incarnation: u32,
         reboot in option::of(any::<(u32, u32, u64)>()), flags: [bool; 2],
         used in vec(self::address(), 0..9), registrant in option::of(registrant()),
     ) -> Change {
@@ -84,7 +84,7 @@ prop_compose! {
         });
         Change::Client(Arc::new(Client {
             id: ClientId(ids[0]),
-            protocol: if nsm { Protocol::Nsm } else { Protocol::Nlm },
+            protocol: Protocol::new(&protocol).unwrap(),
             address,
             name: Name::new(&name),
             incarnation: Incarnation(incarnation),

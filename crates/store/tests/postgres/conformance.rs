@@ -117,15 +117,19 @@ fn missing_privileges_are_reported_with_the_sql_that_grants_them() {
 }
 
 #[test]
-fn the_down_migration_leaves_nothing_and_the_tables_can_be_created_again() {
+fn the_down_migrations_leave_nothing_and_the_tables_can_be_created_again() {
     let server = Server::start().unwrap();
-    drop(Postgres::connect(settings(&server, "a")).unwrap());
-    for down in [
-        include_str!("../../migrations/V2__fencings.down.sql"),
-        include_str!("../../migrations/V1__tables.down.sql"),
-    ] {
-        server.psql(&format!("SET search_path TO lockkeeper; {down}")).unwrap();
-    }
+    let (mut store, _) = taken(&settings(&server, "a"));
+    assert!(matches!(store.commit(&[client(1), client(3)], Token(1)), CommitOutcome::Done));
+    drop(store);
+    let protocols = "SELECT string_agg(protocol, ' ' ORDER BY protocol) FROM lockkeeper.clients";
+    assert_eq!(server.psql(protocols).unwrap(), "lease nlm");
+    let down = |sql| server.psql(&format!("SET search_path TO lockkeeper; {sql}")).unwrap();
+    down(include_str!("../../migrations/V3__protocols.down.sql"));
+    assert_eq!(server.psql(protocols).unwrap(), "nlm");
+    assert!(server.psql("UPDATE lockkeeper.clients SET protocol = 'lease'").is_err());
+    down(include_str!("../../migrations/V2__fencings.down.sql"));
+    down(include_str!("../../migrations/V1__tables.down.sql"));
     let left = "SELECT count(*) FROM pg_tables WHERE schemaname = 'lockkeeper'";
     assert_eq!(server.psql(left).unwrap(), "1");
     taken(&settings(&server, "a"));

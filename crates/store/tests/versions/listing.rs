@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use keeper::change::{Client, Exactness, Lock, Protocol, Share, Snapshot};
+use keeper::change::{Client, Exactness, Lock, Share, Snapshot};
 use keeper::identity::{Owner, Transport};
 use keeper::request::{Access, Mode};
 use testbed::fixtures::Fixture;
@@ -66,10 +66,7 @@ fn rows(saved: &Snapshot) -> String {
 }
 
 fn client(row: &Client) -> String {
-    let protocol = match row.protocol {
-        Protocol::Nlm => "nlm",
-        Protocol::Nsm => "nsm",
-    };
+    let protocol = row.protocol.name();
     let mut text =
         format!("client {} {protocol} {} {}", row.id.0, row.address, name(row.name.bytes()));
     write!(text, " incarnation {}", row.incarnation.0).unwrap();

@@ -86,6 +86,11 @@ fn a_row_that_no_server_wrote_is_refused() {
     let wrong = [
         ("UPDATE clients SET private = '\\x01' WHERE private IS NOT NULL", "private bytes"),
         ("UPDATE clients SET reboot_to = NULL WHERE reboot_to = 77", "columns missing"),
+        (
+            "ALTER TABLE clients DROP CONSTRAINT clients_protocol_check; \
+             UPDATE clients SET protocol = 'no such' WHERE id = 1",
+            "the protocol \"no such\"",
+        ),
         ("UPDATE clients SET incarnation = 4294967296 WHERE id = 1", "4294967296"),
         ("UPDATE locks SET number = -1 WHERE number = 7", "-1 as its number"),
         ("UPDATE locks SET first = 10 WHERE last = 9", "the range from 10 to 9"),

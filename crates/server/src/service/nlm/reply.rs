@@ -85,7 +85,11 @@ impl LockReply {
             }
             Reply::NoReply => return,
             // Replies to other programs.
-            Reply::Monitor(_) | Reply::Unmonitor | Reply::Operator(_) => return,
+            Reply::Monitor(_)
+            | Reply::Unmonitor
+            | Reply::Registered(_)
+            | Reply::Unregistered(_)
+            | Reply::Operator(_) => return,
         };
         self.send_status(status, replies);
     }
