@@ -98,6 +98,22 @@ pub enum Input {
     Heard {
         source: u8,
     },
+    /// The server has the first, the second, both or none of two addresses from now on, and after a
+    /// restart the second is said to replace the first.
+    Renumber {
+        first: bool,
+        second: bool,
+        formerly: bool,
+    },
+    Register {
+        source: u8,
+        protocol: u8,
+        state: u32,
+    },
+    Unregister {
+        source: u8,
+        protocol: u8,
+    },
     Operator {
         action: u8,
         which: IdChoice,
@@ -183,6 +199,12 @@ pub fn inputs() -> impl Strategy<Value = InputLine> {
         (which(), probe_answer()).prop_map(|(probe, answer)| Input::Probed { probe, answer });
     let volunteered = (which(), question(), probe_answer())
         .prop_map(|(client, question, answer)| Input::Volunteered { client, question, answer });
+    let renumber = (any::<bool>(), any::<bool>(), any::<bool>())
+        .prop_map(|(first, second, formerly)| Input::Renumber { first, second, formerly });
+    let register = (0..6u8, 0..3u8, state())
+        .prop_map(|(source, protocol, state)| Input::Register { source, protocol, state });
+    let unregister =
+        (0..6u8, 0..3u8).prop_map(|(source, protocol)| Input::Unregister { source, protocol });
     let operator = (0..7u8, which()).prop_map(|(action, which)| Input::Operator { action, which });
     let span = prop_oneof![4 => 0..5_000u64, 3 => 5_000..120_000u64, 1 => 0..200_000_000u64];
     let jump = prop_oneof![8 => Just(0i64), 1 => any::<i32>().prop_map(i64::from)];
@@ -207,6 +229,9 @@ pub fn inputs() -> impl Strategy<Value = InputLine> {
         1 => volunteered,
         2 => which().prop_map(|client| Input::Reset { client }),
         1 => (0..6u8).prop_map(|source| Input::Heard { source }),
+        3 => renumber,
+        2 => register,
+        1 => unregister,
         4 => operator,
         1 => Just(Input::Stop),
         12 => wait,
@@ -248,9 +273,10 @@ pub fn settings() -> impl Strategy<Value = Config> {
 }
 
 fn who() -> impl Strategy<Value = Process> {
-    (0..6u8, 0..3u8, 0..2u32, 0..3u8).prop_map(|(host, namespace, number, tag)| Process {
+    let namespace = prop_oneof![2 => Just(0u8), 1 => Just(1), 2 => Just(2)];
+    (0..6u8, namespace, 0..2u32, 0..3u8).prop_map(|(host, namespace, number, tag)| Process {
         host,
-        namespace: namespace / 2,
+        namespace,
         number,
         tag: tag / 2,
     })

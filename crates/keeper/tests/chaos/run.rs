@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper_keeper::Keeper;
 use lockkeeper_keeper::bytes::{FileKey, Handle, Name, OwnerTag};
-use lockkeeper_keeper::change::{Change, Exactness, Snapshot};
+use lockkeeper_keeper::change::{Change, Exactness, Protocol, Snapshot};
 use lockkeeper_keeper::config::Config;
 use lockkeeper_keeper::identity::{
     Caller, ClientId, Epoch, GrantId, HostKey, Incarnation, LockId, NoticeId, OwnerNamespace,
@@ -17,6 +17,9 @@ use lockkeeper_keeper::step::{Message, Step};
 use lockkeeper_keeper::time::Time;
 
 use super::input::{IdChoice, Input, Process};
+
+/// Addresses of the server that come and go.
+const ADDRESSES: [&str; 2] = ["10.0.0.100", "10.0.0.101"];
 
 pub struct Run {
     keeper: Keeper,
@@ -146,6 +149,18 @@ impl Run {
                 keeper.handle_operator(OperatorRequest { id, by: name(0), action }, now);
                 true
             }
+            Input::Register { source, protocol, state } => {
+                let (client, protocol) = (caller_of(source), self::protocol(protocol));
+                let incarnation = Incarnation(state);
+                let request = RegisterRequest { id, protocol, client, incarnation };
+                keeper.handle_register(request, now);
+                true
+            }
+            Input::Unregister { source, protocol } => {
+                let (client, protocol) = (caller_of(source), self::protocol(protocol));
+                keeper.handle_unregister(UnregisterRequest { id, protocol, client }, now);
+                true
+            }
             other => {
                 self.play_other(other);
                 false
@@ -183,6 +198,14 @@ impl Run {
                 self.keeper.handle_connection_reset(client, now.mono / 2, now);
             }
             Input::Heard { source } => self.keeper.handle_heard(address(source), source == 0, now),
+            Input::Renumber { first, second, formerly } => {
+                let [old, new] = ADDRESSES.map(|address| address.parse().unwrap());
+                let up = [(first, old), (second, new)].into_iter().filter(|(is_up, _)| *is_up);
+                let addresses: BTreeSet<IpAddr> = up.map(|(_, address)| address).collect();
+                self.config.addresses = Some(addresses.clone());
+                self.config.formerly = if formerly { [(new, old)].into() } else { [].into() };
+                self.keeper.handle_addresses(Some(addresses), now);
+            }
             Input::Stop => self.keeper.handle_stop(now),
             Input::Wait { milliseconds, wall_jump } => self.wait(milliseconds, wall_jump),
             Input::Restart { roster, lose } => self.restart(roster, lose),
@@ -289,10 +312,20 @@ fn seen(ids: &[u64], which: IdChoice) -> u64 {
 }
 
 fn caller(who: Process) -> Caller {
-    let namespaces = [("10.0.0.100", Transport::Tcp), ("fd00::100", Transport::Udp)];
+    let [first, second] = ADDRESSES;
+    let namespaces =
+        [(first, Transport::Tcp), ("fd00::100", Transport::Udp), (second, Transport::Tcp)];
     let (ours, transport) = namespaces[usize::from(who.namespace)];
-    let host = HostKey::new(address(who.host), name(who.host));
+    let host = caller_of(who.host);
     Caller { host, namespace: OwnerNamespace::new(ours.parse().unwrap(), transport, 4) }
+}
+
+fn caller_of(host: u8) -> HostKey {
+    HostKey::new(address(host), name(host))
+}
+
+fn protocol(protocol: u8) -> Protocol {
+    Protocol::new(["lease", "other", "nlm"][usize::from(protocol)]).unwrap()
 }
 
 fn owner(who: Process) -> OwnerName {
