@@ -25,6 +25,7 @@
 //! | `chaos.rs` | faults and operator actions |
 //! | `network.rs`, `packet.rs`, `connections.rs` | links; requests with the ground truth beside them; TCP |
 //! | `server.rs`, `server/`, `engine.rs` | the server process: start and stop, `reception.rs`, `commit.rs`, `outgoing.rs` |
+//! | `renumbering.rs` | the server's own addresses, which a restart may change |
 //! | `translate.rs` | packets to engine requests, as the services do |
 //! | `disk.rs` | the simulated store |
 //! | `model.rs`, `cells.rs` | the model that the judges compare with: locks byte by byte |
@@ -61,6 +62,7 @@ mod network;
 mod packet;
 mod queue;
 mod random;
+mod renumbering;
 pub mod runner;
 mod scenario;
 mod server;

@@ -35,6 +35,7 @@ impl World {
         let time = Time { mono: std::time::Duration::ZERO, wall_ms: self.wall_ms() };
         let mut config = self.scenario.config.clone();
         config.seed ^= u64::from(life);
+        self.renumber(saved.epoch, &mut config);
         let keeper = Keeper::restore(saved.clone(), epoch, config, time);
         let mut engine = Engine::new(keeper, self.now, token, self.scenario.duplicates);
         let batch = engine.decider.take_batch();

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use keeper::bytes::{FileKey, Handle, Name};
-use keeper::identity::{Caller, HostKey, Incarnation, RequestId};
+use keeper::identity::{Caller, HostKey, Incarnation, OwnerNamespace, RequestId};
 use keeper::request::{
     Callback, CancelRequest, FreeAllRequest, LockRequest, MonitorRequest, OwnerName, RebootNotice,
     ShareRequest, Source, TestRequest, UnlockRequest, UnmonitorRequest, UnshareRequest,
@@ -21,10 +21,11 @@ pub(crate) fn handle(file: usize) -> Handle {
     Handle::new(&[b'h', file as u8, 0])
 }
 
-/// The engine request of a packet. `connected` is the time at which its connection was opened.
+/// The engine request of a packet. `namespace` is how the server sees it, `connected` is the time at which its connection was opened.
 pub(crate) fn engine_request(
     id: RequestId,
     request: &Request,
+    namespace: OwnerNamespace,
     connected: Option<Duration>,
 ) -> EngineRequest {
     let name = request.name.clone();
@@ -40,7 +41,7 @@ pub(crate) fn engine_request(
         local: false,
         reserved: true,
     };
-    let caller = Caller { host: HostKey::new(from, name), namespace: request.namespace };
+    let caller = Caller { host: HostKey::new(from, name), namespace };
     let owner = OwnerName { number: request.number, tag: request.tag.clone() };
     match request.call.clone() {
         Call::Lock { file, range, mode, wait, reclaim, state } => {

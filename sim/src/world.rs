@@ -17,6 +17,7 @@ use crate::network::{Direction, Link};
 use crate::packet::{Request, ToHost};
 use crate::queue::{HOUR, MINUTE, Ms, Queue, SECOND};
 use crate::random::Random;
+use crate::renumbering::Renumbering;
 use crate::scenario::Scenario;
 use crate::trace::{Trace, Violation};
 use crate::translate;
@@ -193,6 +194,7 @@ pub(crate) struct World {
     pub disk: Disk,
     pub commit_fault: Option<crate::server::CommitFault>,
     pub server: Server,
+    pub renumbering: Renumbering,
     pub model: Model,
     pub trace: Trace,
     pub coverage: Coverage,
@@ -259,6 +261,7 @@ impl World {
             disk: Disk::new(scenario.durability),
             commit_fault: None,
             server: Server { life: 0, engine: None, open: false },
+            renumbering: Renumbering::new(),
             model: Model::new(processes.len()),
             trace: Trace::new(options.trace),
             coverage: Coverage::default(),

@@ -413,6 +413,7 @@ impl World {
             self.fault("garbled grant answer");
             return GrantAnswer::Unclear;
         }
+        let namespace = self.renumbering.outward(grant.namespace());
         let found = self.hosts[host].processes().find(|process| {
             let it = &self.processes[*process];
             let (Activity::Locking(want) | Activity::Cancelling(want)) = it.doing else {
@@ -422,7 +423,7 @@ impl World {
                 && self.file_of(&grant.handle) == Some(want.file)
                 && want.range == grant.range
                 && it.number == grant.owner.number
-                && self.hosts[host].namespaces[it.namespace] == grant.namespace()
+                && self.hosts[host].namespaces[it.namespace] == namespace
                 && want.block == block
         });
         let Some(process) = found else { return GrantAnswer::Denied };

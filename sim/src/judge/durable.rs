@@ -39,6 +39,8 @@ impl World {
         if !started {
             self.violate("I3", || "the first step does not write the new epoch".to_owned());
         }
+        // Their owners may move, also those of locks whose end was lost.
+        self.model.lock_ids.extend(saved.locks.keys().map(|id| id.0));
         self.model.epoch = epoch;
         self.model.exact = saved.exactness == Exactness::Exact;
         self.model.started = self.now;
@@ -248,7 +250,7 @@ impl World {
                 let key = file_key(file);
                 let left = self.disk.written().locks.values().find(|lock| {
                     lock.owner.host == client
-                        && lock.owner.namespace == request.namespace
+                        && self.renumbering.outward(lock.owner.namespace) == request.namespace
                         && lock.owner.number == request.number
                         && lock.owner.tag == request.tag
                         && lock.file == key
@@ -273,7 +275,7 @@ impl World {
         let row = self.row(request).and_then(|id| self.disk.written().clients.get(&id)).cloned();
         let fine = row.as_ref().is_some_and(|row| {
             (row.monitored || !request.monitored)
-                && row.used.contains(&request.namespace.server_address())
+                && row.used.contains(&self.renumbering.inward(request.namespace).server_address())
         });
         if !fine {
             self.violate("I2", || format!("told before it was registered ({row:?}): {request:?}"));
@@ -300,7 +302,7 @@ impl World {
         });
         for lock in self.disk.written().locks.values().chain(fresh) {
             if lock.owner.host == client
-                && lock.owner.namespace == request.namespace
+                && self.renumbering.outward(lock.owner.namespace) == request.namespace
                 && lock.owner.number == request.number
                 && lock.owner.tag == request.tag
                 && lock.file == key

@@ -49,10 +49,11 @@ impl World {
             return *known;
         }
         let row = keeper.client(owner.host).map(|view| view.client.clone())?;
+        let namespace = self.renumbering.outward(owner.namespace);
         let process = self.processes.iter().position(|process| {
             let host = &self.hosts[process.host];
             host.is(row.address, &row.name)
-                && host.namespaces[process.namespace] == owner.namespace
+                && host.namespaces[process.namespace] == namespace
                 && process.number == owner.number
                 && process.tag == owner.tag
         });

@@ -92,7 +92,8 @@ impl World {
         if !server::engine::request::grants_or_queues(reply) {
             return;
         }
-        let asked = translate::engine_request(RequestId(0), request, None);
+        let namespace = self.renumbering.inward(request.namespace);
+        let asked = translate::engine_request(RequestId(0), request, namespace, None);
         let Some((caller, by)) = asked.grantee() else { return };
         let (host, namespace) = (caller.host.clone(), caller.namespace);
         self.watch_host(&host, namespace);

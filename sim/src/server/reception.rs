@@ -64,8 +64,9 @@ impl World {
             matches!(request.call, Call::Lock { reclaim: false, .. } | Call::Test { .. })
                 && self.random.percent(self.scenario.worker_percent);
         let life = self.server.life;
+        let namespace = self.renumbering.inward(request.namespace);
         let Some(engine) = &mut self.server.engine else { return };
-        let asked = translate::engine_request(RequestId(0), request, None);
+        let asked = translate::engine_request(RequestId(0), request, namespace, None);
         let Some(key) = Engine::order_key(&asked) else { return self.enter(received) };
         if !needs_worker && !engine.order.is_busy(&key) {
             return self.enter(received);
@@ -86,7 +87,8 @@ impl World {
         let life = self.server.life;
         let Some(engine) = &mut self.server.engine else { return };
         engine.working.retain(|other| !Rc::ptr_eq(other, &received.0));
-        let asked = translate::engine_request(RequestId(0), &received.0, None);
+        let namespace = self.renumbering.inward(received.0.namespace);
+        let asked = translate::engine_request(RequestId(0), &received.0, namespace, None);
         self.enter(received);
         let Some(engine) = &mut self.server.engine else { return };
         if let Some(key) = Engine::order_key(&asked)
@@ -102,7 +104,8 @@ impl World {
         let now = self.now;
         let Some(engine) = &mut self.server.engine else { return };
         let id = engine.new_id();
-        let asked = translate::engine_request(id, &request, connected);
+        let namespace = self.renumbering.inward(request.namespace);
+        let asked = translate::engine_request(id, &request, namespace, connected);
         engine.entered.insert(id, now);
         if !engine.push(Input::Request(asked, Some(request.clone())), now) {
             engine.duplicates.abandoned(&key(&request));
