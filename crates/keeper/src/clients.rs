@@ -71,6 +71,8 @@ pub(crate) struct TrackedClient {
     pub reports: u32,
     /// Something was taken since the last report.
     taken_since_report: bool,
+    /// The server's addresses that it had used at the start, or when the server last lost one.
+    pub used_before: Vec<IpAddr>,
     /// Its owners that have an interned id.
     pub owners: BTreeSet<OwnerId>,
     /// When it last gave something up.
@@ -261,6 +263,7 @@ impl Clients {
             stateless: BTreeMap::new(),
             reports: 0,
             taken_since_report: false,
+            used_before: Vec::new(),
             owners: BTreeSet::new(),
             idle_since: now,
             suspect: None,

@@ -14,6 +14,7 @@ use crate::identity::{Caller, ClientId, Incarnation, LockId};
 use crate::interned::{FileId, OwnerId};
 use crate::keeper::Keeper;
 use crate::locking::NO_FILE;
+use crate::namespaces;
 use crate::parking::Parked;
 use crate::range::Range;
 use crate::remembered::RosterRecords;
@@ -116,7 +117,8 @@ impl Keeper {
             }
         }
         self.move_replaced_namespaces();
-        self.note_former_addresses();
+        self.find_former_addresses();
+        self.note_used_addresses();
         self.begin(clients, locks, now);
     }
 
@@ -254,9 +256,13 @@ impl Keeper {
         let (mut owner, file) = self.ids_of(caller, name, &request.file);
         if let Some(file) = file
             && !self.owner_holds(owner, file, *range, *mode)
-            && self.adopt_former_owner(host, caller, name, |keeper, former| {
-                keeper.owner_holds(former, file, *range, *mode)
-            })
+            && self.adopt_former_owner(
+                host,
+                caller,
+                name,
+                namespaces::Request::Reclaim,
+                |keeper, former| keeper.owner_holds(former, file, *range, *mode),
+            )
         {
             owner = self.ids_of(caller, name, &request.file).0;
         }

@@ -9,6 +9,7 @@ use crate::identity::{Caller, ClientId, Owner};
 use crate::incarnations::KernelCheck;
 use crate::interned::{FileId, OwnerId};
 use crate::keeper::Keeper;
+use crate::namespaces;
 use crate::parking::{Parked, ProbeHistory};
 use crate::range::Range;
 use crate::request::{
@@ -118,9 +119,13 @@ impl Keeper {
             && let (own, Some(file)) = self.ids_on(host, &caller, &owner, &file)
             && self.table.owned(own, file, range).next().is_none()
         {
-            self.adopt_former_owner(host, &caller, &owner, |keeper, former| {
-                keeper.table.owned(former, file, range).next().is_some()
-            });
+            self.adopt_former_owner(
+                host,
+                &caller,
+                &owner,
+                namespaces::Request::Release,
+                |keeper, former| keeper.table.owned(former, file, range).next().is_some(),
+            );
         }
         self.unlock_remembered(&caller, &owner, &file, range);
         if let (owner, Some(file)) = self.ids_on(host, &caller, &owner, &file)

@@ -3,8 +3,10 @@
 //!
 //! A namespace moves in two ways only: at a start, if the configuration says that the address replaces
 //! another; or when a reclaim or an UNLOCK fits exactly one recorded owner of the calling host, under an
-//! address that is not the server's any more. That an address is missing is no reason by itself: it
-//! may not be up yet.
+//! address that is not the server's any more. That an address is missing is no reason by itself: it may
+//! not be up yet. An UNLOCK counts only through an address that is new to the host, and if it used one
+//! former address: repeated after a crash through another mount, it must not take the lock of a process
+//! that has the same number here (I14).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -25,6 +27,16 @@ pub(crate) struct OwnAddresses {
     known: Option<BTreeSet<IpAddr>>,
     /// A host used an address that is not the server's any more.
     former_used: bool,
+}
+
+/// What a request says about its owner.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// The client holds this.
+    Reclaim,
+    /// The client does not hold this any more. Repeated, it may mean a lock that is gone already: it
+    /// tells nothing if the host used several addresses that are gone, or used this one before.
+    Release,
 }
 
 impl OwnAddresses {
@@ -56,11 +68,23 @@ impl OwnAddresses {
 
 impl Keeper {
     pub(crate) fn set_addresses(&mut self, known: Option<BTreeSet<IpAddr>>) {
+        let kept = |(before, now): (&BTreeSet<_>, &BTreeSet<_>)| before.is_subset(now);
+        let lost = !self.addresses.known.as_ref().zip(known.as_ref()).is_some_and(kept);
         self.addresses = OwnAddresses::new(known);
-        self.note_former_addresses();
+        self.find_former_addresses();
+        if lost {
+            self.note_used_addresses();
+        }
     }
 
-    pub(crate) fn note_former_addresses(&mut self) {
+    /// From now on, an address that a host has used already replaces no other.
+    pub(crate) fn note_used_addresses(&mut self) {
+        for tracked in self.clients.iter_mut() {
+            tracked.used_before.clone_from(&tracked.row.used);
+        }
+    }
+
+    pub(crate) fn find_former_addresses(&mut self) {
         let addresses = &self.addresses;
         let mut used = self.clients.hosts().flat_map(|tracked| &tracked.row.used);
         let former_used = used.any(|address| !addresses.contains(*address));
@@ -99,6 +123,7 @@ impl Keeper {
         host: Option<ClientId>,
         caller: &Caller,
         name: &OwnerName,
+        request: Request,
         fits: impl Fn(&Self, OwnerId) -> bool,
     ) -> bool {
         if !self.addresses.has_former() {
@@ -115,16 +140,38 @@ impl Keeper {
                 self.owners.find(&owner).is_some_and(|owner| fits(self, owner))
             })
             .collect();
+        let at = caller.namespace.server_address();
+        let used_before = &tracked.used_before;
+        let former = used_before.iter().filter(|used| !self.addresses.contains(**used)).count();
+        let certain = request == Request::Reclaim || (former == 1 && !used_before.contains(&at));
         match fitting[..] {
             [] => false,
-            [from] => self.move_namespace(client, from, caller.namespace),
+            [from] if certain => {
+                let moved = self.move_namespace(client, from, caller.namespace);
+                self.forget_unused_addresses(client);
+                moved
+            }
             _ => {
-                self.event(Event::OwnersAmbiguous {
-                    client,
-                    at: caller.namespace.server_address(),
-                });
+                self.event(Event::OwnersAmbiguous { client, at });
                 false
             }
+        }
+    }
+
+    /// Forgets that a host used former addresses under which nothing is recorded: the server may get
+    /// them again.
+    pub(crate) fn forget_unused_addresses(&mut self, host: ClientId) {
+        let Some(tracked) = self.clients.get(host) else { return };
+        if !self.addresses.has_former() || !self.recovery.remembered.is_empty() {
+            return;
+        }
+        let owners = tracked.owners.iter().map(|owner| self.owners.key(*owner));
+        let needed: BTreeSet<IpAddr> =
+            owners.map(|owner| owner.namespace.server_address()).collect();
+        let stays = |used: &IpAddr| self.addresses.contains(*used) || needed.contains(used);
+        let stays: Vec<IpAddr> = tracked.row.used.iter().copied().filter(stays).collect();
+        if stays != tracked.row.used {
+            self.update_client(host, |row| row.used = stays);
         }
     }
 

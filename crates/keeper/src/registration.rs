@@ -88,6 +88,7 @@ impl Keeper {
                     add_used(row, ours);
                 });
                 self.addresses.learn(ours);
+                self.forget_unused_addresses(id);
                 if newly_monitored {
                     self.event(Event::Registered { client: id });
                 }

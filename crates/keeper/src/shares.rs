@@ -12,6 +12,7 @@ use crate::identity::{Caller, ClientId, Incarnation, ShareId};
 use crate::interned::{FileId, OwnerId};
 use crate::keeper::Keeper;
 use crate::locking::owner_on;
+use crate::namespaces;
 use crate::parking::{Parked, ProbeHistory};
 use crate::request::{Access, OwnerName, ProbeAnswer, Question, ShareRequest, UnshareRequest};
 use crate::step::{Outcome, Refusal, Reply};
@@ -99,7 +100,8 @@ impl Keeper {
     pub(crate) fn decide_unshare(&mut self, request: UnshareRequest, now: Time) {
         self.hear(&request.caller, now);
         let name = share_owner(&request.tag);
-        self.adopt_former_share(&request.caller, &name, &request.file, |_| true);
+        let release = namespaces::Request::Release;
+        self.adopt_former_share(&request.caller, &name, &request.file, release, |_| true);
         self.unshare_remembered(&request.caller, &request.tag, &request.file);
         if let (owner, Some(file)) = self.ids_of(&request.caller, &name, &request.file)
             && let Some(share) = self.share_of(owner, file)
@@ -194,7 +196,8 @@ impl Keeper {
         self.note_reclaim(host, now);
         let name = share_owner(&request.tag);
         let (access, deny) = (request.access, request.deny);
-        self.adopt_former_share(&request.caller, &name, &request.file, |share| {
+        let reclaim = namespaces::Request::Reclaim;
+        self.adopt_former_share(&request.caller, &name, &request.file, reclaim, |share| {
             share.access == access && share.deny == deny
         });
         let (owner, file) = self.ids_of(&request.caller, &name, &request.file);
@@ -227,13 +230,14 @@ impl Keeper {
         caller: &Caller,
         name: &OwnerName,
         file: &FileKey,
+        request: namespaces::Request,
         fits: impl Fn(HeldShare) -> bool,
     ) {
         if let (owner, Some(file)) = self.ids_of(caller, name, file)
             && self.share_of(owner, file).is_none()
         {
             let host = self.clients.find_host(&caller.host);
-            self.adopt_former_owner(host, caller, name, |keeper, former| {
+            self.adopt_former_owner(host, caller, name, request, |keeper, former| {
                 keeper.share_of(former, file).is_some_and(&fits)
             });
         }
