@@ -1,10 +1,11 @@
 //! What is seen of a server after it was killed with locks in its store.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use client::Locker;
+use client::{Locker, Options};
 use testbed::peer::{Answer, Host, RecordStream, RpcbindKind, call, results, script, user};
 use testbed::wait::until;
 use tokio::net::TcpSocket;
@@ -98,6 +99,39 @@ pub async fn reboot_notice(setup: Setup) -> String {
     let notice = nsm::NotifyArgs { mon_name: b"alice"[..].into(), state: 77 };
     let answered = timeout(Duration::from_secs(8), connection.call::<nsm::Notify>(&notice)).await;
     if answered.is_ok_and(|answer| answer.is_ok()) { "answered" } else { "not answered" }.into()
+}
+
+/// Reports that a silent host rebooted, from another address, for longer than the window.
+pub async fn roaming_notice(mut setup: Setup) -> String {
+    setup.set("recovery.window", "'1s'");
+    let server = setup.start();
+    let file = server.file(&setup, "a").await;
+    let alice = server.locker_at(HOLDER, "alice").await;
+    assert_eq!(alice.lock(&file, byte(0)).await.unwrap(), Status::Granted);
+    drop(alice);
+    let connection = server.monitor().await.with_timeout(Duration::from_secs(1));
+    let notice = nsm::NotifyArgs { mon_name: b"alice"[..].into(), state: 77 };
+    for _ in 0..30 {
+        if connection.call::<nsm::Notify>(&notice).await.is_ok() {
+            return "answered".into();
+        }
+    }
+    "not answered".into()
+}
+
+/// The answer in grace to a holder that locks again through another address of the server.
+pub async fn renumbered(mut setup: Setup) -> String {
+    setup.set("rpc.listen", "'0.0.0.0:0'");
+    let mut first = setup.start();
+    let file = first.file(&setup, "a").await;
+    let old = SocketAddr::new([127, 0, 0, 2].into(), first.address().port());
+    let options = Options { source: Some(HOLDER.into()), ..Options::default() };
+    let alice = Locker::connect(old, "alice", 1, &options).await.unwrap();
+    assert_eq!(alice.lock(&file, byte(0)).await.unwrap(), Status::Granted);
+    first.server.kill();
+    drop(first);
+    let server = setup.start();
+    format!("{:?}", server.locker_at(HOLDER, "alice").await.lock(&file, byte(0)).await.unwrap())
 }
 
 /// A lock whose holder resets its connection and locks again over another, with the same state.

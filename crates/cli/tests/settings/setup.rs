@@ -117,8 +117,7 @@ impl Setup {
     pub async fn restarted(&self) -> Running {
         let mut first = self.start();
         let file = first.file(self, "a").await;
-        let options = Options { source: Some(HOLDER.into()), ..Options::default() };
-        let alice = Locker::connect(first.address(), "alice", 1, &options).await.unwrap();
+        let alice = first.locker_at(HOLDER, "alice").await;
         let lock = alice.lock(&file, byte(0)).await.unwrap();
         assert_eq!(lock, wire::nlm::Status::Granted);
         first.server.kill();
@@ -173,6 +172,11 @@ impl Running {
 
     pub async fn locker(&self, name: &str) -> Locker {
         Locker::new(self.connect(0, 0).await, name, 1)
+    }
+
+    pub async fn locker_at(&self, address: Ipv4Addr, name: &str) -> Locker {
+        let options = Options { source: Some(address.into()), ..Options::default() };
+        Locker::connect(self.address(), name, 1, &options).await.unwrap()
     }
 
     /// A file of the export that everybody may read and write, created if it is missing.
