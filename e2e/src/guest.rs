@@ -219,8 +219,9 @@ impl Guest {
         );
         let mut qemu = self.network.command("qemu-system-x86_64");
         qemu.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
-            // /dev/kvm may exist and still hang a guest where machines are nested.
-            .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m"])
+            // /dev/kvm may exist and still hang a guest where machines are nested. Newer kernels panic
+            // on the emulation of cmpxchg16b and of five-level page tables.
+            .args(["-accel", "tcg,thread=multi", "-cpu", "max,-cx16,-la57", "-smp", "1", "-m"])
             .arg(MEMORY_MIB.to_string())
             .arg("-kernel")
             .arg(&self.image.kernel)

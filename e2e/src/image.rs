@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use testbed::process::run;
 
+use crate::apt::Suite;
 use crate::archive::Archive;
 use crate::kernel::Kernel;
 
@@ -52,14 +53,20 @@ pub struct Image {
 impl Image {
     /// Fetches the kernel (once), builds the guest tool unless one is given, and packs the root.
     /// `hosts` becomes the guests' /etc/hosts.
-    pub fn prepare(cache: &Path, tool: Option<&Path>, hosts: &str) -> Result<Self> {
+    pub fn prepare(
+        cache: &Path,
+        suite: Option<Suite>,
+        tool: Option<&Path>,
+        hosts: &str,
+    ) -> Result<Self> {
         fs::create_dir_all(cache).with_context(|| format!("cannot make {}", cache.display()))?;
-        let kernel = Kernel::fetch(cache)?;
+        let kernel = Kernel::fetch(suite, cache)?;
+        println!("kernel {}", kernel.release());
         let tool = match tool {
             Some(tool) => tool.to_path_buf(),
             None => build_tool(&cache.join("tool"))?,
         };
-        let initramfs = cache.join("initramfs.cpio");
+        let initramfs = cache.join(format!("initramfs-{}.cpio", kernel.release()));
         // Several labs may start at once; each must read a complete file.
         let partial = cache.join(format!("initramfs.{}", std::process::id()));
         fs::write(&partial, root(&kernel, &tool, hosts)?)
@@ -107,9 +114,8 @@ fn root(kernel: &Kernel, tool: &Path, hosts: &str) -> Result<Vec<u8>> {
         archive.copy(Path::new(&library), &library, 0o755)?;
     }
     let mut order = String::new();
-    for module in kernel.modules()? {
-        let name = module.file_name().context("a module without a name")?.to_string_lossy();
-        archive.copy(&module, &format!("/modules/{name}"), 0o644)?;
+    for (name, module) in kernel.modules()? {
+        archive.file(&format!("/modules/{name}"), 0o644, &module);
         order.push_str(&format!("{name}\n"));
     }
     archive.file("/modules/order", 0o644, order.as_bytes());

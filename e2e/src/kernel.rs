@@ -5,10 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use testbed::process::run;
 
+use crate::apt::{Apt, Suite};
+
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
+/// Debian has split the image and the modules from `linux-image-*` since Linux 7.
+const PARTS: [&str; 2] = ["linux-binary-", "linux-modules-"];
 
 /// What a guest loads, without what these depend on.
 const MODULES: &[&str] = &[
@@ -31,25 +35,35 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The newest kernel that the package lists know, from the cache or the archive.
-    pub fn fetch(cache: &Path) -> Result<Self> {
-        let package = package()?;
-        let shown = run(Command::new("apt-cache").args(["show", "--no-all-versions", &package]))?;
-        let version = field(&shown, "Version: ").context("a package without a version")?;
-        let root = cache.join(format!("{package}_{}", version.replace(':', "_")));
+    /// The newest kernel of a suite, or of the machine's own package lists; from the cache or the
+    /// archive.
+    pub fn fetch(suite: Option<Suite>, cache: &Path) -> Result<Self> {
+        let apt = match suite {
+            Some(suite) => Apt::of_suite(suite, cache)?,
+            None => Apt::of_machine(),
+        };
+        let release = release_of(&apt.dependencies(META_PACKAGE)?)
+            .with_context(|| format!("{META_PACKAGE} names no kernel: are there package lists?"))?;
+        let package = format!("linux-image-{release}");
+        let version = apt.version(&package)?.replace(':', "_");
+        let root = cache.join(format!("{package}_{version}"));
         if !root.exists() {
-            unpack(&package, &root)?;
+            unpack(&apt, &package, &release, &root)?;
         }
-        let release = package.strip_prefix("linux-image-").unwrap_or(&package).to_owned();
         Ok(Self { root, release })
+    }
+
+    pub fn release(&self) -> &str {
+        &self.release
     }
 
     pub fn image(&self) -> PathBuf {
         self.root.join(format!("boot/vmlinuz-{}", self.release))
     }
 
-    /// The modules that a guest needs, in an order in which each finds what it depends on.
-    pub fn modules(&self) -> Result<Vec<PathBuf>> {
+    /// The modules that a guest needs, each a file name and its content, in an order in which each
+    /// finds what it depends on.
+    pub fn modules(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let mut paths: Vec<PathBuf> = Vec::new();
         for module in MODULES {
             let mut modprobe = Command::new("modprobe");
@@ -65,22 +79,32 @@ impl Kernel {
                 }
             }
         }
-        Ok(paths)
+        paths.iter().map(|path| read_module(path)).collect()
     }
 }
 
-fn package() -> Result<String> {
-    let depends = run(Command::new("apt-cache").args(["depends", META_PACKAGE]))?;
-    let package = field(&depends, "Depends: ");
-    package.with_context(|| format!("{META_PACKAGE} depends on nothing: are there package lists?"))
+/// The name and content of a module, which may be compressed: a guest cannot unpack it.
+fn read_module(path: &Path) -> Result<(String, Vec<u8>)> {
+    let shown = path.display();
+    let name = path.file_name().with_context(|| format!("{shown} has no name"))?.to_string_lossy();
+    let Some(name) = name.strip_suffix(".xz") else {
+        let content = fs::read(path).with_context(|| format!("cannot read {shown}"))?;
+        return Ok((name.into_owned(), content));
+    };
+    let output = Command::new("xz").args(["--decompress", "--stdout"]).arg(path).output();
+    let output = output.context("xz, of package xz-utils")?;
+    ensure!(output.status.success(), "cannot decompress {shown}");
+    Ok((name.to_owned(), output.stdout))
 }
 
-fn field(text: &str, name: &str) -> Option<String> {
-    text.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::to_owned)
+/// The release of the kernel among the packages that the meta package depends on.
+fn release_of(dependencies: &[String]) -> Option<String> {
+    let mut releases = dependencies.iter().filter_map(|name| name.strip_prefix("linux-image-"));
+    releases.find(|release| release.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned)
 }
 
 /// Unpacks beside the final place and renames, so that a half-made cache is never used.
-fn unpack(package: &str, root: &Path) -> Result<()> {
+fn unpack(apt: &Apt, package: &str, release: &str, root: &Path) -> Result<()> {
     println!("fetching {package}");
     let partial = root.with_extension("partial");
     if partial.exists() {
@@ -88,15 +112,24 @@ fn unpack(package: &str, root: &Path) -> Result<()> {
     }
     let tree = partial.join("tree");
     fs::create_dir_all(&tree).with_context(|| format!("cannot make {}", tree.display()))?;
-    let mut download = Command::new("apt-get");
-    run(download.args(["-q", "download", package]).current_dir(&partial))?;
-    let archive = fs::read_dir(&partial)?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .context("apt-get download left no package")?;
-    let arguments = [Path::new("-x"), &archive, &tree];
-    run(Command::new("dpkg-deb").args(arguments))?;
-    let release = package.strip_prefix("linux-image-").unwrap_or(package);
+    let mut packages = vec![package.to_owned()];
+    packages.extend(
+        apt.dependencies(package)?
+            .into_iter()
+            .filter(|name| PARTS.iter().any(|part| name.starts_with(part))),
+    );
+    let mut download = apt.command("apt-get");
+    run(download.args(["-q", "download"]).args(&packages).current_dir(&partial))?;
+    for entry in fs::read_dir(&partial)? {
+        let archive = entry?.path();
+        if archive.extension().is_some_and(|extension| extension == "deb") {
+            run(Command::new("dpkg-deb").args([Path::new("-x"), &archive, &tree]))?;
+        }
+    }
+    // Newer packages have everything below /usr, where modprobe of this suite does not look.
+    if !tree.join("lib").exists() {
+        std::os::unix::fs::symlink("usr/lib", tree.join("lib")).context("cannot link lib")?;
+    }
     run(Command::new("depmod").arg("-b").arg(&tree).arg(release))?;
     fs::rename(&tree, root).with_context(|| format!("cannot make {}", root.display()))?;
     fs::remove_dir_all(&partial).context("cannot remove the downloaded package")
@@ -107,10 +140,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_is_found_with_or_without_indent() {
-        let depends = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-1-cloud-amd64\n";
-        assert_eq!(field(depends, "Depends: ").unwrap(), "linux-image-6.1.0-1-cloud-amd64");
-        assert_eq!(field("Package: a\nVersion: 6.1\n", "Version: ").unwrap(), "6.1");
-        assert_eq!(field(depends, "Version: "), None);
+    fn the_release_is_that_of_the_image_among_other_packages() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let one = names(&["linux-image-6.1.0-1-cloud-amd64"]);
+        assert_eq!(release_of(&one).unwrap(), "6.1.0-1-cloud-amd64");
+        let split = names(&["linux-base-cloud-amd64", "linux-image-7.2.13+deb14-cloud-amd64"]);
+        assert_eq!(release_of(&split).unwrap(), "7.2.13+deb14-cloud-amd64");
+        assert_eq!(release_of(&names(&["linux-image-cloud-amd64"])), None);
     }
 }

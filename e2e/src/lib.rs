@@ -1,11 +1,12 @@
 //! The lab: real Linux kernel clients in small QEMU guests, a server beside them in a network
 //! namespace of its own, and the drill that judges it.
 //!
-//! From the outside in: [`packages`] and [`kernel`] fetch what is needed, [`image`] packs the guests'
+//! From the outside in: [`packages`], [`apt`] and [`kernel`] fetch what is needed, [`image`] packs the guests'
 //! root, [`lab::Lab`] owns the namespace, the guests and the files of one run, [`guest::Guest`] is a
 //! machine to run commands on, [`server::Server`] the program under test, [`drill`] what must be seen.
 
 pub mod agent;
+pub mod apt;
 pub mod archive;
 pub mod capture;
 pub mod drill;

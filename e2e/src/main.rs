@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use lockkeeper_e2e::apt::Suite;
 use lockkeeper_e2e::drill::context::{Drill, Size};
 use lockkeeper_e2e::drill::{self, Step};
 use lockkeeper_e2e::image::Image;
@@ -29,6 +30,9 @@ struct Options {
     /// Smaller numbers everywhere, for CI
     #[arg(long)]
     short: bool,
+    /// The suite of Debian whose kernel the guests boot, if it is not this machine's
+    #[arg(long, value_name = "SUITE")]
+    kernel: Option<Suite>,
     /// Only install packages, fetch the kernel and pack the guests' root
     #[arg(long)]
     prepare: bool,
@@ -57,7 +61,8 @@ fn run(options: &Options) -> Result<ExitCode> {
     testbed::packages::install(packages::PACKAGES)?;
     // Programs that are run in other directories must find it too.
     let lab = std::path::absolute(&options.lab)?;
-    let image = Image::prepare(&lab, options.tool.as_deref(), lockkeeper_e2e::lab::HOSTS)?;
+    let image =
+        Image::prepare(&lab, options.kernel, options.tool.as_deref(), lockkeeper_e2e::lab::HOSTS)?;
     if options.prepare {
         return Ok(ExitCode::SUCCESS);
     }

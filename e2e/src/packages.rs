@@ -16,4 +16,5 @@ pub const PACKAGES: &[&str] = &[
     "rpcbind",
     "tshark",
     "util-linux",
+    "xz-utils",
 ];

@@ -15,7 +15,8 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
   quick                     fmt, clippy, stories, fast unit tests, 50 seeds; no root, a minute when warm
   test [RING...]            everything CI runs, or only these rings: lints unit cost sim mutants fuzz e2e
-  e2e [--short] [STEP...]   the drill with real Linux kernels in virtual machines
+  e2e [--short] [--kernel bookworm|trixie|sid] [STEP...]
+                            the drill with real Linux kernels in virtual machines
   fuzz [--seconds N]        every fuzz target for N seconds (8)
   sim [--seeds N] [--seed S]  the simulator; --seed prints the trace of one run
   mutants [NAME...]         every mutant of sim/mutants must be caught by the story, judge or test it names

@@ -13,6 +13,7 @@ use crate::capture::Capture;
 pub(super) const STEPS: &[Step] = &[
     Step::new("wait-is-granted-by-callback", callback),
     Step::new("wait-of-many-is-granted-one-by-one", many),
+    Step::new("wait-of-a-reader-is-not-behind-a-writer", reader),
     Step::new("wait-ends-by-a-signal", signal),
     Step::new("wait-ends-with-its-process", killed),
     Step::new("wait-that-closes-a-circle-is-a-deadlock", deadlock),
@@ -76,6 +77,25 @@ fn many(drill: &Drill) -> Result<()> {
     drill.within("all five after", start.elapsed(), Duration::from_secs(5))?;
     holder.waits("write 0 10")?;
     holder.granted(TIMEOUT).map(drop)
+}
+
+/// A parent holds a read lock, and a child that it would wait for takes one, too, while a writer of
+/// another host waits for the first.
+fn reader(drill: &Drill) -> Result<()> {
+    let dir = step_dir(drill, "reader")?;
+    let mut parent = dir.locker(drill.alice()?, "file")?;
+    let mut writer = dir.locker(drill.bob()?, "file")?;
+    let mut child = dir.locker(drill.alice()?, "file")?;
+    parent.takes("read 0 10")?;
+    writer.waits("write 0 10")?;
+    writer.still_waits(Duration::from_secs(1))?;
+    let start = Instant::now();
+    child.waits("read 0 10")?;
+    let granted = child.granted(TIMEOUT).context("the child waits for the writer")?;
+    drill.within("granted after", granted - start, Duration::from_secs(2))?;
+    child.unlocks("0 10")?;
+    parent.unlocks("0 10")?;
+    writer.granted(TIMEOUT).map(drop)
 }
 
 fn signal(drill: &Drill) -> Result<()> {
