@@ -45,6 +45,17 @@ impl Request {
     pub(crate) fn comes_from(&self, host: &Host) -> bool {
         self.from == host.address || self.from == host.notice_address
     }
+
+    /// The file and range that it is about.
+    pub(crate) fn target(&self) -> Option<(usize, Range)> {
+        match self.call {
+            Call::Lock { file, range, .. }
+            | Call::Test { file, range, .. }
+            | Call::Unlock { file, range }
+            | Call::Cancel { file, range, .. } => Some((file, range)),
+            _ => None,
+        }
+    }
 }
 
 /// Who really sent a request, and for what.

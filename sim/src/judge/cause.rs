@@ -293,7 +293,7 @@ impl World {
             if let Message::Reply(id, Reply::Lock(_) | Reply::Unlock | Reply::Cancel(_)) = message
                 && let Some((request, _)) = self.model.pending_requests.get(id)
                 && let (Some(process), Some((file, range))) =
-                    (request.truth.process, target(request))
+                    (request.truth.process, request.target())
             {
                 let open: Vec<OpenGrant> = self
                     .model
@@ -343,7 +343,7 @@ impl World {
                 Message::Reply(id, Reply::Unlock) => {
                     if let Some((request, _)) = self.model.pending_requests.get(id)
                         && let (Some(process), Some((file, range))) =
-                            (request.truth.process, target(request))
+                            (request.truth.process, request.target())
                     {
                         let effect = Effect::Clear;
                         causes.push(Cause {
@@ -591,16 +591,5 @@ impl World {
             Proof::Roamed(_) => Err("roaming is not allowed".to_owned()),
             Proof::Unreclaimed => Err("it is judged elsewhere".to_owned()),
         }
-    }
-}
-
-/// The file and range of a request.
-pub(super) fn target(request: &Request) -> Option<(usize, Range)> {
-    match request.call {
-        Call::Lock { file, range, .. }
-        | Call::Test { file, range, .. }
-        | Call::Unlock { file, range }
-        | Call::Cancel { file, range, .. } => Some((file, range)),
-        _ => None,
     }
 }

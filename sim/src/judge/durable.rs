@@ -10,7 +10,6 @@ use keeper::identity::{ClientId, Epoch};
 use keeper::step::{Grant, Outcome, Reply, Step};
 use store::Token;
 
-use super::cause::target;
 use crate::cells::{self, CELLS, strength};
 use crate::model::{CellState, ModelWaiter, empty_grid};
 use crate::packet::{Call, Request};
@@ -220,7 +219,7 @@ impl World {
             return self.violate("I2", || format!("{reply:?} leaves before its commit"));
         }
         let changes = committed.map_or(&[][..], |(_, changes)| changes);
-        let Some((file, range)) = target(request) else { return };
+        let Some((file, range)) = request.target() else { return };
         match (reply, &request.call) {
             (Reply::Lock(Outcome::Granted), Call::Lock { mode, .. }) => {
                 let missing = self.missing_on_disk(request, file, range, strength(*mode), changes);

@@ -10,7 +10,6 @@ use keeper::request::OperatorAction;
 use keeper::step::{CancelOutcome, Message, Outcome, Reply, Step};
 use keeper::time::Time;
 
-use super::cause::target;
 use crate::host::Activity;
 use crate::judge::cause::client_released_by;
 use crate::judge::input::ObservedInput;
@@ -91,7 +90,7 @@ impl World {
                 Message::Reply(id, reply) => {
                     let Some((request, _)) = self.model.pending_requests.get(id) else { continue };
                     let (Some(process), Some((file, range))) =
-                        (request.truth.process, target(request))
+                        (request.truth.process, request.target())
                     else {
                         continue;
                     };
@@ -280,7 +279,7 @@ impl World {
                 continue;
             };
             let Some((request, _)) = self.model.pending_requests.get(id).cloned() else { continue };
-            let (Some(process), Some((file, range))) = (request.truth.process, target(&request))
+            let (Some(process), Some((file, range))) = (request.truth.process, request.target())
             else {
                 continue;
             };
