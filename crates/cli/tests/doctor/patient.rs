@@ -204,7 +204,8 @@ pub fn status() -> Value {
 /// A client without findings.
 pub fn known(name: &str, address: &str) -> Value {
     serde_json::json!({
-        "id": "c3", "name": name, "address": address, "kind": "lock", "state": "active",
+        "id": "c3", "name": name, "address": address, "kind": "lock",
+        "protocol": "nlm", "state": "active",
         "last_seen_seconds": 2.0, "answers": true, "registered_at": "2026-11-16T10:00:00Z",
         "epoch": 12, "monitored_name": name, "private": null,
         "callback": { "address": address, "program": 100_024, "version": 1, "procedure": 6 },
