@@ -11,8 +11,8 @@ use testbed::process::run;
 use crate::apt::{Apt, Suite};
 
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
-/// Debian has split the image and the modules from `linux-image-*` since Linux 7.
-const PARTS: [&str; 2] = ["linux-binary-", "linux-modules-"];
+/// Into which Debian has split `linux-image-*` since Linux 7: lists of modules, image and modules.
+const PARTS: [&str; 3] = ["linux-base-", "linux-binary-", "linux-modules-"];
 
 /// What a guest loads, without what these depend on.
 const MODULES: &[&str] = &[
@@ -58,7 +58,11 @@ impl Kernel {
     }
 
     pub fn image(&self) -> PathBuf {
-        self.root.join(format!("boot/vmlinuz-{}", self.release))
+        let beside_modules = self.root.join(format!("lib/modules/{}/vmlinuz", self.release));
+        match beside_modules.exists() {
+            true => beside_modules,
+            false => self.root.join(format!("boot/vmlinuz-{}", self.release)),
+        }
     }
 
     /// The modules that a guest needs, each a file name and its content, in an order in which each
@@ -113,11 +117,8 @@ fn unpack(apt: &Apt, package: &str, release: &str, root: &Path) -> Result<()> {
     let tree = partial.join("tree");
     fs::create_dir_all(&tree).with_context(|| format!("cannot make {}", tree.display()))?;
     let mut packages = vec![package.to_owned()];
-    packages.extend(
-        apt.dependencies(package)?
-            .into_iter()
-            .filter(|name| PARTS.iter().any(|part| name.starts_with(part))),
-    );
+    let parts = PARTS.map(|part| format!("{part}{release}"));
+    packages.extend(apt.dependencies(package)?.into_iter().filter(|name| parts.contains(name)));
     let mut download = apt.command("apt-get");
     run(download.args(["-q", "download"]).args(&packages).current_dir(&partial))?;
     for entry in fs::read_dir(&partial)? {
