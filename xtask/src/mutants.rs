@@ -12,7 +12,7 @@ mod tree;
 
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
 use crate::shell::output;
 use mutant::{Judge, Mutant};
@@ -84,15 +84,15 @@ fn judge_all(mutants: &[Mutant]) -> Result<()> {
     println!("{:<28} {:<76} {:>4}  mistake", "mutant", "caught by", "s");
     for mutant in mutants {
         let start = Instant::now();
-        let caught_by = judge(&tree, mutant).with_context(|| mutant.name.clone())?;
-        println!(
-            "{:<28} {:<76} {:>4.0}  {}",
-            mutant.name,
-            caught_by.as_deref().unwrap_or("MISSED"),
-            start.elapsed().as_secs_f64(),
-            mutant.what
-        );
-        if caught_by.is_none() {
+        let result = judge(&tree, mutant);
+        let shown = match &result {
+            Ok(Some(caught_by)) => caught_by.clone(),
+            Ok(None) => "MISSED".to_owned(),
+            Err(error) => format!("NOT JUDGED: {error:#}"),
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{:<28} {shown:<76} {seconds:>4.0}  {}", mutant.name, mutant.what);
+        if !matches!(result, Ok(Some(_))) {
             missed.push(mutant.name.as_str());
         }
     }

@@ -127,8 +127,8 @@ impl Keeper {
 
     /// TEST. Replies `Reply::Test` with a conflicting holder, if there is one.
     pub fn handle_test(&mut self, request: TestRequest, now: Time) {
-        self.hear(&request.caller, now);
-        self.decide_test(request, now);
+        let host = self.hear(&request.caller, now);
+        self.decide_test(request, host, now);
         self.settle(now);
     }
 

@@ -87,9 +87,9 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn decide_test(&mut self, request: TestRequest, now: Time) {
+    pub(crate) fn decide_test(&mut self, request: TestRequest, host: Option<ClientId>, now: Time) {
         let TestRequest { range, mode, .. } = request;
-        let (owner, file) = self.ids_of(&request.caller, &request.owner, &request.file);
+        let (owner, file) = self.ids_on(host, &request.caller, &request.owner, &request.file);
         let wanted = WantedLock { owner, file: file.unwrap_or(NO_FILE), range, mode, waiter: None };
         if self.grace_holds_back(wanted, false) {
             return self.hold_back(Parked::Test(request), now);

@@ -139,7 +139,10 @@ impl Keeper {
         match parked {
             Parked::Lock(request, history) => self.decide_lock(request, history, now),
             Parked::Share(request, history) => self.decide_share(request, history, now),
-            Parked::Test(request) => self.decide_test(request, now),
+            Parked::Test(request) => {
+                let host = self.clients.find_host(&request.caller.host);
+                self.decide_test(request, host, now);
+            }
             Parked::RebootReport(_) => {}
         }
     }

@@ -75,6 +75,9 @@ impl Keeper {
 
     /// Wakes each file once, for everything that was freed on it. Waking frees nothing.
     fn wake_freed(&mut self, now: Time) {
+        if self.unsettled.freed.is_empty() {
+            return;
+        }
         let mut freed = std::mem::take(&mut self.unsettled.freed);
         freed.sort_unstable();
         freed.dedup_by(|next, first| {
