@@ -1,5 +1,5 @@
-//! The client tracker: lock hosts, SM_MON registrants and clients of other protocols in one table. The row is durable;
-//! everything beside it is known in this epoch only.
+//! The client tracker: lock hosts, SM_MON registrants and clients of other protocols in one table.
+//! The row is durable; everything beside it is known in this epoch only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

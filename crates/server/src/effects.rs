@@ -65,11 +65,9 @@ impl Effects for ServerEffects {
             Event::Rebooted { client, to, .. } => {
                 if let Some(view) = keeper.client(*client) {
                     self.liveness.record_state(&view.client.key(), *to);
-                }
-                if let Some(view) = keeper.client(*client)
-                    && let Some(dispatcher) = self.dispatcher.upgrade()
-                {
-                    dispatcher.forget_host(view.client.address, view.client.name.bytes());
+                    if let Some(dispatcher) = self.dispatcher.upgrade() {
+                        dispatcher.forget_host(view.client.address, view.client.name.bytes());
+                    }
                 }
             }
             Event::Fenced { client, .. } | Event::Unfenced { client, .. } => {
@@ -80,11 +78,11 @@ impl Effects for ServerEffects {
             }
             Event::MonitorRefused { source, watched, why } => {
                 let (call, from, name) = (RefusedCall::Monitor, *source, watched);
-                self.refusals.note(RefusedCaller { call, from, name, client: None }, (*why).into());
+                self.refusals.note(RefusedCaller { call, from, name }, (*why).into());
             }
             Event::FreeAllRefused { source, name } => {
                 let (call, from) = (RefusedCall::FreeAll, *source);
-                let caller = RefusedCaller { call, from, name, client: None };
+                let caller = RefusedCaller { call, from, name };
                 self.refusals.note(caller, RefusalReason::UnknownHost);
             }
             Event::FreeAllPending { why, .. } => {

@@ -67,8 +67,8 @@ impl EventText {
     }
 
     /// A refused call that did not go through [`describe`].
-    pub(crate) fn refused(text: String, client: Option<ClientLabel>) -> Self {
-        Self { client, ..Self::new(Level::Warn, "refused", text) }
+    pub(crate) fn refused(text: String) -> Self {
+        Self::new(Level::Warn, "refused", text)
     }
 
     pub fn log(&self) {
@@ -143,7 +143,7 @@ fn client_of(event: &Event) -> Option<ClientId> {
     }
 }
 
-pub(crate) fn look_up(keeper: &Keeper, id: ClientId) -> Option<ClientLabel> {
+fn look_up(keeper: &Keeper, id: ClientId) -> Option<ClientLabel> {
     let view = keeper.client(id)?;
     Some(ClientLabel { id, name: view.client.name.clone(), address: view.client.address })
 }
@@ -190,8 +190,7 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
                 Proof::Stateless => ("a new connection of a stateless client".into(), None),
                 Proof::Unreclaimed => ("it sent a notice and reclaimed nothing".into(), None),
                 Proof::Roamed(source) => {
-                    let why = "as its notice from {source} says while its own address is silent";
-                    (why.replace("{source}", &source.to_string()), None)
+                    (format!("its notice came from {source}, and its own address is silent"), None)
                 }
                 Proof::Operator(who) => (format!("confirmed by {who}"), Some(who.clone())),
             };

@@ -10,7 +10,7 @@ use keeper::step::Refusal;
 
 use crate::engine::Clock;
 use crate::event_log::EventLog;
-use crate::event_text::{ClientLabel, EventText};
+use crate::event_text::EventText;
 use crate::log_rate_limit::LogRateLimit;
 use crate::metrics::{Metrics, RefusalReason, RefusedCall};
 use crate::rpc::admission::NotAdmitted;
@@ -28,8 +28,6 @@ pub(crate) struct RefusedCaller<'a> {
     pub from: IpAddr,
     /// The machine that the call names.
     pub name: &'a Name,
-    /// The host that FREE_ALL concerns, if one is known.
-    pub client: Option<ClientLabel>,
 }
 
 impl Refusals {
@@ -50,7 +48,7 @@ impl Refusals {
     }
 
     pub(crate) fn note(&self, caller: RefusedCaller<'_>, reason: RefusalReason) {
-        let RefusedCaller { call, from, name, client } = caller;
+        let RefusedCaller { call, from, name } = caller;
         self.count(call, reason);
         if !self.limits[call as usize][reason as usize].due() {
             return;
@@ -59,7 +57,7 @@ impl Refusals {
             RefusedCall::Monitor => format!("SM_MON of {from} for {name}"),
             RefusedCall::FreeAll => format!("FREE_ALL of {from} for {name}"),
         };
-        let event = EventText::refused(format!("{what} refused: {}", explain(reason)), client);
+        let event = EventText::refused(format!("{what} refused: {}", explain(reason)));
         event.log();
         self.event_log.write(self.clock.now().wall_ms, event);
     }

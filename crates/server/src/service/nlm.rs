@@ -216,7 +216,7 @@ impl Nlm {
                 if let (Operation::FreeAll, EarlyReply::TooWeak) = (operation, &reply) {
                     let (call, from) = (RefusedCall::FreeAll, incoming.peer.remote.ip());
                     let name = &Name::new(self.caller_name(incoming.call).unwrap_or_default());
-                    let caller = RefusedCaller { call, from, name, client: None };
+                    let caller = RefusedCaller { call, from, name };
                     self.refusals.note(caller, RefusalReason::Port);
                 }
                 return self.reply_early(incoming, reply);

@@ -222,5 +222,5 @@ fn fail(call: PendingCall, state: i32, replies: &mut ReplyBatch) {
 
 fn note_refusal(refusals: &Refusals, from: IpAddr, watched: &Name, why: RefusalReason) {
     let call = RefusedCall::Monitor;
-    refusals.note(RefusedCaller { call, from, name: watched, client: None }, why);
+    refusals.note(RefusedCaller { call, from, name: watched }, why);
 }

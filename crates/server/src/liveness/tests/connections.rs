@@ -383,7 +383,7 @@ fn a_share_is_of_the_state_that_its_host_was_known_to_be_in() {
     registry.record_lock(&alice(), TakenBy::Share, clock.at(6));
     assert_eq!(registry.last_lock(&alice(), five), Some(clock.at(5)));
     assert_eq!(registry.last_lock(&alice(), Incarnation(7)), Some(clock.at(6)));
-    // A LOCK without a state is nobody's but its own.
+    // A LOCK without a state counts for no known state.
     registry.record_lock(&alice(), TakenBy::Lock(Incarnation::UNKNOWN), clock.at(8));
     assert_eq!(registry.last_lock(&alice(), five), Some(clock.at(5)));
     assert_eq!(registry.last_lock(&alice(), Incarnation::UNKNOWN), Some(clock.at(8)));
