@@ -83,7 +83,7 @@ impl Disk {
         for change in changes {
             // Inexact is sticky: it ends with the grace period of a start from a roster, or with a
             // start that needs none.
-            if matches!(change, Change::GraceEnded | Change::Started { grace: false, .. }) {
+            if matches!(change, Change::GraceEnded | Change::Started { grace: None, .. }) {
                 self.inexact = false;
             }
             self.written.apply(change.clone());

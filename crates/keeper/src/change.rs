@@ -14,15 +14,16 @@ use crate::request::{Access, Callback, Mode};
 /// One durable change. A store applies the changes of a step in order and all or none of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The server started. Until this grace has ended durably, an inexact store stays inexact; the
-    /// last stop no longer counts as clean.
+    /// The server started. Until its grace has ended durably the store is no more exact than
+    /// `grace` says; the last stop no longer counts as clean.
     Started {
         /// The new epoch.
         epoch: Epoch,
-        /// Whether the start begins a grace period.
-        grace: bool,
+        /// The start begins a grace period, from a state that can be trusted this far. Without one
+        /// there is nothing to recover, and the store is exact from here on.
+        grace: Option<Exactness>,
     },
-    /// Recovery is over: from now on the changes determine the lock set.
+    /// Recovery is over: from now on the changes determine the lock set, and the store is exact.
     GraceEnded,
     /// A clean stop (B4.17).
     Stopped,
@@ -187,14 +188,25 @@ pub struct Share {
     pub since_ms: u64,
 }
 
-/// How far a snapshot can be trusted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How far a snapshot can be trusted (B4.90). The greater value promises less: of two judgements
+/// the maximum holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Exactness {
     /// Every acknowledged change is included.
     #[default]
     Exact,
     /// All clients are included; locks may be missing or obsolete.
     Roster,
+    /// Clients may be missing as well: the store was lost, restored from a backup, or failed over
+    /// to a replica that lacked transactions.
+    Open,
+}
+
+impl Exactness {
+    /// Whether every acknowledged lock is known.
+    pub fn is_exact(self) -> bool {
+        self == Exactness::Exact
+    }
 }
 
 /// All durable state.
@@ -202,7 +214,7 @@ pub enum Exactness {
 pub struct Snapshot {
     /// The last epoch that was started.
     pub epoch: Epoch,
-    /// The store's own judgement; no change makes it worse.
+    /// The worse of what the last start recorded and of the store's own judgement.
     pub exactness: Exactness,
     /// The grace of `epoch` has not ended durably.
     pub in_grace: bool,
@@ -224,10 +236,14 @@ impl Snapshot {
         match change {
             Change::Started { epoch, grace } => {
                 self.epoch = epoch;
-                self.in_grace = grace;
+                self.in_grace = grace.is_some();
                 self.stopped_cleanly = false;
+                self.exactness = grace.unwrap_or_default();
             }
-            Change::GraceEnded => self.in_grace = false,
+            Change::GraceEnded => {
+                self.in_grace = false;
+                self.exactness = Exactness::Exact;
+            }
             Change::Stopped => self.stopped_cleanly = true,
             Change::IdsBelow(id) => self.ids_below = id,
             Change::Client(client) => {

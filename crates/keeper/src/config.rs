@@ -38,6 +38,9 @@ pub struct Config {
     /// Addresses of the server, each with the one that it replaces: what clients locked through the
     /// old address belongs to the same clients at the new one (B2.80).
     pub formerly: BTreeMap<IpAddr, IpAddr>,
+    /// Hosts known from a copy outside the store. An open start registers those that the store
+    /// lacks, so that they are notified (B4.92); any other start ignores them.
+    pub roster: Vec<RosterEntry>,
     /// Mixed into the tables so that peers cannot choose their shape.
     pub seed: u64,
 }
@@ -57,6 +60,7 @@ impl Default for Config {
             reverse_names: BTreeMap::new(),
             addresses: None,
             formerly: BTreeMap::new(),
+            roster: Vec::new(),
             seed: 0,
         }
     }
@@ -67,6 +71,17 @@ impl Config {
     pub fn window(&self, protocol: &Protocol) -> Duration {
         self.windows.get(protocol).copied().unwrap_or(self.window)
     }
+}
+
+/// A monitored host, as the copy of the roster has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RosterEntry {
+    /// The address it calls from.
+    pub address: IpAddr,
+    /// The client's own name for itself.
+    pub name: Name,
+    /// The server addresses it used, oldest first.
+    pub used: Vec<IpAddr>,
 }
 
 /// Which new locks wait during grace.

@@ -63,7 +63,7 @@ impl Recovery {
     pub(crate) fn expects(&self, tracked: &TrackedClient, exactness: Exactness) -> bool {
         let reclaims = match exactness {
             Exactness::Exact => tracked.missing > 0,
-            Exactness::Roster => self.in_grace,
+            Exactness::Roster | Exactness::Open => self.in_grace,
         };
         reclaims && !self.window.has_ended() && tracked.row.is_host()
     }
@@ -101,7 +101,7 @@ impl Keeper {
         for lock in saved.locks.into_values() {
             if self.has_ended(lock.owner.host, lock.incarnation, lock.id.0) {
                 self.change(Change::LockGone(lock.id));
-            } else if self.exactness == Exactness::Roster {
+            } else if !self.exactness.is_exact() {
                 self.recovery.remembered.insert(lock);
             } else {
                 self.recover_lock(lock, now);
@@ -110,7 +110,7 @@ impl Keeper {
         for share in saved.shares.into_values() {
             if self.has_ended(share.owner.host, share.incarnation, share.id.0) {
                 self.change(Change::ShareGone(share.id));
-            } else if self.exactness == Exactness::Roster {
+            } else if !self.exactness.is_exact() {
                 self.recovery.remembered.shares.insert(share.id, share);
             } else {
                 self.recover_share(share);
@@ -130,7 +130,7 @@ impl Keeper {
     }
 
     fn begin(&mut self, clients: u64, locks: u64, now: Time) {
-        let exact = self.exactness == Exactness::Exact;
+        let exact = self.exactness.is_exact();
         let expected = self
             .clients
             .hosts()
@@ -138,7 +138,8 @@ impl Keeper {
         let hosts = expected.count() as u64;
         let grace = hosts > 0;
         self.recovery.in_grace = grace;
-        self.change(Change::Started { epoch: self.epoch, grace });
+        let recorded = grace.then_some(self.exactness);
+        self.change(Change::Started { epoch: self.epoch, grace: recorded });
         self.event(Event::Started { epoch: self.epoch, clients, locks, exact });
         if grace {
             self.event(Event::GraceStarted { hosts });
@@ -197,7 +198,7 @@ impl Keeper {
         if !self.recovery.in_grace {
             return false;
         }
-        if self.exactness == Exactness::Roster {
+        if !self.exactness.is_exact() {
             return true;
         }
         if owner_excepted
@@ -288,7 +289,7 @@ impl Keeper {
         let file = file.unwrap_or(NO_FILE);
         let conflict = self.table.conflict(file, owner, request.range, request.mode);
         if let Some(host) = known
-            && self.exactness == Exactness::Roster
+            && !self.exactness.is_exact()
             && conflict.is_none()
         {
             return self.reclaim_from_roster(request, host, self.table.file_len(file), now);
@@ -419,9 +420,8 @@ impl Keeper {
 
     /// With an exact store, grace ends with the last reclaim (B4.11).
     pub(crate) fn end_grace_if_complete(&mut self) {
-        let complete = self.recovery.in_grace
-            && self.exactness == Exactness::Exact
-            && self.recovery.missing == 0;
+        let complete =
+            self.recovery.in_grace && self.exactness.is_exact() && self.recovery.missing == 0;
         if complete {
             self.end_grace(GraceEnd::Complete);
         }

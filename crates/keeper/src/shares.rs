@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use crate::bytes::{FileKey, OwnerTag};
-use crate::change::{Change, Exactness, Share};
+use crate::change::{Change, Share};
 use crate::config::GraceMode;
 use crate::event::{Event, Release};
 use crate::identity::{Caller, ClientId, Incarnation, ShareId};
@@ -122,7 +122,7 @@ impl Keeper {
 
     fn grace_holds_back_share(&self, conflicts: &[HeldShare]) -> bool {
         self.recovery.in_grace
-            && (self.exactness == Exactness::Roster
+            && (!self.exactness.is_exact()
                 || self.config.grace == GraceMode::Strict
                 || conflicts.iter().any(|share| !share.confirmed))
     }
@@ -214,7 +214,7 @@ impl Keeper {
             return self.reply(request.id, Reply::Share(Outcome::Grace));
         }
         let known = host.is_some_and(|host| self.may_reclaim(host));
-        let roster = self.exactness == Exactness::Roster;
+        let roster = !self.exactness.is_exact();
         if known && roster && self.conflicting_shares(&request).is_empty() {
             return self.take_share(request, now);
         }

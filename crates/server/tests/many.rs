@@ -39,7 +39,7 @@ const OURS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// A store that knows these hosts, as the run before left it.
 fn prefilled(population: &Population) -> Memory {
     let mut store = Memory::new();
-    let mut changes = vec![Change::Started { epoch: Epoch(1), grace: false }];
+    let mut changes = vec![Change::Started { epoch: Epoch(1), grace: None }];
     for (number, (address, _)) in (1..).zip(&population.hosts) {
         changes.push(Change::Client(Arc::new(Client {
             id: ClientId(number),

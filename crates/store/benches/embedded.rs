@@ -66,7 +66,7 @@ struct Worker<'a> {
 impl<'a> Worker<'a> {
     fn new(store: &'a mut Embedded) -> Self {
         let mut worker = Self { store, token: 0, next: 0 };
-        worker.commit(&[Change::Started { epoch: Epoch(1), grace: false }]);
+        worker.commit(&[Change::Started { epoch: Epoch(1), grace: None }]);
         worker
     }
 

@@ -19,7 +19,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use keeper::bytes::{FileKey, Name, OwnerTag};
-use keeper::change::{Change, Client, Lock, Protocol, Reboot, Registrant, Share, Snapshot};
+use keeper::change::{
+    Change, Client, Exactness, Lock, Protocol, Reboot, Registrant, Share, Snapshot,
+};
 use keeper::identity::{
     ClientId, Epoch, Incarnation, LockId, Owner, OwnerNamespace, ShareId, Transport,
 };
@@ -71,7 +73,10 @@ fn every_change_comes_back<S: Store>(
 ) -> Result<(), Nonconformance> {
     let mut checked = StoreAndModel::new(store);
     let steps: [&[Change]; 4] = [
-        &[Change::Started { epoch: Epoch(7), grace: true }, Change::IdsBelow(1000)],
+        &[
+            Change::Started { epoch: Epoch(7), grace: Some(Exactness::Exact) },
+            Change::IdsBelow(1000),
+        ],
         &[client(1), client(2), lock(10, 1), lock(11, 2), share(12, 2)],
         &[Change::LockGone(LockId(10)), Change::ShareGone(ShareId(12)), lock(13, 1)],
         &[Change::ClientGone(ClientId(2)), Change::LockGone(LockId(11)), Change::GraceEnded],
@@ -83,7 +88,7 @@ fn every_change_comes_back<S: Store>(
     checked = checked.reopen(reopen)?;
     checked.commit(&[Change::Stopped])?;
     checked = checked.reopen(reopen)?;
-    checked.commit(&[Change::Started { epoch: Epoch(8), grace: false }])?;
+    checked.commit(&[Change::Started { epoch: Epoch(8), grace: None }])?;
     checked.reopen(reopen).map(|_| ())
 }
 
@@ -167,7 +172,7 @@ fn clearing_keeps_the_epoch_and_the_ids<S: Store>(
     reopen: &impl Fn(S) -> S,
 ) -> Result<(), Nonconformance> {
     let mut checked = StoreAndModel::new(store);
-    checked.commit(&[Change::Started { epoch: Epoch(9), grace: false }, Change::IdsBelow(77)])?;
+    checked.commit(&[Change::Started { epoch: Epoch(9), grace: None }, Change::IdsBelow(77)])?;
     checked.commit(&[client(1)])?;
     checked.store.clear(false)?;
     checked.expected = Snapshot { epoch: Epoch(9), ids_below: 77, ..Snapshot::default() };

@@ -288,7 +288,7 @@ fn lock(settings: &EmbeddedSettings) -> Result<Box<dyn Send>, StoreError> {
 /// Whether the locks are exact from this change on: grace has ended, or a start had no host to wait
 /// for.
 fn ends_roster(change: &Change) -> bool {
-    matches!(change, Change::GraceEnded | Change::Started { grace: false, .. })
+    matches!(change, Change::GraceEnded | Change::Started { grace: None, .. })
 }
 
 /// Reads everything, decides its exactness, and begins a new journal after it. `last_done` is the

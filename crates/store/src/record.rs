@@ -8,7 +8,8 @@
 //! ```text
 //! record      version u8 = 1 | kind u8 | the fields of that kind, and no byte after them
 //!
-//!  1 Started      epoch u64 | grace u8 (0, 1)
+//!  1 Started      epoch u64 | grace u8 (0 none; of a store that is 1 exact, 2 a roster, 3 open;
+//!                 the first versions wrote 1 for a roster as well)
 //!  2 GraceEnded   -
 //!  3 Stopped      -
 //!  4 IdsBelow     id u64
@@ -117,7 +118,12 @@ pub(crate) fn encode(change: &Change, out: &mut Vec<u8>) {
         Change::Started { epoch, grace } => {
             to.head(STARTED);
             to.u64(epoch.0);
-            to.u8(u8::from(*grace));
+            to.u8(match grace {
+                None => 0,
+                Some(Exactness::Exact) => 1,
+                Some(Exactness::Roster) => 2,
+                Some(Exactness::Open) => 3,
+            });
         }
         Change::GraceEnded => to.head(GRACE_ENDED),
         Change::Stopped => to.head(STOPPED),
@@ -205,7 +211,7 @@ pub(crate) fn encode_metadata(metadata: &Metadata, out: &mut Vec<u8>) {
     to.u64(metadata.epoch.0);
     to.u64(metadata.ids_below);
     to.u64(metadata.token.0);
-    let roster = metadata.exactness == Exactness::Roster;
+    let roster = !metadata.exactness.is_exact();
     to.flags([metadata.in_grace, metadata.stopped_cleanly, roster, metadata.at_rest]);
 }
 
@@ -223,7 +229,13 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
     let record = match from.u8("kind")? {
         STARTED => Record::Change(Change::Started {
             epoch: Epoch(from.u64("epoch")?),
-            grace: from.choice("grace", [false, true])?,
+            grace: match from.u8("grace")? {
+                0 => None,
+                1 => Some(Exactness::Exact),
+                2 => Some(Exactness::Roster),
+                3 => Some(Exactness::Open),
+                other => return Err(RecordError::Value("grace", u64::from(other))),
+            },
         }),
         GRACE_ENDED => Record::Change(Change::GraceEnded),
         STOPPED => Record::Change(Change::Stopped),

@@ -1,6 +1,6 @@
 //! Copies the state of one store into another, of the same kind or not.
 
-use keeper::change::{Change, Exactness, Snapshot};
+use keeper::change::{Change, Snapshot};
 use keeper::identity::Epoch;
 
 use crate::error::StoreError;
@@ -75,7 +75,7 @@ pub fn copy(
 ) -> Result<Snapshot, CopyError> {
     let saved = from.load()?;
     let before = to.load()?;
-    if saved.exactness == Exactness::Roster {
+    if !saved.exactness.is_exact() {
         return Err(CopyError::Inexact);
     }
     if is_unfinished(&saved) {
@@ -100,7 +100,8 @@ pub fn copy(
         target.after += batch.len();
         progress(target.after, target.of);
     }
-    let mut last = vec![Change::Started { epoch, grace: saved.in_grace }];
+    let mut last =
+        vec![Change::Started { epoch, grace: saved.in_grace.then_some(saved.exactness) }];
     last.extend(saved.stopped_cleanly.then_some(Change::Stopped));
     last.push(Change::IdsBelow(ids_below));
     target.write(&last)?;
@@ -129,6 +130,8 @@ impl CopyTarget<'_> {
 
 #[cfg(test)]
 mod tests {
+    use keeper::change::Exactness;
+
     use super::*;
     use crate::conformance::{client, lock, share};
     use crate::memory::Memory;
@@ -136,7 +139,7 @@ mod tests {
     fn filled(locks: u64) -> Memory {
         let mut store = Memory::new();
         let mut changes = vec![
-            Change::Started { epoch: Epoch(70), grace: false },
+            Change::Started { epoch: Epoch(70), grace: None },
             Change::IdsBelow(1_000_000),
             client(1),
             share(500_000, 1),
@@ -150,7 +153,10 @@ mod tests {
     #[test]
     fn a_copy_is_the_same_with_the_greater_epoch_and_ids() {
         let mut to = Memory::new();
-        let used = [Change::Started { epoch: Epoch(99), grace: true }, Change::IdsBelow(2_000_000)];
+        let used = [
+            Change::Started { epoch: Epoch(99), grace: Some(Exactness::Exact) },
+            Change::IdsBelow(2_000_000),
+        ];
         assert!(matches!(to.commit(&used, Token(3)), CommitOutcome::Done));
         let mut reported = Vec::new();
         copy(&mut filled(12_000), &mut to, |after, of| reported.push((after, of))).unwrap();

@@ -71,7 +71,7 @@ fn fill(directory: &Path, run: &Path, durability: Durability) {
     assert_eq!(store.last_token().unwrap(), Token(token - 1));
     let saved = store.load().unwrap();
     assert_eq!((saved.locks.len() as u64, saved.exactness), (held, Exactness::Exact));
-    let more = [Change::Started { epoch: Epoch(2), grace: false }, Change::LockGone(LockId(0))];
+    let more = [Change::Started { epoch: Epoch(2), grace: None }, Change::LockGone(LockId(0))];
     assert!(matches!(store.commit(&more, Token(token)), CommitOutcome::Done));
     assert_eq!(store.load().unwrap().locks.len() as u64, held - 1);
     drop(store);

@@ -97,7 +97,10 @@ fn kill_again_and_again(durability: Durability) {
         if roster {
             // Grace ends: exact from here on.
             rosters += 1;
-            let over = [Change::Started { epoch: Epoch(round), grace: true }, Change::GraceEnded];
+            let over = [
+                Change::Started { epoch: Epoch(round), grace: Some(Exactness::Exact) },
+                Change::GraceEnded,
+            ];
             let committed = store.commit(&over, Token(last));
             assert!(matches!(committed, CommitOutcome::Done), "{committed:?}");
             over.into_iter().for_each(|change| expected.apply(change));

@@ -232,6 +232,7 @@ fn described(saved: &Snapshot) -> String {
     let exact = match saved.exactness {
         Exactness::Exact => "complete: every acknowledged lock is in the store",
         Exactness::Roster => "all clients known; locks may be missing and will be reclaimed",
+        Exactness::Open => "clients and locks may be missing; any client may reclaim",
     };
     let stop = match (saved.stopped_cleanly, saved.in_grace) {
         (true, false) => "clean",
@@ -240,11 +241,13 @@ fn described(saved: &Snapshot) -> String {
         (false, false) => "not clean",
     };
     let grace = match (saved.exactness, reclaiming(saved)) {
-        (_, 0) => "no grace period: there is nothing to reclaim".into(),
+        (Exactness::Exact | Exactness::Roster, 0) => {
+            "no grace period: there is nothing to reclaim".into()
+        }
         (Exactness::Exact, clients) => {
             format!("a grace period, for {} to reclaim", many(clients as u64, "client"))
         }
-        (Exactness::Roster, clients) => format!(
+        (Exactness::Roster | Exactness::Open, clients) => format!(
             "a grace period of full length, for {} to reclaim",
             many(clients as u64, "client")
         ),
@@ -272,7 +275,7 @@ fn reclaiming(saved: &Snapshot) -> usize {
         .collect();
     let waited_for = |client: &Client| match saved.exactness {
         Exactness::Exact => holders.contains(&client.id),
-        Exactness::Roster => client.registrant.is_none() && client.monitored,
+        Exactness::Roster | Exactness::Open => client.registrant.is_none() && client.monitored,
     };
     saved.clients.values().filter(|client| waited_for(client)).count()
 }

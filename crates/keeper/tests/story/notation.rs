@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockkeeper_keeper::bytes::Name;
-use lockkeeper_keeper::change::{Change, Client, Lock, Share};
+use lockkeeper_keeper::change::{Change, Client, Exactness, Lock, Share};
 use lockkeeper_keeper::event::{Event, GraceEnd, Proof, Rejection, Release, ReleasedItem};
 use lockkeeper_keeper::identity::{
     ClientId, Epoch, HostKey, Incarnation, Owner, RequestId, Transport,
@@ -83,7 +83,13 @@ impl Names {
         Some(match change {
             Change::Started { epoch, grace } => {
                 self.epoch = *epoch;
-                format!("write  epoch {}{}", epoch.0, if *grace { ", in grace" } else { "" })
+                let grace = match grace {
+                    None => "",
+                    Some(Exactness::Exact) => ", in grace",
+                    Some(Exactness::Roster) => ", in grace of a roster",
+                    Some(Exactness::Open) => ", in an open grace",
+                };
+                format!("write  epoch {}{grace}", epoch.0)
             }
             Change::GraceEnded => "write  grace is over".into(),
             Change::Stopped => "write  stopped cleanly".into(),

@@ -65,7 +65,7 @@ fn only_a_lock_that_need_not_be_synced_is_quick() {
         let directory = tempfile::tempdir().unwrap();
         let mut store = Embedded::open(on(directory.path(), durability)).unwrap();
         assert!(!store.is_quick(&[lock(1, 1)]), "the first batch begins a journal");
-        done(store.commit(&[Change::Started { epoch: Epoch(1), grace: false }], Token(1)));
+        done(store.commit(&[Change::Started { epoch: Epoch(1), grace: None }], Token(1)));
         assert_eq!(store.is_quick(&[lock(1, 1)]), durability == Durability::Process);
         assert!(!store.is_quick(&[client(1)]));
         assert!(!store.is_quick(&[lock(1, 1), client(1)]));
@@ -184,7 +184,10 @@ fn exactness_is_decided_at_the_start_and_a_roster_stays_one_until_grace_has_ende
         }
         exactness
     };
-    let started = |grace| Change::Started { epoch: Epoch(1), grace };
+    let started = |grace: bool| {
+        let grace = grace.then_some(Exactness::Exact);
+        Change::Started { epoch: Epoch(1), grace }
+    };
     use Exactness::{Exact, Roster};
     // New; killed; stopped; the machine started again.
     assert_eq!(step(&disk, &run, 1, &[&[started(false)], &[client(1)], &[lock(5, 1)]]), Exact);

@@ -68,7 +68,7 @@ impl<'a> BatchRows<'a> {
             match change {
                 Change::Started { epoch, grace } => {
                     rows.epoch = Some(signed(epoch.0));
-                    rows.in_grace = Some(*grace);
+                    rows.in_grace = Some(grace.is_some());
                     rows.stopped_cleanly = Some(false);
                 }
                 Change::GraceEnded => rows.in_grace = Some(false),
@@ -203,6 +203,7 @@ fn type_name(stored: &tokio_postgres::types::Type) -> String {
 
 #[cfg(test)]
 mod tests {
+    use keeper::change::Exactness;
     use keeper::identity::{ClientId, Epoch, LockId};
 
     use super::*;
@@ -218,7 +219,7 @@ mod tests {
             client(3),
             Change::ClientGone(ClientId(3)),
             Change::GraceEnded,
-            Change::Started { epoch: Epoch(4), grace: true },
+            Change::Started { epoch: Epoch(4), grace: Some(Exactness::Exact) },
         ];
         let rows = BatchRows::of(&changes);
         assert!(rows.locks[&1].is_none() && rows.clients[&3].is_none());

@@ -181,7 +181,7 @@ impl Postgres {
         let Some(writer) = &mut self.writer else { return };
         writer.done = token;
         let ends_roster = |change: &Change| {
-            matches!(change, Change::GraceEnded | Change::Started { grace: false, .. })
+            matches!(change, Change::GraceEnded | Change::Started { grace: None, .. })
         };
         if writer.intact == IntactRow::Withheld && changes.iter().any(ends_roster) {
             writer.intact = IntactRow::Due;

@@ -101,7 +101,7 @@ prop_compose! {
 
 fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        (any::<u64>(), any::<bool>())
+        (any::<u64>(), grace())
             .prop_map(|(epoch, grace)| Change::Started { epoch: Epoch(epoch), grace }),
         Just(Change::GraceEnded),
         Just(Change::Stopped),
@@ -113,6 +113,14 @@ fn change() -> impl Strategy<Value = Change> {
         lock(),
         share(),
     ]
+}
+
+fn grace() -> impl Strategy<Value = Option<Exactness>> {
+    prop::option::of(prop_oneof![
+        Just(Exactness::Exact),
+        Just(Exactness::Roster),
+        Just(Exactness::Open)
+    ])
 }
 
 prop_compose! {

@@ -71,7 +71,7 @@ fn the_schema_may_be_named_by_the_url() {
     let server = Server::start().unwrap();
     let url = format!("{} options='-csearch_path=site'", server.url());
     let (mut store, _) = taken(&PostgresSettings { url, ..settings(&server, "a") });
-    let started = [Change::Started { epoch: Epoch(5), grace: false }];
+    let started = [Change::Started { epoch: Epoch(5), grace: None }];
     assert!(matches!(store.commit(&started, Token(1)), CommitOutcome::Done));
     assert_eq!(server.psql("SELECT epoch FROM site.state").unwrap(), "5");
 }

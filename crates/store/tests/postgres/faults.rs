@@ -218,7 +218,7 @@ fn after_a_crash_with_weak_settings_the_locks_are_a_roster() {
     let (mut store, _) = taken(&settings);
     assert_eq!(store.load().unwrap().exactness, Exactness::Roster);
     let token = store.last_token().unwrap().0;
-    let started = [Change::Started { epoch: Epoch(2), grace: true }];
+    let started = [Change::Started { epoch: Epoch(2), grace: Some(Exactness::Exact) }];
     assert!(matches!(store.commit(&started, Token(token + 1)), CommitOutcome::Done));
     drop(store);
     assert_eq!(exactness(), Exactness::Roster, "inside the grace");

@@ -56,7 +56,10 @@ impl CrashTest {
             1 => Change::ClientGone(ClientId(random.below(6))),
             2 => Change::IdsBelow(random.below(1000)),
             3 => Change::GraceEnded,
-            4 => Change::Started { epoch: Epoch(random.below(9)), grace: random.below(3) > 0 },
+            4 => Change::Started {
+                epoch: Epoch(random.below(9)),
+                grace: (random.below(3) > 0).then_some(Exactness::Exact),
+            },
             5 => Change::Stopped,
             6..14 => Change::LockGone(LockId(random.below(30))),
             14..16 => share(random.below(9), 1),
