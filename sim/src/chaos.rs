@@ -26,7 +26,8 @@ impl World {
                 self.crash_server(false);
             }
             40..=51 => self.crash_server(false),
-            52..=58 => self.crash_server(true),
+            52..=57 => self.crash_server(true),
+            58 => self.lose_store(),
             59..=62 => {
                 if self.server.open {
                     self.fault("server stop");

@@ -258,6 +258,11 @@ impl World {
         if purpose != Purpose::Witness {
             self.input(Input::Heard { address, local: false });
         }
+        // An unprivileged user does not speak for its host.
+        if !matches!(purpose, Purpose::Witness | Purpose::User) {
+            let ours = self.hosts[host].namespaces[0].server_address();
+            self.input(Input::Mounted { address, ours });
+        }
     }
 
     /// The server notices the end of a connection.

@@ -1,12 +1,17 @@
 //! The simulated store, behind the production [`Store`] trait. It distinguishes written (page cache)
-//! from synced data, injects faults, and after a power loss reports its locks as a roster until the
-//! following grace period has ended durably.
+//! from synced data and injects faults. After a power loss it is a roster, and open after it has lost
+//! committed batches, until the following grace period has ended durably.
+
+use std::collections::VecDeque;
 
 use keeper::change::{Change, Exactness, Snapshot};
 use store::store::{cleared, may_clear};
 use store::{CommitOutcome, Durability, Store, StoreError, Token};
 
 use crate::random::Random;
+
+/// How many of the last batches a failover can lose.
+const HISTORY_MAX: usize = 60;
 
 /// The fault of the next commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +34,10 @@ pub(crate) struct Disk {
     synced_token: Token,
     /// Batches in `written` that are not in `synced`, oldest first.
     unsynced: Vec<(Vec<Change>, Token)>,
-    inexact: bool,
+    /// The last batches, synced or not, and the state before them.
+    history: VecDeque<(Vec<Change>, Token)>,
+    base: Snapshot,
+    base_token: Token,
     pub next_fault: Option<Fault>,
 }
 
@@ -42,7 +50,9 @@ impl Disk {
             synced: Snapshot::default(),
             synced_token: Token(0),
             unsynced: Vec::new(),
-            inexact: false,
+            history: VecDeque::new(),
+            base: Snapshot::default(),
+            base_token: Token(0),
             next_fault: None,
         }
     }
@@ -74,22 +84,55 @@ impl Disk {
         self.written = self.synced.clone();
         self.written_token = self.synced_token;
         if self.durability == Durability::Process && !self.written.stopped_cleanly {
-            self.inexact = true;
+            self.distrust(Exactness::Roster);
+        }
+        self.history.truncate(self.history.len() - lost.min(self.history.len()));
+        lost
+    }
+
+    /// A failover to a replica that lags, or a restored backup: a random suffix of the last batches
+    /// is gone, whatever was acknowledged. Returns how many are lost.
+    pub(crate) fn lose_suffix(&mut self, random: &mut Random) -> usize {
+        let kept = random.index(self.history.len() + 1);
+        let lost = self.history.split_off(kept).len();
+        if lost > 0 {
+            (self.written, self.written_token) = (self.base.clone(), self.base_token);
+            for (changes, token) in &self.history {
+                changes.iter().for_each(|change| self.written.apply(change.clone()));
+                self.written_token = *token;
+            }
+            self.distrust(Exactness::Open);
         }
         lost
     }
 
+    /// The store is gone, and a new one is created.
+    pub(crate) fn lose_everything(&mut self) {
+        let next_fault = self.next_fault.take();
+        *self = Self { next_fault, ..Self::new(self.durability) };
+        self.distrust(Exactness::Open);
+    }
+
+    /// The store knows that it has lost something.
+    fn distrust(&mut self, exactness: Exactness) {
+        self.written.exactness = self.written.exactness.max(exactness);
+        (self.synced, self.synced_token) = (self.written.clone(), self.written_token);
+        self.unsynced.clear();
+    }
+
     fn write(&mut self, changes: &[Change], token: Token) {
         for change in changes {
-            // Inexact is sticky: it ends with the grace period of a start from a roster, or with a
-            // start that needs none.
-            if matches!(change, Change::GraceEnded | Change::Started { grace: None, .. }) {
-                self.inexact = false;
-            }
             self.written.apply(change.clone());
         }
         self.written_token = token;
         self.unsynced.push((changes.to_vec(), token));
+        self.history.push_back((changes.to_vec(), token));
+        if self.history.len() > HISTORY_MAX
+            && let Some((changes, token)) = self.history.pop_front()
+        {
+            changes.into_iter().for_each(|change| self.base.apply(change));
+            self.base_token = token;
+        }
         if self.durability.must_sync(changes) {
             self.sync();
         }
@@ -98,8 +141,7 @@ impl Disk {
 
 impl Store for Disk {
     fn load(&mut self) -> Result<Snapshot, StoreError> {
-        let exactness = if self.inexact { Exactness::Roster } else { Exactness::Exact };
-        Ok(Snapshot { exactness, ..self.written.clone() })
+        Ok(self.written.clone())
     }
 
     fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
@@ -130,6 +172,8 @@ impl Store for Disk {
         self.synced = self.written.clone();
         self.synced_token = self.written_token;
         self.unsynced.clear();
+        self.history.clear();
+        (self.base, self.base_token) = (self.written.clone(), self.written_token);
         Ok(())
     }
 }

@@ -132,6 +132,13 @@ pub(crate) struct Model {
     /// The last epoch that was committed, and so may be known to clients.
     pub epoch_told: Epoch,
     pub exact: bool,
+    /// Hosts may be missing from the store of this start.
+    pub open: bool,
+    /// The same of any start so far.
+    pub was_open: bool,
+    /// The records of an inexact start, with the boots that took them.
+    pub remembered: LockGrid,
+    pub remembered_shares: BTreeMap<(usize, usize), ModelShare>,
     /// Between a start from a roster and the end of its grace, when the table is unknown.
     pub recovering: bool,
     pub grace_over: bool,
@@ -205,6 +212,10 @@ impl Model {
             epoch: Epoch(0),
             epoch_told: Epoch(0),
             exact: true,
+            open: false,
+            was_open: false,
+            remembered: empty_grid(processes),
+            remembered_shares: BTreeMap::new(),
             recovering: false,
             grace_over: true,
             grace_was_over: true,

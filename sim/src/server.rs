@@ -7,6 +7,7 @@ mod outgoing;
 mod reception;
 
 use keeper::Keeper;
+use keeper::change::Exactness;
 use keeper::identity::Epoch;
 use keeper::step::{Message, Step};
 use keeper::time::Time;
@@ -31,11 +32,17 @@ impl World {
             Err(error) => return self.violate("store", || error.to_string()),
         };
         let token = self.disk.last_token().unwrap_or(Token(0));
-        let epoch = Epoch::after(saved.epoch, None, 0);
+        let copied = self.copy.as_ref().map(|copy| copy.epoch);
+        let mut epoch = Epoch::after(saved.epoch, copied, 0);
+        if saved.exactness == Exactness::Open {
+            // A lost commit may have used the next ones.
+            epoch.0 += self.random.between(1, 4096);
+        }
         let time = Time { mono: std::time::Duration::ZERO, wall_ms: self.wall_ms() };
         let mut config = self.scenario.config.clone();
         config.seed ^= u64::from(life);
         self.renumber(saved.epoch, &mut config);
+        config.roster = self.copy.as_ref().map_or_else(Vec::new, |copy| copy.hosts.clone());
         let keeper = Keeper::restore(saved.clone(), epoch, config, time);
         let mut engine = Engine::new(keeper, self.now, token, self.scenario.duplicates);
         let batch = engine.decider.take_batch();
@@ -62,8 +69,10 @@ impl World {
         self.fault(if power { "power loss" } else { "server kill" });
         if let Some(grace) = engine.decider.keeper.grace() {
             self.coverage.reach("double restart in grace");
-            if grace.exactness == keeper::change::Exactness::Roster {
-                self.coverage.reach("kill inside a roster grace");
+            match grace.exactness {
+                Exactness::Exact => {}
+                Exactness::Roster => self.coverage.reach("kill inside a roster grace"),
+                Exactness::Open => self.coverage.reach("kill inside an open grace"),
             }
         }
         let written = self.disk.written_token();
@@ -75,6 +84,24 @@ impl World {
             true => format!("the server loses power, and {lost} batches"),
             false => "the server is killed".to_owned(),
         });
+        self.server_is_down();
+    }
+
+    /// The server dies together with the last transactions of its store, or with all of it.
+    pub(crate) fn lose_store(&mut self) {
+        if self.server.engine.take().is_none() {
+            return;
+        }
+        if self.random.percent(20) {
+            self.fault("store lost");
+            self.trace(|_| "the server is killed, and its store is lost".to_owned());
+            self.disk.lose_everything();
+        } else {
+            self.fault("store failed over");
+            let lost = self.disk.lose_suffix(&mut self.random);
+            self.trace(|_| format!("the server is killed, and its store loses {lost} batches"));
+        }
+        self.model.token = Token(u64::MAX);
         self.server_is_down();
     }
 
@@ -109,7 +136,11 @@ impl World {
             let power = self.random.percent(30);
             let stop = self.random.percent(20);
             self.model.calm_restart = true;
-            if stop { self.stop_server() } else { self.crash_server(power) }
+            match self.random.below(4) {
+                0 => self.lose_store(),
+                _ if stop => self.stop_server(),
+                _ => self.crash_server(power),
+            }
         }
     }
 

@@ -55,6 +55,7 @@ pub(crate) fn engine_request(
                 mode,
                 wait,
                 reclaim,
+                admitted: true,
                 monitored: request.monitored,
                 incarnation: Incarnation(state),
                 form: request.form,
@@ -83,7 +84,16 @@ pub(crate) fn engine_request(
         }),
         Call::Share { file, access, deny, reclaim } => {
             let (file, tag) = (file_key(file), request.tag.clone());
-            EngineRequest::Share(ShareRequest { id, caller, tag, file, access, deny, reclaim })
+            EngineRequest::Share(ShareRequest {
+                id,
+                caller,
+                tag,
+                file,
+                access,
+                deny,
+                reclaim,
+                admitted: true,
+            })
         }
         Call::Unshare { file } => {
             let (file, tag) = (file_key(file), request.tag.clone());

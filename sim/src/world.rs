@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::sync::Weak;
 
 use keeper::bytes::Handle;
-use keeper::identity::{ClientId, GrantId, HostKey};
+use keeper::config::RosterEntry;
+use keeper::identity::{ClientId, Epoch, GrantId, HostKey};
 use keeper::request::{GrantAnswer, Question};
 
 use crate::coverage::Coverage;
@@ -179,6 +180,12 @@ pub(crate) struct Server {
     pub open: bool,
 }
 
+/// The copy of the roster beside the store.
+pub(crate) struct RosterCopy {
+    pub epoch: Epoch,
+    pub hosts: Vec<RosterEntry>,
+}
+
 pub(crate) struct World {
     pub now: Ms,
     pub random: Random,
@@ -192,6 +199,7 @@ pub(crate) struct World {
     pub processes: Vec<Process>,
     pub links: Vec<Link>,
     pub disk: Disk,
+    pub copy: Option<RosterCopy>,
     pub commit_fault: Option<crate::server::CommitFault>,
     pub server: Server,
     pub renumbering: Renumbering,
@@ -259,6 +267,7 @@ impl World {
             options,
             links: vec![weather; hosts.len()],
             disk: Disk::new(scenario.durability),
+            copy: None,
             commit_fault: None,
             server: Server { life: 0, engine: None, open: false },
             renumbering: Renumbering::new(),

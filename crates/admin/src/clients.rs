@@ -173,14 +173,21 @@ pub(crate) async fn notices(
     let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| {
         let owed = keeper.notices().take(NOTICES_MAX);
-        owed.filter_map(|notice| {
-            let view = keeper.client(notice.client)?;
-            Some(Notice {
-                client: client_name(view.client),
+        owed.map(|notice| {
+            let view = notice.client.and_then(|client| keeper.client(client));
+            Notice {
+                client: view.map_or_else(
+                    || ClientName {
+                        id: "-".into(),
+                        name: "-".into(),
+                        address: notice.to.to_string(),
+                    },
+                    |view| client_name(view.client),
+                ),
                 attempts: notice.attempts,
                 answered: notice.answered,
                 next_in_seconds: notice.next.map(|at| at.saturating_sub(now).as_secs_f64()),
-            })
+            }
         })
         .collect()
     };

@@ -74,7 +74,7 @@ impl ClientProblems {
     /// Adds clients that do not answer notices. During grace, the grace findings report them.
     pub(crate) fn add_unanswered(&mut self, keeper: &Keeper) {
         for notice in keeper.notices().filter(|notice| !notice.answered && notice.attempts > 1) {
-            if let Some(view) = keeper.client(notice.client) {
+            if let Some(view) = notice.client.and_then(|client| keeper.client(client)) {
                 self.unanswered.add(|| client_name(view.client));
             }
         }

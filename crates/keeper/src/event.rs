@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::bytes::Name;
+use crate::change::Exactness;
 use crate::identity::{ClientId, Epoch, GrantId, Incarnation, LockId, NoticeId};
 use crate::range::Range;
 use crate::request::Mode;
@@ -15,7 +16,7 @@ use crate::step::Refusal;
 #[allow(missing_docs, reason = "fields are named by their types")]
 pub enum Event {
     /// The server started, with what it recovered.
-    Started { epoch: Epoch, clients: u64, locks: u64, exact: bool },
+    Started { epoch: Epoch, clients: u64, locks: u64, exactness: Exactness },
     /// A grace period began; `hosts` are expected to reclaim.
     GraceStarted { hosts: u64 },
     /// The grace period ended.
@@ -55,6 +56,13 @@ pub enum Event {
     Reclaimed { client: ClientId },
     /// A reclaim was denied.
     ReclaimRefused { client: ClientId },
+    /// The host reclaimed what an exact store does not have: the store may have lost it.
+    ReclaimUnrecorded { client: ClientId },
+    /// An open start registered so many hosts that only the copy of the roster has.
+    RosterCopyUsed { hosts: u64 },
+    /// A roster or open grace ended, and the host was not heard: so many of its locks and shares
+    /// are releasable from here on.
+    Releasable { client: ClientId, count: u64 },
     /// The host's owners moved to another address of the server, with so many locks and shares.
     OwnersMoved { client: ClientId, from: IpAddr, to: IpAddr, count: u64 },
     /// The host reclaims or unlocks, through this address, what more than one owner under former
@@ -69,14 +77,14 @@ pub enum Event {
     GrantUndone { client: ClientId, grant: GrantId },
     /// A waiter that does not answer was passed over; it keeps its place.
     PassedOver { client: ClientId },
-    /// An attempt to deliver a notice was started.
-    NoticeSent { notice: NoticeId, client: ClientId, attempt: u32 },
+    /// An attempt to deliver a notice was started; `client` as in `step::Notice`.
+    NoticeSent { notice: NoticeId, client: Option<ClientId>, to: IpAddr, attempt: u32 },
     /// The peer answered the notice for the first time.
-    NoticeAnswered { notice: NoticeId, client: ClientId },
+    NoticeAnswered { notice: NoticeId, client: Option<ClientId>, to: IpAddr },
     /// An attempt was not answered.
-    NoticeFailed { notice: NoticeId, client: ClientId },
+    NoticeFailed { notice: NoticeId, client: Option<ClientId>, to: IpAddr },
     /// The notice was never answered; no further attempt is made.
-    NoticeGivenUp { notice: NoticeId, client: ClientId },
+    NoticeGivenUp { notice: NoticeId, client: Option<ClientId>, to: IpAddr },
     /// Every notice of the restart is over. `failed` clients never answered; those in neither count
     /// reclaimed everything without an answer, or are clients no longer.
     NotificationEnded { told: u64, answered: u64, failed: u64, took: Duration },
@@ -92,6 +100,8 @@ pub enum Event {
     Unfenced { client: ClientId, by: Name },
     /// An operator repeated the notice of the restart.
     Renotified { client: ClientId, by: Name },
+    /// An operator had so many addresses notified of the restart.
+    AddressesNotified { count: u64, by: Name },
     /// An operator unregistered a client; its name and address are included because its row is
     /// gone.
     Forgotten { client: ClientId, name: Name, address: IpAddr, by: Name },

@@ -43,6 +43,8 @@ pub(crate) struct Recovery {
     pub reclaimers: Vec<ClientId>,
     /// A peer was heard in this epoch, so the network works.
     pub heard: bool,
+    /// Reclaims of what an exact store does not have.
+    pub unrecorded: u64,
     pub remembered: RosterRecords,
 }
 
@@ -55,6 +57,7 @@ impl Recovery {
             missing: 0,
             reclaimers: Vec::new(),
             heard: false,
+            unrecorded: 0,
             remembered: RosterRecords::default(),
         }
     }
@@ -98,6 +101,9 @@ impl Keeper {
         for row in saved.clients.into_values() {
             self.clients.insert(row, now.mono);
         }
+        if self.exactness == Exactness::Open {
+            self.register_roster_copy(now);
+        }
         for lock in saved.locks.into_values() {
             if self.has_ended(lock.owner.host, lock.incarnation, lock.id.0) {
                 self.change(Change::LockGone(lock.id));
@@ -136,45 +142,50 @@ impl Keeper {
             .hosts()
             .filter(|tracked| if exact { tracked.missing > 0 } else { tracked.row.monitored });
         let hosts = expected.count() as u64;
-        let grace = hosts > 0;
+        // Hosts that the store lacks may reclaim as well.
+        let grace = hosts > 0 || self.exactness == Exactness::Open;
         self.recovery.in_grace = grace;
         let recorded = grace.then_some(self.exactness);
         self.change(Change::Started { epoch: self.epoch, grace: recorded });
-        self.event(Event::Started { epoch: self.epoch, clients, locks, exact });
+        let exactness = self.exactness;
+        self.event(Event::Started { epoch: self.epoch, clients, locks, exactness });
         if grace {
             self.event(Event::GraceStarted { hosts });
         } else {
-            self.forget_remembered();
+            self.end_remembered(now);
         }
         self.open_window(now);
         self.await_reconnection();
-        if clients > 0 {
+        if self.clients.len() > 0 {
             self.timers.set(Timer::Idle, now.mono);
         }
         self.queue_restart_notices(now);
     }
 
     fn recover_lock(&mut self, lock: Lock, now: Time) {
+        if !self.insert_unconfirmed(&lock) {
+            self.treat_as_roster(lock, now);
+        }
+    }
+
+    /// Inserts a recorded lock as unconfirmed; false if it contradicts another.
+    fn insert_unconfirmed(&mut self, lock: &Lock) -> bool {
         let held = HeldLock {
             id: lock.id,
             file: self.files.intern(&lock.file),
             owner: self.intern_owner(&lock.owner),
             range: lock.range,
-            kind: LockKind {
-                mode: lock.mode,
-                incarnation: lock.incarnation,
-                monitored: lock.monitored,
-                confirmed: false,
-                reports: 0,
-            },
+            kind: recorded_kind(lock),
             since_ms: lock.since_ms,
         };
         let HeldLock { file, owner, range, kind, .. } = held;
         let contradicts = self.table.conflict(file, owner, range, kind.mode).is_some();
         if contradicts || !self.table.insert(held) {
-            return self.treat_as_roster(lock, now);
+            self.touch(owner, file);
+            return false;
         }
         self.count_in(&held);
+        true
     }
 
     /// Handles a record that contradicts another: the saved locks cannot all be true, whatever the
@@ -285,14 +296,10 @@ impl Keeper {
         if !self.recovery.in_grace {
             return self.reply_lock(&request, Outcome::Grace);
         }
-        let known = host.filter(|host| self.may_reclaim(*host));
         let file = file.unwrap_or(NO_FILE);
         let conflict = self.table.conflict(file, owner, request.range, request.mode);
-        if let Some(host) = known
-            && !self.exactness.is_exact()
-            && conflict.is_none()
-        {
-            return self.reclaim_from_roster(request, host, self.table.file_len(file), now);
+        if conflict.is_none() && self.may_reclaim(host, request.admitted) {
+            return self.reclaim_unrecorded(request, host, self.table.file_len(file), now);
         }
         if let Some(client) = host {
             self.event(Event::ReclaimRefused { client });
@@ -328,11 +335,34 @@ impl Keeper {
         }
     }
 
-    /// I5: only hosts registered before this epoch may reclaim.
-    pub(crate) fn may_reclaim(&self, host: ClientId) -> bool {
-        self.clients
-            .get(host)
-            .is_some_and(|tracked| tracked.row.monitored && tracked.row.epoch < self.epoch)
+    /// I5: who may reclaim what is not recorded. If hosts may be missing from the store, any that
+    /// an export admits; else those registered before this epoch.
+    pub(crate) fn may_reclaim(&self, host: Option<ClientId>, admitted: bool) -> bool {
+        let row = host.and_then(|host| self.clients.get(host)).map(|tracked| &tracked.row);
+        match self.exactness {
+            Exactness::Open => admitted,
+            Exactness::Roster | Exactness::Exact => {
+                row.is_some_and(|row| row.monitored && row.epoch < self.epoch)
+            }
+        }
+    }
+
+    /// The incarnation of a reclaim of what is not recorded. A reclaim carries none, so the
+    /// recorded one applies; an open store may have lost a later one, and knows none (B4.91).
+    pub(crate) fn reclaimed_incarnation(&self, host: Option<ClientId>) -> Incarnation {
+        match (self.exactness, host) {
+            (Exactness::Exact | Exactness::Roster, Some(host)) => self.clients.incarnation(host),
+            _ => Incarnation::UNKNOWN,
+        }
+    }
+
+    /// Notes a reclaim of what is not recorded, once it is granted.
+    pub(crate) fn note_unrecorded(&mut self, client: ClientId, now: Time) {
+        self.note_reclaim(Some(client), now);
+        if self.exactness.is_exact() {
+            self.recovery.unrecorded += 1;
+            self.event(Event::ReclaimUnrecorded { client });
+        }
     }
 
     /// Confirms what the owner holds in a range. A reclaim weakens nothing (I6): a client that
@@ -372,31 +402,61 @@ impl Keeper {
         }
     }
 
-    fn reclaim_from_roster(
+    /// Grants a reclaim of what is not recorded and conflicts with nothing.
+    fn reclaim_unrecorded(
         &mut self,
         request: LockRequest,
-        host: ClientId,
+        host: Option<ClientId>,
         on_file: usize,
         now: Time,
     ) {
-        // A reclaim carries no state; the recorded incarnation applies.
         let kind = LockKind {
             mode: request.mode,
-            incarnation: self.clients.incarnation(host),
+            incarnation: self.reclaimed_incarnation(host),
             monitored: request.monitored,
             confirmed: true,
-            reports: self.clients.reports(Some(host)),
+            reports: self.clients.reports(host),
         };
         // Earlier partial unlocks may have left the host above its limit.
-        let room = self.has_entry(Some(host), on_file, 2);
-        match room.and_then(|()| self.register_and_intern(&request, Some(host), now)) {
+        let room = self.has_entry(host, on_file, 2);
+        match room.and_then(|()| self.register_and_intern(&request, host, now)) {
             Ok((owner, file)) => {
+                self.note_unrecorded(self.owners.host(owner), now);
                 let LockRequest { caller, owner: name, file: key, range, .. } = &request;
                 self.unlock_remembered(caller, name, key, *range);
-                self.insert_lock(file, owner, *range, kind, now);
+                let before = self.missing_of(host);
+                self.insert_reclaimed(owner, file, *range, kind, now);
+                self.announce_reclaimed(host, before);
                 self.reply_lock(&request, Outcome::Granted);
             }
-            Err(refusal) => self.refuse_lock(&request, Some(host), refusal),
+            Err(refusal) => self.refuse_lock(&request, host, refusal),
+        }
+    }
+
+    /// Gives a reclaimed range to its owner, except where it holds a stronger lock: a reclaim weakens
+    /// nothing (I6).
+    fn insert_reclaimed(
+        &mut self,
+        owner: OwnerId,
+        file: FileId,
+        range: Range,
+        kind: LockKind,
+        now: Time,
+    ) {
+        self.confirm_owned(owner, file, range, now);
+        let own = self.table.owned(owner, file, range);
+        let stronger = own.filter(|held| held.kind.mode > kind.mode);
+        let stronger: Vec<Range> = stronger.map(|held| held.range).collect();
+        let mut rest = Some(range);
+        for held in stronger {
+            let Some((below, above)) = rest.map(|rest| rest.without(held)) else { break };
+            if let Some(below) = below {
+                self.insert_lock(file, owner, below, kind, now);
+            }
+            rest = above;
+        }
+        if let Some(rest) = rest {
+            self.insert_lock(file, owner, rest, kind, now);
         }
     }
 
@@ -419,37 +479,87 @@ impl Keeper {
     }
 
     /// With an exact store, grace ends with the last reclaim (B4.11).
-    pub(crate) fn end_grace_if_complete(&mut self) {
+    pub(crate) fn end_grace_if_complete(&mut self, now: Time) {
         let complete =
             self.recovery.in_grace && self.exactness.is_exact() && self.recovery.missing == 0;
         if complete {
-            self.end_grace(GraceEnd::Complete);
+            self.end_grace(GraceEnd::Complete, now);
         }
     }
 
-    pub(crate) fn end_grace(&mut self, why: GraceEnd) {
+    pub(crate) fn end_grace(&mut self, why: GraceEnd, now: Time) {
         self.recovery.in_grace = false;
         self.change(Change::GraceEnded);
         self.event(Event::GraceEnded { why });
-        self.forget_remembered();
+        self.end_remembered(now);
         self.timers.stop(Timer::HeldBack);
         self.parking.resume_held_back();
     }
 
-    fn forget_remembered(&mut self) {
+    /// The end of a roster or open grace (B4.95). Records of hosts that were heard go: they could
+    /// have reclaimed. Those of other hosts become releasable, unless others reclaimed the same.
+    fn end_remembered(&mut self, now: Time) {
         let remembered = std::mem::take(&mut self.recovery.remembered);
-        let mut counts: BTreeMap<ClientId, u64> = BTreeMap::new();
-        for lock in remembered.locks.into_values() {
-            *counts.entry(lock.owner.host).or_default() += 1;
-            self.change(Change::LockGone(lock.id));
+        let mut gone: BTreeMap<ClientId, u64> = BTreeMap::new();
+        let mut kept: BTreeMap<ClientId, u64> = BTreeMap::new();
+        // Of records that contradict each other, the newest is true.
+        for lock in remembered.locks.into_values().rev() {
+            let host = lock.owner.host;
+            if !self.was_heard(host) && self.keep_record(&lock, now) {
+                *kept.entry(host).or_default() += 1;
+            } else {
+                *gone.entry(host).or_default() += 1;
+                self.change(Change::LockGone(lock.id));
+            }
         }
-        for share in remembered.shares.into_values() {
-            *counts.entry(share.owner.host).or_default() += 1;
-            self.change(Change::ShareGone(share.id));
+        for share in remembered.shares.into_values().rev() {
+            let host = share.owner.host;
+            if !self.was_heard(host) && self.contradicting_share(&share).is_none() {
+                *kept.entry(host).or_default() += 1;
+                self.recover_share(share);
+            } else {
+                *gone.entry(host).or_default() += 1;
+                self.change(Change::ShareGone(share.id));
+            }
         }
-        for (client, count) in counts {
+        for (client, count) in gone {
             self.event(Event::Released { client, count, why: Release::RosterEnd });
         }
+        for (client, count) in kept {
+            self.event(Event::Releasable { client, count });
+        }
+    }
+
+    /// Makes a record releasable, as far as its owner does not hold the range already; false if
+    /// nothing is left of it, or if it conflicts with what others hold.
+    fn keep_record(&mut self, lock: &Lock, now: Time) -> bool {
+        if self.insert_unconfirmed(lock) {
+            return true;
+        }
+        let (owner, file) = (self.intern_owner(&lock.owner), self.files.intern(&lock.file));
+        if self.table.conflict(file, owner, lock.range, lock.mode).is_some() {
+            return false;
+        }
+        let kind = recorded_kind(lock);
+        let held: Vec<Range> =
+            self.table.owned(owner, file, lock.range).map(|held| held.range).collect();
+        self.change(Change::LockGone(lock.id));
+        let mut rest = Some(lock.range);
+        for held in held {
+            let Some((below, above)) = rest.map(|rest| rest.without(held)) else { break };
+            if let Some(below) = below {
+                self.insert_lock(file, owner, below, kind, now);
+            }
+            rest = above;
+        }
+        if let Some(rest) = rest {
+            self.insert_lock(file, owner, rest, kind, now);
+        }
+        true
+    }
+
+    fn was_heard(&self, host: ClientId) -> bool {
+        self.clients.get(host).is_none_or(|tracked| tracked.last_seen.is_some())
     }
 
     /// Whether unconfirmed locks may be released once their host fails a probe (B4.15).
@@ -492,12 +602,51 @@ impl Keeper {
         if !applies {
             return;
         }
+        self.drop_unconfirmed(client, Release::Unreachable, now);
+    }
+
+    fn drop_unconfirmed(&mut self, client: ClientId, why: Release, now: Time) {
+        let Some(tracked) = self.clients.get(client) else { return };
         let owners: Vec<_> = tracked.owners.iter().copied().collect();
         let mut lost = Vec::new();
         for owner in owners {
             lost.extend(self.table.of_owner(owner).filter(|held| !held.kind.confirmed));
         }
-        self.drop_locks(client, lost, Release::Unreachable, now);
-        self.drop_unconfirmed_shares(client, Release::Unreachable, now);
+        self.drop_locks(client, lost, why.clone(), now);
+        self.drop_unconfirmed_shares(client, why, now);
+    }
+
+    /// Whether the host has records of an inexact store that it never reclaimed.
+    pub(crate) fn has_doubtful(&self, client: ClientId) -> bool {
+        !self.exactness.is_exact()
+            && !self.recovery.in_grace
+            && self.unconfirmed_of(Some(client)) > 0
+    }
+
+    /// A host was heard for the first time after an inexact grace: it is told of the restart, and has
+    /// a window to reclaim (B4.95).
+    pub(crate) fn await_late_reclaim(&mut self, client: ClientId, now: Time) {
+        if !self.has_pending_notice(client) {
+            self.renotify(client, now);
+        }
+        self.timers.set(Timer::LateReclaim(client), now.mono + self.recovery.window.length());
+    }
+
+    /// The host did not reclaim these records, which may be of locks that it gave up before.
+    pub(crate) fn release_unreclaimed(&mut self, client: ClientId, now: Time) {
+        if self.has_doubtful(client) {
+            self.drop_unconfirmed(client, Release::RosterEnd, now);
+        }
+    }
+}
+
+/// A recorded lock, not reclaimed yet.
+fn recorded_kind(lock: &Lock) -> LockKind {
+    LockKind {
+        mode: lock.mode,
+        incarnation: lock.incarnation,
+        monitored: lock.monitored,
+        confirmed: false,
+        reports: 0,
     }
 }

@@ -1,9 +1,14 @@
 //! Ids that are never reused, not even after a crash: a block of ids is durably reserved before the
 //! first of them is used.
 
-use crate::change::Snapshot;
+use crate::change::{Exactness, Snapshot};
+use crate::identity::Epoch;
 
 const ID_BLOCK: u64 = 1 << 20;
+/// An open store may have lost reservations: ids of such a start begin with its epoch, which no other
+/// start has, as far as it fits above this many bits.
+const EPOCH_SHIFT: u32 = 32;
+const EPOCH_BITS: u32 = 30;
 
 pub(crate) struct IdAllocator {
     next: u64,
@@ -13,7 +18,7 @@ pub(crate) struct IdAllocator {
 
 impl IdAllocator {
     /// Continues at the reserved bound, or above the largest id in the snapshot if that is greater.
-    pub(crate) fn after(saved: &Snapshot) -> Self {
+    pub(crate) fn after(saved: &Snapshot, epoch: Epoch) -> Self {
         let known = [
             saved.clients.last_key_value().map(|(id, _)| id.0),
             saved.locks.last_key_value().map(|(id, _)| id.0),
@@ -21,7 +26,12 @@ impl IdAllocator {
         ];
         let largest = known.into_iter().flatten().max().unwrap_or(0);
         let below = saved.ids_below;
-        Self { next: below.max(largest.saturating_add(1)), below, told: below }
+        let next = below.max(largest.saturating_add(1));
+        let next = match saved.exactness {
+            Exactness::Open => next.max((epoch.0 % (1 << EPOCH_BITS)) << EPOCH_SHIFT),
+            Exactness::Exact | Exactness::Roster => next,
+        };
+        Self { next, below, told: below }
     }
 
     pub(crate) fn take(&mut self) -> u64 {
@@ -58,11 +68,12 @@ mod tests {
 
     #[test]
     fn ids_are_not_given_again_after_a_restart() {
-        let mut ids = IdAllocator::after(&Snapshot::default());
+        let mut ids = IdAllocator::after(&Snapshot::default(), Epoch(1));
         assert_eq!((ids.take(), ids.take()), (1, 2));
         let below = ids.grown().unwrap();
         assert_eq!(ids.grown(), None);
-        let mut after = IdAllocator::after(&Snapshot { ids_below: below, ..Snapshot::default() });
+        let mut after =
+            IdAllocator::after(&Snapshot { ids_below: below, ..Snapshot::default() }, Epoch(2));
         assert!(after.take() > 2);
         assert!(after.grown().unwrap() > below);
     }

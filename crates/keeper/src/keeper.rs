@@ -73,7 +73,7 @@ impl Keeper {
             epoch,
             exactness: saved.exactness,
             stopped: false,
-            ids: IdAllocator::after(&saved),
+            ids: IdAllocator::after(&saved, epoch),
             clients: Clients::new(seed),
             owners: Owners::new(seed),
             files: Files::new(seed),
@@ -242,6 +242,13 @@ impl Keeper {
         self.settle(now);
     }
 
+    /// A host that mounts an export was heard, through this address of the server. In an open grace
+    /// it is notified of the restart (B4.93): the store may lack it.
+    pub fn handle_mounted(&mut self, address: IpAddr, ours: IpAddr, now: Time) {
+        self.notify_mounted(address, ours, now);
+        self.settle(now);
+    }
+
     /// A connection of this host was reset although no probe asked (B3.15). `last_activity` is the
     /// last sign of life on it (`Time::mono`).
     pub fn handle_connection_reset(
@@ -264,7 +271,8 @@ impl Keeper {
     /// Nothing could be decided for this long because the store or its lease stalled: the recovery
     /// window and the deadlines of pending reports move accordingly.
     pub fn handle_stall(&mut self, lasted: Duration) {
-        if let Some(ends) = self.recovery.window.delay(lasted) {
+        let due = self.timers.due(Timer::Window).map(|due| due + lasted);
+        if let Some(ends) = self.recovery.window.delay(lasted).or(due) {
             self.timers.set(Timer::Window, ends);
         }
         self.delay_reports(lasted);
@@ -285,6 +293,7 @@ impl Keeper {
                     self.use_outcome(ProbeOutcome { client, question, answer: None }, now);
                 }
                 Timer::Report(host) => self.recheck_report(host, now),
+                Timer::LateReclaim(host) => self.release_unreclaimed(host, now),
             }
             self.settle(now);
         }

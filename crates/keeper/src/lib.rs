@@ -20,6 +20,7 @@
 //! | `deadlock` | cycles of waiting owners |
 //! | `limits` | what fits |
 //! | `grace`, `window`, `remembered` | recovery after a restart, its window, records of an inexact store |
+//! | `open_start` | recovery from a store that may lack hosts |
 //! | `namespaces` | owners after the server got another address |
 //! | `registration`, `registrants` | who is monitored; SM_MON, SM_UNMON |
 //! | `reconnection` | clients of protocols that an embedding program serves |
@@ -74,6 +75,7 @@ mod locking;
 mod map;
 mod namespaces;
 mod notices;
+mod open_start;
 mod operator;
 mod parking;
 mod probes;

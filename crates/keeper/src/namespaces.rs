@@ -9,7 +9,7 @@
 //! that has the same number here (I14).
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::change::Change;
 use crate::event::Event;
@@ -59,6 +59,19 @@ impl OwnAddresses {
     /// Whether the address is certainly the server's.
     fn is_up(&self, address: IpAddr) -> bool {
         self.known.as_ref().is_some_and(|known| known.contains(&address))
+    }
+
+    /// Those that a host at `address` may know; any, if they are not known.
+    pub(crate) fn of_family(&self, address: IpAddr) -> Vec<IpAddr> {
+        let same = |ours: &&IpAddr| {
+            ours.is_ipv4() == address.is_ipv4() && ours.is_loopback() == address.is_loopback()
+        };
+        let known: Vec<IpAddr> = self.known.iter().flatten().filter(same).copied().collect();
+        match address {
+            _ if !known.is_empty() => known,
+            IpAddr::V4(_) => vec![Ipv4Addr::UNSPECIFIED.into()],
+            IpAddr::V6(_) => vec![Ipv6Addr::UNSPECIFIED.into()],
+        }
     }
 
     pub(crate) fn contains(&self, address: IpAddr) -> bool {

@@ -29,7 +29,7 @@ const REPORT_LOST_AFTER: Duration = Duration::from_secs(30);
 
 /// A notice that is still being sent.
 struct PendingNotice {
-    client: ClientId,
+    recipient: Recipient,
     subject: NoticeSubject,
     state: u32,
     started: Duration,
@@ -44,6 +44,24 @@ struct PendingNotice {
     by_operator: bool,
 }
 
+enum Recipient {
+    Client(ClientId),
+    /// A host that no row has, and the addresses of the server that it may know.
+    Address {
+        address: IpAddr,
+        ours: Vec<IpAddr>,
+    },
+}
+
+impl PendingNotice {
+    fn client(&self) -> Option<ClientId> {
+        match self.recipient {
+            Recipient::Client(client) => Some(client),
+            Recipient::Address { .. } => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NoticeSubject {
     /// The server restarted.
@@ -56,6 +74,7 @@ pub(crate) enum NoticeSubject {
 pub(crate) struct Notices {
     pending: BTreeMap<NoticeId, PendingNotice>,
     by_client: BTreeMap<(ClientId, NoticeSubject), NoticeId>,
+    by_address: BTreeMap<IpAddr, NoticeId>,
     /// The notification of this start, until the last of its clients is settled.
     notification: Option<Notification>,
 }
@@ -95,27 +114,51 @@ impl Keeper {
         state: u32,
         now: Time,
     ) {
-        self.queue(client, subject, state, false, now);
+        self.queue(Recipient::Client(client), subject, state, false, now);
+    }
+
+    /// Sends the notice of the server's restart to an address, as long as no more addresses than
+    /// clients are told (I10).
+    pub(crate) fn notify_address(
+        &mut self,
+        address: IpAddr,
+        ours: Vec<IpAddr>,
+        by_operator: bool,
+        now: Time,
+    ) {
+        if self.notices.by_address.len() < self.config.limits.clients {
+            let recipient = Recipient::Address { address, ours };
+            let state = self.epoch.nsm_state();
+            self.queue(recipient, NoticeSubject::OurRestart, state, by_operator, now);
+        }
+    }
+
+    pub(crate) fn is_address_notified(&self, address: IpAddr) -> bool {
+        self.notices.by_address.contains_key(&address)
     }
 
     fn queue(
         &mut self,
-        client: ClientId,
+        recipient: Recipient,
         subject: NoticeSubject,
         state: u32,
         by_operator: bool,
         now: Time,
     ) {
-        if let Some(id) = self.notices.by_client.get(&(client, subject)) {
-            self.remove_notice(*id);
-        }
         let id = NoticeId(self.ids.take());
-        let started = now.mono;
+        let before = match &recipient {
+            Recipient::Client(client) => self.notices.by_client.insert((*client, subject), id),
+            Recipient::Address { address, .. } => self.notices.by_address.insert(*address, id),
+        };
+        if let Some(before) = before {
+            self.timers.stop(Timer::Notice(before));
+            self.notices.pending.remove(&before);
+        }
         let pending = PendingNotice {
-            client,
+            recipient,
             subject,
             state,
-            started,
+            started: now.mono,
             attempts: 0,
             backed_off: 0,
             in_flight: false,
@@ -124,7 +167,6 @@ impl Keeper {
             by_operator,
         };
         self.notices.pending.insert(id, pending);
-        self.notices.by_client.insert((client, subject), id);
         self.send_notice(id, now);
     }
 
@@ -132,44 +174,47 @@ impl Keeper {
         if self.is_done(id) {
             return self.end_notice(id, now);
         }
+        let Some(pending) = self.notices.pending.get(&id) else { return };
+        let expected = self.is_expected(&pending.recipient);
+        let Some(to) = self.destination(&pending.recipient) else { return };
         let Some(pending) = self.notices.pending.get_mut(&id) else { return };
-        let client = pending.client;
-        let Some(tracked) = self.clients.get(client) else { return };
-        if now.mono >= pending.started + GIVE_UP_AFTER
-            && !self.recovery.expects(tracked, self.exactness)
-        {
+        let client = pending.client();
+        if now.mono >= pending.started + GIVE_UP_AFTER && !expected {
             pending.given_up = true;
             let subject = pending.subject;
-            self.event(Event::NoticeGivenUp { notice: id, client });
+            self.event(Event::NoticeGivenUp { notice: id, client, to });
             self.end_notice(id, now);
             return self.end_relay(client, subject);
         }
+        let (config, addresses) = (&self.config, &self.addresses);
+        let target = match &pending.recipient {
+            Recipient::Client(client) => {
+                let Some(tracked) = self.clients.get(*client) else { return };
+                target(&tracked.row, pending.subject, config, addresses)
+            }
+            Recipient::Address { ours, .. } => host_target(to, ours, config, addresses),
+        };
         pending.attempts += 1;
         pending.backed_off += 1;
         pending.in_flight = true;
         let attempt = pending.attempts;
-        let notice = Notice {
-            id,
-            client,
-            to: tracked.row.address,
-            state: pending.state,
-            target: target(&tracked.row, pending.subject, &self.config, &self.addresses),
-            attempt,
-        };
+        let notice = Notice { id, client, to, state: pending.state, target, attempt };
         self.timers.set(Timer::Notice(id), now.mono + REPORT_LOST_AFTER);
         self.step.messages.push(Message::Notice(notice));
-        self.event(Event::NoticeSent { notice: id, client, attempt });
+        self.event(Event::NoticeSent { notice: id, client, to, attempt });
     }
 
     pub(crate) fn use_notice_result(&mut self, notice: NoticeId, result: NoticeResult, now: Time) {
         let in_window = self.is_notice_in_window(notice, now);
+        let Some(pending) = self.notices.pending.get(&notice) else { return };
+        let Some(to) = self.destination(&pending.recipient) else { return };
         let Some(pending) = self.notices.pending.get_mut(&notice) else { return };
         // A second result for one attempt matters only if it is an answer.
         let reported = !std::mem::replace(&mut pending.in_flight, false);
         if reported && result != NoticeResult::Answered {
             return;
         }
-        let (client, subject) = (pending.client, pending.subject);
+        let (client, subject) = (pending.client(), pending.subject);
         let mut next = if in_window || subject == NoticeSubject::HostReboot {
             back_off(pending.backed_off)
         } else {
@@ -178,17 +223,22 @@ impl Keeper {
         match result {
             NoticeResult::Answered => {
                 if !std::mem::replace(&mut pending.answered, true) {
-                    self.event(Event::NoticeAnswered { notice, client });
-                    if self.clients.get(client).is_some_and(|t| t.row.is_host()) {
+                    self.event(Event::NoticeAnswered { notice, client, to });
+                    let row = client.and_then(|client| self.clients.get(client));
+                    if row.is_none_or(|tracked| tracked.row.is_host()) {
                         self.note_progress(now);
                     }
                 }
-                self.hear_client(client, now);
+                if let Some(client) = client {
+                    self.hear_client(client, now);
+                }
                 self.hear_network();
             }
             NoticeResult::Failed => {
-                self.event(Event::NoticeFailed { notice, client });
-                if subject == NoticeSubject::OurRestart {
+                self.event(Event::NoticeFailed { notice, client, to });
+                if let Some(client) = client
+                    && subject == NoticeSubject::OurRestart
+                {
                     self.release_unreached(client, now);
                 }
             }
@@ -214,7 +264,7 @@ impl Keeper {
     /// window runs from the notice, and only decides how often that is repeated.
     fn is_notice_in_window(&self, notice: NoticeId, now: Time) -> bool {
         let Some(pending) = self.notices.pending.get(&notice) else { return false };
-        match self.clients.get(pending.client) {
+        match pending.client().and_then(|client| self.clients.get(client)) {
             Some(tracked) if tracked.row.registrant.is_some() => {
                 now.mono < pending.started + self.config.window(&Protocol::NSM)
             }
@@ -229,7 +279,8 @@ impl Keeper {
             .by_client
             .iter()
             .filter(|((_, about), _)| *about == NoticeSubject::OurRestart);
-        let unanswered: Vec<NoticeId> = unanswered.map(|(_, id)| *id).collect();
+        let unanswered = unanswered.map(|(_, id)| id).chain(self.notices.by_address.values());
+        let unanswered: Vec<NoticeId> = unanswered.copied().collect();
         for id in unanswered {
             self.resend_notice(id, now);
         }
@@ -257,14 +308,38 @@ impl Keeper {
     /// until the host has reclaimed everything. A host that has, knows of the restart (B4.80).
     fn is_done(&self, id: NoticeId) -> bool {
         let Some(pending) = self.notices.pending.get(&id) else { return true };
-        let Some(tracked) = self.clients.get(pending.client) else { return true };
+        let expected = self.is_expected(&pending.recipient);
+        let Recipient::Client(client) = pending.recipient else {
+            // What was heard in an open grace is told until that ends.
+            return !expected && (pending.answered || !pending.by_operator);
+        };
+        let Some(tracked) = self.clients.get(client) else { return true };
         if pending.subject == NoticeSubject::HostReboot {
             return pending.answered;
         }
         // With a roster it is never known whether a host has everything back.
         let complete = self.exactness == Exactness::Exact && tracked.has_everything_back();
-        (complete && !pending.by_operator)
-            || (pending.answered && !self.recovery.expects(tracked, self.exactness))
+        (complete && !pending.by_operator) || (pending.answered && !expected)
+    }
+
+    fn destination(&self, recipient: &Recipient) -> Option<IpAddr> {
+        match recipient {
+            Recipient::Client(client) => Some(self.clients.get(*client)?.row.address),
+            Recipient::Address { address, .. } => Some(*address),
+        }
+    }
+
+    /// Whether the recipient may still have something to reclaim.
+    fn is_expected(&self, recipient: &Recipient) -> bool {
+        match recipient {
+            Recipient::Client(client) => self
+                .clients
+                .get(*client)
+                .is_some_and(|tracked| self.recovery.expects(tracked, self.exactness)),
+            Recipient::Address { .. } => {
+                self.exactness == Exactness::Open && self.recovery.in_grace
+            }
+        }
     }
 
     /// Ends the notices of the restart to hosts that have nothing left to reclaim.
@@ -305,7 +380,8 @@ impl Keeper {
 
     /// Starts the notice of the server's state afresh.
     pub(crate) fn renotify(&mut self, client: ClientId, now: Time) {
-        self.queue(client, NoticeSubject::OurRestart, self.epoch.nsm_state(), true, now);
+        let recipient = Recipient::Client(client);
+        self.queue(recipient, NoticeSubject::OurRestart, self.epoch.nsm_state(), true, now);
     }
 
     pub(crate) fn forget_notices(&mut self, client: ClientId, now: Time) {
@@ -319,7 +395,14 @@ impl Keeper {
     fn remove_notice(&mut self, id: NoticeId) -> Option<PendingNotice> {
         self.timers.stop(Timer::Notice(id));
         let pending = self.notices.pending.remove(&id)?;
-        self.notices.by_client.remove(&(pending.client, pending.subject));
+        match &pending.recipient {
+            Recipient::Client(client) => {
+                self.notices.by_client.remove(&(*client, pending.subject));
+            }
+            Recipient::Address { address, .. } => {
+                self.notices.by_address.remove(address);
+            }
+        }
         Some(pending)
     }
 
@@ -327,9 +410,9 @@ impl Keeper {
     fn end_notice(&mut self, id: NoticeId, now: Time) {
         let Some(pending) = self.remove_notice(id) else { return };
         let Some(notification) = &mut self.notices.notification else { return };
-        if pending.subject != NoticeSubject::OurRestart
-            || !notification.unsettled.remove(&pending.client)
-        {
+        let of_restart = pending.subject == NoticeSubject::OurRestart;
+        let client = pending.client().filter(|_| of_restart);
+        if !client.is_some_and(|client| notification.unsettled.remove(&client)) {
             return;
         }
         notification.answered += u64::from(pending.answered);
@@ -361,7 +444,8 @@ impl Keeper {
     fn view_notice(&self, id: NoticeId, pending: &PendingNotice) -> NoticeView {
         NoticeView {
             id,
-            client: pending.client,
+            client: pending.client(),
+            to: self.destination(&pending.recipient).unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
             attempts: pending.attempts,
             answered: pending.answered,
             next: self.timers.due(Timer::Notice(id)),
@@ -370,8 +454,6 @@ impl Keeper {
 }
 
 /// B3.4, B4.4: the destination, and the names under which the server may be known there.
-///
-/// A former address is still a name, but nothing can be sent from it.
 fn target(
     row: &Client,
     subject: NoticeSubject,
@@ -386,16 +468,27 @@ fn target(
         let (callback, private) = (registrant.callback.clone(), registrant.private);
         return NoticeTarget::Registrant { callback, name, private };
     }
+    host_target(row.address, &row.used, config, addresses)
+}
+
+/// A former address is still a name, but nothing can be sent from it.
+fn host_target(
+    to: IpAddr,
+    used: &[IpAddr],
+    config: &Config,
+    addresses: &OwnAddresses,
+) -> NoticeTarget {
     let mut bodies: Vec<(IpAddr, Name)> = Vec::new();
-    for ours in &row.used {
-        let source = match row.address {
+    for ours in used {
+        let source = match to {
             _ if addresses.contains(*ours) => *ours,
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let address = Name::from(ours.to_string().as_str());
+        let address = Some(&address).filter(|_| !ours.is_unspecified());
         let reverse = config.reverse_names.get(ours);
-        for name in [&address].into_iter().chain(&config.names).chain(reverse) {
+        for name in address.into_iter().chain(&config.names).chain(reverse) {
             if !bodies.iter().any(|(from, known)| *from == source && known == name) {
                 bodies.push((source, name.clone()));
             }

@@ -24,6 +24,9 @@ impl Keeper {
             }
             OperatorAction::EndGrace => self.end_grace_by_hand(by, now),
             OperatorAction::Renotify(client) => self.renotify_by_hand(client, by, now),
+            OperatorAction::NotifyAddresses(addresses) => {
+                self.notify_addresses_by_hand(addresses, by, now)
+            }
             OperatorAction::Forget(client) => self.forget_client(client, by, now),
         };
         let done = done.map(|released| OperatorOutcome { released });
@@ -136,7 +139,7 @@ impl Keeper {
             return Err(OperatorError::NotInGrace);
         }
         self.close_window(now);
-        self.end_grace(GraceEnd::Operator(by));
+        self.end_grace(GraceEnd::Operator(by), now);
         Ok(0)
     }
 

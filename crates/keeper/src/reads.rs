@@ -32,6 +32,11 @@ impl Keeper {
         self.exactness
     }
 
+    /// How many reclaims of this epoch an exact store did not have (B4.96).
+    pub fn unrecorded_reclaims(&self) -> u64 {
+        self.recovery.unrecorded
+    }
+
     /// The id that would be assigned next; grows with every lock and waiter.
     pub fn next_id(&self) -> u64 {
         self.ids.next()
@@ -213,7 +218,7 @@ impl Keeper {
         let shares = self.shares.iter().map(|share| self.share_row(share));
         Snapshot {
             epoch: self.epoch,
-            exactness: self.exactness,
+            exactness: if self.recovery.in_grace { self.exactness } else { Exactness::Exact },
             in_grace: self.recovery.in_grace,
             stopped_cleanly: self.stopped,
             ids_below: self.ids.told_below(),

@@ -159,8 +159,10 @@ impl Keeper {
     }
 
     /// The relay was answered or given up.
-    pub(crate) fn end_relay(&mut self, client: ClientId, subject: NoticeSubject) {
-        if subject == NoticeSubject::HostReboot {
+    pub(crate) fn end_relay(&mut self, client: Option<ClientId>, subject: NoticeSubject) {
+        if let Some(client) = client
+            && subject == NoticeSubject::HostReboot
+        {
             self.update_client(client, |row| row.reboot = None);
         }
     }

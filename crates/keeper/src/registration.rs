@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::change::{Change, Client, Protocol};
+use crate::change::{Change, Client, Exactness, Protocol};
 use crate::event::Event;
 use crate::identity::{Caller, ClientId, Incarnation};
 use crate::keeper::Keeper;
@@ -37,6 +37,9 @@ impl Keeper {
             if first && tracked.row.is_host() && tracked.row.epoch < self.epoch {
                 self.note_progress(now);
                 self.resend_notice_to(client, now);
+            }
+            if first && self.has_doubtful(client) {
+                self.await_late_reclaim(client, now);
             }
             if absent {
                 self.try_absent_again(client);
@@ -140,7 +143,7 @@ impl Keeper {
         if entries >= limits.locks_per_address {
             return Err(Refusal::TooManyLocksOfAddress);
         }
-        if hosts < limits.clients_per_address {
+        if hosts < limits.clients_per_address * self.open_factor() {
             return Ok(());
         }
         let mut leaves = None;
@@ -151,9 +154,20 @@ impl Keeper {
         Ok(())
     }
 
+    /// The most clients. An open store may have some that left since, which must not keep others
+    /// from reclaiming: it takes twice as many.
+    pub(crate) fn clients_max(&self) -> usize {
+        self.config.limits.clients * self.open_factor()
+    }
+
+    fn open_factor(&self) -> usize {
+        let open = self.exactness == Exactness::Open && !self.recovery.window.has_ended();
+        if open { 2 } else { 1 }
+    }
+
     /// Makes room for one more client (B7.2). A client that holds something or may reclaim stays.
     pub(crate) fn make_room(&mut self, protocol: &Protocol, now: Time) -> Result<(), Refusal> {
-        if self.clients.len() < self.config.limits.clients {
+        if self.clients.len() < self.clients_max() {
             return Ok(());
         }
         let mut leaves = None;

@@ -64,6 +64,8 @@ pub struct LockRequest {
     pub wait: bool,
     /// The owner held this lock before the server restarted.
     pub reclaim: bool,
+    /// Of a reclaim: the file's export admits the caller's address (B4.91).
+    pub admitted: bool,
     /// False for NM_LOCK: the host is not notified of restarts.
     pub monitored: bool,
     /// The NSM state that the request carries; reclaims carry none.
@@ -159,6 +161,8 @@ pub struct ShareRequest {
     pub deny: Access,
     /// The owner held this share before the server restarted.
     pub reclaim: bool,
+    /// As in `LockRequest`.
+    pub admitted: bool,
 }
 
 /// UNSHARE.
@@ -356,6 +360,8 @@ pub enum OperatorAction {
     EndGrace,
     /// Sends the notice of the server's last restart again.
     Renotify(ClientId),
+    /// Sends it to addresses, whether or not a client is registered there (B4.94).
+    NotifyAddresses(Vec<IpAddr>),
     /// Unregisters a client; refused while it holds something.
     Forget(ClientId),
 }

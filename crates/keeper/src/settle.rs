@@ -57,7 +57,7 @@ impl Keeper {
     pub(crate) fn settle(&mut self, now: Time) {
         loop {
             self.wake_freed(now);
-            self.end_grace_if_complete();
+            self.end_grace_if_complete(now);
             if let Some(ready) = self.parking.pop_ready() {
                 self.resume(ready, now);
             } else if std::mem::take(&mut self.unsettled.window_closed) {

@@ -142,6 +142,19 @@ impl Keeper {
         others.filter(|share| share.conflicts(request.access, request.deny)).copied().collect()
     }
 
+    /// A share that cannot be true together with this record: another of its owner, or one that
+    /// conflicts with it.
+    pub(crate) fn contradicting_share(&self, record: &Share) -> Option<ShareId> {
+        let file = self.files.find(&record.file)?;
+        let ids = self.files[file].shares.iter();
+        let others = ids.filter_map(|id| self.shares.get(*id));
+        let mut others = others.filter(|share| {
+            *self.owners.key(share.owner) == record.owner
+                || share.conflicts(record.access, record.deny)
+        });
+        others.next().map(|share| share.id)
+    }
+
     fn take_share(&mut self, request: ShareRequest, now: Time) {
         if let Err(refusal) = self.has_room_to_share(&request) {
             return self.refuse_share(&request, refusal);
@@ -152,6 +165,9 @@ impl Keeper {
             Err(refusal) => return self.refuse_share(&request, refusal),
         };
         self.unshare_remembered(&request.caller, &request.tag, &request.file);
+        if request.reclaim {
+            self.note_unrecorded(host, now);
+        }
         let owner = owner_on(host, &request.caller, &share_owner(&request.tag));
         let owner = self.intern_owner(&owner);
         let file = self.files.intern(&request.file);
@@ -171,7 +187,10 @@ impl Keeper {
             host,
             access: request.access,
             deny: request.deny,
-            incarnation: self.clients.incarnation(host),
+            incarnation: match request.reclaim {
+                true => self.reclaimed_incarnation(Some(host)),
+                false => self.clients.incarnation(host),
+            },
             confirmed: true,
             reports: self.clients.reports(Some(host)),
             since_ms: now.wall_ms,
@@ -213,9 +232,8 @@ impl Keeper {
         if !self.recovery.in_grace {
             return self.reply(request.id, Reply::Share(Outcome::Grace));
         }
-        let known = host.is_some_and(|host| self.may_reclaim(host));
-        let roster = !self.exactness.is_exact();
-        if known && roster && self.conflicting_shares(&request).is_empty() {
+        let may_reclaim = self.may_reclaim(host, request.admitted);
+        if may_reclaim && self.conflicting_shares(&request).is_empty() {
             return self.take_share(request, now);
         }
         if let Some(client) = host {

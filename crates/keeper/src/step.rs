@@ -196,8 +196,8 @@ impl Grant {
 pub struct Notice {
     /// Carried back in the result.
     pub id: NoticeId,
-    /// The client notified.
-    pub client: ClientId,
+    /// The client notified; `None` if the address alone is known (B4.93, B4.94).
+    pub client: Option<ClientId>,
     /// The destination address.
     pub to: IpAddr,
     /// The new NSM state.

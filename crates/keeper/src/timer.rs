@@ -32,6 +32,8 @@ pub(crate) enum Timer {
     Probe(ClientId, Question),
     /// A pending reboot report is to be judged again.
     Report(ClientId),
+    /// A host that came back after an inexact grace has had its time to reclaim.
+    LateReclaim(ClientId),
 }
 
 #[derive(Default)]

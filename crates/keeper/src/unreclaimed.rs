@@ -107,15 +107,19 @@ impl Keeper {
     pub(crate) fn delay_reports(&mut self, lasted: Duration) {
         let delayed = self.clients.iter_mut().filter_map(|tracked| {
             tracked.reclaimed = tracked.reclaimed.map(|at| at + lasted);
-            let pending = tracked.pending.as_mut()?;
-            pending.since += lasted;
-            pending.last_at += lasted;
-            Some(tracked.row.id)
+            if let Some(pending) = &mut tracked.pending {
+                pending.since += lasted;
+                pending.last_at += lasted;
+            }
+            let delayed = tracked.pending.is_some() || tracked.unconfirmed > 0;
+            delayed.then_some(tracked.row.id)
         });
         let delayed: Vec<ClientId> = delayed.collect();
         for host in delayed {
-            if let Some(due) = self.timers.due(Timer::Report(host)) {
-                self.timers.set(Timer::Report(host), due + lasted);
+            for timer in [Timer::Report(host), Timer::LateReclaim(host)] {
+                if let Some(due) = self.timers.due(timer) {
+                    self.timers.set(timer, due + lasted);
+                }
             }
         }
     }

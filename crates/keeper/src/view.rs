@@ -159,7 +159,9 @@ impl GraceView {
 #[allow(missing_docs, reason = "fields named as in the rows they show")]
 pub struct NoticeView {
     pub id: NoticeId,
-    pub client: crate::identity::ClientId,
+    /// `None` if the address alone is known.
+    pub client: Option<crate::identity::ClientId>,
+    pub to: std::net::IpAddr,
     pub attempts: u32,
     pub answered: bool,
     pub next: Option<Duration>,

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::change::Exactness;
 use crate::clients::TrackedClient;
 use crate::event::{Event, GraceEnd};
 use crate::identity::ClientId;
@@ -15,6 +16,9 @@ use crate::timer::Timer;
 
 /// Grace lasts this long beyond the last sign that hosts are coming back.
 const EXTENSION: Duration = Duration::from_secs(15);
+/// An open grace in which only this machine calls ends after this: other hosts may be missing from
+/// the store, but none shows itself.
+const LOCAL_ONLY: Duration = Duration::from_secs(15 * 60);
 
 /// The recovery window of this epoch.
 pub(crate) struct Window {
@@ -48,6 +52,11 @@ impl Window {
 
     pub(crate) fn length(&self) -> Duration {
         self.length
+    }
+
+    /// No call that counts has arrived yet.
+    fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Waiting)
     }
 
     /// `None` before the first call and after the end.
@@ -88,10 +97,13 @@ impl Window {
 }
 
 impl Keeper {
-    /// Opens the window of a start. If no host is registered, it runs at once.
+    /// Opens the window of a start. If no host is registered and none can be missing, it runs at
+    /// once.
     pub(crate) fn open_window(&mut self, now: Time) {
-        self.recovery.window.counts_local = self.clients.hosts().all(TrackedClient::is_local);
-        let expects_none = self.clients.hosts().next().is_none();
+        let open = self.exactness == Exactness::Open;
+        self.recovery.window.counts_local =
+            !open && self.clients.hosts().all(TrackedClient::is_local);
+        let expects_none = !open && self.clients.hosts().next().is_none();
         if expects_none {
             self.begin_window(now);
         }
@@ -110,6 +122,12 @@ impl Keeper {
             self.hear_network();
             self.begin_window(now);
             self.begin_reconnection(now);
+        } else if self.exactness == Exactness::Open
+            && self.recovery.window.is_waiting()
+            && !self.timers.is_set(Timer::Window)
+        {
+            let longest = LOCAL_ONLY.max(self.recovery.window.length());
+            self.timers.set(Timer::Window, now.mono + longest);
         }
     }
 
@@ -131,9 +149,11 @@ impl Keeper {
             return self.timers.set(Timer::Window, ends);
         }
         self.close_window(now);
-        self.mark_crashed();
+        if self.recovery.heard {
+            self.mark_crashed();
+        }
         if self.recovery.in_grace {
-            self.end_grace(GraceEnd::Deadline);
+            self.end_grace(GraceEnd::Deadline, now);
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use keeper::Keeper;
+use keeper::change::Exactness;
 use keeper::event::Event;
 use keeper::identity::ClientId;
 use keeper::request::Question;
@@ -76,6 +77,10 @@ impl Effects for ServerEffects {
                     self.files.fences.set(address, keeper.is_fenced(address));
                 }
             }
+            Event::Started { exactness: Exactness::Open, .. } => {
+                self.files.mounted.begin(self.reporter.clone());
+            }
+            Event::GraceEnded { .. } => self.files.mounted.end(),
             Event::MonitorRefused { source, watched, why } => {
                 let (call, from, name) = (RefusedCall::Monitor, *source, watched);
                 self.refusals.note(RefusedCaller { call, from, name }, (*why).into());

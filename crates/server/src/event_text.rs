@@ -8,6 +8,7 @@ use tracing::{debug, info, warn};
 
 use keeper::Keeper;
 use keeper::bytes::Name;
+use keeper::change::Exactness;
 use keeper::event::{Event, GraceEnd, Proof, Rejection, Release, ReleasedItem};
 use keeper::identity::ClientId;
 use keeper::range::Range;
@@ -87,7 +88,7 @@ pub fn describe(keeper: &Keeper, event: &Event) -> Option<EventText> {
     let host = match (&label, client_of(event)) {
         (Some(label), _) => label.to_string(),
         (None, Some(id)) => format!("host {id}"),
-        (None, None) => "a new host".into(),
+        (None, None) => notified_address(event).unwrap_or_else(|| "a new host".into()),
     };
     let mut text = sentence(keeper, event, &host)?;
     text.client = match event {
@@ -110,8 +111,14 @@ fn client_of(event: &Event) -> Option<ClientId> {
         | Event::MonitorRefused { .. }
         | Event::FreeAllRefused { .. }
         | Event::NotificationEnded { .. }
+        | Event::RosterCopyUsed { .. }
+        | Event::AddressesNotified { .. }
         | Event::NoticeUnknown { .. } => None,
-        Event::Refused { client, .. } => *client,
+        Event::Refused { client, .. }
+        | Event::NoticeSent { client, .. }
+        | Event::NoticeAnswered { client, .. }
+        | Event::NoticeFailed { client, .. }
+        | Event::NoticeGivenUp { client, .. } => *client,
         Event::Registered { client }
         | Event::Unregistered { client }
         | Event::Rebooted { client, .. }
@@ -126,20 +133,29 @@ fn client_of(event: &Event) -> Option<ClientId> {
         | Event::StaleRequest { client, .. }
         | Event::Reclaimed { client }
         | Event::ReclaimRefused { client }
+        | Event::ReclaimUnrecorded { client }
+        | Event::Releasable { client, .. }
         | Event::Deadlock { client }
         | Event::CycleClosed { client }
         | Event::OwnersMoved { client, .. }
         | Event::OwnersAmbiguous { client, .. }
         | Event::GrantUndone { client, .. }
         | Event::PassedOver { client }
-        | Event::NoticeSent { client, .. }
-        | Event::NoticeAnswered { client, .. }
-        | Event::NoticeFailed { client, .. }
-        | Event::NoticeGivenUp { client, .. }
         | Event::Fenced { client, .. }
         | Event::Unfenced { client, .. }
         | Event::Renotified { client, .. }
         | Event::Forgotten { client, .. } => Some(*client),
+    }
+}
+
+/// The recipient of a notice of which the address alone is known.
+fn notified_address(event: &Event) -> Option<String> {
+    match event {
+        Event::NoticeSent { to, .. }
+        | Event::NoticeAnswered { to, .. }
+        | Event::NoticeFailed { to, .. }
+        | Event::NoticeGivenUp { to, .. } => Some(to.to_string()),
+        _ => None,
     }
 }
 
@@ -159,11 +175,19 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
     let locks =
         |text: Option<EventText>, locks: u64| Some(EventText { locks: Some(locks), ..text? });
     match event {
-        Event::Started { epoch, clients, locks: found, exact } => {
-            let trust = if *exact { "" } else { " (roster only: locks are not certain)" };
+        Event::Started { epoch, clients, locks: found, exactness } => {
+            let trust = match exactness {
+                Exactness::Exact => "",
+                Exactness::Roster => " (roster only: locks are not certain)",
+                Exactness::Open => " (open: hosts and locks may be missing)",
+            };
             let (held, hosts) = (count(*found, "lock"), count(*clients, "host"));
             let text = format!("epoch {}: {held} of {hosts} recovered{trust}", epoch.0);
             locks(info("started", text), *found)
+        }
+        Event::GraceStarted { .. } if keeper.exactness() == Exactness::Open => {
+            let text = "grace begins: new locks wait for reclaims, which any client may send";
+            info("grace-started", text.into())
         }
         Event::GraceStarted { hosts } => {
             let hosts = count(*hosts, "host");
@@ -278,6 +302,28 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
             EventText::new(Level::Info, "ghost", text)
         }),
         Event::Reclaimed { .. } => quiet("reclaimed", format!("{host} reclaimed all its locks")),
+        Event::ReclaimUnrecorded { .. } => warn(
+            "reclaim-unrecorded",
+            format!("{host} reclaimed a lock that the store does not have: the store may have lost it"),
+        ),
+        Event::RosterCopyUsed { hosts } => {
+            let hosts = count(*hosts, "host");
+            info("roster-copy-used", format!("{hosts} known only from the copy of the roster"))
+        }
+        Event::Releasable { count: kept, .. } => locks(
+            info(
+                "releasable",
+                format!(
+                    "{} of {host}, which was not heard from, can be released when they are wanted",
+                    count(*kept, "lock")
+                ),
+            ),
+            *kept,
+        ),
+        Event::AddressesNotified { count: told, by: who } => by(
+            info("addresses-notified", format!("{who} has {told} addresses notified")),
+            who,
+        ),
         Event::ReclaimRefused { .. } => {
             warn("reclaim-refused", format!("reclaim by {host} refused"))
         }
@@ -468,7 +514,12 @@ mod tests {
             let (client, to) = (ClientId(3), Incarnation(5));
             let why = Release::FreeAll;
             [
-                Event::Started { epoch: Epoch(2), clients: number, locks: number, exact: true },
+                Event::Started {
+                    epoch: Epoch(2),
+                    clients: number,
+                    locks: number,
+                    exactness: Exactness::Exact,
+                },
                 Event::GraceStarted { hosts: number },
                 Event::Rebooted { client, to, proof: Proof::Reset, released: number },
                 Event::Released { client, count: number, why },

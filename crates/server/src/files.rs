@@ -18,6 +18,7 @@ use wire::nfs3::Handle;
 use wire::rpc::Credential;
 
 use crate::log_rate_limit::LogRateLimit;
+use crate::mounted_hosts::MountedHosts;
 use crate::rpc::admission::{Action, NotAdmitted, admit};
 use crate::transport::Peer;
 
@@ -27,6 +28,7 @@ pub(crate) struct Files {
     pub names: Names,
     groups: GroupCache,
     pub fences: Fences,
+    pub mounted: MountedHosts,
 }
 
 impl Files {
@@ -37,6 +39,7 @@ impl Files {
             names: Names::new(names_max),
             groups: GroupCache::default(),
             fences: Fences::default(),
+            mounted: MountedHosts::default(),
         }
     }
 
@@ -114,6 +117,7 @@ impl Files {
             return Err(Error::Stale);
         }
         admit_to_export(&export, peer, action)?;
+        self.mounted.note(peer);
         Ok(export)
     }
 
@@ -214,6 +218,15 @@ pub(crate) struct LockTarget {
     /// `None` if it is no longer exported.
     pub export: Option<Arc<Export>>,
     opened: VerifiedHandle,
+}
+
+impl LockTarget {
+    /// Whether the file is exported, and its export admits this address.
+    pub(crate) fn admits(&self, address: IpAddr) -> bool {
+        self.export.as_ref().is_some_and(|export| {
+            export.filesystem.id() == self.opened.file.filesystem && export.rules.admits(address)
+        })
+    }
 }
 
 /// The key of a file in the lock table: independent of the export or link by which it was reached

@@ -72,6 +72,7 @@ pub mod holders;
 pub mod liveness;
 mod log_rate_limit;
 pub mod metrics;
+mod mounted_hosts;
 pub mod peer;
 mod refusals;
 mod registrar;

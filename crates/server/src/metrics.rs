@@ -473,8 +473,8 @@ mod tests {
         metrics.count_notice(NoticeResult::Failed, Duration::from_secs(5));
         metrics.count_notice(NoticeResult::Unsent, Duration::from_secs(5));
         assert_eq!(read(), (0, 0));
-        let (notice, client) = (NoticeId(1), ClientId(1));
-        metrics.count_event(&Event::NoticeFailed { notice, client });
+        let (notice, client, to) = (NoticeId(1), Some(ClientId(1)), [10, 0, 0, 1].into());
+        metrics.count_event(&Event::NoticeFailed { notice, client, to });
         metrics.count_notice(NoticeResult::Answered, Duration::from_secs(1));
         assert_eq!(read(), (1, 1));
         assert_eq!(metrics.notice_duration.read().0.iter().sum::<u64>(), 2);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use keeper::bytes::Name;
 use keeper::request::Mode;
-use keeper::step::{Outcome, Reply};
+use keeper::step::{Outcome, Refusal, Reply};
 
 use super::{Activity, Announcement, Reclaim, ReclaimItem};
 use crate::cells::{self, CELLS, FILES, Strength};
@@ -293,7 +293,10 @@ impl World {
                 // The server may have the new one.
                 sharing.tainted |= changing;
             }
-            if lost {
+            // The store may have lost that a fence was lifted.
+            let fenced = Answer::Keeper(Reply::Share(Outcome::Refused(Refusal::Fenced)));
+            let excused = *answer == fenced && self.model.open;
+            if lost && !excused {
                 let why = format!("the reclaim of a share was answered {answer:?}");
                 self.judge_calm_loss(held.process, &why);
             }

@@ -220,6 +220,10 @@ impl World {
                 self.judge_release((process, file, cell), old, step, inputs);
             }
             _ if same => {}
+            _ if old.strength == 0 && self.became_releasable(process, file, cell, seen, step) => {
+                new.life = self.model.remembered[process][file][cell].life;
+                new.unconfirmed = true;
+            }
             // All causes in sequence.
             None if demanded.is_some() && in_turn.strength == seen.strength => {
                 new = CellState { incarnation: seen.incarnation, ..in_turn };
@@ -253,6 +257,30 @@ impl World {
             new = CellState::default();
         }
         self.model.table[process][file][cell] = new;
+    }
+
+    /// B4.95: the end of an inexact grace made a record of a host that was not heard releasable.
+    fn became_releasable(
+        &mut self,
+        process: usize,
+        file: usize,
+        cell: usize,
+        seen: CellState,
+        step: &Step,
+    ) -> bool {
+        let host = self.processes[process].host;
+        let recorded = self.model.remembered[process][file][cell];
+        let (strength, incarnation) = (recorded.strength, recorded.incarnation);
+        (strength, incarnation) == (seen.strength, seen.incarnation)
+            && self.is_releasable(host, step)
+    }
+
+    pub(super) fn is_releasable(&mut self, host: usize, step: &Step) -> bool {
+        let mut kept = step.events.iter().filter_map(|event| match event {
+            Event::Releasable { client, .. } => Some(*client),
+            _ => None,
+        });
+        self.model.recovering && kept.any(|client| self.host_of(client) == Some(host))
     }
 
     /// Whether a process waited for a byte that a batch may have granted.

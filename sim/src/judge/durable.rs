@@ -2,9 +2,10 @@
 //! (I4).
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use keeper::Keeper;
-use keeper::change::{Change, Exactness, Snapshot};
+use keeper::change::{Change, Client, Exactness, Snapshot};
 use keeper::config::GraceMode;
 use keeper::identity::{ClientId, Epoch};
 use keeper::step::{Grant, Outcome, Reply, Step};
@@ -42,16 +43,18 @@ impl World {
         self.model.lock_ids.extend(saved.locks.keys().map(|id| id.0));
         self.model.epoch = epoch;
         self.model.exact = saved.exactness == Exactness::Exact;
+        self.model.open = saved.exactness == Exactness::Open;
+        self.model.was_open |= self.model.open;
         self.model.started = self.now;
         self.model.grace_over = keeper.grace().is_none();
         if !self.model.exact {
-            self.coverage.reach("roster restore");
+            self.coverage.reach(if self.model.open { "open restore" } else { "roster restore" });
         }
         self.note_notices(step);
         self.restore_table(keeper, saved);
         self.check_notices_owed(keeper, saved);
         self.model.restart_notices =
-            keeper.notices().map(|notice| (notice.id, notice.client)).collect();
+            keeper.notices().filter_map(|notice| Some((notice.id, notice.client?))).collect();
         let expected = keeper.clients(ClientId(0)).filter(|view| view.missing > 0);
         self.model.expected = expected.map(|view| view.client.id).collect();
         self.check_grace_wanted(keeper, saved);
@@ -64,7 +67,7 @@ impl World {
     fn restore_table(&mut self, keeper: &Keeper, saved: &Snapshot) {
         let seen = self.read_table(keeper);
         if !self.model.exact {
-            self.model.table = empty_grid(self.processes.len());
+            self.remember(keeper, saved);
             self.model.recovering = keeper.grace().is_some();
             if seen.iter().flatten().flatten().any(|cell| cell.strength > 0) {
                 self.violate("I4", || "records of a roster block requests".to_owned());
@@ -95,11 +98,27 @@ impl World {
         }
     }
 
+    /// The records of an inexact start: they block no request, and some become releasable when grace
+    /// ends.
+    fn remember(&mut self, keeper: &Keeper, saved: &Snapshot) {
+        let table = empty_grid(self.processes.len());
+        let before = std::mem::replace(&mut self.model.table, table);
+        let mut written = self.grid_of(keeper, saved.locks.values());
+        let known = before.iter().flatten().flatten();
+        for (byte, known) in written.iter_mut().flatten().flatten().zip(known) {
+            if byte.strength > 0 && byte.strength == known.strength {
+                byte.life = known.life;
+            }
+        }
+        self.model.remembered = written;
+        self.model.remembered_shares = self.model.shares.clone();
+    }
+
     /// B4.2: every registered client is notified.
     fn check_notices_owed(&mut self, keeper: &Keeper, saved: &Snapshot) {
         for client in saved.clients.values() {
             let owed = client.monitored || client.registrant.is_some();
-            if owed && !keeper.notices().any(|notice| notice.client == client.id) {
+            if owed && !keeper.notices().any(|notice| notice.client == Some(client.id)) {
                 let name = client.name.clone();
                 return self.violate("B4.2", || format!("{name} is not told of the restart"));
             }
@@ -110,7 +129,8 @@ impl World {
         let wanted = if self.model.exact {
             saved.locks.values().any(|lock| lock.monitored) || !saved.shares.is_empty()
         } else {
-            saved.clients.values().any(|client| client.monitored && client.registrant.is_none())
+            let host = |client: &Arc<Client>| client.monitored && client.registrant.is_none();
+            self.model.open || saved.clients.values().any(host)
         };
         if wanted != keeper.grace().is_some() {
             self.violate("B4.11", || {
@@ -178,7 +198,7 @@ impl World {
         if engine.stage.is_some() {
             return;
         }
-        let kept = Snapshot { exactness: Exactness::Exact, ..engine.decider.keeper.snapshot() };
+        let kept = engine.decider.keeper.snapshot();
         if kept != *self.disk.written() {
             let written = self.disk.written().clone();
             self.violate("snapshot", || {

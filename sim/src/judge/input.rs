@@ -33,6 +33,7 @@ impl ObservedInput {
                 Self::Operator(request.action.clone())
             }
             Input::Request(_, None) | Input::Addresses(_) | Input::Read(_) => return None,
+            Input::Mounted { address, .. } => Self::Heard(*address),
             Input::Granted(grant, answer) => Self::Granted(*grant, *answer),
             Input::Noticed(notice, result) => Self::Noticed(*notice, *result),
             Input::Probed(client, question, answer) => Self::Probed(*client, *question, *answer),

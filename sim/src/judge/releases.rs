@@ -86,7 +86,7 @@ impl World {
             let Some(client) = self.model.restart_notices.get(notice).copied() else { continue };
             let Some(view) = keeper.client(client) else { continue };
             let goes_on =
-                keeper.notices().any(|other| other.client == client && other.next.is_some());
+                keeper.notices().any(|other| other.client == Some(client) && other.next.is_some());
             let young = self.now < self.model.started + 13 * MINUTE;
             let unconfirmed = view.missing > 0
                 && self.window_ends().is_none_or(|ends| self.now + SECOND < ends)
@@ -106,7 +106,9 @@ impl World {
     pub(crate) fn note_notices(&mut self, step: &Step) {
         for message in &step.messages {
             if let Message::Notice(notice) = message {
-                self.model.notices.insert(notice.id, notice.client);
+                if let Some(client) = notice.client {
+                    self.model.notices.insert(notice.id, client);
+                }
             }
         }
     }
@@ -364,9 +366,6 @@ impl World {
         let just_probed = inputs.iter().any(|input| {
             matches!(input, ObservedInput::Probed(probed, Question::Reachable, _) if *probed == client)
         });
-        if !self.model.exact {
-            return Err("the store was a roster".to_owned());
-        }
         if self.scenario.config.unreachable == Unreachable::Retain {
             return Err("unreachable = retain".to_owned());
         }

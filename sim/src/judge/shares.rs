@@ -78,6 +78,11 @@ impl World {
                     now.life = request.0;
                     now.incarnation = self.model.states.get(&request.1).copied().unwrap_or(0);
                 }
+                None if !old.contains_key(key) && self.is_share_releasable(*key, step) => {
+                    if let Some(recorded) = self.model.remembered_shares.get(key) {
+                        (now.life, now.incarnation) = (recorded.life, recorded.incarnation);
+                    }
+                }
                 None if !old.contains_key(key) => {
                     let who = self.who(key.0);
                     self.violate("I6", || {
@@ -104,6 +109,12 @@ impl World {
         self.model.shares = seen;
         self.check_share_conflicts();
         self.check_shared();
+    }
+
+    /// B4.95, as for locks.
+    fn is_share_releasable(&mut self, key: (usize, usize), step: &Step) -> bool {
+        let host = self.processes[key.0].host;
+        self.is_releasable(host, step)
     }
 
     fn share_requests<'a>(

@@ -3,13 +3,16 @@
 
 use std::time::Duration;
 
-use server::engine::batch::Progress;
+use keeper::change::Change;
+use keeper::config::RosterEntry;
+use keeper::identity::ClientId;
+use server::engine::batch::{DurableBatch, Progress};
 use server::engine::request::STALL_MAX;
 
 use crate::disk::Fault;
 use crate::engine::{CommitStage, DecidedBatch};
 use crate::queue::{Ms, SECOND};
-use crate::world::{Event, World};
+use crate::world::{Event, RosterCopy, World};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CommitFault {
@@ -90,6 +93,7 @@ impl World {
                 let mono = engine.mono(now);
                 engine.decider.committed(&durable, mono);
                 self.note_stall(now - self.model.commit_began);
+                self.copy_roster(&durable);
                 let stops = durable.batch().stops();
                 // Sockets open after the first batch, which contains the epoch (I3).
                 if durable.epoch().is_some() && !stops {
@@ -108,6 +112,25 @@ impl World {
                 self.later(pause, Event::CommitAttempt { life });
             }
             None => {}
+        }
+    }
+
+    /// Brings the copy of the roster up to date after a start or a registration.
+    fn copy_roster(&mut self, durable: &DurableBatch) {
+        let concerns = |change: &Change| {
+            matches!(change, Change::Started { .. } | Change::Client(_) | Change::ClientGone(_))
+        };
+        let Some(engine) = &self.server.engine else { return };
+        if durable.batch().changes().iter().any(concerns) {
+            let keeper = &engine.decider.keeper;
+            let hosts = keeper.clients(ClientId(0)).map(|view| view.client);
+            let hosts = hosts.filter(|client| client.is_host() && client.monitored);
+            let hosts = hosts.map(|client| RosterEntry {
+                address: client.address,
+                name: client.name.clone(),
+                used: client.used.clone(),
+            });
+            self.copy = Some(RosterCopy { epoch: keeper.epoch(), hosts: hosts.collect() });
         }
     }
 

@@ -73,7 +73,10 @@ impl World {
                         continue;
                     }
                     self.begin_attempt(what, notice.to);
-                    let host = self.host_of(notice.client);
+                    let host = match notice.client {
+                        Some(client) => self.host_of(client),
+                        None => self.host_at(notice.to),
+                    };
                     if let Some(host) = self.past_firewall(host) {
                         let life = self.hosts[host].life;
                         let (attempt, state) = (notice.attempt, notice.state);

@@ -168,6 +168,7 @@ impl World {
             mode: Mode::Exclusive,
             wait,
             reclaim: false,
+            admitted: true,
             monitored: true,
             incarnation: STATE,
             form: Form::Call,

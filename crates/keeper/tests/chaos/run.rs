@@ -75,6 +75,7 @@ impl Run {
                     mode,
                     wait: terms.wait,
                     reclaim: terms.reclaim,
+                    admitted: true,
                     monitored: terms.monitored,
                     incarnation: Incarnation(if terms.reclaim { 0 } else { state }),
                     form: if terms.message { Form::Message } else { Form::Call },
@@ -101,7 +102,8 @@ impl Run {
             }
             Input::Share { who, file, access, deny, reclaim } => {
                 let (caller, tag, file) = (caller(who), owner(who).tag, self::file(file));
-                let request = ShareRequest { id, caller, tag, file, access, deny, reclaim };
+                let request =
+                    ShareRequest { id, caller, tag, file, access, deny, reclaim, admitted: true };
                 keeper.handle_share(request, now);
                 true
             }

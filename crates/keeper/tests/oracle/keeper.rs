@@ -61,6 +61,7 @@ impl KeeperUnderTest {
                     mode,
                     wait: false,
                     reclaim: false,
+                    admitted: true,
                     monitored: true,
                     incarnation: Incarnation(3),
                     form: Form::Call,

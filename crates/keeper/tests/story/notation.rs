@@ -3,6 +3,7 @@
 //! it. Ids are shown by short names, assigned in order of appearance.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use lockkeeper_keeper::bytes::Name;
@@ -129,6 +130,10 @@ impl Names {
 
     pub fn client(&self, id: ClientId) -> String {
         self.clients.get(&id).cloned().unwrap_or(format!("client {}", id.0))
+    }
+
+    fn recipient(&self, client: Option<ClientId>, to: IpAddr) -> String {
+        client.map_or_else(|| to.to_string(), |client| self.client(client))
     }
 
     fn client_row(&self, client: &Client) -> String {
@@ -260,7 +265,7 @@ impl Names {
     }
 
     fn notice(&self, notice: &Notice) -> String {
-        let whom = self.client(notice.client);
+        let whom = self.recipient(notice.client, notice.to);
         let state = notice.state;
         let what = match &notice.target {
             NoticeTarget::Host(bodies) => {
@@ -279,12 +284,16 @@ impl Names {
     fn event(&self, event: &Event) -> Option<String> {
         let name = |client: &ClientId| self.client(*client);
         Some(match event {
-            Event::Started { epoch, clients, locks, exact } => format!(
+            Event::Started { epoch, clients, locks, exactness } => format!(
                 "started: epoch {}, {}, {}, {}",
                 epoch.0,
                 count(*clients, "client"),
                 count(*locks, "lock"),
-                if *exact { "exact" } else { "roster" }
+                match exactness {
+                    Exactness::Exact => "exact",
+                    Exactness::Roster => "roster",
+                    Exactness::Open => "open",
+                }
             ),
             Event::GraceStarted { hosts: 1 } => "grace began, 1 host is missing".into(),
             Event::GraceStarted { hosts } => format!("grace began, {hosts} hosts are missing"),
@@ -380,6 +389,16 @@ impl Names {
                 format!("a stale request of {} in {}", name(client), state(*incarnation))
             }
             // Every story shows it by the locks themselves.
+            Event::ReclaimUnrecorded { client } => {
+                format!("{} reclaims what is not recorded", name(client))
+            }
+            Event::RosterCopyUsed { hosts } => format!("{} from the copy", count(*hosts, "host")),
+            Event::Releasable { client, count: kept } => {
+                format!("{} of {} releasable", count(*kept, "entry"), name(client))
+            }
+            Event::AddressesNotified { count: told, by } => {
+                format!("{by} has {} notified", count(*told, "address"))
+            }
             Event::Reclaimed { client } => format!("{} has everything back", name(client)),
             Event::ReclaimRefused { client } => format!("a reclaim of {} is refused", name(client)),
             Event::CycleClosed { client } => format!("{} closed a circle", name(client)),
@@ -389,8 +408,12 @@ impl Names {
             }
             Event::PassedOver { client } => format!("{} is passed over", name(client)),
             Event::NoticeSent { .. } => return None,
-            Event::NoticeAnswered { client, .. } => format!("{} answered the notice", name(client)),
-            Event::NoticeFailed { client, .. } => format!("{} did not answer", name(client)),
+            Event::NoticeAnswered { client, to, .. } => {
+                format!("{} answered the notice", self.recipient(*client, *to))
+            }
+            Event::NoticeFailed { client, to, .. } => {
+                format!("{} did not answer", self.recipient(*client, *to))
+            }
             Event::OwnersMoved { client, from, to, count } => {
                 format!("{count} of {} moved from {from} to {to}", name(client))
             }
@@ -404,8 +427,8 @@ impl Names {
                     "notification ended: {told} told, {answered} answered, {failed} failed, {seconds} s"
                 )
             }
-            Event::NoticeGivenUp { client, .. } => {
-                format!("{} is not notified any more", name(client))
+            Event::NoticeGivenUp { client, to, .. } => {
+                format!("{} is not notified any more", self.recipient(*client, *to))
             }
             Event::Refused { client, why } => match client {
                 Some(client) => format!("{} is refused: {}", name(client), refusal(*why)),

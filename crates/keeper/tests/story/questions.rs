@@ -60,7 +60,7 @@ impl World {
                 lines.extend(keeper.notices().map(|notice| {
                     format!(
                         "{}: {} sent{}{}",
-                        names.client(notice.client),
+                        notice.client.map_or(notice.to.to_string(), |client| names.client(client)),
                         notice.attempts,
                         if notice.answered { ", answered" } else { "" },
                         notice

@@ -310,6 +310,7 @@ impl World {
                     mode: *mode,
                     wait: terms.wait,
                     reclaim: terms.reclaim,
+                    admitted: true,
                     monitored: terms.monitored,
                     incarnation: Incarnation(state),
                     form: terms.form,
@@ -339,8 +340,16 @@ impl World {
             Command::Share { who, file, access, deny, reclaim } => {
                 let (caller, tag) = (self.caller(who)?, share_tag(who));
                 let (file, access, deny) = (FileKey::from(file.as_str()), *access, *deny);
-                let request =
-                    ShareRequest { id, caller, tag, file, access, deny, reclaim: *reclaim };
+                let request = ShareRequest {
+                    id,
+                    caller,
+                    tag,
+                    file,
+                    access,
+                    deny,
+                    reclaim: *reclaim,
+                    admitted: true,
+                };
                 self.keeper().handle_share(request, now);
             }
             Command::Unshare { who, file } => {

@@ -46,6 +46,7 @@ impl KeeperUnderTest {
             mode,
             wait: true,
             reclaim: false,
+            admitted: true,
             monitored: true,
             incarnation: Incarnation(3),
             form: Form::Call,

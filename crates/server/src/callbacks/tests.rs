@@ -137,7 +137,7 @@ fn notice(to: IpAddr, pairs: &[(IpAddr, &str)]) -> Notice {
     let pairs: Vec<_> = pairs.iter().map(|(ours, name)| (*ours, Name::from(*name))).collect();
     Notice {
         id: NoticeId(unique()),
-        client: ClientId(1),
+        client: Some(ClientId(1)),
         to,
         state: 4_000_000_001,
         target: NoticeTarget::Host(pairs.into()),

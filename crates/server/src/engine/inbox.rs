@@ -31,6 +31,11 @@ pub enum Input<S> {
         address: IpAddr,
         local: bool,
     },
+    /// In an open grace: a host that uses an export called, through this address of ours.
+    Mounted {
+        address: IpAddr,
+        ours: IpAddr,
+    },
     /// The addresses of this machine have changed; `None` if they are not known.
     Addresses(Option<BTreeSet<IpAddr>>),
     /// Reads the keeper. Must be short: other inputs wait.
@@ -59,7 +64,11 @@ impl<S> Inbox<S> {
     pub fn push(&mut self, input: Input<S>, now: Duration) -> bool {
         match &input {
             Input::Request(..) if self.requests >= self.requests_max => return false,
-            Input::Heard { .. } if self.waiting.len() >= self.requests_max => return false,
+            Input::Heard { .. } | Input::Mounted { .. }
+                if self.waiting.len() >= self.requests_max =>
+            {
+                return false;
+            }
             Input::Read(_) if self.reads >= READS_MAX => return false,
             Input::Read(_) => self.reads += 1,
             Input::Request(request, _) => {

@@ -36,6 +36,7 @@ pub(crate) fn lock_request(id: u64, name: &str, address: &str) -> LockRequest {
         mode: Mode::Exclusive,
         wait: true,
         reclaim: false,
+        admitted: true,
         monitored: true,
         incarnation: Incarnation(3),
         form: Form::Call,

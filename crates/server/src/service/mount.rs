@@ -56,6 +56,7 @@ impl MountService {
         let caller = self.files.mount_caller(export, &call.credential).map_err(mount_status)?;
         let object = walk(export, &caller, &names).map_err(mount_status)?;
         let handle = self.files.sign(export, &object);
+        self.files.mounted.note(peer);
         let mount = Mount { host: host(peer), path: path.clone() };
         let mut mounts = self.mounts();
         mounts.retain(|known| *known != mount);

@@ -48,6 +48,7 @@ fn all(lock: &LockRequest) -> [Request; 6] {
             access,
             deny,
             reclaim: lock.reclaim,
+            admitted: true,
         }),
         Request::Unshare(UnshareRequest { id, caller, tag, file }),
     ]

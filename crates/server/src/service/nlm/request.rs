@@ -101,6 +101,8 @@ impl NlmCall<'_> {
         };
         let subject = self.subject(&format, &args.lock, required)?;
         let LockSubject { caller, owner, file, handle, range, stateless, access } = subject;
+        // Asked of reclaims only.
+        let admitted = args.reclaim && self.is_admitted(&access.target);
         let request = Request::Lock(LockRequest {
             id: self.id(),
             caller,
@@ -111,6 +113,7 @@ impl NlmCall<'_> {
             mode: mode(args.exclusive),
             wait: args.block,
             reclaim: args.reclaim,
+            admitted,
             monitored,
             incarnation,
             form: format.form,
@@ -152,7 +155,9 @@ impl NlmCall<'_> {
         let (id, caller, tag) =
             (self.id(), self.caller(&share.caller_name), OwnerTag::new(&share.owner));
         let file = target.file.clone();
-        let request = Request::Share(ShareRequest { id, caller, tag, file, access, deny, reclaim });
+        let admitted = reclaim && self.is_admitted(&target);
+        let request =
+            Request::Share(ShareRequest { id, caller, tag, file, access, deny, reclaim, admitted });
         Ok(PreparedRequest { request, format, access: Some(FileAccess { target, required }) })
     }
 
@@ -233,6 +238,10 @@ impl NlmCall<'_> {
             rules.map_or(self.nlm.require_reserved_ports, |rules| rules.require_reserved_ports),
         )?;
         Ok(target)
+    }
+
+    fn is_admitted(&self, target: &LockTarget) -> bool {
+        target.admits(self.incoming.peer.remote.ip())
     }
 
     fn admit(&self, require_reserved_ports: bool) -> Result<(), EarlyReply> {

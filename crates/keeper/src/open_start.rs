@@ -1,0 +1,98 @@
+//! An open start (B4.90): the store may lack hosts, because it was lost, restored from a backup, or
+//! failed over without its last transactions. Clients reclaim only when they are told of the
+//! restart, so it is told to every host that is known from elsewhere: the copy of the roster, hosts
+//! that call during the window, and addresses that an operator names.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::bytes::Name;
+use crate::change::{Change, Client, Exactness, Protocol};
+use crate::config::RosterEntry;
+use crate::event::Event;
+use crate::identity::{ClientId, Epoch, HostKey, Incarnation};
+use crate::keeper::Keeper;
+use crate::registration::add_used;
+use crate::step::OperatorError;
+use crate::time::Time;
+
+impl Keeper {
+    /// Registers the hosts of the copy that the store lacks, as if in an earlier epoch.
+    pub(crate) fn register_roster_copy(&mut self, now: Time) {
+        let mut added = 0;
+        for entry in std::mem::take(&mut self.config.roster) {
+            let RosterEntry { address, name, used } = entry;
+            if let Some(known) = self.clients.find_host(&HostKey::new(address, name.clone())) {
+                self.add_used_addresses(known, &used);
+            } else if self.clients.len() < self.clients_max() {
+                let row = Arc::new(Client {
+                    id: ClientId(self.ids.take()),
+                    protocol: Protocol::NLM,
+                    address: address.to_canonical(),
+                    name,
+                    incarnation: Incarnation::UNKNOWN,
+                    reboot: None,
+                    monitored: true,
+                    fenced: false,
+                    used,
+                    registered_at_ms: now.wall_ms,
+                    epoch: Epoch(self.epoch.0.saturating_sub(1)),
+                    registrant: None,
+                });
+                self.change(Change::Client(row.clone()));
+                self.clients.insert(row, now.mono);
+                added += 1;
+            }
+        }
+        if added > 0 {
+            self.event(Event::RosterCopyUsed { hosts: added });
+        }
+    }
+
+    /// Brings a row up to date with the copy, which has monitored hosts only.
+    fn add_used_addresses(&mut self, host: ClientId, used: &[IpAddr]) {
+        let Some(tracked) = self.clients.get(host) else { return };
+        let row = &tracked.row;
+        if !row.monitored || used.iter().any(|ours| !row.used.contains(ours)) {
+            self.update_client(host, |row| {
+                used.iter().for_each(|ours| add_used(row, *ours));
+                row.monitored = true;
+            });
+        }
+    }
+
+    /// Notifies a host that was heard in an open grace, unless one is registered at its address.
+    pub(crate) fn notify_mounted(&mut self, address: IpAddr, ours: IpAddr, now: Time) {
+        let open = self.exactness == Exactness::Open && self.recovery.in_grace;
+        let address = address.to_canonical();
+        let registered = self.clients.hosts_at(address).any(|tracked| tracked.row.monitored);
+        if open && !registered && !self.is_address_notified(address) {
+            self.notify_address(address, vec![ours.to_canonical()], false, now);
+        }
+    }
+
+    /// Returns how many addresses are notified: none twice, and no more than clients may register.
+    pub(crate) fn notify_addresses_by_hand(
+        &mut self,
+        addresses: Vec<IpAddr>,
+        by: Name,
+        now: Time,
+    ) -> Result<u64, OperatorError> {
+        let mut count = 0;
+        for address in addresses {
+            let address = address.to_canonical();
+            let registered = self.clients.hosts_at(address).filter(|it| it.row.monitored);
+            let registered: Vec<ClientId> = registered.map(|tracked| tracked.row.id).collect();
+            for client in &registered {
+                self.renotify(*client, now);
+            }
+            if registered.is_empty() {
+                let ours = self.addresses.of_family(address);
+                self.notify_address(address, ours, true, now);
+            }
+            count += 1;
+        }
+        self.event(Event::AddressesNotified { count, by });
+        Ok(count)
+    }
+}
