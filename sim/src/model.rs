@@ -139,6 +139,9 @@ pub(crate) struct Model {
     /// The records of an inexact start, with the boots that took them.
     pub remembered: LockGrid,
     pub remembered_shares: BTreeMap<(usize, usize), ModelShare>,
+    /// Processes and files with a record that became releasable at the end of an inexact grace. If it
+    /// is obsolete, its host never reclaims it, and it is left for an operator.
+    pub kept: BTreeSet<(usize, usize)>,
     /// Between a start from a roster and the end of its grace, when the table is unknown.
     pub recovering: bool,
     pub grace_over: bool,
@@ -216,6 +219,7 @@ impl Model {
             was_open: false,
             remembered: empty_grid(processes),
             remembered_shares: BTreeMap::new(),
+            kept: BTreeSet::new(),
             recovering: false,
             grace_over: true,
             grace_was_over: true,

@@ -423,6 +423,7 @@ impl Keeper {
             Ok((owner, file)) => {
                 self.note_unrecorded(self.owners.host(owner), now);
                 let LockRequest { caller, owner: name, file: key, range, .. } = &request;
+                self.adopt_remembered(self.owners.host(owner), caller, name);
                 self.unlock_remembered(caller, name, key, *range);
                 let before = self.missing_of(host);
                 self.insert_reclaimed(owner, file, *range, kind, now);

@@ -171,6 +171,30 @@ impl Keeper {
         }
     }
 
+    /// The same for records of an inexact store, when the host reclaims: if exactly one recorded owner
+    /// under a former address can be the caller, its namespace moves.
+    pub(crate) fn adopt_remembered(&mut self, host: ClientId, caller: &Caller, name: &OwnerName) {
+        if self.recovery.remembered.is_empty() {
+            return;
+        }
+        let same = |owner: &&Owner| {
+            let address = owner.namespace.server_address();
+            owner.host == host
+                && (owner.number, &owner.tag) == (name.number, &name.tag)
+                && caller.namespace.at(address) == owner.namespace
+                && !self.addresses.contains(address)
+        };
+        let former: BTreeSet<OwnerNamespace> =
+            self.recovery.remembered.owners().filter(same).map(|owner| owner.namespace).collect();
+        if former.len() == 1
+            && let Some(from) = former.first()
+        {
+            for moved in self.recovery.remembered.move_namespace(host, *from, caller.namespace) {
+                self.change(moved);
+            }
+        }
+    }
+
     /// Forgets that a host used former addresses under which nothing is recorded: the server may get
     /// them again.
     pub(crate) fn forget_unused_addresses(&mut self, host: ClientId) {

@@ -164,10 +164,11 @@ impl Keeper {
             Ok(host) => host,
             Err(refusal) => return self.refuse_share(&request, refusal),
         };
-        self.unshare_remembered(&request.caller, &request.tag, &request.file);
         if request.reclaim {
             self.note_unrecorded(host, now);
+            self.adopt_remembered(host, &request.caller, &share_owner(&request.tag));
         }
+        self.unshare_remembered(&request.caller, &request.tag, &request.file);
         let owner = owner_on(host, &request.caller, &share_owner(&request.tag));
         let owner = self.intern_owner(&owner);
         let file = self.files.intern(&request.file);

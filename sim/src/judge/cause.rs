@@ -223,6 +223,7 @@ impl World {
             _ if old.strength == 0 && self.became_releasable(process, file, cell, seen, step) => {
                 new.life = self.model.remembered[process][file][cell].life;
                 new.unconfirmed = true;
+                self.model.kept.insert((process, file));
             }
             // All causes in sequence.
             None if demanded.is_some() && in_turn.strength == seen.strength => {

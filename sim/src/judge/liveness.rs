@@ -392,6 +392,7 @@ impl World {
             let explained = forged
                 || self.hosts[host].never_back
                 || self.model.abandoned.contains(&(process, file))
+                || self.model.kept.contains(&(process, file))
                 || shown
                 || (other_life && same_state)
                 || (other_life && !verified && silent);

@@ -79,6 +79,7 @@ impl World {
                     now.incarnation = self.model.states.get(&request.1).copied().unwrap_or(0);
                 }
                 None if !old.contains_key(key) && self.is_share_releasable(*key, step) => {
+                    self.model.kept.insert(*key);
                     if let Some(recorded) = self.model.remembered_shares.get(key) {
                         (now.life, now.incarnation) = (recorded.life, recorded.incarnation);
                     }
@@ -321,6 +322,7 @@ impl World {
             }
             let explained = shared.life != self.hosts[host].life
                 || self.hosts[host].never_back
+                || self.model.kept.contains(&(process, file))
                 || self.model.abandoned.contains(&(process, file));
             if !explained {
                 let who = self.who(process);
