@@ -415,6 +415,15 @@ pub struct ProbeQuery {
     pub probe: bool,
 }
 
+/// Whom to notify of the server's last restart.
+#[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct NotifyQuery {
+    /// An address, or a network of at most 1,024: `10.0.0.9`, `10.0.0.0/24`.
+    pub to: String,
+}
+
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]

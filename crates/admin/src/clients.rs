@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
+use ipnet::IpNet;
 use keeper::Keeper;
 use keeper::bytes::Name;
 use keeper::change::Client as ClientRecord;
@@ -18,8 +19,9 @@ use keeper::view::ClientView;
 use server::{Control, ControlError};
 
 use crate::api::{
-    Callback, Client, ClientActionResult, ClientKind, ClientName, ClientQuery, ClientState,
-    ConfirmRebootQuery, DryRunQuery, Notice, Page, PendingReboot, ProbeQuery, Problem,
+    ActionResult, Callback, Client, ClientActionResult, ClientKind, ClientName, ClientQuery,
+    ClientState, ConfirmRebootQuery, DryRunQuery, Notice, NotifyQuery, Page, PendingReboot,
+    ProbeQuery, Problem,
 };
 use crate::caller::Operator;
 use crate::extract::{Path, Query};
@@ -195,6 +197,38 @@ pub(crate) async fn notices(
 }
 
 const NOTICES_MAX: usize = 10_000;
+
+/// Send the notice of the server's last restart to an address or a network
+#[utoipa::path(post, path = "/v1/notices", tag = "clients", params(NotifyQuery),
+    responses((status = 200, body = ActionResult), Problems))]
+pub(crate) async fn notify_addresses(
+    State(admin): State<Arc<AdminState>>,
+    operator: Operator,
+    Query(query): Query<NotifyQuery>,
+) -> Result<Json<ActionResult>, Problem> {
+    let addresses = addresses_in(&query.to).map_err(Problem::bad_request)?;
+    let count = addresses.len();
+    let action = OperatorAction::NotifyAddresses(addresses);
+    admin.control()?.operate(&operator.0, action).await?;
+    let addresses = if count == 1 { "address" } else { "addresses" };
+    Ok(Json(ActionResult { done: format!("notifying {count} {addresses}") }))
+}
+
+/// The most addresses that one request may notify (I10).
+const ADDRESSES_MAX: usize = 1024;
+
+/// The address, or the hosts of the network, that `to` names.
+fn addresses_in(to: &str) -> Result<Vec<IpAddr>, String> {
+    if let Ok(address) = to.parse::<IpAddr>() {
+        return Ok(vec![address]);
+    }
+    let network: IpNet = to.parse().map_err(|_| format!("{to:?} is no address or network"))?;
+    let hosts: Vec<IpAddr> = network.hosts().take(ADDRESSES_MAX + 1).collect();
+    if hosts.len() > ADDRESSES_MAX {
+        return Err(format!("{network} has more than {ADDRESSES_MAX} addresses"));
+    }
+    Ok(hosts)
+}
 
 async fn act(
     admin: &AdminState,

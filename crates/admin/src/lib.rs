@@ -262,7 +262,7 @@ fn routes() -> OpenApiRouter<Arc<AdminState>> {
         .routes(routes!(clients::fence, clients::unfence))
         .routes(routes!(clients::notify))
         .routes(routes!(clients::confirm_reboot))
-        .routes(routes!(clients::notices))
+        .routes(routes!(clients::notices, clients::notify_addresses))
         .routes(routes!(locks::list))
         .routes(routes!(locks::one, locks::release))
         .routes(routes!(grace::show))

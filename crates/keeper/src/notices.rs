@@ -494,5 +494,12 @@ fn host_target(
             }
         }
     }
+    if bodies.is_empty() {
+        let any = match to {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        bodies.push((any, config.host_name.clone()));
+    }
     NoticeTarget::Host(Arc::from(bodies))
 }

@@ -432,7 +432,9 @@ impl World {
             TestResult::Held(holder) => {
                 let found = (0..self.processes.len()).any(|other| {
                     let it = &self.processes[other];
-                    other != process
+                    // A record that became releasable may be of the same process under a former
+                    // address of the server.
+                    (other != process || self.model.kept.contains(&(other, file)))
                         && it.number == holder.owner.number
                         && it.tag == holder.owner.tag
                         && holder.range.overlaps(range)

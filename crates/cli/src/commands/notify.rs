@@ -1,8 +1,12 @@
-//! `lockkeeper notify`: resend the notice of a restart to a client, or list pending notices.
+//! `lockkeeper notify`: send the notice of a restart to a client, an address or a network, or list
+//! pending notices.
 
-use admin::api::{ClientActionResult, Notice};
+use std::net::IpAddr;
+
+use admin::api::{ActionResult, ClientActionResult, Notice};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use ipnet::IpNet;
 
 use super::tables::{Cell, Table, age};
 use super::terminal::{self, Paint};
@@ -15,7 +19,7 @@ const COLUMNS: &[(&str, usize)] =
 
 #[derive(Debug, Args)]
 pub(crate) struct Notify {
-    /// Client to notify now (id, name or address)
+    /// Client to notify now (id or name), or an address or network where clients may be
     #[arg(value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = ["watch", "json"])]
     client: Option<String>,
     /// Print JSON
@@ -31,6 +35,11 @@ impl Notify {
         let Some(client) = &self.client else {
             return self.queue(session).await;
         };
+        if is_network(client) {
+            let path = format!("/v1/notices?to={}", encoded(client));
+            let result: ActionResult = session.daemon.send(Method::POST, &path).await?;
+            return terminal::print(&format!("{}\n", result.done));
+        }
         let path = format!("/v1/clients/{}/notify", encoded(client));
         let done: ClientActionResult = session.daemon.send(Method::POST, &path).await?;
         terminal::print(&format!("notifying {}\n", called(&done.client)))
@@ -52,6 +61,10 @@ impl Notify {
         })
         .await
     }
+}
+
+fn is_network(text: &str) -> bool {
+    text.parse::<IpAddr>().is_ok() || text.parse::<IpNet>().is_ok()
 }
 
 fn table(queue: &[Notice]) -> Table {

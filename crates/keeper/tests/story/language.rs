@@ -8,7 +8,7 @@
 //! alice(7) tests a.db [0..9] exclusive
 //!     , waits    , unmonitored (NM_LOCK)    , as a message (GRANTED_MSG is wanted)    , stateless
 //!     , with state 5    , handle x    , over udp    , over a new connection    , nlm 3
-//!     , by 10.0.0.101    , tag "x"
+//!     , by 10.0.0.101    , tag "x"    , not admitted (by the export)
 //! alice shares a.db for read denying write      SHARE; read, write, both, nothing
 //! alice reclaims a.db for read denying write
 //! alice unshares a.db
@@ -27,16 +27,19 @@
 //! probe: alice's monitor is in state 5 | silent      what does its status monitor answer?
 //! alice's old connection is reset [after 30 s]  seen without asking, and after how long a silence
 //! alice reads a file                            any sign of life that is no lock request
+//! alice mounts                                  a call with a valid handle
 //! the operator releases lock 1 | fences alice | unfences alice
 //!     | confirms the reboot of alice [by force] | ends grace | notifies alice again | forgets alice
+//!     | notifies 10.0.0.9
 //! 10 s pass                                     s, min, h
 //! the store stalls for 10 s                     nothing is decided meanwhile
 //! the clock jumps ahead | back 1 h              the wall clock
-//! the server starts [as roster] [with ...]      also: crashes, stops, crashes and restarts
+//! the store is lost                             after a crash; the next one is new
+//! the server starts [as roster | as open] [with ...]      also: crashes, stops, crashes and restarts
 //!     grace instant, unreachable retain, verify ask | address, roaming, window [of lease] 60 s, registrants window 60 s,
 //!     at most 2 locks | locks per file | locks per host | waiters per file | clients | parked
 //!     (each also per address), known as "x", 10.0.0.100 is "x",
-//!     addresses 10.0.0.101 and 10.0.0.102, 10.0.0.101 was 10.0.0.100
+//!     addresses 10.0.0.101 and 10.0.0.102, 10.0.0.101 was 10.0.0.100, copy of alice and bob
 //! the server has addresses 10.0.0.101           from now on
 //! who holds a.db?   who waits for a.db?   who shares a.db?   what is known of alice?
 //! is it grace?   which notices are owed?
@@ -49,7 +52,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use lockkeeper_keeper::change::Protocol;
+use lockkeeper_keeper::change::{Exactness, Protocol};
 use lockkeeper_keeper::config::{GraceMode, Unreachable, Verify};
 use lockkeeper_keeper::identity::{Incarnation, OwnerNamespace, Transport};
 use lockkeeper_keeper::range::Range;
@@ -76,12 +79,14 @@ pub enum Command {
     Probed { host: String, question: Question, answer: ProbeAnswer },
     Reset { host: String, silent: Duration },
     Heard { host: String },
+    Mounted { host: String },
     Operator(OperatorCommand),
     Pass(Duration),
     Stall(Duration),
     HasAddresses(BTreeSet<IpAddr>),
     ClockJumps { back: bool, by: Duration },
-    Start { crash: bool, roster: bool, settings: Vec<Setting> },
+    Start { crash: bool, exactness: Exactness, settings: Vec<Setting> },
+    StoreLost,
     Crash,
     Stop,
     Show(Show),
@@ -114,6 +119,7 @@ pub struct LockOptions {
     pub newly_connected: bool,
     pub state: Option<u32>,
     pub handle: Option<String>,
+    pub admitted: bool,
 }
 
 pub enum OperatorCommand {
@@ -123,6 +129,7 @@ pub enum OperatorCommand {
     ConfirmReboot { host: String, force: bool },
     EndGrace,
     Renotify(String),
+    NotifyAddress(IpAddr),
     Forget(String),
 }
 
@@ -137,6 +144,7 @@ pub enum Setting {
     ReverseName(IpAddr, Vec<u8>),
     Addresses(BTreeSet<IpAddr>),
     Formerly(IpAddr, IpAddr),
+    Copy(Vec<String>),
 }
 
 pub enum Show {
@@ -272,6 +280,7 @@ fn host_sentence(peer: String, words: &mut Words) -> Parsed<Command> {
             let watched = Some(words.next()?).filter(|watched| watched != "everybody");
             Ok(Command::StopWatching { by: peer, watched })
         }
+        "mounts" => Ok(Command::Mounted { host: peer }),
         "reads" => words.eat_all("a file").map(|()| Command::Heard { host: peer }),
         "answers" => {
             let answered = words.eat("no").is_err();
@@ -308,6 +317,7 @@ fn clauses(who: &mut Process, reclaim: bool, words: &mut Words) -> Parsed<LockOp
         newly_connected: false,
         state: reclaim.then_some(0),
         handle: None,
+        admitted: true,
     };
     let (mut ours, mut transport, mut version) =
         (who.namespace.server_address(), who.namespace.transport(), who.namespace.version());
@@ -316,6 +326,7 @@ fn clauses(who: &mut Process, reclaim: bool, words: &mut Words) -> Parsed<LockOp
             "waits" => terms.wait = true,
             "unmonitored" => terms.monitored = false,
             "stateless" => terms.stateless = true,
+            "not" => words.eat("admitted").map(|()| terms.admitted = false)?,
             "as" => words.eat_all("a message").map(|()| terms.form = Form::Message)?,
             "with" => {
                 words.eat("state")?;
@@ -382,6 +393,7 @@ fn institution(words: &mut Words) -> Parsed<Command> {
             start(true, words)
         }
         ("server", "crashes") => Ok(Command::Crash),
+        ("store", "is") => words.eat("lost").map(|()| Command::StoreLost),
         ("operator", verb) => wish(verb, words).map(Command::Operator),
         ("server", "has") => {
             words.eat("addresses").and_then(|()| addresses(words)).map(Command::HasAddresses)
@@ -416,14 +428,21 @@ fn wish(verb: &str, words: &mut Words) -> Parsed<OperatorCommand> {
         }
         "notifies" => {
             let host = words.next()?;
-            words.eat("again").map(|()| OperatorCommand::Renotify(host))?
+            match host.parse() {
+                Ok(address) => OperatorCommand::NotifyAddress(address),
+                Err(_) => words.eat("again").map(|()| OperatorCommand::Renotify(host))?,
+            }
         }
         other => return Err(format!("an operator does not do {other:?}")),
     })
 }
 
 fn start(crash: bool, words: &mut Words) -> Parsed<Command> {
-    let roster = words.eat_all("as roster").is_ok();
+    let exactness = match words.eat("as") {
+        Ok(()) if words.eat("open").is_ok() => Exactness::Open,
+        Ok(()) => words.eat("roster").map(|()| Exactness::Roster)?,
+        Err(_) => Exactness::Exact,
+    };
     let mut settings = Vec::new();
     if words.eat("with").is_ok() {
         settings.push(setting(words)?);
@@ -431,7 +450,7 @@ fn start(crash: bool, words: &mut Words) -> Parsed<Command> {
             settings.push(setting(words)?);
         }
     }
-    Ok(Command::Start { crash, roster, settings })
+    Ok(Command::Start { crash, exactness, settings })
 }
 
 fn setting(words: &mut Words) -> Parsed<Setting> {
@@ -477,6 +496,14 @@ fn setting(words: &mut Words) -> Parsed<Setting> {
             Ok(Setting::AtMost(count, what))
         }
         "addresses" => Ok(Setting::Addresses(addresses(words)?)),
+        "copy" => {
+            words.eat("of")?;
+            let mut hosts = vec![words.next()?];
+            while words.eat("and").is_ok() {
+                hosts.push(words.next()?);
+            }
+            Ok(Setting::Copy(hosts))
+        }
         "known" => words.eat("as").and_then(|()| Ok(Setting::KnownAs(bytes(&words.next()?)))),
         address => {
             let address = address.parse().map_err(|_| format!("{address:?} is no setting"))?;

@@ -394,7 +394,7 @@ impl Names {
             }
             Event::RosterCopyUsed { hosts } => format!("{} from the copy", count(*hosts, "host")),
             Event::Releasable { client, count: kept } => {
-                format!("{} of {} releasable", count(*kept, "entry"), name(client))
+                format!("{} of {} releasable", count(*kept, "record"), name(client))
             }
             Event::AddressesNotified { count: told, by } => {
                 format!("{by} has {} notified", count(*told, "address"))

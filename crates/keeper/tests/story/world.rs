@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use lockkeeper_keeper::Keeper;
 use lockkeeper_keeper::bytes::{FileKey, Handle, Name, OwnerTag};
-use lockkeeper_keeper::change::{Change, Exactness, Protocol, Snapshot};
-use lockkeeper_keeper::config::Config;
+use lockkeeper_keeper::change::{Exactness, Protocol, Snapshot};
+use lockkeeper_keeper::config::{Config, RosterEntry};
 use lockkeeper_keeper::identity::{
     Caller, ClientId, Epoch, GrantId, HostKey, Incarnation, LockId, RequestId, Transport,
 };
@@ -19,7 +19,9 @@ use lockkeeper_keeper::step::{Message, Step};
 use lockkeeper_keeper::time::Time;
 use lockkeeper_keeper::view::LockView;
 
-use super::language::{Command, OperatorCommand, Process, SERVER_ADDRESS, Setting, Source, parse};
+use super::language::{
+    self, Command, OperatorCommand, Process, SERVER_ADDRESS, Setting, Source, parse,
+};
 use super::notation::{Names, span};
 
 /// Predefined peers; each has the address of its position.
@@ -39,8 +41,6 @@ pub(super) struct Peer {
 pub struct World {
     pub(super) keeper: Option<Keeper>,
     durable: Snapshot,
-    /// The store started as a roster, and that grace has not ended durably.
-    inexact: bool,
     config: Config,
     pub(super) names: Names,
     peers: BTreeMap<String, Peer>,
@@ -58,7 +58,6 @@ impl World {
         let mut world = Self {
             keeper: None,
             durable: Snapshot::default(),
-            inexact: false,
             config: Config { host_name: Name::from("keeper"), ..Config::default() },
             names: Names::default(),
             peers: BTreeMap::new(),
@@ -92,7 +91,7 @@ impl World {
             let trouble = |trouble| format!("{sentence:?}: {trouble}");
             let command = parse(sentence).map_err(trouble)?;
             if std::mem::take(&mut self.fresh) && !matches!(command, Command::Start { .. }) {
-                self.start(false);
+                self.start(Exactness::Exact);
                 self.settle(None);
             }
             asked.extend(self.hand_in(command, sentence, &mut lines).map_err(trouble)?);
@@ -138,7 +137,6 @@ impl World {
 
     fn carry_out(&mut self, step: Step) {
         for change in step.changes {
-            self.inexact &= change != Change::GraceEnded;
             self.durable.apply(change);
         }
         let now = self.now;
@@ -166,10 +164,8 @@ impl World {
 
     fn check(&mut self) {
         let snapshot = self.keeper().snapshot();
-        let mut durable = self.durable.clone();
-        durable.exactness = snapshot.exactness;
         assert_eq!(
-            durable, snapshot,
+            self.durable, snapshot,
             "the changes say one thing (left), the keeper another (right)"
         );
         let locks: Vec<LockView> = self.keeper().locks(LockId(0)).collect();
@@ -187,10 +183,10 @@ impl World {
         self.names.open.clear();
     }
 
-    fn start(&mut self, roster: bool) {
-        self.inexact |= roster;
+    /// The store is no more exact than `exactness`, nor than the last start recorded.
+    fn start(&mut self, exactness: Exactness) {
         let mut saved = self.durable.clone();
-        saved.exactness = if self.inexact { Exactness::Roster } else { Exactness::Exact };
+        saved.exactness = saved.exactness.max(exactness);
         let epoch = Epoch::after(saved.epoch, None, 0);
         self.now.mono = Duration::ZERO;
         self.keeper = Some(Keeper::restore(saved, epoch, self.config.clone(), self.now));
@@ -249,6 +245,11 @@ impl World {
                 let address = self.peer(&host)?.key.address();
                 self.keeper().handle_heard(address, is_local(address), now);
             }
+            Command::Mounted { host } => {
+                let address = self.peer(&host)?.key.address();
+                let ours = language::namespace().server_address();
+                self.keeper().handle_mounted(address, ours, now);
+            }
             Command::Pass(time) => self.pass(time, lines),
             Command::Stall(time) => {
                 self.now.mono += time;
@@ -263,14 +264,18 @@ impl World {
                 let wall = self.now.wall_ms;
                 self.now.wall_ms = if back { wall.saturating_sub(by) } else { wall + by };
             }
-            Command::Start { crash, roster, settings } => {
+            Command::Start { crash, exactness, settings } => {
                 if crash {
                     self.keeper();
                     self.crash();
                 }
                 assert!(self.keeper.is_none(), "the server runs already");
                 settings.into_iter().try_for_each(|setting| self.set(setting))?;
-                self.start(roster);
+                self.start(exactness);
+            }
+            Command::StoreLost => {
+                assert!(self.keeper.is_none(), "the server runs");
+                self.durable = Snapshot { epoch: self.durable.epoch, ..Snapshot::default() };
             }
             Command::Crash => self.crash(),
             Command::Stop => {
@@ -310,7 +315,7 @@ impl World {
                     mode: *mode,
                     wait: terms.wait,
                     reclaim: terms.reclaim,
-                    admitted: true,
+                    admitted: terms.admitted,
                     monitored: terms.monitored,
                     incarnation: Incarnation(state),
                     form: terms.form,
@@ -428,6 +433,9 @@ impl World {
             }
             OperatorCommand::EndGrace => OperatorAction::EndGrace,
             OperatorCommand::Renotify(host) => OperatorAction::Renotify(self.client(host)?),
+            OperatorCommand::NotifyAddress(address) => {
+                OperatorAction::NotifyAddresses(vec![*address])
+            }
             OperatorCommand::Forget(host) => OperatorAction::Forget(self.client(host)?),
         })
     }
@@ -476,6 +484,14 @@ impl World {
             Setting::Unreachable(unreachable) => self.config.unreachable = unreachable,
             Setting::Verify(verify) => self.config.verify = verify,
             Setting::Roaming => self.config.roaming = true,
+            Setting::Copy(hosts) => {
+                for host in hosts {
+                    let key = self.peers.get(&host).ok_or(format!("who is {host}?"))?.key.clone();
+                    let used = vec![language::namespace().server_address()];
+                    let (address, name) = (key.address(), key.name().clone());
+                    self.config.roster.push(RosterEntry { address, name, used });
+                }
+            }
             Setting::Window(protocol, window) => {
                 self.config.windows.insert(protocol, window);
             }
