@@ -107,6 +107,7 @@ fn a_share_is_no_lock() {
         access: own,
         deny: Access { read: false, write: true },
         reclaim: false,
+        admitted: true,
     };
     keeper.handle_share(share, keeper::time::Time::default());
     let gauges = Gauges::look(&keeper, std::time::Duration::ZERO);
