@@ -134,6 +134,16 @@ impl Server {
         Ok(())
     }
 
+    /// Removes the store of a dead server; the rest of its state directory stays.
+    pub fn lose_store(&self) -> Result<()> {
+        fs::remove_dir_all(self.directory.join(STATE).join("store")).context("no store")
+    }
+
+    /// Removes the copy of the roster, and with it all that knows of clients.
+    pub fn lose_roster_copy(&self) -> Result<()> {
+        fs::remove_file(self.directory.join(STATE).join("roster")).context("no copy of the roster")
+    }
+
     fn make_state(&self) -> Result<()> {
         for name in [STATE, RUN] {
             let path = self.directory.join(name);
@@ -144,13 +154,18 @@ impl Server {
 
     /// Starts it and waits until it answers; when it first accepted a connection.
     pub fn start(&self) -> Result<Instant> {
+        self.start_with(&[])
+    }
+
+    /// The same, with further arguments for this start alone.
+    pub fn start_with(&self, flags: &[&str]) -> Result<Instant> {
         {
             let mut process = self.process();
             if process.is_some() {
                 bail!("the server is already running");
             }
             let mut command = self.command();
-            command.args(&self.arguments);
+            command.args(&self.arguments).args(flags);
             *process = Some(Process::start(&mut command, &self.log())?);
         }
         let accepted = self.wait_until_accepting(START_TIMEOUT)?;

@@ -11,6 +11,7 @@ mod large;
 mod listing;
 mod locker;
 mod locks;
+mod lost_store;
 mod mounting;
 mod names;
 mod naming;
@@ -66,6 +67,7 @@ pub fn steps() -> Vec<Step> {
         server_crash::STEPS,
         recovery::STEPS,
         roster::STEPS,
+        lost_store::STEPS,
         naming::STEPS,
         spoof::STEPS,
         recorded::STEPS,
