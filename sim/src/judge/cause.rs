@@ -233,16 +233,17 @@ impl World {
                 new.life = granted.unwrap_or(0);
                 new.unconfirmed &= granted.is_none();
             }
-            // In a batch, a wait may become a grant that the owner's next request closes.
-            _ if self.waited_for(process, file, cell, seen.strength) => {}
-            _ => {
-                let who = self.who(process);
-                self.violate("I6", || {
-                    format!(
-                        "{who} got byte {cell} of file {file} without a cause: {seen:?}, was {old:?}"
-                    )
-                });
-            }
+            _ => match self.waited_for((process, file, cell), seen.strength, step) {
+                Some(life) => new.life = life,
+                None => {
+                    let who = self.who(process);
+                    self.violate("I6", || {
+                        format!(
+                            "{who} got byte {cell} of file {file} without a cause: {seen:?}, was {old:?}"
+                        )
+                    });
+                }
+            },
         }
         if new.strength == 0 {
             let granted = mine.iter().any(|cause| matches!(cause.effect, Effect::Set { .. }));
@@ -255,15 +256,41 @@ impl World {
         self.model.table[process][file][cell] = new;
     }
 
-    /// Whether a process waited for a byte that a batch may have granted.
-    fn waited_for(&self, process: usize, file: usize, cell: usize, wanted: u8) -> bool {
-        let mut waiting = self.model.waiters.iter();
-        !self.scenario.one_by_one
-            && waiting.any(|w| {
-                (w.process, w.file) == (process, file)
-                    && cells::cells(w.range).contains(&cell)
-                    && strength(w.mode) == wanted
+    /// The boot that waited for a byte, if the callback of its grant may have been closed before it
+    /// was sent: by a request of the owner that was decided later in the same step, because it came
+    /// in the same batch or awaited the same probe.
+    fn waited_for(
+        &self,
+        (process, file, cell): (usize, usize, usize),
+        wanted: u8,
+        step: &Step,
+    ) -> Option<u32> {
+        let closes = |range: Range| {
+            step.messages.iter().any(|message| {
+                let Message::Reply(
+                    id,
+                    Reply::Lock(Outcome::Granted)
+                    | Reply::Unlock
+                    | Reply::Cancel(CancelOutcome::TooLate),
+                ) = message
+                else {
+                    return false;
+                };
+                self.model.pending_requests.get(id).is_some_and(|(request, _)| {
+                    let target = request.target();
+                    request.truth.process == Some(process)
+                        && target.is_some_and(|(on, of)| on == file && of.overlaps(range))
+                })
             })
+        };
+        let mut waiting = self.model.waiters.iter();
+        let wait = waiting.find(|w| {
+            (w.process, w.file) == (process, file)
+                && cells::cells(w.range).contains(&cell)
+                && strength(w.mode) == wanted
+                && closes(w.range)
+        });
+        wait.map(|wait| self.model.block(wait.key()).life)
     }
 
     /// Whether an event of this step may have released what a reply of it granted.
