@@ -148,7 +148,8 @@ impl World {
             }
         }
         let before = std::mem::replace(&mut self.model.rows, rows);
-        let same = |host: &usize| before.get(host) == self.model.rows.get(host);
+        let same =
+            |host: &usize| before.get(host).is_none_or(|id| self.model.rows.get(host) == Some(id));
         // With a client record, the memory of its reboots goes.
         self.model.gone_states.retain(|(host, _), _| states.contains_key(host) && same(host));
         self.model.accepted.retain(|host, _| states.contains_key(host));

@@ -5,6 +5,7 @@
 //! must not hit a live holder, `Ok(Ok(()))` if it may.
 
 use keeper::Keeper;
+use keeper::change::Change;
 use keeper::config::{Unreachable, Verify};
 use keeper::event::{Event, GraceEnd, Proof, Rejection, Release};
 use keeper::identity::{ClientId, Incarnation};
@@ -155,7 +156,7 @@ impl World {
                     });
                     if let Some(host) = self.host_of(*client) {
                         self.model.accepted.insert(host, to.0);
-                        if let Some(was) = self.model.states.get(&host).copied()
+                        if let Some(was) = self.state_before(*client, host, *to, step)
                             && !matches!(
                                 proof,
                                 Proof::NothingHeld | Proof::Unreclaimed | Proof::Operator(_)
@@ -173,6 +174,30 @@ impl World {
                 _ => {}
             }
         }
+    }
+
+    /// The state that a host rebooted out of. In a batch its LOCK may have registered it, or shown
+    /// another state, just before: then the state is the recorded one that this LOCK carried.
+    fn state_before(
+        &self,
+        client: ClientId,
+        host: usize,
+        to: Incarnation,
+        step: &Step,
+    ) -> Option<u32> {
+        let recorded = step.changes.iter().rev().find_map(|change| match change {
+            Change::Client(row) if row.id == client => {
+                row.reboot.filter(|reboot| reboot.to == to).map(|reboot| reboot.from.0)
+            }
+            _ => None,
+        });
+        let carried = recorded.filter(|recorded| {
+            self.model.pending_requests.values().any(|(request, _)| {
+                matches!(request.call, Call::Lock { state, .. } if state == *recorded)
+                    && request.truth.host == host
+            })
+        });
+        carried.or_else(|| self.model.states.get(&host).copied())
     }
 
     /// B3.4: registrants that monitor a host are notified of its reboot.
