@@ -138,10 +138,21 @@ impl World {
             return;
         }
         let client = *self.random.pick(&clients);
+        let reported: Vec<ClientId> = engine
+            .decider
+            .keeper
+            .clients(ClientId(0))
+            .filter(|view| view.pending.is_some())
+            .map(|view| view.client.id)
+            .collect();
         let action = match self.random.below(8) {
             0 if !locks.is_empty() => OperatorAction::Release(*self.random.pick(&locks)),
             1 => OperatorAction::Fence(client),
             2 | 3 if !fenced.is_empty() => OperatorAction::Unfence(*self.random.pick(&fenced)),
+            4 if !reported.is_empty() && self.random.percent(70) => {
+                let client = *self.random.pick(&reported);
+                OperatorAction::ConfirmReboot { client, force: false }
+            }
             4 => OperatorAction::ConfirmReboot { client, force: true },
             5 => OperatorAction::EndGrace,
             6 => OperatorAction::Renotify(client),

@@ -84,7 +84,7 @@ impl Scenario {
                 Verify::Ask,
                 Verify::Address,
             ]),
-            roaming: random.percent(20),
+            roaming: random.percent(50),
             unreachable: *random.pick(&[
                 Unreachable::OnDemand,
                 Unreachable::OnDemand,

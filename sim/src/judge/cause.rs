@@ -28,6 +28,7 @@ pub(super) enum Effect {
         state: Option<u32>,
         at_least: bool,
         reclaim: bool,
+        callback: bool,
     },
     Clear,
     /// A refused grant is undone.
@@ -62,6 +63,7 @@ impl Cause {
                 incarnation: state.unwrap_or(old.incarnation),
                 life: *life,
                 unconfirmed: false,
+                ..old
             },
         }
     }
@@ -127,6 +129,7 @@ impl World {
         self.note_events(step);
         self.judge_share_replies(step);
         self.judge_swept(step);
+        self.judge_confirmed(inputs, step);
         self.check_conflicts();
         self.check_beliefs();
         self.check_bounds(keeper, now);
@@ -147,6 +150,7 @@ impl World {
                 rows.insert(*host, view.client.id);
             }
         }
+        self.note_pending(keeper);
         let before = std::mem::replace(&mut self.model.rows, rows);
         let same =
             |host: &usize| before.get(host).is_none_or(|id| self.model.rows.get(host) == Some(id));
@@ -173,7 +177,8 @@ impl World {
             .filter(|c| c.process == process && c.file == file)
             .filter(|c| cells::cells(c.range).contains(&cell))
             .collect();
-        let mut new = CellState { life: old.life, unconfirmed: old.unconfirmed, ..seen };
+        let CellState { strength, incarnation, .. } = seen;
+        let mut new = CellState { strength, incarnation, ..old };
         let fits = |cause: &Cause| match &cause.effect {
             Effect::Clear => seen.strength == 0,
             Effect::Set { at_least: true, .. } if cause.perhaps => {
@@ -245,6 +250,19 @@ impl World {
                     });
                 }
             },
+        }
+        // A reclaim confirms a lock that was taken before.
+        let takes = |cause: &&&Cause| match cause.effect {
+            Effect::Set { reclaim, .. } => !reclaim || old.strength == 0,
+            _ => false,
+        };
+        if mine.iter().any(|cause| takes(&cause)) || new.strength > old.strength {
+            let at_once = |cause: &&Cause| match cause.effect {
+                Effect::Set { callback, .. } => !callback && !cause.perhaps,
+                _ => false,
+            };
+            new.taken = self.model.serial;
+            new.by_callback = mine.is_empty() || !mine.iter().all(at_once);
         }
         if new.strength == 0 {
             let granted = mine.iter().any(|cause| matches!(cause.effect, Effect::Set { .. }));
@@ -363,7 +381,13 @@ impl World {
                             file: *file,
                             range: *range,
                             strength: strength(*mode),
-                            effect: Effect::Set { life, state, at_least: true, reclaim: false },
+                            effect: Effect::Set {
+                                life,
+                                state,
+                                at_least: true,
+                                reclaim: false,
+                                callback: true,
+                            },
                             perhaps: true,
                         });
                     }
@@ -461,7 +485,13 @@ impl World {
             file: grant.file,
             range: grant.range,
             strength: strength(grant.mode),
-            effect: Effect::Set { life, state: Some(state), at_least, reclaim: false },
+            effect: Effect::Set {
+                life,
+                state: Some(state),
+                at_least,
+                reclaim: false,
+                callback: true,
+            },
             perhaps: false,
         }
     }
@@ -475,7 +505,7 @@ impl World {
             return None;
         };
         let (life, state) = (request.truth.life, (!reclaim).then_some(state));
-        let effect = Effect::Set { life, state, at_least: false, reclaim };
+        let effect = Effect::Set { life, state, at_least: false, reclaim, callback: false };
         Some(Cause { process, file, range, strength: strength(mode), effect, perhaps: false })
     }
 
@@ -567,14 +597,16 @@ impl World {
         let by_operator = inputs.iter().any(|input| matches!(input, ObservedInput::Operator(..)));
         match event {
             Event::Rebooted { to, proof, .. } => {
-                let blind = matches!(proof, Proof::Stateless | Proof::Operator(_));
-                if old.incarnation == to.0 && !blind {
+                if let Proof::Operator(_) = proof {
+                    return self.confirmation_allowed(client, to.0, old, inputs);
+                }
+                if old.incarnation == to.0 && *proof != Proof::Stateless {
                     return Err(format!("I7: news of state {} freed a lock of that state", to.0));
                 }
                 if *proof == Proof::Unreclaimed {
                     return self.unreclaimed_allowed(client, host, Some(to.0), old);
                 }
-                self.reboot_allowed(client, host, to.0, proof, by_operator, old)
+                self.reboot_allowed(client, host, to.0, proof, old)
             }
             Event::Released { why, .. } => match why {
                 Release::Operator(_) if by_operator => Ok(Ok(())),
@@ -598,12 +630,9 @@ impl World {
         host: usize,
         to: u32,
         proof: &Proof,
-        by_operator: bool,
         old: CellState,
     ) -> Result<Result<(), String>, String> {
         match proof {
-            Proof::Operator(_) if by_operator => Ok(Ok(())),
-            Proof::Operator(_) => Err("no operator was there".to_owned()),
             Proof::NothingHeld => Err("it held something".to_owned()),
             Proof::Reset if self.was_reset(client, old.incarnation) => {
                 Ok(Err("a reset of an old kernel took a live one's lock".to_owned()))
@@ -614,10 +643,8 @@ impl World {
             }
             Proof::Stateless => Err("no connection was reset".to_owned()),
             Proof::Notice => self.notice_allowed(client, host, to, old),
-            // What roaming risks: a notice of another machine while the client is cut off.
-            Proof::Roamed(_) if self.scenario.config.roaming => Ok(Ok(())),
-            Proof::Roamed(_) => Err("roaming is not allowed".to_owned()),
-            Proof::Unreclaimed => Err("it is judged elsewhere".to_owned()),
+            Proof::Roamed(source) => self.roaming_allowed(client, host, to, *source),
+            Proof::Unreclaimed | Proof::Operator(_) => Err("it is judged elsewhere".to_owned()),
         }
     }
 }

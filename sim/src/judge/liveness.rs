@@ -142,8 +142,8 @@ impl World {
         for event in &step.events {
             let Event::Rebooted { client, to, proof, .. } = event else { continue };
             let Some(host) = self.host_of(*client) else { continue };
-            // In a batch the host may have locked again afterwards. What an operator confirms ends
-            // what was held when the notice first came, whatever was locked since.
+            // In a batch the host may have locked again afterwards. What an operator confirms is
+            // judged in `confirmation.rs`.
             let partial = matches!(proof, Proof::Stateless | Proof::Operator(_));
             if partial || !self.scenario.one_by_one {
                 continue;

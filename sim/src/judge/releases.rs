@@ -25,6 +25,9 @@ impl World {
         self.note_call(input);
         match input {
             ObservedInput::Request(id, request) => {
+                if request.truth.process.is_some() && request.truth.honest {
+                    self.model.called.insert(request.truth.host, self.now);
+                }
                 self.model.pending_requests.insert(*id, (request.clone(), self.model.serial));
                 let mut add_report = |name: &keeper::bytes::Name, state| {
                     self.model.host_reports.push(HostReport {
@@ -33,6 +36,7 @@ impl World {
                         state,
                         speaker: request.truth.honest.then_some(request.truth.host),
                         at: self.now,
+                        serial: self.model.serial,
                     });
                 };
                 match &request.call {

@@ -182,6 +182,7 @@ impl World {
             incarnation: before.incarnation,
             life: before.life,
             unconfirmed: before.unconfirmed,
+            ..CellState::default()
         };
         let mut why = Err("no event says why".to_owned());
         for event in &step.events {
