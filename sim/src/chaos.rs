@@ -20,6 +20,7 @@ impl World {
         match self.random.below(100) {
             0..=15 => self.crash_host(host),
             16..=36 => self.cut_link(host),
+            37..=62 | 87..=88 if self.scenario.steady => self.heard(host),
             37 => self.cut_all_links(),
             38..=39 => {
                 self.crash_host(host);
