@@ -69,6 +69,11 @@ impl Cause {
     }
 }
 
+/// Whether an NSM state is known and before another.
+pub(super) fn is_older(state: u32, than: u32) -> bool {
+    state != 0 && (state.wrapping_sub(than) as i32) < 0
+}
+
 /// The client whose locks and shares an event released.
 pub(super) fn client_released_by(event: &Event) -> Option<ClientId> {
     match event {
@@ -417,20 +422,36 @@ impl World {
                 && grant.attempt <= 1
                 && !self.model.grants.contains_key(&grant.id)
             {
-                let cause = self.open_grant(keeper, grant, &causes);
+                let cause = self.open_grant(keeper, grant, &causes, step);
                 causes.extend(cause);
             }
         }
         causes
     }
 
-    fn open_grant(&mut self, keeper: &Keeper, grant: &Grant, causes: &[Cause]) -> Option<Cause> {
+    fn open_grant(
+        &mut self,
+        keeper: &Keeper,
+        grant: &Grant,
+        causes: &[Cause],
+        step: &Step,
+    ) -> Option<Cause> {
         let process = self.process_of(keeper, &grant.owner);
         let (Some(process), Some(file)) = (process, self.file_of(&grant.handle)) else {
             self.violate("I6", || format!("a grant without an owner: {grant:?}"));
             return None;
         };
         let mut before = self.model.table[process][file];
+        // A reboot that this step accepts has ended what earlier kernels held.
+        for event in &step.events {
+            if let Event::Rebooted { client, to, proof, .. } = event
+                && !matches!(proof, Proof::Stateless | Proof::Operator(_))
+                && *client == grant.owner.host
+            {
+                let older = |byte: &&mut CellState| is_older(byte.incarnation, to.0);
+                before.iter_mut().filter(older).for_each(|byte| *byte = CellState::default());
+            }
+        }
         for cause in causes.iter().filter(|c| c.process == process && c.file == file) {
             for (cell, byte) in before.iter_mut().enumerate() {
                 *byte = cause.applied_to(cell, *byte);

@@ -11,7 +11,7 @@ use keeper::step::{CancelOutcome, Message, Outcome, Reply, Step};
 use keeper::time::Time;
 
 use crate::host::Activity;
-use crate::judge::cause::client_released_by;
+use crate::judge::cause::{client_released_by, is_older};
 use crate::judge::input::ObservedInput;
 use crate::model::{LockGrid, ModelWaiter, OpenGrant, WaitKey, WaitRecord};
 use crate::packet::Call;
@@ -148,7 +148,7 @@ impl World {
             if partial || !self.scenario.one_by_one {
                 continue;
             }
-            let older = |state: u32| state != 0 && (state.wrapping_sub(to.0) as i32) < 0;
+            let older = |state: u32| is_older(state, to.0);
             let left = self.hosts[host].processes().find(|process| {
                 let held = self.model.table[*process].iter().flatten();
                 let mut held = held.filter(|cell| cell.strength > 0);
