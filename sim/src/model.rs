@@ -67,7 +67,7 @@ pub(crate) struct WaitRecord {
     pub state: u32,
     /// The NSM state in the last request for it, answered or not.
     pub newest: u32,
-    /// When it was last requested.
+    /// When it was last requested: the host is heard when a request arrives, not when it is decided.
     pub polled: Ms,
 }
 

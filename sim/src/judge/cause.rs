@@ -492,8 +492,9 @@ impl World {
         let Call::Lock { file, range, mode, state, .. } = request.call else { return };
         if let Some(process) = request.truth.process {
             let (id, life) = (request.truth.block, request.truth.life);
-            let block = WaitRecord { id, life, state, newest: state, polled: self.now };
             let wait = (process, file, range, mode);
+            let polled = self.model.block(wait).polled;
+            let block = WaitRecord { id, life, state, newest: state, polled };
             self.model.note_block(wait, block);
             self.model.blocked_in_step.insert(wait);
         }

@@ -46,7 +46,9 @@ impl World {
                         if let Some(process) = request.truth.process {
                             let wait = (process, *file, *range, *mode);
                             let block = self.model.block(wait);
-                            self.model.note_block(wait, WaitRecord { newest: *state, ..block });
+                            let polled = self.now;
+                            let block = WaitRecord { newest: *state, polled, ..block };
+                            self.model.note_block(wait, block);
                         }
                     }
                     _ => {}
