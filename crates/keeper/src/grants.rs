@@ -190,10 +190,12 @@ impl Keeper {
         self.event(Event::PassedOver { client });
     }
 
-    /// A host was heard: the turns of its waiters that were absent come again.
+    /// A host was heard: the turns of its waiters that were absent come again, and those of which
+    /// that is being asked do not wait for the answer.
     pub(crate) fn try_absent_again(&mut self, host: ClientId) {
         let Some(tracked) = self.clients.get_mut(host) else { return };
-        for id in std::mem::take(&mut tracked.absent) {
+        let absent = std::mem::take(&mut tracked.absent);
+        for id in absent.into_iter().chain(self.waiter_probes.take_own(host)) {
             if let Some(waiter) = self.waiters.get_mut(id) {
                 waiter.passed_over = false;
                 let (file, range) = (waiter.file, waiter.range);
