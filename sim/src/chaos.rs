@@ -20,6 +20,7 @@ impl World {
         match self.random.below(100) {
             0..=15 => self.crash_host(host),
             16..=36 => self.cut_link(host),
+            37..=62 | 87..=88 if self.scenario.steady => self.heard(host),
             37 => self.cut_all_links(),
             38..=39 => {
                 self.crash_host(host);
@@ -139,10 +140,21 @@ impl World {
             return;
         }
         let client = *self.random.pick(&clients);
+        let reported: Vec<ClientId> = engine
+            .decider
+            .keeper
+            .clients(ClientId(0))
+            .filter(|view| view.pending.is_some())
+            .map(|view| view.client.id)
+            .collect();
         let action = match self.random.below(8) {
             0 if !locks.is_empty() => OperatorAction::Release(*self.random.pick(&locks)),
             1 => OperatorAction::Fence(client),
             2 | 3 if !fenced.is_empty() => OperatorAction::Unfence(*self.random.pick(&fenced)),
+            4 if !reported.is_empty() && self.random.percent(70) => {
+                let client = *self.random.pick(&reported);
+                OperatorAction::ConfirmReboot { client, force: false }
+            }
             4 => OperatorAction::ConfirmReboot { client, force: true },
             5 => OperatorAction::EndGrace,
             6 => OperatorAction::Renotify(client),

@@ -9,6 +9,8 @@
 //! | `input.rs` | nothing: an input of the keeper as the judges record it |
 //! | `cause.rs` | why a byte changed hands (I6, I7, I9); entry point `judge` |
 //! | `releases.rs` | which releases reports, probes and notices allow |
+//! | `confirmation.rs` | what an operator's confirmation of a reboot releases |
+//! | `roaming.rs` | reboots reported from another address |
 //! | `recovery.rs` | the recovery window and its deadline |
 //! | `replies.rs` | replies to LOCK, TEST, CANCEL, reclaims and notices (I5, I8, I10) |
 //! | `shares.rs` | the same for shares |
@@ -17,11 +19,13 @@
 //! | `liveness.rs` | waiters and their order; what must be true at the end |
 
 mod cause;
+mod confirmation;
 mod durable;
 pub(crate) mod input;
 mod liveness;
 mod recovery;
 mod releases;
 mod replies;
+mod roaming;
 mod shares;
 mod table;

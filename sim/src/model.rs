@@ -25,6 +25,10 @@ pub(crate) struct CellState {
     pub life: u32,
     /// Restored from the store and not reclaimed since.
     pub unconfirmed: bool,
+    /// The decision that took it.
+    pub taken: u64,
+    /// A callback may have given it: its request may be older than `taken`.
+    pub by_callback: bool,
 }
 
 /// A share of one owner.
@@ -63,7 +67,7 @@ pub(crate) struct WaitRecord {
     pub state: u32,
     /// The NSM state in the last request for it, answered or not.
     pub newest: u32,
-    /// When it was last requested.
+    /// When it was last requested: the host is heard when a request arrives, not when it is decided.
     pub polled: Ms,
 }
 
@@ -100,6 +104,19 @@ pub(crate) struct HostReport {
     pub speaker: Option<usize>,
     /// When it was received, plus the time in which the store stalled.
     pub at: Ms,
+    /// The decision that received it.
+    pub serial: u64,
+}
+
+/// A report that the keeper shows as pending (B3.12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PendingReport {
+    /// `None` for FREE_ALL.
+    pub state: Option<u32>,
+    /// When the keeper says that it first came.
+    pub first_at_ms: u64,
+    /// The decision after which it was first shown.
+    pub shown: u64,
 }
 
 pub(crate) struct Model {
@@ -181,6 +198,11 @@ pub(crate) struct Model {
     pub states: BTreeMap<usize, u32>,
     /// When a reboot out of a state was last accepted.
     pub gone_states: BTreeMap<(usize, u32), Ms>,
+    /// The pending report of each client, and the clients that are suspect, before the current step.
+    pub pending_reports: BTreeMap<ClientId, PendingReport>,
+    pub suspects: BTreeSet<ClientId>,
+    /// When each host last sent a lock request in this epoch.
+    pub called: BTreeMap<usize, Ms>,
     /// Processes and files with a request that was given up without telling the server.
     pub abandoned: BTreeSet<(usize, usize)>,
     pub calm_restart: bool,
@@ -243,6 +265,9 @@ impl Model {
             rows: BTreeMap::new(),
             states: BTreeMap::new(),
             gone_states: BTreeMap::new(),
+            pending_reports: BTreeMap::new(),
+            suspects: BTreeSet::new(),
+            called: BTreeMap::new(),
             abandoned: BTreeSet::new(),
             calm_restart: false,
             entries: 0,
@@ -275,6 +300,9 @@ impl Model {
         self.reclaims.clear();
         self.window = None;
         self.gone_states.clear();
+        self.pending_reports.clear();
+        self.suspects.clear();
+        self.called.clear();
         self.states.clear();
     }
 

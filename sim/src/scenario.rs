@@ -48,6 +48,8 @@ pub(crate) struct Scenario {
     pub calm_from: Ms,
     /// One host never comes back after a crash.
     pub dead_for_good: bool,
+    /// The server does not fail, so that reports stay pending for long.
+    pub steady: bool,
 }
 
 pub(crate) const FORGED_NUMBER: u32 = 99;
@@ -84,7 +86,7 @@ impl Scenario {
                 Verify::Ask,
                 Verify::Address,
             ]),
-            roaming: random.percent(20),
+            roaming: random.percent(50),
             unreachable: *random.pick(&[
                 Unreachable::OnDemand,
                 Unreachable::OnDemand,
@@ -114,6 +116,7 @@ impl Scenario {
             fault_every: random.between(4, 14) * SECOND,
             calm_from: random.between(4, 9) * MINUTE,
             dead_for_good: random.percent(10),
+            steady: random.percent(15),
         }
     }
 

@@ -286,11 +286,10 @@ impl Keeper {
             {
                 return self.refuse_lock(&request, host, why);
             }
-            let closed = self.close_grants(owner, file, request.range);
+            self.close_grants(owner, file, request.range);
             let before = self.missing_of(host);
             self.confirm_owned(owner, file, request.range, now);
             self.announce_reclaimed(host, before);
-            self.finish_grants(closed, Some(request.range), now);
             return self.reply_lock(&request, Outcome::Granted);
         }
         if !self.recovery.in_grace {

@@ -106,7 +106,11 @@ impl Keeper {
             }
             GrantAnswer::Accepted => self.accept_grant(grant, now),
             GrantAnswer::Denied if !open.maybe_taken => self.undo_grant(grant, now),
-            GrantAnswer::Denied => self.leave_grant(grant),
+            // A client that took the lock, and whose answer was lost, denies the next attempt,
+            // because it no longer waits.
+            GrantAnswer::Denied => {
+                self.leave_grant(grant);
+            }
         }
         self.hear_client(self.owners.host(owner), now);
     }
@@ -186,10 +190,12 @@ impl Keeper {
         self.event(Event::PassedOver { client });
     }
 
-    /// A host was heard: the turns of its waiters that were absent come again.
+    /// A host was heard: the turns of its waiters that were absent come again, and those of which
+    /// that is being asked do not wait for the answer.
     pub(crate) fn try_absent_again(&mut self, host: ClientId) {
         let Some(tracked) = self.clients.get_mut(host) else { return };
-        for id in std::mem::take(&mut tracked.absent) {
+        let absent = std::mem::take(&mut tracked.absent);
+        for id in absent.into_iter().chain(self.waiter_probes.take_own(host)) {
             if let Some(waiter) = self.waiters.get_mut(id) {
                 waiter.passed_over = false;
                 let (file, range) = (waiter.file, waiter.range);
@@ -295,17 +301,21 @@ impl Keeper {
 
     /// The owner has taken the lock; what it held before is void.
     fn accept_grant(&mut self, id: GrantId, now: Time) {
-        let Some(open) = self.close_grant(id) else { return };
-        self.finish_grants(vec![open], None, now);
+        let Some(open) = self.leave_grant(id) else { return };
+        if open.weakens() {
+            self.insert_lock(open.file, open.owner, open.range, open.kind, now);
+        }
     }
 
-    /// A client that took the lock and whose answer was lost denies the next attempt, because it no
-    /// longer waits. It may use the new lock or the old one (I9), so it keeps both and unlocks what
-    /// it does not use.
-    fn leave_grant(&mut self, id: GrantId) {
-        if let Some(open) = self.close_grant(id) {
+    /// Closes a callback without knowing whether the owner took the lock. It may use the new lock
+    /// or the old one (I9), so it keeps both and unlocks what it does not use.
+    fn leave_grant(&mut self, id: GrantId) -> Option<OpenGrant> {
+        let open = self.close_grant(id)?;
+        // Other requests of the owner were held up by the callback.
+        if self.waiters.of_owner_on(open.owner, open.file).next().is_some() {
             self.free(open.file, open.range);
         }
+        Some(open)
     }
 
     /// Restores what the owner held before (I6: nothing else is released).
@@ -331,50 +341,12 @@ impl Keeper {
         Some(open)
     }
 
-    /// Closes the callbacks on a range in which the owner itself acts. The caller passes them to
-    /// `finish_grants` once the owner has what it asked for: nothing may become free before that.
-    pub(crate) fn close_grants(
-        &mut self,
-        owner: OwnerId,
-        file: FileId,
-        range: Range,
-    ) -> Vec<OpenGrant> {
-        let mut closed = Vec::new();
+    /// Closes the callbacks on a range in which the owner acts, or in which its lock was taken
+    /// away. Acting there proves nothing of the rest of a callback's range: a client may have given
+    /// up its wait without a CANCEL.
+    pub(crate) fn close_grants(&mut self, owner: OwnerId, file: FileId, range: Range) {
         while let Some(grant) = self.grants.on(owner, file, range) {
-            closed.extend(self.close_grant(grant));
-        }
-        closed
-    }
-
-    /// Weakens, outside `except`, what closed callbacks had kept strong, and frees their ranges for
-    /// waiters of that range or of the callback's end.
-    pub(crate) fn finish_grants(
-        &mut self,
-        closed: Vec<OpenGrant>,
-        except: Option<Range>,
-        now: Time,
-    ) {
-        for open in closed {
-            let waits = self.waiters.of_owner_on(open.owner, open.file).next().is_some();
-            if open.weakens() {
-                let parts = match except {
-                    None => (Some(open.range), None),
-                    Some(except) => open.range.without(except),
-                };
-                for part in [parts.0, parts.1].into_iter().flatten() {
-                    self.insert_lock(open.file, open.owner, part, open.kind, now);
-                }
-            } else if !waits {
-                continue;
-            }
-            self.free(open.file, open.range);
-        }
-    }
-
-    /// Closes callbacks whose lock was taken away.
-    pub(crate) fn forget_grants(&mut self, owner: OwnerId, file: FileId, range: Range) {
-        while let Some(grant) = self.grants.on(owner, file, range) {
-            self.close_grant(grant);
+            self.leave_grant(grant);
         }
     }
 

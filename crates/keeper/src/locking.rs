@@ -150,9 +150,8 @@ impl Keeper {
         for id in waiting {
             self.remove_waiter(id, now);
         }
-        let closed = self.close_grants(owner, file, range);
+        self.close_grants(owner, file, range);
         self.release(file, owner, range, now);
-        self.finish_grants(closed, Some(range), now);
     }
 
     /// Whether releasing this range would split a lock in two.
@@ -175,8 +174,7 @@ impl Keeper {
                 self.remove_waiter(waiter, now);
             } else if self.owner_holds(owner, file, range, mode) {
                 cancelled = CancelOutcome::TooLate;
-                let closed = self.close_grants(owner, file, range);
-                self.finish_grants(closed, None, now);
+                self.close_grants(owner, file, range);
             }
         }
         self.reply(id, Reply::Cancel(cancelled));
@@ -237,9 +235,8 @@ impl Keeper {
                 if self.recovery.unconfirmed > 0 {
                     self.confirm_unchanged(owner, file, request.range, request.mode);
                 }
-                let closed = self.close_grants(owner, file, request.range);
+                self.close_grants(owner, file, request.range);
                 self.insert_lock(file, owner, request.range, kind, now);
-                self.finish_grants(closed, Some(request.range), now);
                 self.reply_lock(&request, Outcome::Granted);
             }
             Err(refusal) => self.refuse_lock(&request, None, refusal),

@@ -32,7 +32,7 @@ impl Keeper {
     pub(crate) fn hear_client(&mut self, client: ClientId, now: Time) {
         if let Some(tracked) = self.clients.get_mut(client) {
             tracked.crashed = false;
-            let absent = !tracked.absent.is_empty();
+            let absent = !tracked.absent.is_empty() || self.waiter_probes.len() > 0;
             let first = tracked.last_seen.replace(now.mono).is_none();
             if first && tracked.row.is_host() && tracked.row.epoch < self.epoch {
                 self.note_progress(now);

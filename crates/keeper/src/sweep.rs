@@ -165,7 +165,7 @@ impl Keeper {
             self.note_deprived(self.owners.host(held.owner));
             self.change(Change::LockGone(held.id));
             self.count_out(held, now);
-            self.forget_grants(held.owner, held.file, held.range);
+            self.close_grants(held.owner, held.file, held.range);
             self.free(held.file, held.range);
             self.touch(held.owner, held.file);
         }

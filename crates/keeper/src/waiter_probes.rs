@@ -46,6 +46,19 @@ impl WaiterProbes {
         taken
     }
 
+    /// Takes out the waiters of a host that was probed for their own sake, in order of arrival.
+    pub(crate) fn take_own(&mut self, host: ClientId) -> Vec<WaiterId> {
+        let all = (host, WaiterId(0), ProbeSubject::Waiter)
+            ..=(host, WaiterId(u64::MAX), ProbeSubject::Holder);
+        let own = self.by_host.range(all).filter(|(_, _, of)| *of == ProbeSubject::Waiter);
+        let own: Vec<WaiterId> = own.map(|(_, waiter, _)| *waiter).collect();
+        for waiter in &own {
+            self.by_host.remove(&(host, *waiter, ProbeSubject::Waiter));
+            self.by_waiter.remove(&(*waiter, host, ProbeSubject::Waiter));
+        }
+        own
+    }
+
     /// Drops the probes of a waiter that is gone.
     pub(crate) fn remove_waiter(&mut self, waiter: WaiterId) {
         while let Some(&(of, host, subject)) = self.first_of_waiter(waiter)

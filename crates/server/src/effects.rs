@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use keeper::Keeper;
-use keeper::change::Exactness;
+use keeper::change::{Client, Exactness};
 use keeper::event::Event;
 use keeper::identity::ClientId;
 use keeper::request::Question;
@@ -63,12 +63,11 @@ impl Effects for ServerEffects {
 
     fn event(&self, keeper: &Keeper, event: Event) {
         match &event {
-            Event::Rebooted { client, to, .. } => {
-                if let Some(view) = keeper.client(*client) {
-                    self.liveness.record_state(&view.client.key(), *to);
-                    if let Some(dispatcher) = self.dispatcher.upgrade() {
-                        dispatcher.forget_host(view.client.address, view.client.name.bytes());
-                    }
+            Event::Rebooted { client, .. } => {
+                if let Some(view) = keeper.client(*client)
+                    && let Some(dispatcher) = self.dispatcher.upgrade()
+                {
+                    dispatcher.forget_host(view.client.address, view.client.name.bytes());
                 }
             }
             Event::Fenced { client, .. } | Event::Unfenced { client, .. } => {
@@ -102,6 +101,10 @@ impl Effects for ServerEffects {
             text.log();
             self.event_log.write(self.clock.now().wall_ms, text);
         }
+    }
+
+    fn client_written(&self, row: &Client) {
+        self.liveness.record_state(row);
     }
 }
 

@@ -27,6 +27,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tracing::{error, info, warn};
 
 use keeper::Keeper;
+use keeper::change::{Change, Client};
 use keeper::event::Event;
 use keeper::identity::{ClientId, RequestId};
 use keeper::request::Question;
@@ -63,6 +64,8 @@ pub(crate) trait Effects: Send + Sync {
     fn notice(&self, notice: Notice);
     fn probe(&self, keeper: &Keeper, client: ClientId, question: Question);
     fn event(&self, keeper: &Keeper, event: Event);
+    /// A row of the client tracker was written.
+    fn client_written(&self, row: &Client);
 }
 
 /// Keeper and store, owned by whichever thread is deciding.
@@ -504,6 +507,13 @@ impl EngineShared {
         let mut replies = ReplyBatch::default();
         let _inside = self.runtime.as_ref().map(Handle::enter);
         let effects = self.effects.get();
+        if let Some(effects) = effects {
+            for change in durable.batch().changes() {
+                if let Change::Client(row) = change {
+                    effects.client_written(row);
+                }
+            }
+        }
         let (events, messages) = durable.into_messages();
         // Events first: a reboot clears the host's entries in the duplicate request cache before the
         // replies of this batch are added to it.

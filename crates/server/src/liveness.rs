@@ -41,6 +41,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use keeper::change::Client;
 use keeper::identity::{HostKey, Incarnation, OwnerNamespace, Transport};
 use keeper::request::{ProbeAnswer, Question};
 use tokio::runtime::Handle;
@@ -203,9 +204,9 @@ impl Liveness {
         self.0.lock().record_lock(host, by, arrived);
     }
 
-    /// Records that the reboot of a host to this state was accepted.
-    pub(crate) fn record_state(&self, host: &HostKey, state: Incarnation) {
-        self.0.lock().record_state(host, state);
+    /// Records the state that the client tracker has of a host.
+    pub(crate) fn record_state(&self, row: &Client) {
+        self.0.lock().record_state(row);
     }
 }
 

@@ -131,13 +131,15 @@ impl World {
         self.hosts[host].announcement = Some(announcement);
     }
 
-    /// Any reply ends `sm-notify` for this server.
+    /// Any reply to its own call ends `sm-notify` for this server; one to a notice that the host
+    /// forged beside it does not.
     pub(crate) fn announced(&mut self, host: usize, request: &Request) {
-        if let Call::Notify { state, .. } = request.call
-            && self.hosts[host].announcement.is_some_and(|mine| mine.state == state)
-        {
-            self.hosts[host].announcement = None;
-        }
+        let Call::Notify { name, state } = &request.call else { return };
+        let it = &mut self.hosts[host];
+        let own = request.from == it.notice_address && it.name.names_same_machine(name);
+        it.announcement = it
+            .announcement
+            .filter(|mine| !own || (mine.state, mine.honest) != (*state, request.truth.honest));
     }
 
     /// A request that no process awaits.

@@ -28,6 +28,7 @@ pub(super) enum Effect {
         state: Option<u32>,
         at_least: bool,
         reclaim: bool,
+        callback: bool,
     },
     Clear,
     /// A refused grant is undone.
@@ -62,9 +63,15 @@ impl Cause {
                 incarnation: state.unwrap_or(old.incarnation),
                 life: *life,
                 unconfirmed: false,
+                ..old
             },
         }
     }
+}
+
+/// Whether an NSM state is known and before another.
+pub(super) fn is_older(state: u32, than: u32) -> bool {
+    state != 0 && (state.wrapping_sub(than) as i32) < 0
 }
 
 /// The client whose locks and shares an event released.
@@ -127,6 +134,7 @@ impl World {
         self.note_events(step);
         self.judge_share_replies(step);
         self.judge_swept(step);
+        self.judge_confirmed(inputs, step);
         self.check_conflicts();
         self.check_beliefs();
         self.check_bounds(keeper, now);
@@ -147,8 +155,10 @@ impl World {
                 rows.insert(*host, view.client.id);
             }
         }
+        self.note_pending(keeper);
         let before = std::mem::replace(&mut self.model.rows, rows);
-        let same = |host: &usize| before.get(host) == self.model.rows.get(host);
+        let same =
+            |host: &usize| before.get(host).is_none_or(|id| self.model.rows.get(host) == Some(id));
         // With a client record, the memory of its reboots goes.
         self.model.gone_states.retain(|(host, _), _| states.contains_key(host) && same(host));
         self.model.accepted.retain(|host, _| states.contains_key(host));
@@ -172,7 +182,8 @@ impl World {
             .filter(|c| c.process == process && c.file == file)
             .filter(|c| cells::cells(c.range).contains(&cell))
             .collect();
-        let mut new = CellState { life: old.life, unconfirmed: old.unconfirmed, ..seen };
+        let CellState { strength, incarnation, .. } = seen;
+        let mut new = CellState { strength, incarnation, ..old };
         let fits = |cause: &Cause| match &cause.effect {
             Effect::Clear => seen.strength == 0,
             Effect::Set { at_least: true, .. } if cause.perhaps => {
@@ -238,16 +249,30 @@ impl World {
                 new.life = granted.unwrap_or(0);
                 new.unconfirmed &= granted.is_none();
             }
-            // In a batch, a wait may become a grant that the owner's next request closes.
-            _ if self.waited_for(process, file, cell, seen.strength) => {}
-            _ => {
-                let who = self.who(process);
-                self.violate("I6", || {
-                    format!(
-                        "{who} got byte {cell} of file {file} without a cause: {seen:?}, was {old:?}"
-                    )
-                });
-            }
+            _ => match self.waited_for((process, file, cell), seen.strength, step) {
+                Some(life) => new.life = life,
+                None => {
+                    let who = self.who(process);
+                    self.violate("I6", || {
+                        format!(
+                            "{who} got byte {cell} of file {file} without a cause: {seen:?}, was {old:?}"
+                        )
+                    });
+                }
+            },
+        }
+        // A reclaim confirms a lock that was taken before.
+        let takes = |cause: &&&Cause| match cause.effect {
+            Effect::Set { reclaim, .. } => !reclaim || old.strength == 0,
+            _ => false,
+        };
+        if mine.iter().any(|cause| takes(&cause)) || new.strength > old.strength {
+            let at_once = |cause: &&Cause| match cause.effect {
+                Effect::Set { callback, .. } => !callback && !cause.perhaps,
+                _ => false,
+            };
+            new.taken = self.model.serial;
+            new.by_callback = mine.is_empty() || !mine.iter().all(at_once);
         }
         if new.strength == 0 {
             let granted = mine.iter().any(|cause| matches!(cause.effect, Effect::Set { .. }));
@@ -284,15 +309,41 @@ impl World {
         self.model.recovering && kept.any(|client| self.host_of(client) == Some(host))
     }
 
-    /// Whether a process waited for a byte that a batch may have granted.
-    fn waited_for(&self, process: usize, file: usize, cell: usize, wanted: u8) -> bool {
-        let mut waiting = self.model.waiters.iter();
-        !self.scenario.one_by_one
-            && waiting.any(|w| {
-                (w.process, w.file) == (process, file)
-                    && cells::cells(w.range).contains(&cell)
-                    && strength(w.mode) == wanted
+    /// The boot that waited for a byte, if the callback of its grant may have been closed before it
+    /// was sent: by a request of the owner that was decided later in the same step, because it came
+    /// in the same batch or awaited the same probe.
+    fn waited_for(
+        &self,
+        (process, file, cell): (usize, usize, usize),
+        wanted: u8,
+        step: &Step,
+    ) -> Option<u32> {
+        let closes = |range: Range| {
+            step.messages.iter().any(|message| {
+                let Message::Reply(
+                    id,
+                    Reply::Lock(Outcome::Granted)
+                    | Reply::Unlock
+                    | Reply::Cancel(CancelOutcome::TooLate),
+                ) = message
+                else {
+                    return false;
+                };
+                self.model.pending_requests.get(id).is_some_and(|(request, _)| {
+                    let target = request.target();
+                    request.truth.process == Some(process)
+                        && target.is_some_and(|(on, of)| on == file && of.overlaps(range))
+                })
             })
+        };
+        let mut waiting = self.model.waiters.iter();
+        let wait = waiting.find(|w| {
+            (w.process, w.file) == (process, file)
+                && cells::cells(w.range).contains(&cell)
+                && strength(w.mode) == wanted
+                && closes(w.range)
+        });
+        wait.map(|wait| self.model.block(wait.key()).life)
     }
 
     /// Whether an event of this step may have released what a reply of it granted.
@@ -364,7 +415,13 @@ impl World {
                             file: *file,
                             range: *range,
                             strength: strength(*mode),
-                            effect: Effect::Set { life, state, at_least: true, reclaim: false },
+                            effect: Effect::Set {
+                                life,
+                                state,
+                                at_least: true,
+                                reclaim: false,
+                                callback: true,
+                            },
                             perhaps: true,
                         });
                     }
@@ -394,20 +451,36 @@ impl World {
                 && grant.attempt <= 1
                 && !self.model.grants.contains_key(&grant.id)
             {
-                let cause = self.open_grant(keeper, grant, &causes);
+                let cause = self.open_grant(keeper, grant, &causes, step);
                 causes.extend(cause);
             }
         }
         causes
     }
 
-    fn open_grant(&mut self, keeper: &Keeper, grant: &Grant, causes: &[Cause]) -> Option<Cause> {
+    fn open_grant(
+        &mut self,
+        keeper: &Keeper,
+        grant: &Grant,
+        causes: &[Cause],
+        step: &Step,
+    ) -> Option<Cause> {
         let process = self.process_of(keeper, &grant.owner);
         let (Some(process), Some(file)) = (process, self.file_of(&grant.handle)) else {
             self.violate("I6", || format!("a grant without an owner: {grant:?}"));
             return None;
         };
         let mut before = self.model.table[process][file];
+        // A reboot that this step accepts has ended what earlier kernels held.
+        for event in &step.events {
+            if let Event::Rebooted { client, to, proof, .. } = event
+                && !matches!(proof, Proof::Stateless | Proof::Operator(_))
+                && *client == grant.owner.host
+            {
+                let older = |byte: &&mut CellState| is_older(byte.incarnation, to.0);
+                before.iter_mut().filter(older).for_each(|byte| *byte = CellState::default());
+            }
+        }
         for cause in causes.iter().filter(|c| c.process == process && c.file == file) {
             for (cell, byte) in before.iter_mut().enumerate() {
                 *byte = cause.applied_to(cell, *byte);
@@ -448,8 +521,9 @@ impl World {
         let Call::Lock { file, range, mode, state, .. } = request.call else { return };
         if let Some(process) = request.truth.process {
             let (id, life) = (request.truth.block, request.truth.life);
-            let block = WaitRecord { id, life, state, newest: state, polled: self.now };
             let wait = (process, file, range, mode);
+            let polled = self.model.block(wait).polled;
+            let block = WaitRecord { id, life, state, newest: state, polled };
             self.model.note_block(wait, block);
             self.model.blocked_in_step.insert(wait);
         }
@@ -462,7 +536,13 @@ impl World {
             file: grant.file,
             range: grant.range,
             strength: strength(grant.mode),
-            effect: Effect::Set { life, state: Some(state), at_least, reclaim: false },
+            effect: Effect::Set {
+                life,
+                state: Some(state),
+                at_least,
+                reclaim: false,
+                callback: true,
+            },
             perhaps: false,
         }
     }
@@ -476,7 +556,7 @@ impl World {
             return None;
         };
         let (life, state) = (request.truth.life, (!reclaim).then_some(state));
-        let effect = Effect::Set { life, state, at_least: false, reclaim };
+        let effect = Effect::Set { life, state, at_least: false, reclaim, callback: false };
         Some(Cause { process, file, range, strength: strength(mode), effect, perhaps: false })
     }
 
@@ -568,14 +648,16 @@ impl World {
         let by_operator = inputs.iter().any(|input| matches!(input, ObservedInput::Operator(..)));
         match event {
             Event::Rebooted { to, proof, .. } => {
-                let blind = matches!(proof, Proof::Stateless | Proof::Operator(_));
-                if old.incarnation == to.0 && !blind {
+                if let Proof::Operator(_) = proof {
+                    return self.confirmation_allowed(client, to.0, old, inputs);
+                }
+                if old.incarnation == to.0 && *proof != Proof::Stateless {
                     return Err(format!("I7: news of state {} freed a lock of that state", to.0));
                 }
                 if *proof == Proof::Unreclaimed {
                     return self.unreclaimed_allowed(client, host, Some(to.0), old);
                 }
-                self.reboot_allowed(client, host, to.0, proof, by_operator, old)
+                self.reboot_allowed(client, host, to.0, proof, old)
             }
             Event::Released { why, .. } => match why {
                 Release::Operator(_) if by_operator => Ok(Ok(())),
@@ -599,12 +681,9 @@ impl World {
         host: usize,
         to: u32,
         proof: &Proof,
-        by_operator: bool,
         old: CellState,
     ) -> Result<Result<(), String>, String> {
         match proof {
-            Proof::Operator(_) if by_operator => Ok(Ok(())),
-            Proof::Operator(_) => Err("no operator was there".to_owned()),
             Proof::NothingHeld => Err("it held something".to_owned()),
             Proof::Reset if self.was_reset(client, old.incarnation) => {
                 Ok(Err("a reset of an old kernel took a live one's lock".to_owned()))
@@ -615,10 +694,8 @@ impl World {
             }
             Proof::Stateless => Err("no connection was reset".to_owned()),
             Proof::Notice => self.notice_allowed(client, host, to, old),
-            // What roaming risks: a notice of another machine while the client is cut off.
-            Proof::Roamed(_) if self.scenario.config.roaming => Ok(Ok(())),
-            Proof::Roamed(_) => Err("roaming is not allowed".to_owned()),
-            Proof::Unreclaimed => Err("it is judged elsewhere".to_owned()),
+            Proof::Roamed(source) => self.roaming_allowed(client, host, to, *source),
+            Proof::Unreclaimed | Proof::Operator(_) => Err("it is judged elsewhere".to_owned()),
         }
     }
 }

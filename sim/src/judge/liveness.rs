@@ -11,7 +11,7 @@ use keeper::step::{CancelOutcome, Message, Outcome, Reply, Step};
 use keeper::time::Time;
 
 use crate::host::Activity;
-use crate::judge::cause::client_released_by;
+use crate::judge::cause::{client_released_by, is_older};
 use crate::judge::input::ObservedInput;
 use crate::model::{LockGrid, ModelWaiter, OpenGrant, WaitKey, WaitRecord};
 use crate::packet::Call;
@@ -142,13 +142,13 @@ impl World {
         for event in &step.events {
             let Event::Rebooted { client, to, proof, .. } = event else { continue };
             let Some(host) = self.host_of(*client) else { continue };
-            // In a batch the host may have locked again afterwards. What an operator confirms ends
-            // what was held when the notice first came, whatever was locked since.
+            // In a batch the host may have locked again afterwards. What an operator confirms is
+            // judged in `confirmation.rs`.
             let partial = matches!(proof, Proof::Stateless | Proof::Operator(_));
             if partial || !self.scenario.one_by_one {
                 continue;
             }
-            let older = |state: u32| state != 0 && (state.wrapping_sub(to.0) as i32) < 0;
+            let older = |state: u32| is_older(state, to.0);
             let left = self.hosts[host].processes().find(|process| {
                 let held = self.model.table[*process].iter().flatten();
                 let mut held = held.filter(|cell| cell.strength > 0);

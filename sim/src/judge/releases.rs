@@ -5,6 +5,7 @@
 //! must not hit a live holder, `Ok(Ok(()))` if it may.
 
 use keeper::Keeper;
+use keeper::change::Change;
 use keeper::config::{Unreachable, Verify};
 use keeper::event::{Event, GraceEnd, Proof, Rejection, Release};
 use keeper::identity::{ClientId, Incarnation};
@@ -24,6 +25,9 @@ impl World {
         self.note_call(input);
         match input {
             ObservedInput::Request(id, request) => {
+                if request.truth.process.is_some() && request.truth.honest {
+                    self.model.called.insert(request.truth.host, self.now);
+                }
                 self.model.pending_requests.insert(*id, (request.clone(), self.model.serial));
                 let mut add_report = |name: &keeper::bytes::Name, state| {
                     self.model.host_reports.push(HostReport {
@@ -32,6 +36,7 @@ impl World {
                         state,
                         speaker: request.truth.honest.then_some(request.truth.host),
                         at: self.now,
+                        serial: self.model.serial,
                     });
                 };
                 match &request.call {
@@ -41,7 +46,9 @@ impl World {
                         if let Some(process) = request.truth.process {
                             let wait = (process, *file, *range, *mode);
                             let block = self.model.block(wait);
-                            self.model.note_block(wait, WaitRecord { newest: *state, ..block });
+                            let polled = self.now;
+                            let block = WaitRecord { newest: *state, polled, ..block };
+                            self.model.note_block(wait, block);
                         }
                     }
                     _ => {}
@@ -157,7 +164,7 @@ impl World {
                     });
                     if let Some(host) = self.host_of(*client) {
                         self.model.accepted.insert(host, to.0);
-                        if let Some(was) = self.model.states.get(&host).copied()
+                        if let Some(was) = self.state_before(*client, host, *to, step)
                             && !matches!(
                                 proof,
                                 Proof::NothingHeld | Proof::Unreclaimed | Proof::Operator(_)
@@ -175,6 +182,30 @@ impl World {
                 _ => {}
             }
         }
+    }
+
+    /// The state that a host rebooted out of. In a batch its LOCK may have registered it, or shown
+    /// another state, just before: then the state is the recorded one that this LOCK carried.
+    fn state_before(
+        &self,
+        client: ClientId,
+        host: usize,
+        to: Incarnation,
+        step: &Step,
+    ) -> Option<u32> {
+        let recorded = step.changes.iter().rev().find_map(|change| match change {
+            Change::Client(row) if row.id == client => {
+                row.reboot.filter(|reboot| reboot.to == to).map(|reboot| reboot.from.0)
+            }
+            _ => None,
+        });
+        let carried = recorded.filter(|recorded| {
+            self.model.pending_requests.values().any(|(request, _)| {
+                matches!(request.call, Call::Lock { state, .. } if state == *recorded)
+                    && request.truth.host == host
+            })
+        });
+        carried.or_else(|| self.model.states.get(&host).copied())
     }
 
     /// B3.4: registrants that monitor a host are notified of its reboot.

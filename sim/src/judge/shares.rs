@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use keeper::Keeper;
-use keeper::change::Snapshot;
+use keeper::change::{Change, Snapshot};
+use keeper::identity::Owner;
 use keeper::step::{Message, Outcome, Reply, Step};
 
 use crate::cells::FILES;
@@ -30,11 +31,7 @@ impl World {
         }
         for file in 0..FILES {
             for view in keeper.shares_on(&file_key(file)) {
-                let mut owner = (**view.owner).clone();
-                let tag = owner.tag.clone();
-                // Shares have no owner number; the tag identifies the process.
-                let number = self.processes.iter().find(|process| process.tag == tag);
-                owner.number = number.map_or(0, |process| process.number);
+                let owner = self.numbered((**view.owner).clone());
                 let Some(process) = self.process_of(keeper, &owner) else {
                     self.violate("I6", || format!("a share without an owner: {view:?}"));
                     continue;
@@ -74,9 +71,15 @@ impl World {
         }
         for (key, now) in &mut seen {
             match self.share_granted(*key, step) {
-                Some(request) => {
-                    now.life = request.0;
-                    now.incarnation = self.model.states.get(&request.1).copied().unwrap_or(0);
+                Some((life, host, reclaim)) => {
+                    now.life = life;
+                    // A share that is reclaimed, or that a repeated SHARE finds, stays of the state
+                    // that it was taken in.
+                    let kept = old.contains_key(key)
+                        && (reclaim || !self.share_written(keeper, *key, step));
+                    if !kept {
+                        now.incarnation = self.model.states.get(&host).copied().unwrap_or(0);
+                    }
                 }
                 None if !old.contains_key(key) && self.is_share_releasable(*key, step) => {
                     self.model.kept.insert(*key);
@@ -137,15 +140,44 @@ impl World {
         })
     }
 
-    /// The boot and the host that it was granted to in this step.
-    fn share_granted(&self, (process, file): (usize, usize), step: &Step) -> Option<(u32, usize)> {
-        self.share_requests(step)
-            .find(|(request, reply)| {
-                request.truth.process == Some(process)
-                    && matches!(request.call, Call::Share { file: it, .. } if it == file)
-                    && **reply == Reply::Share(Outcome::Granted)
-            })
-            .map(|(request, _)| (request.truth.life, request.truth.host))
+    /// The boot and the host that it was granted to in this step, and whether by a reclaim.
+    fn share_granted(
+        &self,
+        (process, file): (usize, usize),
+        step: &Step,
+    ) -> Option<(u32, usize, bool)> {
+        self.share_requests(step).find_map(|(request, reply)| match request.call {
+            Call::Share { file: it, reclaim, .. }
+                if it == file
+                    && request.truth.process == Some(process)
+                    && *reply == Reply::Share(Outcome::Granted) =>
+            {
+                Some((request.truth.life, request.truth.host, reclaim))
+            }
+            _ => None,
+        })
+    }
+
+    /// Whether a record of it is written in this step.
+    fn share_written(
+        &mut self,
+        keeper: &Keeper,
+        (process, file): (usize, usize),
+        step: &Step,
+    ) -> bool {
+        step.changes.iter().any(|change| match change {
+            Change::Share(share) if share.file == file_key(file) => {
+                let owner = self.numbered((*share.owner).clone());
+                self.process_of(keeper, &owner) == Some(process)
+            }
+            _ => false,
+        })
+    }
+
+    /// Shares have no owner number; the tag identifies the process.
+    fn numbered(&self, owner: Owner) -> Owner {
+        let process = self.processes.iter().find(|process| process.tag == owner.tag);
+        Owner { number: process.map_or(0, |process| process.number), ..owner }
     }
 
     fn judge_unshared(
@@ -162,6 +194,7 @@ impl World {
             incarnation: before.incarnation,
             life: before.life,
             unconfirmed: before.unconfirmed,
+            ..CellState::default()
         };
         let mut why = Err("no event says why".to_owned());
         for event in &step.events {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use keeper::change::Change;
 use keeper::event::Event as KeeperEvent;
 use keeper::identity::RequestId;
 use keeper::request::{GrantAnswer, NoticeResult};
@@ -26,13 +27,19 @@ impl World {
         let (token, changes) = (durable.batch().token(), durable.batch().changes().to_vec());
         let committed = (!changes.is_empty()).then_some((token, &*changes));
         let (events, messages) = durable.into_messages();
+        for change in &changes {
+            if let Change::Client(row) = change
+                && let Some(engine) = &mut self.server.engine
+            {
+                engine.connections.registry.record_state(row);
+            }
+        }
         for event in &events {
-            if let KeeperEvent::Rebooted { client, to, .. } = event
+            if let KeeperEvent::Rebooted { client, .. } = event
                 && let Some(engine) = &mut self.server.engine
                 && let Some(view) = engine.decider.keeper.client(*client)
             {
                 let (address, name) = (view.client.address, hash(&view.client.name));
-                engine.connections.registry.record_state(&view.client.key(), *to);
                 let mono = engine.mono(now);
                 engine.duplicates.forget(|key| key.from == address && key.name == name, mono);
             }

@@ -18,6 +18,7 @@ impl Effects for NoEffects {
     fn notice(&self, _: Notice) {}
     fn probe(&self, _: &Keeper, _: ClientId, _: Question) {}
     fn event(&self, _: &Keeper, _: Event) {}
+    fn client_written(&self, _: &Client) {}
 }
 
 /// A blocking LOCK of all bytes of one file.

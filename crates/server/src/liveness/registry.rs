@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keeper::bytes::Name;
+use keeper::change::Client;
 use keeper::identity::{HostKey, Incarnation, OwnerNamespace};
 
 use super::connection::{ConnectionEnd, EndCause, TrackedConnection};
@@ -52,7 +53,7 @@ struct WatchedHost<W> {
     /// When it was last given a lock, a share or a place in a queue.
     touched: Instant,
     witness: Option<W>,
-    /// The state that it was last known to be in.
+    /// The state that the client tracker has of it: probes ask about shares by it.
     state: Incarnation,
     /// When each incarnation last sent a request that was granted or queued, by the state that the
     /// request carried; for shares, by the state that the host was known to be in.
@@ -299,10 +300,13 @@ impl<W> Registry<W> {
         }
     }
 
-    /// Records that a watched host is in this state, because its reboot was accepted.
-    pub fn record_state(&mut self, host: &HostKey, state: Incarnation) {
-        if let Some(watched) = self.watched_host_mut(host) {
-            watched.state = state;
+    /// Records the state that the client tracker has of a watched host. It may be unknown, if the
+    /// host was forgotten and registered anew.
+    pub fn record_state(&mut self, row: &Client) {
+        if row.is_host()
+            && let Some(watched) = self.watched_host_mut(&row.key())
+        {
+            watched.state = row.incarnation;
         }
     }
 

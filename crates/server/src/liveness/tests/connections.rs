@@ -1,6 +1,7 @@
 //! Connections, registry, rounds and inquiries, on scripted sockets.
 
-use keeper::identity::{OwnerNamespace, Transport};
+use keeper::change::{Client, Protocol};
+use keeper::identity::{ClientId, Epoch, OwnerNamespace, Transport};
 
 use super::super::connection::{EndCause, ProbeGuard, TrackedConnection};
 use super::super::inquiry::{Evidence, KernelInquiry};
@@ -379,7 +380,7 @@ fn a_share_is_of_the_state_that_its_host_was_known_to_be_in() {
     registry.record_lock(&alice(), TakenBy::Share, clock.at(5));
     assert_eq!(registry.last_lock(&alice(), three), Some(clock.at(3)));
     assert_eq!(registry.last_lock(&alice(), five), Some(clock.at(5)));
-    registry.record_state(&alice(), Incarnation(7));
+    registry.record_state(&row_of_alice(Incarnation(7)));
     registry.record_lock(&alice(), TakenBy::Share, clock.at(6));
     assert_eq!(registry.last_lock(&alice(), five), Some(clock.at(5)));
     assert_eq!(registry.last_lock(&alice(), Incarnation(7)), Some(clock.at(6)));
@@ -387,6 +388,37 @@ fn a_share_is_of_the_state_that_its_host_was_known_to_be_in() {
     registry.record_lock(&alice(), TakenBy::Lock(Incarnation::UNKNOWN), clock.at(8));
     assert_eq!(registry.last_lock(&alice(), five), Some(clock.at(5)));
     assert_eq!(registry.last_lock(&alice(), Incarnation::UNKNOWN), Some(clock.at(8)));
+}
+
+/// The keeper asks about its shares by the state that it has recorded: none.
+#[test]
+fn a_host_that_registers_anew_shares_in_no_known_state() {
+    let clock = Clock::new();
+    let mut registry = Registry::<()>::default();
+    registry.watch(&alice(), namespace(), 9, clock.at(0), || None);
+    registry.record_state(&row_of_alice(Incarnation(3)));
+    registry.record_lock(&alice(), TakenBy::Share, clock.at(1));
+    assert_eq!(registry.last_lock(&alice(), Incarnation::UNKNOWN), None);
+    registry.record_state(&row_of_alice(Incarnation::UNKNOWN));
+    registry.record_lock(&alice(), TakenBy::Share, clock.at(2));
+    assert_eq!(registry.last_lock(&alice(), Incarnation::UNKNOWN), Some(clock.at(2)));
+}
+
+fn row_of_alice(incarnation: Incarnation) -> Client {
+    Client {
+        id: ClientId(1),
+        protocol: Protocol::NLM,
+        address: alice().address(),
+        name: alice().name().clone(),
+        incarnation,
+        reboot: None,
+        monitored: true,
+        fenced: false,
+        used: Vec::new(),
+        registered_at_ms: 0,
+        epoch: Epoch(1),
+        registrant: None,
+    }
 }
 
 #[test]
