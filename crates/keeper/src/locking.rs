@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::bytes::FileKey;
+use crate::change::Exactness;
 use crate::deadlock::DeadlockSearch;
 use crate::event::Event;
 use crate::identity::{Caller, ClientId, Owner};
@@ -66,6 +67,9 @@ impl Keeper {
         }
         if request.reclaim {
             return self.reclaim_lock(request, host, now);
+        }
+        if self.exactness == Exactness::Open {
+            self.note_reclaiming_kernel(host, &request);
         }
         let wanted = self.wanted_lock(host, &request);
         if request.wait {

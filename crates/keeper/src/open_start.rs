@@ -13,6 +13,7 @@ use crate::event::Event;
 use crate::identity::{ClientId, Epoch, HostKey, Incarnation};
 use crate::keeper::Keeper;
 use crate::registration::add_used;
+use crate::request::LockRequest;
 use crate::step::OperatorError;
 use crate::time::Time;
 
@@ -58,6 +59,18 @@ impl Keeper {
                 used.iter().for_each(|ours| add_used(row, *ours));
                 row.monitored = true;
             });
+        }
+    }
+
+    /// A LOCK over a connection that is older than the host's reclaims shows which kernel sent them:
+    /// a repeated report of that kernel's own boot must not free what it reclaimed.
+    pub(crate) fn note_reclaiming_kernel(&mut self, host: Option<ClientId>, request: &LockRequest) {
+        if let Some(tracked) = host.and_then(|host| self.clients.get_mut(host))
+            && let (Some(connected), Some(reclaimed)) = (request.connected, tracked.reclaimed)
+            && connected <= reclaimed
+            && request.incarnation.is_known()
+        {
+            tracked.reclaimed_as = Some(request.incarnation);
         }
     }
 

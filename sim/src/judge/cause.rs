@@ -219,6 +219,7 @@ impl World {
                     new = before[cell];
                 }
             }
+            Some(_) if self.is_ambiguous(process, file, step) => {}
             Some(cause) if !self.may_be_released(process, step) => {
                 let (who, cause) = (self.who(process), cause.clone());
                 self.violate("I6", || {
@@ -283,6 +284,13 @@ impl World {
             new = CellState::default();
         }
         self.model.table[process][file][cell] = new;
+    }
+
+    /// B2.80: a record that became releasable is left under a former address of the server, because
+    /// it is not certain which owner the request means.
+    fn is_ambiguous(&self, process: usize, file: usize, step: &Step) -> bool {
+        let ambiguous = |event: &Event| matches!(event, Event::OwnersAmbiguous { .. });
+        self.model.kept.contains(&(process, file)) && step.events.iter().any(ambiguous)
     }
 
     /// B4.95: the end of an inexact grace made a record of a host that was not heard releasable.

@@ -278,7 +278,12 @@ impl World {
                 let left = left.filter(|lock| {
                     let fresh =
                         |change: &Change| matches!(change, Change::Lock(l) if l.id == lock.id);
-                    !self.model.recovering && !changes.iter().any(fresh)
+                    // A record that became releasable may stay under a former address (B2.80).
+                    let kept = request
+                        .truth
+                        .process
+                        .is_some_and(|process| self.model.kept.contains(&(process, file)));
+                    !self.model.recovering && !kept && !changes.iter().any(fresh)
                 });
                 if let Some(lock) = left {
                     let id = lock.id;

@@ -77,7 +77,10 @@ impl World {
                     // that it was taken in.
                     let kept = old.contains_key(key)
                         && (reclaim || !self.share_written(keeper, *key, step));
-                    if !kept {
+                    let open = reclaim && self.model.open && self.model.recovering;
+                    if open {
+                        now.incarnation = 0;
+                    } else if !kept {
                         now.incarnation = self.model.states.get(&host).copied().unwrap_or(0);
                     }
                 }
@@ -329,8 +332,11 @@ impl World {
     pub(crate) fn taint_unbacked_shares(&mut self) {
         for process in 0..self.processes.len() {
             for file in 0..FILES {
-                let backed = self.model.shares.contains_key(&(process, file));
                 let Some(sharing) = &mut self.processes[process].shares[file] else { continue };
+                // An older record of the share may have become releasable.
+                let backed = self.model.shares.get(&(process, file)).is_some_and(|shared| {
+                    shared.access == sharing.access && shared.deny == sharing.deny
+                });
                 if backed || sharing.tainted {
                     continue;
                 }

@@ -7,7 +7,8 @@
 //! alice(7) cancels a.db [0..9] exclusive
 //! alice(7) tests a.db [0..9] exclusive
 //!     , waits    , unmonitored (NM_LOCK)    , as a message (GRANTED_MSG is wanted)    , stateless
-//!     , with state 5    , handle x    , over udp    , over a new connection    , nlm 3
+//!     , with state 5    , handle x    , over udp    
+//!     , over a new connection | over an old connection    , nlm 3
 //!     , by 10.0.0.101    , tag "x"    , not admitted (by the export)
 //! alice shares a.db for read denying write      SHARE; read, write, both, nothing
 //! alice reclaims a.db for read denying write
@@ -116,10 +117,17 @@ pub struct LockOptions {
     pub monitored: bool,
     pub form: Form,
     pub stateless: bool,
-    pub newly_connected: bool,
+    /// Since when its connection is open: now, or the start of the server.
+    pub connection: Option<ConnectionAge>,
     pub state: Option<u32>,
     pub handle: Option<String>,
     pub admitted: bool,
+}
+
+/// When the connection of a request was opened: with it, or when the server started.
+pub enum ConnectionAge {
+    New,
+    Old,
 }
 
 pub enum OperatorCommand {
@@ -314,7 +322,7 @@ fn clauses(who: &mut Process, reclaim: bool, words: &mut Words) -> Parsed<LockOp
         monitored: true,
         form: Form::Call,
         stateless: false,
-        newly_connected: false,
+        connection: None,
         state: reclaim.then_some(0),
         handle: None,
         admitted: true,
@@ -334,7 +342,12 @@ fn clauses(who: &mut Process, reclaim: bool, words: &mut Words) -> Parsed<LockOp
             }
             "handle" => terms.handle = Some(words.next()?),
             "over" if words.eat("udp").is_ok() => transport = Transport::Udp,
-            "over" => words.eat_all("a new connection").map(|()| terms.newly_connected = true)?,
+            "over" if words.eat("an").is_ok() => words
+                .eat_all("old connection")
+                .map(|()| terms.connection = Some(ConnectionAge::Old))?,
+            "over" => words
+                .eat_all("a new connection")
+                .map(|()| terms.connection = Some(ConnectionAge::New))?,
             "nlm" => version = words.number()? as u8,
             "by" => ours = words.next()?.parse().map_err(|_| "an address follows \"by\"")?,
             "tag" => who.tag = Some(words.next()?.trim_matches('"').into()),

@@ -20,7 +20,7 @@ use lockkeeper_keeper::time::Time;
 use lockkeeper_keeper::view::LockView;
 
 use super::language::{
-    self, Command, OperatorCommand, Process, SERVER_ADDRESS, Setting, Source, parse,
+    self, Command, ConnectionAge, OperatorCommand, Process, SERVER_ADDRESS, Setting, Source, parse,
 };
 use super::notation::{Names, span};
 
@@ -320,7 +320,10 @@ impl World {
                     incarnation: Incarnation(state),
                     form: terms.form,
                     stateless: terms.stateless,
-                    connected: terms.newly_connected.then_some(now.mono),
+                    connected: terms.connection.as_ref().map(|age| match age {
+                        ConnectionAge::New => now.mono,
+                        ConnectionAge::Old => Duration::ZERO,
+                    }),
                 };
                 self.keeper().handle_lock(request, now);
             }
