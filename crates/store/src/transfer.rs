@@ -67,7 +67,8 @@ pub fn clear(store: &mut dyn Store, force: bool) -> Result<(), StoreError> {
 
 /// Copies everything from an exact store into an empty one and returns what was copied; `progress`
 /// is called with the rows written so far and their total. The target continues with the greater
-/// epoch and ids, so that none is used twice. The source does not change.
+/// epoch, ids and token, so that none is used twice and the target is not older than the source. The
+/// source does not change.
 pub fn copy(
     from: &mut dyn Store,
     to: &mut dyn Store,
@@ -93,7 +94,7 @@ pub fn copy(
     let rows = rows.chain(saved.shares.values().cloned().map(Change::Share));
     let rows: Vec<Change> = rows.collect();
     let mut target = CopyTarget { to, token: Token(0), after: 0, of: rows.len() };
-    target.token = target.to.last_token()?;
+    target.token = target.to.last_token()?.max(from.last_token()?);
     target.write(&[Change::IdsBelow(ids_below | UNFINISHED)])?;
     for batch in rows.chunks(ROWS_PER_BATCH) {
         target.write(batch)?;
@@ -164,7 +165,7 @@ mod tests {
         let expected =
             Snapshot { epoch: Epoch(99), ids_below: 2_000_000, ..filled(12_000).load().unwrap() };
         assert_eq!(to.load().unwrap(), expected);
-        assert!(to.last_token().unwrap() > Token(3));
+        assert!(to.last_token().unwrap() > Token(9), "not older than the source (B4.106)");
     }
 
     #[test]
