@@ -19,6 +19,7 @@ use wire::rpc::Credential;
 
 use crate::log_rate_limit::LogRateLimit;
 use crate::rpc::admission::{Action, NotAdmitted, admit};
+use crate::service_lease::ServiceLease;
 use crate::transport::Peer;
 
 pub(crate) struct Files {
@@ -27,17 +28,29 @@ pub(crate) struct Files {
     pub names: Names,
     groups: GroupCache,
     pub fences: Fences,
+    lease: ServiceLease,
 }
 
 impl Files {
-    pub(crate) fn new(exports: Exports, key: HandleKey, names_max: usize) -> Self {
+    pub(crate) fn new(
+        exports: Exports,
+        key: HandleKey,
+        names_max: usize,
+        lease: ServiceLease,
+    ) -> Self {
         Self {
             exports: RwLock::new(Arc::new(exports)),
             key,
             names: Names::new(names_max),
             groups: GroupCache::default(),
             fences: Fences::default(),
+            lease,
         }
+    }
+
+    /// Whether the lease on the store allows a call to begin to change files (B6.80).
+    pub(crate) fn may_change(&self) -> bool {
+        self.lease.may_change_files()
     }
 
     pub(crate) fn exports(&self) -> Arc<Exports> {
