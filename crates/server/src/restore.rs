@@ -277,4 +277,92 @@ mod tests {
         let error = restore(locks, 10, None).err().unwrap().to_string();
         assert!(error.contains("not a number"), "{error}");
     }
+
+    /// A store that several starts share.
+    #[derive(Clone, Default)]
+    struct Shared(Arc<std::sync::Mutex<Memory>>);
+
+    impl Store for Shared {
+        fn load(&mut self) -> Result<keeper::change::Snapshot, StoreError> {
+            self.0.lock().unwrap().load()
+        }
+        fn commit(
+            &mut self,
+            changes: &[keeper::change::Change],
+            token: store::Token,
+        ) -> store::CommitOutcome {
+            self.0.lock().unwrap().commit(changes, token)
+        }
+        fn last_token(&mut self) -> Result<store::Token, StoreError> {
+            self.0.lock().unwrap().last_token()
+        }
+        fn clear(&mut self, force: bool) -> Result<(), StoreError> {
+            self.0.lock().unwrap().clear(force)
+        }
+    }
+
+    fn start(
+        store: &Shared,
+        state: &Path,
+        store_lost: bool,
+    ) -> Result<RestoredEngine, RestoreError> {
+        let locks = LockConfig {
+            store: Box::new(store.clone()),
+            epoch_copy: Some(state.join("epoch")),
+            roster_copy: Some(state.join("roster")),
+            store_lost,
+            ..LockConfig::in_memory()
+        };
+        restore(locks, 10, None)
+    }
+
+    fn copy(state: &Path) -> RosterCopy {
+        RosterFile::new(state.join("roster")).read().unwrap().unwrap()
+    }
+
+    /// B4.100, B4.104
+    #[test]
+    fn the_copy_follows_the_first_commit_and_shows_that_a_store_is_older() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Shared::default();
+        let first = start(&store, dir.path(), false).unwrap();
+        assert_eq!(first.open_reason, None);
+        let known = copy(dir.path());
+        assert_eq!(known.epoch, first.epoch.get());
+        assert_eq!(known.token, store.clone().last_token().unwrap());
+        assert_eq!(start(&store, dir.path(), false).unwrap().open_reason, None);
+
+        let newer = RosterCopy { token: store::Token(known.token.0 + 9), ..copy(dir.path()) };
+        RosterFile::new(dir.path().join("roster")).write(&newer).unwrap();
+        let opened = start(&store, dir.path(), false).unwrap();
+        assert_eq!(opened.open_reason, Some(OpenReason::OlderThanCopy));
+        let skipped = opened.epoch.get().0 - newer.epoch.0;
+        assert!((2..=4097).contains(&skipped), "{skipped}");
+        assert_eq!(copy(dir.path()).epoch, opened.epoch.get());
+    }
+
+    /// B4.101, B4.102
+    #[test]
+    fn a_new_store_beside_a_copy_is_refused_and_nothing_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        start(&Shared::default(), dir.path(), false).unwrap();
+        let (before, lost) = (copy(dir.path()), Shared::default());
+        let error = start(&lost, dir.path(), false).err().unwrap();
+        assert!(matches!(error, RestoreError::StoreMissing { hosts: 0, .. }), "{error}");
+        assert_eq!(copy(dir.path()), before);
+        assert_eq!(lost.clone().load().unwrap(), Default::default());
+        let opened = start(&lost, dir.path(), true).unwrap();
+        assert_eq!(opened.open_reason, Some(OpenReason::DeclaredLost));
+        assert!(opened.epoch.get().0 > before.epoch.0 + 1);
+    }
+
+    /// B4.103
+    #[test]
+    fn a_copy_that_cannot_be_written_ends_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("roster.new")).unwrap();
+        let started = start(&Shared::default(), dir.path(), false).unwrap();
+        let (_, health) = started.roster_copy.unwrap();
+        assert!(health.problem().is_some_and(|why| why.contains("directory")));
+    }
 }
