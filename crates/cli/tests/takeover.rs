@@ -374,7 +374,7 @@ async fn a_server_that_is_cut_off_changes_no_file_after_it_was_replaced() {
     assert!(cut.answers().await, "it does not know: {}", cut.log());
     let refused = write().await.unwrap_err();
     assert!(matches!(refused, NfsError::Status(nfs3::Status::Jukebox)), "{refused}");
-    assert!(cut.log().contains("locks and file changes wait: "), "{}", cut.log());
+    assert!(cut.log().contains("locks wait and files are not changed: the lease"), "{}", cut.log());
 }
 
 /// What happens to the database while clients lock.

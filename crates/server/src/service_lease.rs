@@ -73,9 +73,9 @@ impl ServiceLease {
     /// logs when service and locks stop and resume.
     pub(crate) async fn wait_until_lost(self) -> String {
         let Some(lease) = self.lease else { return pending().await };
-        let writes = match self.writes {
-            WritePolicy::Available => "locks",
-            WritePolicy::Strict => "locks and file changes",
+        let files = match self.writes {
+            WritePolicy::Available => "",
+            WritePolicy::Strict => " and files are not changed",
         };
         let (mut held, mut fresh) = (true, true);
         loop {
@@ -95,8 +95,8 @@ impl ServiceLease {
             if lease.is_fresh() != fresh {
                 fresh = !fresh;
                 match fresh {
-                    true => info!("the lease on the store was renewed; {writes} go on"),
-                    false => warn!("{writes} wait: {}", not_renewed(&lease)),
+                    true => info!("the lease on the store was renewed; locks go on"),
+                    false => warn!("locks wait{files}: {}", not_renewed(&lease)),
                 }
             }
             sleep(CHECK_EVERY).await;

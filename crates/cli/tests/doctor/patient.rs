@@ -148,7 +148,8 @@ impl Patient {
     /// The directory to export, unless the configuration file has an export.
     fn export(&self, options: &[&str]) -> Option<PathBuf> {
         let file = options.iter().skip_while(|option| **option != "-c").nth(1);
-        let configured = |file: &&str| fs::read_to_string(file).unwrap().contains("[[export]]");
+        let configured =
+            |file: &&str| std::fs::read_to_string(file).unwrap().contains("[[export]]");
         (!file.is_some_and(configured)).then(|| self.path("export"))
     }
 

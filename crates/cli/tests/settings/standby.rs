@@ -68,7 +68,7 @@ pub async fn writes(mut setup: Setup) -> String {
     // A standby is assumed until the first heartbeat.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     tokio::task::block_in_place(|| database.stop(Stop::Immediate).unwrap());
-    wait::until("the lease is stale", || server.server.output().contains(" wait: ")).await;
+    wait::until("the lease is stale", || server.server.output().contains("locks wait")).await;
     match nfs.create(&root, b"new", Default::default()).await {
         Ok(_) => "changed".into(),
         Err(NfsError::Status(Status::Jukebox)) => "later".into(),
