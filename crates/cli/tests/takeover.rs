@@ -28,6 +28,7 @@ use tempfile::TempDir;
 use testbed::postgres::{Options as DatabaseOptions, Server, Stop};
 use testbed::random::Random;
 use testbed::server::free_port;
+use testbed::wait::until;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use wire::nfs3::{self, Handle, Stability};
@@ -91,6 +92,9 @@ impl Cluster {
 
     fn start_on(&self, port: u16, name: &str, more: &[&str]) -> Node {
         let mut options = vec!["--store", &self.url, "--node", name];
+        if more.contains(&"--store") {
+            options.clear();
+        }
         options.extend(more);
         Node::start(&self.dir.path().join(name), port, &options)
     }
@@ -375,6 +379,48 @@ async fn a_server_that_is_cut_off_changes_no_file_after_it_was_replaced() {
     let refused = write().await.unwrap_err();
     assert!(matches!(refused, NfsError::Status(nfs3::Status::Jukebox)), "{refused}");
     assert!(cut.log().contains("locks wait and files are not changed: the lease"), "{}", cut.log());
+}
+
+/// B4.107, B6.81: the database is lost with the server, and the standby knows what is needed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_keeps_copies_of_roster_and_key() {
+    let cluster = Cluster::new();
+    let mut server = cluster.start("a", &[]);
+    server.wait_until_serving().await;
+    let handles = recorder::files(server.at, &cluster.export).await;
+    let lockers = recorder::lockers(server.at).await;
+    let range = Range { offset: 0, length: 8 };
+    assert_eq!(lockers[0].lock(&handles[0], range).await.unwrap(), Status::Granted);
+    // It has served an embedded store before, with a key of its own.
+    let state = cluster.dir.path().join("b/state");
+    let mut standby = cluster.start("b", &["--store", "memory:"]);
+    standby.wait_until_serving().await;
+    standby.signal(Signal::TERM);
+    standby.exit_status().await;
+    let own = fs::read(state.join("handle.key")).unwrap();
+    let mut standby = cluster.start("b", &["--standby"]);
+    standby.wait_for_log("standing by: a serves").await;
+    let host: String = "host0".bytes().map(|byte| format!("{byte:02x}")).collect();
+    until("the standby has the roster", || {
+        fs::read_to_string(state.join("roster")).is_ok_and(|text| text.contains(&host))
+    })
+    .await;
+    standby.signal(Signal::KILL);
+    standby.exit_status().await;
+    server.signal(Signal::KILL);
+    server.exit_status().await;
+    cluster.database.psql("DROP SCHEMA lockkeeper CASCADE").unwrap();
+
+    let mut refused = cluster.start("b", &[]);
+    assert_eq!(refused.exit_status().await.code(), Some(1));
+    assert!(refused.log().contains("1 client at epoch"), "{}", refused.log());
+    let mut lost = cluster.start("b", &["--store-lost"]);
+    lost.wait_until_serving().await;
+    assert_eq!(fs::read(state.join("handle.key")).unwrap(), own, "that of an embedded store");
+    let connection =
+        Connection::connect(lost.at, &Options::default().user(0, 0, &[])).await.unwrap();
+    let file = Handle(handles[0].clone().into());
+    assert!(Nfs(connection).attributes(&file).await.is_ok(), "the handle is still good");
 }
 
 /// What happens to the database while clients lock.
