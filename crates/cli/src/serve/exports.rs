@@ -309,7 +309,7 @@ mod tests {
         let opener = || ExportOpener::new(state.path(), None, 64);
         // tmpfs has a UUID since Linux 6.9, but not the same after a mount.
         let random = !opener().filesystem(&without, 1).unwrap().1.id_is_portable();
-        let error = opener().for_pair(true).open(&[without.clone()]).err();
+        let error = opener().for_pair(true).open(std::slice::from_ref(&without)).err();
         assert_eq!(error.is_some(), random);
         let told = |error: anyhow::Error| error.to_string().contains("`filesystem_id`");
         assert!(error.is_none_or(told));
