@@ -67,8 +67,8 @@ pub fn clear(store: &mut dyn Store, force: bool) -> Result<(), StoreError> {
 
 /// Copies everything from an exact store into an empty one and returns what was copied; `progress`
 /// is called with the rows written so far and their total. The target continues with the greater
-/// epoch, ids and token, so that none is used twice and the target is not older than the source. The
-/// source does not change.
+/// epoch, ids and token, so that none is used twice, and so that the target does not look older than the
+/// source. The source does not change.
 pub fn copy(
     from: &mut dyn Store,
     to: &mut dyn Store,
