@@ -32,7 +32,7 @@ use keeper::event::Event;
 use keeper::identity::{ClientId, RequestId};
 use keeper::request::Question;
 use keeper::step::{Grant, Message, Notice, Reply};
-use store::{Store, StoreError, Token};
+use store::{Store, StoreError};
 
 pub use clock::Clock;
 
@@ -285,27 +285,6 @@ impl Engine {
         stalled.or_else(|| self.shared.lease.stale_for())
     }
 
-    /// Why nothing is decided; `None` if it is not known, or nothing stalls.
-    pub fn stall_reason(&self) -> Option<String> {
-        let reason = self.shared.stall_reason.lock().unwrap_or_else(PoisonError::into_inner);
-        reason.clone().or_else(|| self.shared.lease.stale_reason())
-    }
-
-    /// The token of the last batch that is durable.
-    pub(crate) fn last_token(&self) -> Token {
-        self.shared.tokens.last()
-    }
-
-    /// The token of the last batch that is known to survive a power loss.
-    pub(crate) fn last_synced_token(&self) -> Token {
-        self.shared.tokens.last_synced()
-    }
-
-    /// Resolves when a client was registered, changed or removed since the last call.
-    pub(crate) async fn roster_changed(&self) {
-        self.shared.tokens.roster_changed().await;
-    }
-
     /// Resolves when the engine accepts no more input.
     pub async fn ended(&self) -> End {
         let mut ended = self.shared.ended.subscribe();
@@ -318,6 +297,27 @@ impl Engine {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.shared.has_ended()
+    }
+
+    /// Why nothing is decided; `None` if it is not known, or nothing stalls.
+    pub fn stall_reason(&self) -> Option<String> {
+        let reason = self.shared.stall_reason.lock().unwrap_or_else(PoisonError::into_inner);
+        reason.clone().or_else(|| self.shared.lease.stale_reason())
+    }
+
+    /// The token of the last batch that is durable.
+    pub(crate) fn last_token(&self) -> store::Token {
+        self.shared.tokens.last()
+    }
+
+    /// The token of the last batch that is known to survive a power loss.
+    pub(crate) fn last_synced_token(&self) -> store::Token {
+        self.shared.tokens.last_synced()
+    }
+
+    /// Resolves when a client was registered, changed or removed since the last call.
+    pub(crate) async fn roster_changed(&self) {
+        self.shared.tokens.roster_changed().await;
     }
 
     /// Ends as by a crash: nothing more is decided, and the store is dropped without a clean stop,

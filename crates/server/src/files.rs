@@ -25,10 +25,10 @@ use crate::transport::Peer;
 pub(crate) struct Files {
     exports: RwLock<Arc<Exports>>,
     key: HandleKey,
+    lease: ServiceLease,
     pub names: Names,
     groups: GroupCache,
     pub fences: Fences,
-    lease: ServiceLease,
 }
 
 impl Files {
@@ -41,10 +41,10 @@ impl Files {
         Self {
             exports: RwLock::new(Arc::new(exports)),
             key,
+            lease,
             names: Names::new(names_max),
             groups: GroupCache::default(),
             fences: Fences::default(),
-            lease,
         }
     }
 
