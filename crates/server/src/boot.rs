@@ -29,7 +29,9 @@ use crate::peer::{self, Peers};
 use crate::refusals::Refusals;
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
 use crate::restore::{LockConfig, RestoreError, restore};
-use crate::roster_copy::{CopyHealth, RosterFile, refresh_before_stop, refresh_regularly};
+use crate::roster_copy::{
+    CopyHealth, RosterFile, Schedule, refresh_before_stop, refresh_regularly,
+};
 use crate::rpc::dispatch::{Dispatcher, OnHeard};
 use crate::rpc::limits::Limits;
 use crate::rpc::workers::Workers;
@@ -302,7 +304,13 @@ impl Server {
         tokio::spawn(report_addresses(engine.clone()));
         if let Some((file, health)) = restored.roster_copy.clone() {
             let epoch = restored.epoch.get();
-            tokio::spawn(refresh_regularly(engine.clone(), epoch, file, health));
+            tokio::spawn(refresh_regularly(
+                engine.clone(),
+                epoch,
+                file,
+                health,
+                Schedule::default(),
+            ));
         }
         Ok(Self {
             control,

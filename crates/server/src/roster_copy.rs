@@ -28,7 +28,7 @@ use store::Token;
 
 pub use file::{CopyError, RosterFile};
 pub use refresh::CopyHealth;
-pub(crate) use refresh::{refresh_before_stop, refresh_regularly};
+pub(crate) use refresh::{Schedule, refresh_before_stop, refresh_regularly};
 
 const HEADER: &str = "lockkeeper roster";
 const VERSION: u64 = 1;

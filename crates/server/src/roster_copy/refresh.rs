@@ -15,14 +15,29 @@ use tracing::{info, warn};
 use super::{RosterCopy, RosterFile, entry};
 use crate::engine::Engine;
 
-/// How often the copy is written if nothing has registered.
-const REFRESH_EVERY: Duration = Duration::from_secs(60);
-/// The least time between two writes.
-const PAUSE: Duration = Duration::from_secs(1);
-/// A batch of locks alone may be in the page cache when it is acknowledged; a store has it on the disk
-/// well within this time. The copy never has the token of a younger one: after a power loss it would
-/// show a store as older that lacks nothing but locks.
-const SETTLED_AFTER: Duration = Duration::from_secs(5);
+/// When the copy is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    /// How often, if nothing has registered.
+    every: Duration,
+    /// The least time between two writes.
+    pause: Duration,
+    /// A batch of locks alone may be in the page cache when it is acknowledged; a store has it on the
+    /// disk well within this time. The copy never has the token of a younger one: after a power loss
+    /// it would show a store as older that lacks nothing but locks.
+    settled_after: Duration,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            every: Duration::from_secs(60),
+            pause: Duration::from_secs(1),
+            settled_after: Duration::from_secs(5),
+        }
+    }
+}
+
 /// Clients that one read of the keeper visits, as the engine waits meanwhile.
 const PORTION: usize = 1000;
 /// How long a clean stop waits for the last copy.
@@ -89,18 +104,19 @@ pub(crate) async fn refresh_regularly(
     epoch: Epoch,
     file: RosterFile,
     health: CopyHealth,
+    schedule: Schedule,
 ) {
-    let start = tokio::time::Instant::now() + REFRESH_EVERY;
-    let mut minutes = interval_at(start, REFRESH_EVERY);
+    let Schedule { every, pause, settled_after } = schedule;
+    let mut minutes = interval_at(tokio::time::Instant::now() + every, every);
     minutes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut settled = Token::default();
     loop {
         let written = tokio::time::Instant::now();
         tokio::select! {
-            () = engine.roster_changed() => sleep_until(written + PAUSE).await,
+            () = engine.roster_changed() => sleep_until(written + pause).await,
             _ = minutes.tick() => {
                 settled = engine.last_token();
-                sleep(SETTLED_AFTER).await;
+                sleep(settled_after).await;
             }
             _ = engine.ended() => return,
         }
@@ -150,5 +166,57 @@ async fn read_hosts(engine: &Engine) -> Option<Vec<RosterEntry>> {
         let Some((last, _)) = portion.last() else { return Some(hosts) };
         after = *last;
         hosts.extend(portion.into_iter().filter_map(|(_, entry)| entry));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keeper::bytes::FileKey;
+    use keeper::identity::RequestId;
+    use keeper::request::LockRequest;
+    use testbed::wait::until;
+
+    use super::*;
+    use crate::engine::request::Request;
+    use crate::engine::tests::{begun_with, lock_request};
+
+    /// B4.100
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_copy_is_refreshed_by_registrations_at_once_and_by_locks_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = RosterFile::new(dir.path().join("roster"));
+        let copy = || file.read().unwrap().unwrap_or_default();
+        let engine = begun_with(Box::new(store::Memory::new()));
+        let schedule = Schedule {
+            every: Duration::from_secs(2),
+            pause: Duration::ZERO,
+            settled_after: Duration::from_millis(200),
+        };
+        let health = CopyHealth::new();
+        let refreshing =
+            refresh_regularly(engine.clone(), Epoch(7), file.clone(), health, schedule);
+        tokio::spawn(refreshing);
+        let lock = |id: u64, name: &str| {
+            let request = LockRequest {
+                id: RequestId(id),
+                file: FileKey::new(&id.to_be_bytes()),
+                ..lock_request(id, name, "10.0.0.1")
+            };
+            engine.ask(Request::Lock(request), Box::new(|_, _| {}));
+            engine.flush();
+        };
+        lock(1, "alice");
+        let names = |copy: &RosterCopy| -> Vec<String> {
+            copy.hosts.iter().map(|host| host.name.to_string()).collect()
+        };
+        until("alice is in the copy", || names(&copy()) == ["alice"]).await;
+        assert_eq!(copy().epoch, Epoch(7));
+        let (registered, _) = (copy().token, lock(2, "alice"));
+        until("the lock is durable", || engine.last_token() > registered).await;
+        assert_eq!(engine.last_synced_token(), registered);
+        until("the copy follows", || copy().token == engine.last_token()).await;
+        lock(3, "bob");
+        until("bob is in the copy", || names(&copy()) == ["alice", "bob"]).await;
+        engine.abandon();
     }
 }
