@@ -81,11 +81,19 @@ impl ExportOpener {
                     let (source, filesystem) = self.filesystem(export, configured.len())?;
                     self.keep_state_private(export, &source, &filesystem)?;
                     if self.is_one_of_pair && !filesystem.id_is_portable() {
+                        let id = i64::try_from(filesystem.id().0).ok();
+                        let keep = id.map(|id| {
+                            format!(
+                                " (filesystem_id = {id} keeps the handles of this server valid)"
+                            )
+                        });
                         bail!(
-                            "cannot export {}: its file system has no UUID that is visible here, so \
-                             the servers of a pair would give clients different file handles; set \
-                             the same `filesystem_id` in this [[export]] on all of them",
-                            export.path.display()
+                            "cannot export {}: the id of its file system is known to this server only \
+                             (no UUID was visible when it was first served), so the servers of a \
+                             pair would give clients different file handles; set the same \
+                             `filesystem_id` in this [[export]] on all of them{}",
+                            export.path.display(),
+                            keep.unwrap_or_default()
                         );
                     }
                     let path = mount_path(&export.path, &source.root);
@@ -307,12 +315,17 @@ mod tests {
         let without = config::Export::of(dir.path().to_owned());
         let with = config::Export { filesystem_id: Some(7), ..without.clone() };
         let opener = || ExportOpener::new(state.path(), None, 64);
-        // tmpfs has a UUID since Linux 6.9, but not the same after a mount.
-        let random = !opener().filesystem(&without, 1).unwrap().1.id_is_portable();
-        let error = opener().for_pair(true).open(std::slice::from_ref(&without)).err();
-        assert_eq!(error.is_some(), random);
-        let told = |error: anyhow::Error| error.to_string().contains("`filesystem_id`");
-        assert!(error.is_none_or(told));
+        assert!(opener().open(std::slice::from_ref(&without)).is_ok());
+        // An id from a time when no UUID was visible: another server has another one.
+        let table = state.path().join("filesystems");
+        let text = fs::read_to_string(&table).unwrap();
+        let changed = text.lines().map(|line| {
+            let (id, key) = line.split_once(' ').unwrap();
+            format!("{:016x} {key}\n", u64::from_str_radix(id, 16).unwrap() ^ 1)
+        });
+        fs::write(&table, changed.collect::<String>()).unwrap();
+        let error = opener().for_pair(true).open(std::slice::from_ref(&without)).err().unwrap();
+        assert!(error.to_string().contains("the same `filesystem_id`"), "{error}");
         assert!(opener().for_pair(true).open(&[with]).is_ok());
         assert!(opener().open(&[without]).is_ok());
     }
