@@ -26,6 +26,10 @@ pub struct Status {
     pub store: StoreStatus,
     pub grace: Option<GraceStatus>,
     pub counts: Counts,
+    /// While the store is stalled: how old epoch, grace, counts and findings about clients are.
+    /// Absent if they are current; if they are not known at all, so is `epoch`.
+    #[serde(default)]
+    pub counts_age_seconds: Option<f64>,
     /// Problems, worst first; empty if there are none.
     pub health: Vec<Finding>,
 }
@@ -61,10 +65,39 @@ pub struct StoreStatus {
     pub durability: String,
     /// Whether the recovered lock table was complete; if not, clients must reclaim.
     pub exact: bool,
+    /// How far the recovered state could be trusted; `exact` is true for the first degree only.
+    #[serde(default)]
+    pub exactness: Exactness,
     /// 99th percentile of commit times; absent before the first commit.
     pub commit_p99_seconds: Option<f64>,
     /// How long commits have been failing.
     pub stalled_seconds: Option<f64>,
+    /// Why they fail, if that is known.
+    #[serde(default)]
+    pub stall_reason: Option<String>,
+}
+
+/// How far the state that a start recovered could be trusted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Exactness {
+    /// Every acknowledged lock was there.
+    #[default]
+    Exact,
+    /// Every client was there; locks may have been missing.
+    Roster,
+    /// Clients may have been missing too: any client may reclaim.
+    Open,
+}
+
+impl From<keeper::change::Exactness> for Exactness {
+    fn from(exactness: keeper::change::Exactness) -> Self {
+        match exactness {
+            keeper::change::Exactness::Exact => Self::Exact,
+            keeper::change::Exactness::Roster => Self::Roster,
+            keeper::change::Exactness::Open => Self::Open,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
@@ -115,6 +148,9 @@ pub struct GraceStatus {
     pub active: bool,
     /// With an exact store, grace ends early when all have reclaimed; otherwise it lasts the window.
     pub exact: bool,
+    /// How far the recovered state could be trusted.
+    #[serde(default)]
+    pub exactness: Exactness,
     /// The full window while `began` is false.
     pub remaining_seconds: f64,
     /// Whether the window has begun: it runs from the first call of a client on another machine.

@@ -73,6 +73,7 @@ pub(crate) fn look(keeper: &Keeper, now: Duration) -> GraceStatus {
     GraceStatus {
         active: grace.is_some(),
         exact,
+        exactness: keeper.exactness().into(),
         remaining_seconds: grace.map_or(0.0, |grace| grace.remaining(now).as_secs_f64()),
         began: grace.is_none_or(|grace| grace.ends.is_some()),
         missing: grace.map_or(0, |grace| grace.missing as u64),

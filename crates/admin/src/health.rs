@@ -4,8 +4,9 @@
 use keeper::Keeper;
 use keeper::event::Rejection;
 use keeper::view::ClientView;
+use server::OpenReason;
 
-use crate::api::{ClientName, ClientState, Finding, GraceStatus, Severity, StoreStatus};
+use crate::api::{ClientName, ClientState, Exactness, Finding, GraceStatus, Severity, StoreStatus};
 use crate::display;
 use crate::row::client_name;
 
@@ -81,9 +82,19 @@ impl ClientProblems {
     }
 }
 
+/// What is wrong with the store, besides a stall.
+#[derive(Clone, Default)]
+pub(crate) struct StoreProblems {
+    /// The start was open; for this reason, or by the store's own judgement.
+    pub(crate) open: Option<Option<OpenReason>>,
+    /// Why the copy of the roster is out of date.
+    pub(crate) copy: Option<String>,
+}
+
 /// Worst first.
 pub(crate) fn findings(
     store: &StoreStatus,
+    store_problems: &StoreProblems,
     grace: Option<&GraceStatus>,
     problems: Option<&ClientProblems>,
     no_rpcbind: Option<&str>,
@@ -94,11 +105,15 @@ pub(crate) fn findings(
         found.push(Finding { code: code.into(), severity, status, action, see });
     };
     if let Some(seconds) = store.stalled_seconds {
+        let why =
+            store.stall_reason.as_deref().map_or(String::new(), |why| format!(" Cause: {why}"));
         report(
             Severity::Error,
             "LK104",
-            format!("The store has been failing for {seconds:.0} s: locks wait, none is lost."),
-            "df -h; journalctl -u lockkeeper".into(),
+            format!(
+                "The store has been failing for {seconds:.0} s: locks wait, none is lost.{why}"
+            ),
+            help_for_stall(store),
         );
     }
     if let Some(grace) = grace {
@@ -107,7 +122,21 @@ pub(crate) fn findings(
     if let Some(problems) = problems {
         report_clients(problems, grace.is_some(), &mut report);
     }
-    if !store.exact && grace.is_some() {
+    if let Some(reason) = store_problems.open {
+        report_open(reason, grace.is_some(), &mut report);
+    }
+    if let Some(why) = &store_problems.copy {
+        report(
+            Severity::Warning,
+            "LK181",
+            format!(
+                "The copy of the roster in the state directory is not up to date: {why}. Without it \
+                 a lost store cannot be recovered completely."
+            ),
+            "df -h /var/lib/lockkeeper; journalctl -u lockkeeper".into(),
+        );
+    }
+    if store.exactness == Exactness::Roster && grace.is_some() {
         report(
             Severity::Warning,
             "LK106",
@@ -135,6 +164,52 @@ pub(crate) fn findings(
     }
     found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     found
+}
+
+/// The command that shows why this kind of store fails.
+fn help_for_stall(store: &StoreStatus) -> String {
+    match store.kind.as_str() {
+        "postgres" => {
+            format!("lockkeeper store check {}; journalctl -u lockkeeper", shell_word(&store.shown))
+        }
+        _ => {
+            let place = store.shown.strip_prefix("embedded:").unwrap_or("");
+            format!("df -h {}; journalctl -u lockkeeper", shell_word(place))
+        }
+    }
+}
+
+/// Nothing that a shell would act on: quoted if necessary.
+fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/:._-+@%,=".contains(c);
+    match text.chars().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+fn report_open(
+    reason: Option<OpenReason>,
+    in_grace: bool,
+    report: &mut impl FnMut(Severity, &str, String, String),
+) {
+    let what = match reason {
+        Some(OpenReason::DeclaredLost) => "The server was started with --store-lost",
+        Some(OpenReason::OlderThanCopy) => {
+            "At start the store was older than what it had acknowledged"
+        }
+        None => "At start the store may have lost clients and locks",
+    };
+    let (severity, now) = match in_grace {
+        true => (Severity::Warning, "any client may reclaim its locks until the grace period ends"),
+        false => (Severity::Info, "clients have had a grace period to reclaim"),
+    };
+    let action = match (reason, in_grace) {
+        (_, true) => "lockkeeper grace; do not end it early",
+        (Some(OpenReason::DeclaredLost), false) => "remove --store-lost before the next start",
+        (_, false) => "none, if no client has reported a lost lock; lockkeeper events",
+    };
+    report(severity, "LK180", format!("{what}: {now}."), action.into());
 }
 
 fn report_grace(grace: &GraceStatus, report: &mut impl FnMut(Severity, &str, String, String)) {
@@ -249,6 +324,58 @@ fn report_clients(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn stalled(kind: &str, shown: &str, reason: Option<&str>) -> Finding {
+        let store = StoreStatus {
+            kind: kind.into(),
+            shown: shown.into(),
+            stalled_seconds: Some(3.0),
+            stall_reason: reason.map(Into::into),
+            ..store_of(Exactness::Exact)
+        };
+        findings(&store, &StoreProblems::default(), None, None, None).remove(0)
+    }
+
+    /// B8.70
+    #[test]
+    fn a_stall_is_explained_with_its_cause_and_the_command_for_its_store() {
+        let disk = stalled("embedded", "embedded:/var/lib/lockkeeper/store", Some("disk full"));
+        assert!(disk.status.ends_with("none is lost. Cause: disk full"), "{}", disk.status);
+        assert!(disk.action.starts_with("df -h /var/lib/lockkeeper/store; "), "{}", disk.action);
+        let database = stalled("postgres", "postgres:///locks?host=/run/pg", None);
+        assert!(database.status.ends_with("none is lost."), "{}", database.status);
+        let action = "lockkeeper store check 'postgres:///locks?host=/run/pg'; ";
+        assert!(database.action.starts_with(action), "{}", database.action);
+        assert!(!database.action.contains("df "), "{}", database.action);
+    }
+
+    /// B4.105
+    #[test]
+    fn an_open_start_and_a_copy_that_fails_are_reported() {
+        let store = store_of(Exactness::Open);
+        let problems = StoreProblems {
+            open: Some(Some(OpenReason::OlderThanCopy)),
+            copy: Some("no space left".into()),
+        };
+        let found = findings(&store, &problems, None, None, None);
+        let codes: Vec<&str> = found.iter().map(|finding| finding.code.as_str()).collect();
+        assert_eq!(codes, ["LK181", "LK180"]);
+        assert!(found[0].status.contains("no space left"), "{}", found[0].status);
+        assert!(found[1].status.contains("older than"), "{}", found[1].status);
+    }
+
+    fn store_of(exactness: Exactness) -> StoreStatus {
+        StoreStatus {
+            kind: "embedded".into(),
+            shown: "embedded:/x".into(),
+            durability: "power".into(),
+            exact: exactness == Exactness::Exact,
+            exactness,
+            commit_p99_seconds: None,
+            stalled_seconds: None,
+            stall_reason: None,
+        }
+    }
 
     #[test]
     fn a_command_never_carries_what_a_shell_would_act_on() {

@@ -203,6 +203,7 @@ impl Admin {
     pub fn serve(&mut self, control: Control) {
         let counts = events::watch_counts(control.clone(), self.admin.counts.clone());
         self.runtime.spawn(counts);
+        self.runtime.spawn(status::keep_summary(self.admin.clone(), control.clone()));
         *self.admin.control.write().unwrap_or_else(PoisonError::into_inner) = Ok(control);
     }
 }

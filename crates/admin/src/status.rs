@@ -1,21 +1,20 @@
 //! Handlers of `/v1/status`, `/v1/exports`, `/v1/reload`, `/health` and `/ready`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use keeper::Keeper;
-use keeper::change::Exactness;
 use server::{Control, ControlError, RpcbindState};
 use vfs::{ExportAccess, Squash};
 
 use crate::api::{
-    ActionResult, ClientState, Counts, Export, GraceStatus, Problem, ServerState, Status,
-    StoreStatus,
+    ActionResult, ClientState, Counts, Exactness, Export, GraceStatus, Problem, ServerState,
+    Status, StoreStatus,
 };
 use crate::caller::Operator;
-use crate::health::{self, ClientProblems};
+use crate::health::{self, ClientProblems, StoreProblems};
 use crate::json::Json;
 use crate::problem::Problems;
 use crate::{AdminState, clients, display, grace};
@@ -28,7 +27,8 @@ pub(crate) async fn status(State(admin): State<Arc<AdminState>>) -> Result<Json<
         Ok(control) => control,
         Err(_) => return Ok(Json(standing_by(&admin))),
     };
-    // While the store fails, the engine waits: show the last summary.
+    // While the store fails, the engine waits: show the last summary, and that it is the last one.
+    let asked = Instant::now();
     let summary = match KeeperSummary::take(&control).await {
         Ok(summary) => {
             *admin.last_summary() = Some(summary.clone());
@@ -38,7 +38,30 @@ pub(crate) async fn status(State(admin): State<Arc<AdminState>>) -> Result<Json<
         Err(_) => admin.last_summary().clone(),
     };
     let stalled = control.engine().stalled_for();
-    Ok(Json(serving(&admin, &control, summary, stalled)))
+    let age = summary.as_ref().filter(|summary| summary.taken < asked);
+    let age = age.map(|summary| summary.taken.elapsed());
+    Ok(Json(Status {
+        counts_age_seconds: age.map(|age| age.as_secs_f64()),
+        ..serving(&admin, &control, summary, stalled)
+    }))
+}
+
+/// How old the last summary may become while the store works: `status` shows it once it fails.
+const SUMMARY_EVERY: Duration = Duration::from_secs(10);
+
+/// Keeps the last summary young until the server ends.
+pub(crate) async fn keep_summary(admin: Arc<AdminState>, control: Control) {
+    loop {
+        let is_young = |last: &KeeperSummary| last.taken.elapsed() < SUMMARY_EVERY;
+        if !admin.last_summary().as_ref().is_some_and(is_young) {
+            match KeeperSummary::take(&control).await {
+                Ok(summary) => *admin.last_summary() = Some(summary),
+                Err(ControlError::Ending) => return,
+                Err(_) => {}
+            }
+        }
+        tokio::time::sleep(SUMMARY_EVERY).await;
+    }
 }
 
 /// List exports
@@ -110,9 +133,10 @@ pub(crate) async fn ready(
 /// The keeper's state at one moment.
 #[derive(Clone)]
 pub(crate) struct KeeperSummary {
+    taken: Instant,
     epoch: u64,
     nsm_state: u32,
-    exact: bool,
+    exactness: Exactness,
     counts: Counts,
     grace: Option<GraceStatus>,
     problems: ClientProblems,
@@ -157,9 +181,10 @@ impl KeeperSummary {
         let mut problems = ClientProblems::default();
         problems.add_unanswered(keeper);
         Self {
+            taken: Instant::now(),
             epoch: keeper.epoch().0,
             nsm_state: keeper.nsm_state(),
-            exact: keeper.exactness() == Exactness::Exact,
+            exactness: keeper.exactness().into(),
             counts,
             grace: keeper.grace().map(|_| grace::look(keeper, now)),
             problems,
@@ -175,13 +200,16 @@ fn serving(
 ) -> Status {
     let commits = control.metrics().and_then(|metrics| metrics.commits.quantile(0.99));
     let facts = &admin.facts;
+    let exactness = keeper.as_ref().map(|keeper| keeper.exactness).unwrap_or_default();
     let store = StoreStatus {
         kind: facts.store.clone(),
         shown: facts.store_shown.clone(),
         durability: facts.durability.clone(),
-        exact: keeper.as_ref().is_none_or(|keeper| keeper.exact),
+        exact: exactness == Exactness::Exact,
+        exactness,
         commit_p99_seconds: commits.map(|took| took.as_secs_f64()),
         stalled_seconds: stalled.map(|since| since.as_secs_f64()),
+        stall_reason: stalled.and_then(|_| control.engine().stall_reason()),
     };
     let grace = keeper.as_ref().and_then(|keeper| keeper.grace.clone());
     let state = match (&stalled, &grace) {
@@ -200,7 +228,12 @@ fn serving(
         _ => None,
     };
     let problems = keeper.as_ref().map(|keeper| &keeper.problems);
-    let health = health::findings(&store, grace.as_ref(), problems, no_rpcbind);
+    let store_problems = StoreProblems {
+        open: (exactness == Exactness::Open).then(|| control.open_reason()),
+        // While the store fails, the copy waits for it.
+        copy: control.roster_copy_problem().filter(|_| stalled.is_none()),
+    };
+    let health = health::findings(&store, &store_problems, grace.as_ref(), problems, no_rpcbind);
     Status {
         version: facts.version.clone(),
         node: facts.node.clone(),
@@ -213,6 +246,7 @@ fn serving(
         store,
         grace,
         counts: keeper.map(|keeper| keeper.counts).unwrap_or_default(),
+        counts_age_seconds: None,
         health,
     }
 }
@@ -236,11 +270,14 @@ fn standing_by(admin: &AdminState) -> Status {
             shown: facts.store_shown.clone(),
             durability: facts.durability.clone(),
             exact: true,
+            exactness: Exactness::Exact,
             commit_p99_seconds: None,
             stalled_seconds: None,
+            stall_reason: None,
         },
         grace: None,
         counts: Counts::default(),
+        counts_age_seconds: None,
         health: Vec::new(),
     }
 }

@@ -52,7 +52,7 @@ pub(crate) enum Command {
     Serve(Box<Serve>),
     #[command(flatten)]
     Operate(commands::Command),
-    /// Inspect, copy or clear a lock store
+    /// Check, copy, distrust or clear a lock store, or record a fenced server
     #[command(subcommand)]
     Store(StoreCommand),
     /// Show a lock surviving a server crash; needs no root and no setup
@@ -146,6 +146,12 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "URL")]
     pub store: Option<String>,
 
+    /// Start although the lock store is lost or was restored from a backup: notify the clients known
+    /// from the copy of the roster in the state directory, and let any client reclaim its locks. For
+    /// one start; see docs/recover.md
+    #[arg(long)]
+    pub store_lost: bool,
+
     /// Kind of crash that locks survive without a reclaim [default: process]
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
@@ -238,6 +244,7 @@ mod tests {
     fn every_command_can_be_typed() {
         let typed = [
             "serve /srv --admin off",
+            "serve /srv --store-lost",
             "status",
             "clients alice",
             "locks --waiting",

@@ -150,6 +150,27 @@ pub(crate) struct Standby {
     pub on_takeover: Option<PathBuf>,
     #[serde(deserialize_with = "duration")]
     pub on_takeover_timeout: Option<Duration>,
+    pub writes: Option<Writes>,
+}
+
+impl Standby {
+    /// Whether the file says anything about a pair.
+    pub(crate) fn is_configured(&self) -> bool {
+        let Self { node, lease, on_takeover, on_takeover_timeout, writes } = self;
+        let times = lease.is_some() || on_takeover_timeout.is_some();
+        times || node.is_some() || on_takeover.is_some() || writes.is_some()
+    }
+}
+
+/// Whether one of a pair changes files while it cannot renew its lease.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Writes {
+    /// No: another server may have taken over.
+    #[default]
+    Strict,
+    /// Yes, unless a standby was known when the lease was last renewed.
+    Available,
 }
 
 /// Overrides per protocol.

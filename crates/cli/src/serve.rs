@@ -4,7 +4,9 @@ pub(crate) mod admin;
 pub(crate) mod allocator;
 mod banner;
 mod exports;
+mod handle_key;
 pub(crate) mod lock_service;
+mod standby_copy;
 pub(crate) mod state_directory;
 mod takeover;
 
@@ -36,14 +38,15 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     let reserved = args
         .ports
         .map_or_else(exports::require_reserved_by_default, |ports| ports == cli::Ports::Reserved);
-    let mut opener = ExportOpener::new(&state.path, args.ports, descriptors / 4);
+    let choice = StoreChoice::of(&args, &file, &state.path)?;
+    let mut opener = ExportOpener::new(&state.path, args.ports, descriptors / 4)
+        .for_pair(choice.is_shared_by_pair(&args, &file));
     let exports = opener.open(&configured)?;
 
     // Installed before readiness is reported, so that an early signal is not lost.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let choice = StoreChoice::of(&args, &file, &state.path)?;
     let (wants, mut reloads) = mpsc::channel(1);
     let mut admin =
         admin::open(&args, &file, &state.path, choice.facts(&args, &file), wants).await?;

@@ -12,19 +12,26 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use client::nfs::{Nfs, NfsError};
+use client::{Connection, Options};
 use keeper::change::Exactness;
 use rustix::process::Signal;
 use store::{Durability, Postgres, PostgresSettings, Store};
 use support::node::Node;
 use support::recorder;
 use tempfile::TempDir;
-use testbed::postgres::{Options, Server, Stop};
+use testbed::postgres::{Options as DatabaseOptions, Server, Stop};
 use testbed::random::Random;
 use testbed::server::free_port;
+use testbed::wait::until;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use wire::nfs3::{self, Handle, Stability};
 use wire::nlm::{Range, Status};
 
 fn takeovers() -> usize {
@@ -41,16 +48,27 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Self {
-        Self::with(&Options { tcp: true, ..Options::default() })
+        Self::with(&DatabaseOptions { tcp: true, ..DatabaseOptions::default() })
     }
 
-    fn with(options: &Options) -> Self {
+    fn with(options: &DatabaseOptions) -> Self {
         let database = Server::start_with(options).unwrap();
         let url = database.tcp_url().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let export = dir.path().join("export");
         recorder::export(&export);
-        Self { database, url, dir, export }
+        let cluster = Self { database, url, dir, export };
+        cluster.config("plain", "");
+        cluster
+    }
+
+    /// A configuration file with this text, and the export. Both must make the same handles of the
+    /// same files.
+    fn config(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.dir.path().join(name).with_extension("toml");
+        let export = format!("[[export]]\npath = {:?}\nfilesystem_id = 7\n", self.export);
+        fs::write(&path, format!("{text}\n{export}")).unwrap();
+        path
     }
 
     /// What the database has, for each process.
@@ -63,13 +81,20 @@ impl Cluster {
 
     /// Starts a server on a port of its own.
     fn start(&self, name: &str, more: &[&str]) -> Node {
-        let mut options = vec![self.export.to_str().unwrap()];
+        let plain = self.dir.path().join("plain.toml");
+        let mut options = vec!["-c", plain.to_str().unwrap()];
+        if more.contains(&"-c") {
+            options.clear();
+        }
         options.extend(more);
         self.start_on(free_port().unwrap(), name, &options)
     }
 
     fn start_on(&self, port: u16, name: &str, more: &[&str]) -> Node {
         let mut options = vec!["--store", &self.url, "--node", name];
+        if more.contains(&"--store") {
+            options.clear();
+        }
         options.extend(more);
         Node::start(&self.dir.path().join(name), port, &options)
     }
@@ -87,10 +112,7 @@ enum End {
 #[tokio::test(flavor = "multi_thread")]
 async fn takeovers_lose_nothing_and_steal_nothing() {
     let cluster = Cluster::new();
-    let config = cluster.dir.path().join("lockkeeper.toml");
-    // Both must make the same handles of the same files.
-    fs::write(&config, format!("[[export]]\npath = {:?}\nfilesystem_id = 7\n", cluster.export))
-        .unwrap();
+    let config = cluster.config("plain", "");
     let config = config.to_str().unwrap();
     let names = ["a", "b"];
     let ports = [free_port().unwrap(), free_port().unwrap()];
@@ -224,8 +246,7 @@ async fn an_outage_of_the_database_makes_locks_wait_and_files_go_on() {
 async fn who_may_only_be_paused_is_not_forgotten_until_it_is_fenced() {
     let cluster = Cluster::new();
     let (hook, heard) = (cluster.dir.path().join("hook"), cluster.dir.path().join("heard"));
-    let config = cluster.dir.path().join("lockkeeper.toml");
-    fs::write(&config, format!("[standby]\non_takeover = {hook:?}\n")).unwrap();
+    let config = cluster.config("hook", &format!("[standby]\non_takeover = {hook:?}\n"));
     let standby = ["--standby", "-c", config.to_str().unwrap()];
     let mut paused = cluster.start("paused", &[]);
     paused.wait_until_serving().await;
@@ -274,8 +295,7 @@ async fn without_a_hook_a_paused_server_stays_unfenced_until_an_operator_says_ot
     // A hook of the next server is told of it, as it was never fenced.
     let told = format!("echo $LOCKKEEPER_UNFENCED >> {}; exit 1", heard.display());
     script(&hook, &told);
-    let with_hook = cluster.dir.path().join("hook.toml");
-    fs::write(&with_hook, format!("[standby]\non_takeover = {hook:?}\n")).unwrap();
+    let with_hook = cluster.config("hook", &format!("[standby]\non_takeover = {hook:?}\n"));
     second.signal(Signal::TERM);
     assert!(second.exit_status().await.success());
     let standby = ["--standby", "-c", with_hook.to_str().unwrap()];
@@ -298,6 +318,109 @@ async fn without_a_hook_a_paused_server_stays_unfenced_until_an_operator_says_ot
     assert_eq!(fs::read_to_string(&heard).unwrap(), "paused\npaused\npaused\n\n");
     paused.signal(Signal::KILL);
     paused.exit_status().await;
+}
+
+/// Passes a connection on until it is cut, as a network does.
+struct Proxy {
+    at: SocketAddr,
+    cut: watch::Sender<bool>,
+}
+
+impl Proxy {
+    async fn to(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (at, (cut, is_cut)) = (listener.local_addr().unwrap(), watch::channel(false));
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let mut is_cut = is_cut.clone();
+                tokio::spawn(async move {
+                    let mut far = TcpStream::connect(target).await.unwrap();
+                    let both = tokio::io::copy_bidirectional(&mut near, &mut far);
+                    let cut = async { is_cut.wait_for(|cut| *cut).await.is_ok() };
+                    tokio::select! {
+                        _ = both => return,
+                        _ = cut => {}
+                    }
+                    // Neither end hears of it.
+                    std::future::pending().await
+                });
+            }
+        });
+        Self { at, cut }
+    }
+}
+
+/// B6.80: the server that lost the database cannot know of a standby that registers later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_cut_off_changes_no_file_after_it_was_replaced() {
+    let cluster = Cluster::new();
+    let config = cluster.config("plain", "[standby]\nlease = \"2s\"\n");
+    let (_, rest) = cluster.url.split_once("127.0.0.1:").unwrap();
+    let (port, database) = rest.split_once('/').unwrap();
+    let proxy = Proxy::to(SocketAddr::new([127, 0, 0, 1].into(), port.parse().unwrap())).await;
+    let through = cluster
+        .url
+        .replace(&format!("127.0.0.1:{port}/{database}"), &format!("{}/{database}", proxy.at));
+    let options = ["--store", &through, "--node", "cut", "-c", config.to_str().unwrap()];
+    let mut cut = Node::start(&cluster.dir.path().join("cut"), free_port().unwrap(), &options);
+    cut.wait_until_serving().await;
+    let handles = recorder::files(cut.at, &cluster.export).await;
+    let connection =
+        Connection::connect(cut.at, &Options::default().user(0, 0, &[])).await.unwrap();
+    let (nfs, file) = (Nfs(connection), Handle(handles[0].clone().into()));
+    let write = async || nfs.write(&file, 0, b"x"[..].into(), Stability::FileSync).await;
+    assert!(write().await.is_ok());
+    // The first heartbeat has shown that there is no standby.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    proxy.cut.send_replace(true);
+    let mut standby = cluster.start("standby", &["--standby", "-c", config.to_str().unwrap()]);
+    standby.wait_until_serving().await;
+    assert!(cut.answers().await, "it does not know: {}", cut.log());
+    let refused = write().await.unwrap_err();
+    assert!(matches!(refused, NfsError::Status(nfs3::Status::Jukebox)), "{refused}");
+    assert!(cut.log().contains("locks wait and files are not changed: the lease"), "{}", cut.log());
+}
+
+/// B4.107, B6.81: the database is lost with the server, and the standby knows what is needed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_keeps_copies_of_roster_and_key() {
+    let cluster = Cluster::new();
+    let mut server = cluster.start("a", &[]);
+    server.wait_until_serving().await;
+    let handles = recorder::files(server.at, &cluster.export).await;
+    let lockers = recorder::lockers(server.at).await;
+    let range = Range { offset: 0, length: 8 };
+    assert_eq!(lockers[0].lock(&handles[0], range).await.unwrap(), Status::Granted);
+    // It has served an embedded store before, with a key of its own.
+    let state = cluster.dir.path().join("b/state");
+    let mut standby = cluster.start("b", &["--store", "memory:"]);
+    standby.wait_until_serving().await;
+    standby.signal(Signal::TERM);
+    standby.exit_status().await;
+    let own = fs::read(state.join("handle.key")).unwrap();
+    let mut standby = cluster.start("b", &["--standby"]);
+    standby.wait_for_log("standing by: a serves").await;
+    let host: String = "host0".bytes().map(|byte| format!("{byte:02x}")).collect();
+    until("the standby has the roster", || {
+        fs::read_to_string(state.join("roster")).is_ok_and(|text| text.contains(&host))
+    })
+    .await;
+    standby.signal(Signal::KILL);
+    standby.exit_status().await;
+    server.signal(Signal::KILL);
+    server.exit_status().await;
+    cluster.database.psql("DROP SCHEMA lockkeeper CASCADE").unwrap();
+
+    let mut refused = cluster.start("b", &[]);
+    assert_eq!(refused.exit_status().await.code(), Some(1));
+    assert!(refused.log().contains("1 client at epoch"), "{}", refused.log());
+    let mut lost = cluster.start("b", &["--store-lost"]);
+    lost.wait_until_serving().await;
+    assert_eq!(fs::read(state.join("handle.key")).unwrap(), own, "that of an embedded store");
+    let connection =
+        Connection::connect(lost.at, &Options::default().user(0, 0, &[])).await.unwrap();
+    let file = Handle(handles[0].clone().into());
+    assert!(Nfs(connection).attributes(&file).await.is_ok(), "the handle is still good");
 }
 
 /// What happens to the database while clients lock.
@@ -324,7 +447,8 @@ fn trouble(database: &Server, round: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_breaks_off_in_the_middle_has_what_clients_were_told() {
-    let cluster = Cluster::with(&Options { tcp: true, fsync: true, ..Options::default() });
+    let cluster =
+        Cluster::with(&DatabaseOptions { tcp: true, fsync: true, ..DatabaseOptions::default() });
     let mut server = cluster.start("alone", &[]);
     server.wait_until_serving().await;
     let handles = recorder::files(server.at, &cluster.export).await;
@@ -358,8 +482,7 @@ fn script(path: &Path, text: &str) {
 async fn nobody_is_let_in_before_the_hook_has_succeeded() {
     let cluster = Cluster::new();
     let (hook, heard) = (cluster.dir.path().join("hook"), cluster.dir.path().join("heard"));
-    let config = cluster.dir.path().join("lockkeeper.toml");
-    fs::write(&config, format!("[standby]\non_takeover = {hook:?}\n")).unwrap();
+    let config = cluster.config("hook", &format!("[standby]\non_takeover = {hook:?}\n"));
     let configuration = config.to_str().unwrap();
     let mut first = cluster.start("first", &[]);
     first.wait_until_serving().await;

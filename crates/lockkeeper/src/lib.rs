@@ -30,9 +30,9 @@
 #[cfg(feature = "admin")]
 pub use admin;
 pub use server::{
-    BootError, Config, Control, ControlError, Limits, ListenError, LockConfig, Protocol,
-    RegisterError, RestoreError, RpcbindMode, RpcbindState, Server, ServerError, ServerExit,
-    ServerHandle, TrackError, TrackedClient,
+    BootError, Config, Control, ControlError, Limits, ListenError, LockConfig, OpenReason,
+    Protocol, RegisterError, RestoreError, RpcbindMode, RpcbindState, Server, ServerError,
+    ServerExit, ServerHandle, TrackError, TrackedClient, WritePolicy,
 };
 pub use store;
 pub use vfs::{

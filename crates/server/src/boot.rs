@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 use tracing::warn;
 
-use keeper::identity::HostKey;
+use keeper::identity::{Epoch, HostKey};
 use vfs::{Exports, HandleKey};
 
 use crate::callbacks::{self, Callbacks, OnReport, Report};
@@ -29,6 +29,9 @@ use crate::peer::{self, Peers};
 use crate::refusals::Refusals;
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
 use crate::restore::{LockConfig, RestoreError, restore};
+use crate::roster_copy::{
+    CopyHealth, RosterFile, Schedule, refresh_before_stop, refresh_regularly,
+};
 use crate::rpc::dispatch::{Dispatcher, OnHeard};
 use crate::rpc::limits::Limits;
 use crate::rpc::workers::Workers;
@@ -124,6 +127,8 @@ pub struct Server {
     stop: watch::Sender<bool>,
     engine: AbandonOnDrop,
     lease: ServiceLease,
+    epoch: Epoch,
+    roster_copy: Option<(RosterFile, CopyHealth)>,
     crash: Arc<Notify>,
     // `ServerEffects` has only a weak reference.
     _dispatcher: Arc<Dispatcher>,
@@ -171,7 +176,7 @@ impl Server {
         let workers = Workers::start(limits.workers, vfs::local::prepare_worker_thread)
             .map_err(BootError::Workers)?;
         let workers = Arc::new(workers);
-        let files = Arc::new(Files::new(exports, key, limits.names_max));
+        let files = Arc::new(Files::new(exports, key, limits.names_max, lease.clone()));
         restored.fenced.iter().for_each(|address| files.fences.set(*address, true));
 
         let sockets = BoundSockets::bind(config.listen, &lease, restored.epoch)?;
@@ -279,6 +284,8 @@ impl Server {
             event_log: event_log.clone(),
             metrics: metrics.clone(),
             rpcbind,
+            open_reason: restored.open_reason,
+            roster_copy: restored.roster_copy.as_ref().map(|(_, health)| health.clone()),
         };
         let effects = ServerEffects {
             reporter: engine.reporter(),
@@ -295,6 +302,16 @@ impl Server {
         engine.begin(Box::new(effects), restored.first);
         tokio::spawn(watch_holders(engine.clone(), liveness));
         tokio::spawn(report_addresses(engine.clone()));
+        if let Some((file, health)) = restored.roster_copy.clone() {
+            let epoch = restored.epoch.get();
+            tokio::spawn(refresh_regularly(
+                engine.clone(),
+                epoch,
+                file,
+                health,
+                Schedule::default(),
+            ));
+        }
         Ok(Self {
             control,
             files,
@@ -305,6 +322,8 @@ impl Server {
             stop,
             engine: abandon_on_drop,
             lease,
+            epoch: restored.epoch.get(),
+            roster_copy: restored.roster_copy,
             crash,
             _dispatcher: dispatcher,
         })
@@ -370,6 +389,9 @@ impl Server {
     }
 
     async fn stop_engine(&self) -> Result<(), ServerError> {
+        if let Some((file, health)) = &self.roster_copy {
+            refresh_before_stop(self.engine(), self.epoch, file, health).await;
+        }
         self.engine().report(Input::Stop);
         match timeout(LAST_COMMIT, self.engine().ended()).await {
             Ok(End::Stopped | End::Abandoned) => Ok(()),

@@ -23,6 +23,8 @@ use crate::files::{Files, lock_key};
 use crate::liveness::{Inquiry, Liveness};
 use crate::metrics::Metrics;
 use crate::registrar::RpcbindState;
+use crate::restore::OpenReason;
+use crate::roster_copy::CopyHealth;
 
 /// How long a command may take: longer than [`STALL_MAX`](crate::engine::request::STALL_MAX).
 const COMMAND_MAX: Duration = Duration::from_secs(10);
@@ -38,6 +40,8 @@ pub struct Control {
     pub(crate) event_log: Arc<EventLog>,
     pub(crate) metrics: Option<Arc<Metrics>>,
     pub(crate) rpcbind: RpcbindState,
+    pub(crate) open_reason: Option<OpenReason>,
+    pub(crate) roster_copy: Option<CopyHealth>,
 }
 
 /// Why a read or a command failed.
@@ -103,6 +107,16 @@ impl Control {
 
     pub fn rpcbind(&self) -> &RpcbindState {
         &self.rpcbind
+    }
+
+    /// Why the store was not believed at the start, other than by its own judgement.
+    pub fn open_reason(&self) -> Option<OpenReason> {
+        self.open_reason
+    }
+
+    /// Why the copy of the roster is out of date; `None` if it is not, or there is none.
+    pub fn roster_copy_problem(&self) -> Option<String> {
+        self.roster_copy.as_ref().and_then(CopyHealth::problem)
     }
 
     pub fn exports(&self) -> Arc<Exports> {

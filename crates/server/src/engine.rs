@@ -13,6 +13,7 @@
 
 pub mod batch;
 mod clock;
+mod durable_tokens;
 pub mod inbox;
 pub mod request;
 mod tasks;
@@ -37,6 +38,7 @@ use store::{Store, StoreError};
 pub use clock::Clock;
 
 use self::batch::{Decider, DurableBatch, PendingCommit, Progress};
+use self::durable_tokens::DurableTokens;
 use self::inbox::Inbox;
 use self::request::{Request, StallPolicy};
 use crate::metrics::Metrics;
@@ -102,6 +104,9 @@ struct EngineShared {
     stalled_since: AtomicU64,
     /// When the lease was first found not fresh, in nanoseconds of the clock; 0 if it is fresh.
     unfresh_since: AtomicU64,
+    /// Why nothing is decided, while `stalled_since` is set.
+    stall_reason: Mutex<Option<String>>,
+    tokens: DurableTokens,
     ended: watch::Sender<Option<End>>,
     lease: ServiceLease,
     metrics: Option<Arc<Metrics>>,
@@ -178,6 +183,8 @@ impl Engine {
             deadline_moved: Notify::new(),
             stalled_since: AtomicU64::new(0),
             unfresh_since: AtomicU64::new(0),
+            stall_reason: Mutex::default(),
+            tokens: DurableTokens::default(),
             ended: watch::channel(None).0,
             lease,
             metrics,
@@ -293,6 +300,27 @@ impl Engine {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.shared.has_ended()
+    }
+
+    /// Why nothing is decided; `None` if it is not known, or nothing stalls.
+    pub fn stall_reason(&self) -> Option<String> {
+        let reason = self.shared.stall_reason.lock().unwrap_or_else(PoisonError::into_inner);
+        reason.clone().or_else(|| self.shared.lease.stale_reason())
+    }
+
+    /// The token of the last batch that is durable.
+    pub(crate) fn last_token(&self) -> store::Token {
+        self.shared.tokens.last()
+    }
+
+    /// The token of the last batch that is known to survive a power loss.
+    pub(crate) fn last_synced_token(&self) -> store::Token {
+        self.shared.tokens.last_synced()
+    }
+
+    /// Resolves when a client was registered, changed or removed since the last call.
+    pub(crate) async fn roster_changed(&self) {
+        self.shared.tokens.roster_changed().await;
     }
 
     /// Ends as by a crash: nothing more is decided, and the store is dropped without a clean stop,
@@ -491,7 +519,9 @@ impl EngineShared {
     fn stall(&self, error: &StoreError) {
         let now = self.clock.elapsed().as_nanos() as u64;
         let _ = self.stalled_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
-        warn!("locks wait: {error}");
+        let reason = error.to_string();
+        warn!("locks wait: {reason}");
+        *self.stall_reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
     }
 
     fn resume(&self) {
@@ -499,11 +529,13 @@ impl EngineShared {
             return;
         }
         let since = self.stalled_since.swap(0, Ordering::Relaxed);
+        *self.stall_reason.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let after = self.clock.elapsed().saturating_sub(Duration::from_nanos(since));
         info!("the store works again after {:.1} s; locks go on", after.as_secs_f64());
     }
 
     fn send(&self, core: &mut Core, durable: DurableBatch) {
+        self.tokens.note(durable.batch());
         let mut replies = ReplyBatch::default();
         let _inside = self.runtime.as_ref().map(Handle::enter);
         let effects = self.effects.get();

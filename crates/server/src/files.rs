@@ -20,11 +20,13 @@ use wire::rpc::Credential;
 use crate::log_rate_limit::LogRateLimit;
 use crate::mounted_hosts::MountedHosts;
 use crate::rpc::admission::{Action, NotAdmitted, admit};
+use crate::service_lease::ServiceLease;
 use crate::transport::Peer;
 
 pub(crate) struct Files {
     exports: RwLock<Arc<Exports>>,
     key: HandleKey,
+    lease: ServiceLease,
     pub names: Names,
     groups: GroupCache,
     pub fences: Fences,
@@ -32,15 +34,26 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    pub(crate) fn new(exports: Exports, key: HandleKey, names_max: usize) -> Self {
+    pub(crate) fn new(
+        exports: Exports,
+        key: HandleKey,
+        names_max: usize,
+        lease: ServiceLease,
+    ) -> Self {
         Self {
             exports: RwLock::new(Arc::new(exports)),
             key,
+            lease,
             names: Names::new(names_max),
             groups: GroupCache::default(),
             fences: Fences::default(),
             mounted: MountedHosts::default(),
         }
+    }
+
+    /// Whether the lease on the store allows a call to begin to change files (B6.80).
+    pub(crate) fn may_change(&self) -> bool {
+        self.lease.may_change_files()
     }
 
     pub(crate) fn exports(&self) -> Arc<Exports> {

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `boot` | start and stop, in order; [`Config`], [`Server`] |
 //! | `restore` | load the store, commit the next epoch, build the engine |
+//! | `roster_copy` | the copy of epoch, token and hosts outside the store; what it says about the store |
 //! | `transport` | TCP and UDP: sockets, records, batches of replies |
 //! | `rpc` | the dispatcher, the duplicate request cache, pending calls, workers, [`Limits`] |
 //! | `service` | NFSv3, MOUNT, NLM, NSM, rpcbind: translate between `wire` and `keeper` or `vfs` |
@@ -77,6 +78,7 @@ pub mod peer;
 mod refusals;
 mod registrar;
 mod restore;
+pub mod roster_copy;
 pub mod rpc;
 mod server_names;
 mod service;
@@ -89,7 +91,8 @@ pub use control::{Control, ControlError, FileLocation, PathMatch};
 pub use keeper::change::Protocol;
 pub use peer::permission;
 pub use registrar::{RegisterError, RpcbindMode, RpcbindState};
-pub use restore::{LockConfig, RestoreError};
+pub use restore::{LockConfig, OpenReason, RestoreError};
 pub use rpc::limits::Limits;
+pub use service_lease::WritePolicy;
 pub use tracked_client::{TrackError, TrackedClient};
 pub use transport::listen::ListenError;

@@ -11,12 +11,13 @@ mod support;
 
 use std::time::Duration;
 
+use client::nfs::NfsError;
 use client::{Connection, Datagram, Locker, Options};
-use lockkeeper_server::{Limits, LockConfig};
+use lockkeeper_server::{Limits, LockConfig, WritePolicy};
 use store::Lease;
 use store::lease::boottime;
 use support::{InstrumentedFs, PATH, TestServer, config, export, memory, open_rules, until};
-use wire::nfs3::{GetAttr, GetAttrArgs, Null};
+use wire::nfs3::{self, GetAttr, GetAttrArgs, NewAttributes, Null};
 use wire::nlm::{Range, Status};
 
 const TERM: Duration = Duration::from_secs(60);
@@ -108,4 +109,58 @@ async fn who_was_replaced_ends_and_says_by_whom() {
     lease.set_replaced_by("filer2");
     let why = server.failed().await;
     assert!(why.contains("filer2 has taken over"), "{why}");
+}
+
+/// B6.80: a standby that registered after the database was lost may have taken over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_a_pair_changes_files_under_a_fresh_lease_only() {
+    for (writes, when_stale) in
+        [(WritePolicy::Strict, Some(nfs3::Status::Jukebox)), (WritePolicy::Available, None)]
+    {
+        let term = Duration::from_secs(2);
+        let lease = Lease::new(term, boottime());
+        lease.renew(boottime() + TERM, false);
+        let locks = LockConfig { lease: Some(lease.clone()), writes, ..LockConfig::in_memory() };
+        let exports = vec![export(PATH, memory(), open_rules())];
+        let server =
+            TestServer::try_start_with(config(Limits::default()), exports, locks).await.unwrap();
+        let (nfs, root) = (server.nfs().await, server.root().await);
+        let file = support::file(&nfs, &root, "f", 1).await;
+        let mut number = 0;
+        let mut changes = async || {
+            number += 1;
+            let new = NewAttributes::default();
+            let name = format!("new{number}");
+            let refused = |error| match error {
+                NfsError::Status(status) => status,
+                other => panic!("{other}"),
+            };
+            [
+                nfs.write(&file, 0, b"x"[..].into(), nfs3::Stability::FileSync)
+                    .await
+                    .err()
+                    .map(refused),
+                nfs.create(&root, name.as_bytes(), new).await.err().map(refused),
+                nfs.remove(&root, b"no such name").await.err().map(refused),
+            ]
+        };
+        let missing = Some(nfs3::Status::NoEnt);
+        assert_eq!(changes().await, [None, None, missing]);
+        // The heartbeat runs, but the database does not answer: as far as is known, no standby is
+        // there.
+        lease.renew(boottime(), false);
+        let ticking = lease.clone();
+        let ticks = tokio::spawn(async move {
+            loop {
+                ticking.tick();
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        until("the lease is stale", || !lease.is_fresh()).await;
+        assert!(lease.is_held() && nfs.attributes(&file).await.is_ok());
+        assert_eq!(changes().await, [when_stale, when_stale, when_stale.or(missing)]);
+        lease.renew(boottime() + TERM, false);
+        ticks.abort();
+        assert_eq!(changes().await, [None, None, missing]);
+    }
 }

@@ -14,8 +14,8 @@ pub enum StoreError {
     /// What was read cannot have been written by this program.
     #[error(
         "the store is damaged: {location}: {what}. The server does not start with incomplete \
-         locks. Restore the store from a backup; or, if no client holds a lock any more, move its \
-         directory away or rename its schema, and the server starts with an empty one"
+         locks. Restore the store from a backup; or move its directory away or rename its schema, \
+         and start the server once with --store-lost: clients then reclaim their locks"
     )]
     Damaged {
         /// The file or the table.
@@ -26,8 +26,8 @@ pub enum StoreError {
     /// The format is newer than this program.
     #[error(
         "{location} was written by a newer version of this program (format {found}, this one knows \
-         {known}). Start the newer version again; or, if no client holds a lock any more, move the \
-         directory of the store away or rename its schema, and the server starts with an empty one"
+         {known}). Start the newer version again; or move the directory of the store away or rename \
+         its schema, and start the server once with --store-lost: clients then reclaim their locks"
     )]
     Newer {
         /// The file or the schema.

@@ -6,8 +6,8 @@
 //! lease expired as soon as it continues, before it hears from the database.
 //!
 //! Known limit: a leader that cannot reach the database, and cannot know that a standby has
-//! appeared meanwhile, continues to serve files. Locks stop: they are decided under a fresh lease
-//! only.
+//! appeared meanwhile, continues to serve files. Locks stop, and so do file changes of one of a pair:
+//! they begin under a fresh lease only (B6.80).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

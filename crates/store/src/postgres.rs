@@ -32,6 +32,7 @@ mod leadership;
 mod load;
 mod migrations;
 mod process;
+mod roster;
 mod rows;
 mod runtime;
 mod schema;

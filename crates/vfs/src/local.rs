@@ -150,6 +150,7 @@ pub enum OpenError {
 /// Supports nonblocking calls. Worker threads should have called [`prepare_worker_thread`].
 pub struct LocalFs {
     tree: Arc<Tree>,
+    id_is_portable: bool,
     _housekeeping: Housekeeping,
 }
 
@@ -179,8 +180,8 @@ impl LocalFs {
         // Through the open directory: `options.root` may be a symbolic link.
         let root = openat(&mount, c".", PATH_ONLY, Mode::empty()).map_err(root_error)?;
         let found = status(&root).map_err(root_error)?;
-        let id = match options.id {
-            Some(id) => id,
+        let fsid::AssignedId { id, is_portable } = match options.id {
+            Some(id) => fsid::AssignedId { id, is_portable: true },
             None => fsid::identify(&state, &mount, &found).map_err(state_error)?,
         };
 
@@ -225,7 +226,7 @@ impl LocalFs {
             openat2_missing: AtomicBool::new(false),
         });
         let housekeeping = Housekeeping::start(tree.clone()).map_err(start_error)?;
-        Ok(Self { tree, _housekeeping: housekeeping })
+        Ok(Self { tree, id_is_portable: is_portable, _housekeeping: housekeeping })
     }
 
     /// How objects are identified.
@@ -234,6 +235,12 @@ impl LocalFs {
             ObjectScheme::Kernel => HandleKind::Kernel,
             ObjectScheme::Map(_) => HandleKind::InodeMap,
         }
+    }
+
+    /// Whether another server assigns the same id to this file system: it is configured, or derived
+    /// from the UUID. Otherwise the handles of two servers differ.
+    pub fn id_is_portable(&self) -> bool {
+        self.id_is_portable
     }
 
     /// Whether operations run with the identity of the caller, or all with that of the server.

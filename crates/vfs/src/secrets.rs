@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A place for secrets: a directory of one server, or a store that several servers share.
 pub trait Secrets {
@@ -23,13 +23,18 @@ impl SecretsInDirectory {
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
-}
 
-impl Secrets for SecretsInDirectory {
-    fn secret(&self, name: &str) -> io::Result<[u8; 16]> {
-        let path = self.dir.join(format!("{name}.key"));
-        let explain =
-            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    /// A secret that is not kept anywhere yet.
+    pub fn generate() -> io::Result<[u8; 16]> {
+        let mut secret = [0; 16];
+        rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
+        Ok(secret)
+    }
+
+    /// The secret of this name, if there is one.
+    pub fn find(&self, name: &str) -> io::Result<Option<[u8; 16]>> {
+        let path = self.path(name);
+        let explain = explain(&path);
         match fs::File::open(&path) {
             Ok(mut file) => {
                 let found = file.metadata()?;
@@ -45,28 +50,49 @@ impl Secrets for SecretsInDirectory {
                 }
                 let mut secret = [0; 16];
                 file.read_exact(&mut secret).map_err(explain)?;
-                Ok(secret)
+                Ok(Some(secret))
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let mut secret = [0; 16];
-                rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
-                // Renamed into place, so that a crash cannot leave part of a key.
-                let fresh = path.with_extension("new");
-                let mut file = OpenOptions::new()
-                    .write(true)
-                    .create(true)
-                    .truncate(true)
-                    .mode(0o600)
-                    .open(&fresh)
-                    .map_err(explain)?;
-                file.write_all(&secret).map_err(explain)?;
-                file.sync_all().map_err(explain)?;
-                fs::rename(&fresh, &path).map_err(explain)?;
-                fs::File::open(&self.dir)?.sync_all().map_err(explain)?;
-                Ok(secret)
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(explain(error)),
         }
+    }
+
+    /// Keeps a secret under this name, in place of any other.
+    pub fn put(&self, name: &str, secret: &[u8; 16]) -> io::Result<()> {
+        let path = self.path(name);
+        let explain = explain(&path);
+        // Renamed into place, so that a crash cannot leave part of a key.
+        let fresh = path.with_extension("new");
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&fresh)
+            .map_err(&explain)?;
+        file.write_all(secret).map_err(&explain)?;
+        file.sync_all().map_err(&explain)?;
+        fs::rename(&fresh, &path).map_err(&explain)?;
+        fs::File::open(&self.dir)?.sync_all().map_err(&explain)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.key"))
+    }
+}
+
+fn explain(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+impl Secrets for SecretsInDirectory {
+    fn secret(&self, name: &str) -> io::Result<[u8; 16]> {
+        if let Some(secret) = self.find(name)? {
+            return Ok(secret);
+        }
+        let secret = Self::generate()?;
+        self.put(name, &secret)?;
+        Ok(secret)
     }
 }
 

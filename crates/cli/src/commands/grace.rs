@@ -1,6 +1,6 @@
 //! `lockkeeper grace`: which clients have yet to reclaim, and ending the grace period.
 
-use admin::api::{ActionResult, GraceStatus};
+use admin::api::{ActionResult, Exactness, GraceStatus};
 use clap::{Args, Subcommand};
 
 use super::tables::{Cell, Table, many};
@@ -84,9 +84,15 @@ async fn end(session: &Session, yes: bool) -> Result<(), CommandError> {
 }
 
 fn consequence(grace: &GraceStatus) -> &'static str {
-    match grace.exact {
-        true => "Locks not reclaimed may then go to other clients if their holders do not answer.",
-        false => "Locks not reclaimed are then free, although clients may still rely on them.",
+    match (grace.exact, grace.exactness) {
+        (true, _) => {
+            "Locks not reclaimed may then go to other clients if their holders do not answer."
+        }
+        (false, Exactness::Open) => {
+            "Locks not reclaimed are then free, although clients may still rely on them, also clients \
+             that are not listed here."
+        }
+        (false, _) => "Locks not reclaimed are then free, although clients may still rely on them.",
     }
 }
 
@@ -106,9 +112,14 @@ fn summary(grace: &GraceStatus) -> String {
         return "no grace period".into();
     }
     let early = if grace.exact { ", or when all have reclaimed" } else { "" };
+    let degree = match (grace.exact, grace.exactness) {
+        (true, _) => "",
+        (false, Exactness::Open) => " (open: any client may reclaim)",
+        (false, _) => " (roster: all clients are known, locks may be missing)",
+    };
     let from = if grace.began { "" } else { " after the first client call" };
     format!(
-        "grace ends in {:.0} s{from}{early}; {} of {} not reclaimed, {} waiting",
+        "grace{degree} ends in {:.0} s{from}{early}; {} of {} not reclaimed, {} waiting",
         grace.remaining_seconds,
         many(grace.missing, "lock"),
         many(grace.expected_total, "client"),

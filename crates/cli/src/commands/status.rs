@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use admin::api::{self, Counts, ServerState, Severity, StoreStatus};
+use admin::api::{self, Counts, Exactness, ServerState, Severity, StoreStatus};
 use clap::Args;
 
 use super::Session;
@@ -53,7 +53,7 @@ fn shown(status: &api::Status, colour: bool) -> String {
         line("see", &clean(&finding.see));
     }
     if status.state.serves() {
-        line("locks", &format!("{}      store: {}", locks(&status.counts), store(&status.store)));
+        line("locks", &format!("{}      store: {}", locks(status), store(&status.store)));
     } else {
         line("store", &store(&status.store));
     }
@@ -79,7 +79,16 @@ fn state(status: &api::Status, colour: bool) -> String {
     paint.on_if(colour, word) + &more.unwrap_or_default()
 }
 
-fn locks(counts: &Counts) -> String {
+/// While the store fails, the numbers are the last known ones.
+fn locks(status: &api::Status) -> String {
+    match (status.counts_age_seconds, status.epoch) {
+        (None, None) => "not known while the store fails".into(),
+        (None, Some(_)) => held(&status.counts),
+        (Some(seconds), _) => format!("{} ({} ago)", held(&status.counts), age(seconds)),
+    }
+}
+
+fn held(counts: &Counts) -> String {
     // Shares are held and recovered like locks.
     let held = (counts.locks + counts.shares).saturating_sub(counts.unconfirmed);
     let Counts { unconfirmed, waiting, shares, .. } = counts;
@@ -99,8 +108,10 @@ fn store(store: &StoreStatus) -> String {
     if let Some(seconds) = store.commit_p99_seconds {
         let _ = write!(text, ", commit p99 {} ms", milliseconds(seconds));
     }
-    if !store.exact {
-        text += ", not exact";
+    match (store.exact, store.exactness) {
+        (true, _) => {}
+        (false, Exactness::Open) => text += ", open at start",
+        (false, _) => text += ", not exact",
     }
     text
 }

@@ -14,7 +14,7 @@ use toml::{Table, Value};
 use super::{
     Access, Admin, AdminListen, AdminSocket, Durability, ExclusiveLock, Export, File, Grace,
     Limits, Metadata, Nsm, Protocol, Protocols, Recovery, Rpc, Squash, Standby, Store, Unreachable,
-    Verify,
+    Verify, Writes,
 };
 use crate::cli::{Ports, Rpcbind};
 
@@ -82,13 +82,18 @@ fn recovery(recovery: Recovery) -> Table {
 }
 
 fn standby(standby: Standby) -> Table {
-    let Standby { node, lease, on_takeover, on_takeover_timeout } = standby;
+    let Standby { node, lease, on_takeover, on_takeover_timeout, writes } = standby;
     let usual = PostgresSettings::new("", "", StoreDurability::Process).lease;
     let mut table = Table::new();
     table.insert("node".into(), node.unwrap_or_else(super::host_name).into());
     table.insert("lease".into(), time(lease.unwrap_or(usual)));
     optional(&mut table, "on_takeover", on_takeover.map(|path| path.display().to_string()));
     table.insert("on_takeover_timeout".into(), time(on_takeover_timeout.unwrap_or(HOOK_TIMEOUT)));
+    let writes = match writes.unwrap_or_default() {
+        Writes::Strict => "strict",
+        Writes::Available => "available",
+    };
+    table.insert("writes".into(), writes.into());
     table
 }
 

@@ -65,13 +65,13 @@ struct RecoverySummary {
     state: u32,
     hosts: usize,
     locks: usize,
-    grace: Option<(Duration, bool)>,
+    grace: Option<(Duration, Exactness)>,
 }
 
 impl RecoverySummary {
     fn read(keeper: &Keeper) -> Self {
         let counts = keeper.counts();
-        let grace = keeper.grace().map(|grace| (grace.window, grace.exactness == Exactness::Exact));
+        let grace = keeper.grace().map(|grace| (grace.window, grace.exactness));
         let remembered = keeper.remembered(LockId(0)).count();
         Self {
             state: keeper.nsm_state(),
@@ -87,15 +87,21 @@ impl fmt::Display for RecoverySummary {
         write!(f, "{} clients, {} locks; ", self.hosts, self.locks)?;
         match self.grace {
             None => write!(f, "no grace period needed"),
-            Some((window, true)) => write!(
+            Some((window, Exactness::Exact)) => write!(
                 f,
                 "grace ends {} s after the first client call, or when all have reclaimed",
                 window.as_secs()
             ),
-            Some((window, false)) => write!(
+            Some((window, Exactness::Roster)) => write!(
                 f,
                 "grace ends {} s after the first client call; the store is not exact, so clients \
                  must reclaim their locks",
+                window.as_secs()
+            ),
+            Some((window, Exactness::Open)) => write!(
+                f,
+                "grace ends {} s after the first client call; the store is open (clients and locks \
+                 may be missing), so any client may reclaim",
                 window.as_secs()
             ),
         }

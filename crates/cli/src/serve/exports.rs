@@ -23,6 +23,8 @@ pub(super) struct ExportOpener {
     /// The flag, which overrides what exports say.
     ports: Option<Ports>,
     descriptors_max: usize,
+    /// The server is one of a pair, and must make the same handles as the other.
+    is_one_of_pair: bool,
     open: Vec<(ExportSource, Arc<LocalFs>)>,
     in_memory: Vec<(MemorySource, Arc<MemoryFs>)>,
 }
@@ -48,7 +50,19 @@ struct ExportSource {
 impl ExportOpener {
     pub(super) fn new(state: &Path, ports: Option<Ports>, descriptors_max: usize) -> Self {
         let state = state.to_owned();
-        Self { state, ports, descriptors_max, open: Vec::new(), in_memory: Vec::new() }
+        Self {
+            state,
+            ports,
+            descriptors_max,
+            is_one_of_pair: false,
+            open: Vec::new(),
+            in_memory: Vec::new(),
+        }
+    }
+
+    /// Refuses file systems to which the other server of a pair would assign another id (B6.82).
+    pub(super) fn for_pair(self, is_one_of_pair: bool) -> Self {
+        Self { is_one_of_pair, ..self }
     }
 
     pub(super) fn open(&mut self, configured: &[config::Export]) -> Result<vfs::Exports> {
@@ -66,6 +80,22 @@ impl ExportOpener {
                 None => {
                     let (source, filesystem) = self.filesystem(export, configured.len())?;
                     self.keep_state_private(export, &source, &filesystem)?;
+                    if self.is_one_of_pair && !filesystem.id_is_portable() {
+                        let id = i64::try_from(filesystem.id().0).ok();
+                        let keep = id.map(|id| {
+                            format!(
+                                " (filesystem_id = {id} keeps the handles of this server valid)"
+                            )
+                        });
+                        bail!(
+                            "cannot export {}: the id of its file system is known to this server only \
+                             (no UUID was visible when it was first served), so the servers of a \
+                             pair would give clients different file handles; set the same \
+                             `filesystem_id` in this [[export]] on all of them{}",
+                            export.path.display(),
+                            keep.unwrap_or_default()
+                        );
+                    }
                     let path = mount_path(&export.path, &source.root);
                     open.push((source, filesystem.clone()));
                     (path, filesystem)
@@ -275,6 +305,29 @@ mod tests {
             ..config::Export::of(tempfile::tempdir_in(one.path()).unwrap().keep())
         };
         assert!(open(&[export(&one, 7), inner]).is_ok());
+    }
+
+    /// B6.82
+    #[test]
+    fn a_pair_needs_an_id_that_both_assign() {
+        let (dir, state) =
+            (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir().unwrap());
+        let without = config::Export::of(dir.path().to_owned());
+        let with = config::Export { filesystem_id: Some(7), ..without.clone() };
+        let opener = || ExportOpener::new(state.path(), None, 64);
+        assert!(opener().open(std::slice::from_ref(&without)).is_ok());
+        // An id from a time when no UUID was visible: another server has another one.
+        let table = state.path().join("filesystems");
+        let text = fs::read_to_string(&table).unwrap();
+        let changed = text.lines().map(|line| {
+            let (id, key) = line.split_once(' ').unwrap();
+            format!("{:016x} {key}\n", u64::from_str_radix(id, 16).unwrap() ^ 1)
+        });
+        fs::write(&table, changed.collect::<String>()).unwrap();
+        let error = opener().for_pair(true).open(std::slice::from_ref(&without)).err().unwrap();
+        assert!(error.to_string().contains("the same `filesystem_id`"), "{error}");
+        assert!(opener().for_pair(true).open(&[with]).is_ok());
+        assert!(opener().open(&[without]).is_ok());
     }
 
     /// B1.51

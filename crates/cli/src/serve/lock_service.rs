@@ -9,17 +9,19 @@ use admin::Facts;
 use keeper::bytes::Name;
 use keeper::change::Protocol;
 use keeper::config::{GraceMode, Unreachable, Verify};
-use server::LockConfig;
+use server::roster_copy::RosterFile;
+use server::{LockConfig, WritePolicy};
 use store::postgres::PostgresSettings;
 use store::{Durability, Memory, Store};
 use tracing::warn;
 use vfs::HandleKey;
-use vfs::secrets::{Secrets as _, SecretsInDirectory};
 
 use crate::cli;
 use crate::config::store_url::{StoreUrl, open_embedded};
 use crate::config::{self, File};
 
+use super::handle_key;
+use super::standby_copy::StandbyCopy;
 use super::takeover::{self, TakeoverOptions};
 
 /// Default of `on_takeover_timeout`.
@@ -66,6 +68,12 @@ impl StoreChoice {
         }
     }
 
+    /// Whether other servers may use this store: the command line or the configuration says so.
+    pub(crate) fn is_shared_by_pair(&self, args: &cli::Serve, file: &File) -> bool {
+        let is_one_of_pair = args.standby || args.node.is_some() || file.standby.is_configured();
+        is_one_of_pair && matches!(self.url, StoreUrl::Postgres(_))
+    }
+
     fn durability_name(&self) -> &'static str {
         match self.durability {
             Durability::Process => "process",
@@ -88,27 +96,37 @@ pub(crate) async fn open(
     waiting: impl Fn(&str) + Send + 'static,
 ) -> Result<LockService> {
     let (url, durability, word) = (&choice.url, choice.durability, choice.durability_name());
-    let mut key = SecretsInDirectory::new(state).secret("handle")?;
+    let key;
     let mut lease = None;
+    // A store that ends with the process is always new.
+    let is_kept = *url != StoreUrl::Memory;
+    let roster_copy = is_kept.then(|| state.join("roster"));
+    if let Some(path) = &roster_copy {
+        // Before a standby waits: a damaged copy must be noticed now, not at the takeover.
+        RosterFile::new(path).read()?;
+    } else if args.store_lost {
+        bail!("--store-lost has no effect on a memory store: it is lost with every stop");
+    }
     if args.standby && !matches!(url, StoreUrl::Postgres(_)) {
         bail!("--standby requires a PostgreSQL store: --store postgres://USER@HOST/DATABASE");
     }
     let (store, shown): (Box<dyn Store>, String) = match url {
         StoreUrl::Memory => {
+            key = handle_key::own(state)?;
             (Box::new(Memory::new()), "store memory (locks are lost when the server ends)".into())
         }
         StoreUrl::Embedded(path) => {
+            key = handle_key::own(state)?;
             let store = open_embedded(path, durability, args.run_directory.as_deref())?;
             (Box::new(store), format!("store embedded {}   durability {word}", path.display()))
         }
         StoreUrl::Postgres(address) => {
-            let options = takeover_options(args, file, address, durability);
+            let options = takeover_options(args, file, address, durability, state);
             let mut acquired =
                 takeover::acquire(&options, waiting).await.with_context(|| url.to_string())?;
             acquired.store.warnings().iter().for_each(|remark| warn!("{remark}"));
             // Servers sharing a store issue the same handles.
-            let shared = acquired.store.key_or_insert("handle", &key)?;
-            key = shared.try_into().ok().context("the file handle key in the store is damaged")?;
+            key = handle_key::shared(state, &mut acquired.store)?;
             lease = Some(acquired.lease);
             let node = &options.settings.node;
             (Box::new(acquired.store), format!("store {url}   durability {word}   node {node}"))
@@ -119,10 +137,21 @@ pub(crate) async fn open(
         config: keeper_config(args, file),
         // Clients must never see an epoch twice, and a memory store forgets it.
         epoch_copy: Some(state.join("epoch")),
+        roster_copy,
+        store_lost: args.store_lost,
         lease,
+        writes: write_policy(choice.is_shared_by_pair(args, file), file),
         require_reserved_ports,
     };
     Ok(LockService { locks, shown, key: HandleKey::new(key) })
+}
+
+/// B6.80
+fn write_policy(is_one_of_pair: bool, file: &File) -> WritePolicy {
+    match file.standby.writes.unwrap_or_default() {
+        config::Writes::Strict if is_one_of_pair => WritePolicy::Strict,
+        config::Writes::Strict | config::Writes::Available => WritePolicy::Available,
+    }
 }
 
 fn takeover_options(
@@ -130,6 +159,7 @@ fn takeover_options(
     file: &File,
     address: &str,
     durability: Durability,
+    state: &Path,
 ) -> TakeoverOptions {
     let mut settings = PostgresSettings::new(address, &node(args, file), durability);
     if let Some(lease) = file.standby.lease {
@@ -140,6 +170,7 @@ fn takeover_options(
         standby: args.standby,
         on_takeover: file.standby.on_takeover.clone(),
         on_takeover_timeout: file.standby.on_takeover_timeout.unwrap_or(HOOK_TIMEOUT),
+        copy: StandbyCopy { state: state.to_owned(), roster: state.join("roster") },
     }
 }
 

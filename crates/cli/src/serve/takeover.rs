@@ -19,6 +19,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
+use super::standby_copy::{StandbyCopies, StandbyCopy};
+
 /// Attempts to run a failing hook.
 const HOOK_ATTEMPTS: u32 = 3;
 const HOOK_PAUSE: Duration = Duration::from_secs(2);
@@ -30,6 +32,8 @@ pub(super) struct TakeoverOptions {
     pub standby: bool,
     pub on_takeover: Option<PathBuf>,
     pub on_takeover_timeout: Duration,
+    /// What a standby copies while it waits.
+    pub copy: StandbyCopy,
 }
 
 /// The store, exclusive while the lease is held.
@@ -102,6 +106,7 @@ fn wait_and_acquire(
     let mut watch = LeaderWatch::default();
     let mut known: Option<Leader> = None;
     let mut failing = false;
+    let mut copies = StandbyCopies::new(options.copy.clone());
     let (leadership, lease) = loop {
         if !active.load(Ordering::Relaxed) {
             let _ = store.stop_standing_by();
@@ -133,6 +138,9 @@ fn wait_and_acquire(
                 }
                 check_leader(options, known.as_ref(), leadership.leader.as_ref(), waiting)?;
                 known = leadership.leader;
+                if options.standby {
+                    copies.keep(&mut store);
+                }
                 // The leader must notice this standby within its own lease.
                 let lease = known.as_ref().map_or(options.settings.lease, |leader| leader.lease);
                 every = lease.min(options.settings.lease).max(Duration::from_millis(300)) / 6;

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testbed::small_disk::run_test_inside;
 use wire::nlm::Status;
 
+use crate::support::PROGRAM;
 use crate::support::live::{Live, bytes};
 
 const DISK: &str = "LOCKKEEPER_SMALL_STATE";
@@ -43,6 +45,17 @@ async fn with_a_full_disk() {
     assert!(status["store"]["stalled_seconds"].is_number(), "{status:#}");
     assert_ne!(status["counts"]["locks"], 0, "what was seen last is told, not zeros");
     assert_eq!(status["health"][0]["code"], "LK104");
+    // Of another time, and said so (B8.70).
+    assert!(status["counts_age_seconds"].as_f64().is_some_and(|age| age > 0.0), "{status:#}");
+    let (finding, place) = (&status["health"][0], format!("df -h {}", state.display()));
+    assert!(finding["action"].as_str().unwrap().starts_with(&place), "{finding:#}");
+    let cause = status["store"]["stall_reason"].as_str().unwrap();
+    assert!(cause.contains("cannot be written"), "{cause}");
+    assert!(finding["status"].as_str().unwrap().ends_with(cause), "{finding:#}");
+    let shown = Command::new(PROGRAM).args(["status", "--server"]).arg(live.socket()).output();
+    let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
+    let locks = shown.lines().find(|line| line.starts_with("  locks: "));
+    assert!(locks.is_some_and(|line| line.contains("s ago)")), "{shown}");
     let questions = [
         ("GET", "/v1/locks"),
         ("GET", "/v1/locks/k1"),
@@ -71,7 +84,9 @@ async fn with_a_full_disk() {
     // With room again, all goes on.
     drop(fill);
     fs::remove_file(state.parent().unwrap().join("fill")).unwrap();
-    live.wait_for("/v1/status", "serving again", |status| status["state"] == "serving");
+    let status =
+        live.wait_for("/v1/status", "serving again", |status| status["state"] == "serving");
+    assert!(status["counts_age_seconds"].is_null() && status["store"]["stall_reason"].is_null());
     assert_eq!(live.ask("GET", "/v1/locks").status, 200);
     asking.abort();
 }

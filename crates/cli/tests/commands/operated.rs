@@ -357,8 +357,11 @@ async fn a_standby_says_whom_it_waits_for() {
     let node = |name: &str| {
         let home = dir.path().join(name);
         let socket = home.join("admin.sock");
-        let export = dir.path().to_str().unwrap();
-        let options = ["--store", &url, "--node", name, "--standby", export];
+        let config = dir.path().join("lockkeeper.toml");
+        let text = format!("[[export]]\npath = {:?}\nfilesystem_id = 7\n", dir.path());
+        std::fs::write(&config, text).unwrap();
+        let config = config.to_str().unwrap();
+        let options = ["--store", &url, "--node", name, "--standby", "-c", config];
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         (Node::start(&home, port, &options), socket)
     };

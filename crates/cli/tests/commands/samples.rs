@@ -1,8 +1,9 @@
 //! Sample replies of the scripted daemon: bob waits for a lock that alice holds.
 
 use admin::api::{
-    Callback, Client, ClientKind, ClientName, ClientState, Counts, Event, File, GraceStatus, Level,
-    Lock, LockKind, LockMode, LockState, Page, ReleaseResult, ServerState, Status, StoreStatus,
+    Callback, Client, ClientKind, ClientName, ClientState, Counts, Event, Exactness, File,
+    GraceStatus, Level, Lock, LockKind, LockMode, LockState, Page, ReleaseResult, ServerState,
+    Status, StoreStatus,
 };
 
 pub fn name(id: &str, name: &str) -> ClientName {
@@ -103,6 +104,7 @@ pub fn page<T>(items: Vec<T>) -> Page<T> {
 
 pub fn status() -> Status {
     Status {
+        counts_age_seconds: None,
         version: "0.1.0".into(),
         node: "filer".into(),
         state: ServerState::Serving,
@@ -118,6 +120,8 @@ pub fn status() -> Status {
             exact: true,
             commit_p99_seconds: Some(0.0002),
             stalled_seconds: None,
+            exactness: Exactness::Exact,
+            stall_reason: None,
         },
         grace: None,
         counts: Counts { clients: 3, locks: 41, unconfirmed: 6, ..Counts::default() },
@@ -127,6 +131,7 @@ pub fn status() -> Status {
 
 pub fn grace() -> GraceStatus {
     GraceStatus {
+        exactness: Exactness::Exact,
         active: true,
         exact: true,
         remaining_seconds: 62.0,

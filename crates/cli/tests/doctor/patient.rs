@@ -141,14 +141,22 @@ impl Patient {
         let mut command = self.command(PROGRAM);
         command.args(["serve", "--admin", "off", "--state"]).arg(self.state()).args(options);
         command.arg("--admin-socket").arg(&self.socket);
-        command.arg(self.path("export")).env_remove("NOTIFY_SOCKET");
+        command.args(self.export(options)).env_remove("NOTIFY_SOCKET");
         Server::spawn(&mut command, &self.path("log")).unwrap()
+    }
+
+    /// The directory to export, unless the configuration file has an export.
+    fn export(&self, options: &[&str]) -> Option<PathBuf> {
+        let file = options.iter().skip_while(|option| **option != "-c").nth(1);
+        let configured =
+            |file: &&str| std::fs::read_to_string(file).unwrap().contains("[[export]]");
+        (!file.is_some_and(configured)).then(|| self.path("export"))
     }
 
     pub fn serve_by(&self, program: &str, first: &[&str], options: &[&str]) -> Server {
         let mut command = self.command(program);
         command.args(first).args([PROGRAM, "serve", "--admin", "off"]).args(options);
-        command.arg("--state").arg(self.state()).arg(self.path("export"));
+        command.arg("--state").arg(self.state()).args(self.export(options));
         if !options.contains(&"--admin-socket") {
             command.arg("--admin-socket").arg(&self.socket);
         }

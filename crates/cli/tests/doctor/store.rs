@@ -168,7 +168,9 @@ fn servers_that_share_a_database_are_told() {
     let patient = Patient::new();
     let url = database.tcp_url().unwrap();
     let file = patient.path("x.toml");
-    let text = format!("[store]\nurl = \"{url}\"\n[standby]\nlease = \"600ms\"\n");
+    // The servers of a pair must agree on the id of the file system.
+    let export = format!("[[export]]\npath = {:?}\nfilesystem_id = 7\n", patient.path("export"));
+    let text = format!("[store]\nurl = \"{url}\"\n[standby]\nlease = \"600ms\"\n{export}");
     fs::write(&file, text).unwrap();
     let config = ["-c", file.to_str().unwrap()];
     patient.examine(&config).is_fine("no server has used the database yet");

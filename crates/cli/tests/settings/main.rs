@@ -95,6 +95,7 @@ const ROWS: &[Row] = &[
     row("standby.lease", "'900ms'", by!(standby::lease), "900", "3000"),
     row("standby.on_takeover", "'HOME/hook'", by!(standby::hook), "run", "not run"),
     row("standby.on_takeover_timeout", "'200ms'", by!(standby::slow_hook), "ended", "serves"),
+    row("standby.writes", "'available'", by!(standby::writes), "changed", "later"),
     row("limits.connections", "1", by!(limits::second_connection), "closed", "answered"),
     row(
         "limits.connections_per_address",

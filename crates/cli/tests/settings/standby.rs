@@ -3,8 +3,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use testbed::postgres::{Options, Server as Database};
+use client::mount;
+use client::nfs::{Nfs, NfsError};
+use testbed::postgres::{Options, Server as Database, Stop};
 use testbed::server::Server;
+use testbed::wait;
+use wire::nfs3::Status;
 
 use crate::setup::Setup;
 
@@ -14,6 +18,8 @@ async fn database(setup: &mut Setup) -> Database {
     let started = tokio::task::spawn_blocking(move || Database::start_with(&options).unwrap());
     let database = started.await.unwrap();
     setup.set("store.url", &format!("'{}'", database.tcp_url().unwrap()));
+    // The servers of a pair must agree on it.
+    setup.set("export.filesystem_id", "7");
     database
 }
 
@@ -49,5 +55,23 @@ pub async fn slow_hook(mut setup: Setup) -> String {
             assert!(server.output().contains("timed out after 200ms"), "{}", server.output());
             "ended".into()
         }
+    }
+}
+
+/// A change of a file while the database is down.
+pub async fn writes(mut setup: Setup) -> String {
+    let database = database(&mut setup).await;
+    setup.set("standby.lease", "'600ms'");
+    let server = setup.start();
+    let nfs = Nfs(server.connect(0, 0).await);
+    let root = mount::mount(&nfs.0, setup.text("export.path")).await.unwrap();
+    // A standby is assumed until the first heartbeat.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    tokio::task::block_in_place(|| database.stop(Stop::Immediate).unwrap());
+    wait::until("the lease is stale", || server.server.output().contains("locks wait")).await;
+    match nfs.create(&root, b"new", Default::default()).await {
+        Ok(_) => "changed".into(),
+        Err(NfsError::Status(Status::Jukebox)) => "later".into(),
+        Err(error) => error.to_string(),
     }
 }

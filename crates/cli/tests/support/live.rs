@@ -73,7 +73,27 @@ impl Live {
 
     /// Starts it on the same ports, as after a crash.
     pub fn start_again(&mut self) {
-        self.server = start(self.home.path(), &self.options, Some((self.nfs, self.web)));
+        self.start_again_with(&[]);
+    }
+
+    /// As [`Self::start_again`], with further options.
+    pub fn start_again_with(&mut self, more: &[&str]) {
+        let options =
+            [self.options.clone(), more.iter().map(ToString::to_string).collect()].concat();
+        self.server = start(self.home.path(), &options, Some((self.nfs, self.web)));
+    }
+
+    /// Starts it on the same ports; it must end with an error. Returns its code and its output.
+    pub fn fail_to_start(&mut self) -> (Option<i32>, String) {
+        let mut command = command(self.home.path(), &self.options, Some((self.nfs, self.web)));
+        self.server = Server::spawn(&mut command, &self.home.path().join("log")).unwrap();
+        wait::until_blocking("the server ends", || !self.server.is_running());
+        (self.server.wait().unwrap().code(), self.server.output())
+    }
+
+    /// Everything that the present process has written.
+    pub fn log(&self) -> String {
+        self.server.output()
     }
 
     /// A client and the handle of a file of the export, which is created if missing.
@@ -144,6 +164,10 @@ pub fn bytes(first: u64, last: u64) -> Range {
 
 /// On free ports, or on those that it had before.
 fn start(home: &Path, options: &[String], ports: Option<(SocketAddr, SocketAddr)>) -> Server {
+    Server::start(&mut command(home, options, ports), &home.join("log")).unwrap()
+}
+
+fn command(home: &Path, options: &[String], ports: Option<(SocketAddr, SocketAddr)>) -> Command {
     let free: SocketAddr = ([127, 0, 0, 1], 0).into();
     let (nfs, web) = ports.unwrap_or((free, free));
     let mut command = serve(PROGRAM, home, nfs);
@@ -151,5 +175,6 @@ fn start(home: &Path, options: &[String], ports: Option<(SocketAddr, SocketAddr)
     if !options.iter().any(|option| option == "--admin") {
         command.args(["--admin", &web.to_string()]);
     }
-    Server::start(command.args(options), &home.join("log")).unwrap()
+    command.args(options);
+    command
 }

@@ -50,7 +50,7 @@ fn begun() -> Engine {
     begun_with(Box::new(Memory::new()))
 }
 
-fn begun_with(store: Box<dyn Store>) -> Engine {
+pub(crate) fn begun_with(store: Box<dyn Store>) -> Engine {
     let locks = LockConfig { store, ..LockConfig::in_memory() };
     let RestoredEngine { engine, first, .. } = restore(locks, 10, None).unwrap();
     engine.begin(Box::new(NoEffects), first);

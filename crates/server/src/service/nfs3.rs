@@ -91,6 +91,9 @@ impl Request<'_> {
         if self.files.fences.has(self.peer.remote.ip()) {
             return Err(Error::Denied);
         }
+        if !self.files.may_change() {
+            return Err(Error::TryLater);
+        }
         Ok(target)
     }
 

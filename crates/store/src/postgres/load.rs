@@ -21,7 +21,7 @@ pub(super) struct LoadedState {
 }
 
 /// The state row and all three tables as of one moment.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
      SET LOCAL statement_timeout = 0";
 
 pub(super) async fn load(
@@ -67,7 +67,7 @@ async fn load_inside(
     Ok(LoadedState { snapshot, writer: row.get(4) })
 }
 
-async fn each<T: TableRow>(
+pub(super) async fn each<T: TableRow>(
     database: &Database,
     connection: &Connection,
     mut keep: impl FnMut(T),

@@ -29,14 +29,23 @@ const FILE: &str = "filesystems";
 /// of one file system must get the same id, although their root directories differ.
 static WITHOUT_UUID: Mutex<Vec<((u32, u32), FileSystemId)>> = Mutex::new(Vec::new());
 
+/// An id, and whether every server assigns it to this file system: it then depends on nothing but the
+/// UUID.
+pub(super) struct AssignedId {
+    pub(super) id: FileSystemId,
+    pub(super) is_portable: bool,
+}
+
 /// The id of the file system that `root` is on.
-pub(super) fn identify(state: &Path, root: &OwnedFd, found: &Status) -> Result<FileSystemId> {
+pub(super) fn identify(state: &Path, root: &OwnedFd, found: &Status) -> Result<AssignedId> {
     let mut without_uuid = lock(&WITHOUT_UUID);
     let uuid =
         sys::filesystem_uuid(root).map(|bytes| text(&bytes)).or_else(|| udev_uuid(found.device));
     let root_key = root_key(root, found);
     if let Some(uuid) = uuid {
-        return id_by_uuid(state, &format!("uuid:{uuid}"), &root_key);
+        let uuid_key = format!("uuid:{uuid}");
+        let id = id_by_uuid(state, &uuid_key, &root_key)?;
+        return Ok(AssignedId { id, is_portable: id.0 == hash(uuid_key.as_bytes()) });
     }
     // A recorded id stays, even if two directories of one file system have different ones because
     // they were first served by different processes: clients hold handles with it.
@@ -44,7 +53,7 @@ pub(super) fn identify(state: &Path, root: &OwnedFd, found: &Status) -> Result<F
     let new = || same_device.map_or_else(|| Ok(sys::random()?), |(_, id)| Ok(id.0));
     let id = recorded_id(state, &root_key, new)?;
     without_uuid.push((found.device, id));
-    Ok(id)
+    Ok(AssignedId { id, is_portable: false })
 }
 
 /// The id of a file system with a UUID. If it was served before its UUID was visible, it keeps the
