@@ -5,13 +5,17 @@
 use std::collections::VecDeque;
 
 use keeper::change::{Change, Exactness, Snapshot};
+use keeper::identity::Epoch;
 use store::store::{cleared, may_clear};
 use store::{CommitOutcome, Durability, Store, StoreError, Token};
 
+use crate::queue::{Ms, SECOND};
 use crate::random::Random;
 
 /// How many of the last batches a failover can lose.
 const HISTORY_MAX: usize = 60;
+/// The least age of a backup: the copy of the roster has a token that is younger.
+const BACKUP_AGE: Ms = 75 * SECOND;
 
 /// The fault of the next commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +39,12 @@ pub(crate) struct Disk {
     /// Batches in `written` that are not in `synced`, oldest first.
     unsynced: Vec<(Vec<Change>, Token)>,
     /// The last batches, synced or not, and the state before them.
-    history: VecDeque<(Vec<Change>, Token)>,
+    history: VecDeque<(Ms, Vec<Change>, Token)>,
     base: Snapshot,
     base_token: Token,
+    /// The operator declares it lost at the next start.
+    declared_lost: bool,
+    now: Ms,
     pub next_fault: Option<Fault>,
 }
 
@@ -53,6 +60,8 @@ impl Disk {
             history: VecDeque::new(),
             base: Snapshot::default(),
             base_token: Token(0),
+            declared_lost: false,
+            now: 0,
             next_fault: None,
         }
     }
@@ -90,27 +99,55 @@ impl Disk {
         lost
     }
 
-    /// A failover to a replica that lags, or a restored backup: a random suffix of the last batches
-    /// is gone, whatever was acknowledged. Returns how many are lost.
+    /// A failover to a replica that lags: a random suffix of the last batches is gone, whatever was
+    /// acknowledged, and the store knows it. Returns how many are lost.
     pub(crate) fn lose_suffix(&mut self, random: &mut Random) -> usize {
         let kept = random.index(self.history.len() + 1);
-        let lost = self.history.split_off(kept).len();
+        let lost = self.rewind(kept);
         if lost > 0 {
-            (self.written, self.written_token) = (self.base.clone(), self.base_token);
-            for (changes, token) in &self.history {
-                changes.iter().for_each(|change| self.written.apply(change.clone()));
-                self.written_token = *token;
-            }
             self.distrust(Exactness::Open);
         }
         lost
     }
 
-    /// The store is gone, and a new one is created.
-    pub(crate) fn lose_everything(&mut self) {
-        let next_fault = self.next_fault.take();
-        *self = Self { next_fault, ..Self::new(self.durability) };
-        self.distrust(Exactness::Open);
+    /// A backup is put back. The store itself does not know.
+    pub(crate) fn restore_backup(&mut self, now: Ms) -> usize {
+        let old = |(at, ..): &&(Ms, Vec<Change>, Token)| *at + BACKUP_AGE <= now;
+        let kept = self.history.iter().take_while(old).count();
+        self.rewind(kept)
+    }
+
+    /// The store is gone, and a new one is created. Returns how many batches are lost.
+    pub(crate) fn lose_everything(&mut self) -> usize {
+        let lost = self.history.len();
+        *self = Self { declared_lost: true, now: self.now, ..Self::new(self.durability) };
+        lost
+    }
+
+    /// Whether the operator says that acknowledged locks are lost; only until the start is durable.
+    pub(crate) fn is_declared_lost(&self) -> bool {
+        self.declared_lost
+    }
+
+    pub(crate) fn set_time(&mut self, now: Ms) {
+        self.now = now;
+    }
+
+    /// Returns to the state after the first `kept` batches of the history.
+    fn rewind(&mut self, kept: usize) -> usize {
+        let lost = self.history.split_off(kept).len();
+        if lost > 0 {
+            (self.written, self.written_token) = (self.base.clone(), self.base_token);
+            for (_, changes, token) in &self.history {
+                changes.iter().for_each(|change| self.written.apply(change.clone()));
+                self.written_token = *token;
+            }
+            (self.synced, self.synced_token) = (self.written.clone(), self.written_token);
+            self.unsynced.clear();
+            // A server refuses to start with an empty store until its operator agrees.
+            self.declared_lost = self.written.epoch == Epoch::default();
+        }
+        lost
     }
 
     /// The store knows that it has lost something.
@@ -126,9 +163,10 @@ impl Disk {
         }
         self.written_token = token;
         self.unsynced.push((changes.to_vec(), token));
-        self.history.push_back((changes.to_vec(), token));
+        self.declared_lost = false;
+        self.history.push_back((self.now, changes.to_vec(), token));
         if self.history.len() > HISTORY_MAX
-            && let Some((changes, token)) = self.history.pop_front()
+            && let Some((_, changes, token)) = self.history.pop_front()
         {
             changes.into_iter().for_each(|change| self.base.apply(change));
             self.base_token = token;

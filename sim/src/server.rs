@@ -12,6 +12,7 @@ use keeper::identity::Epoch;
 use keeper::step::{Message, Step};
 use keeper::time::Time;
 use server::engine::batch::Batch;
+use server::roster_copy::{self, StorePosition};
 use store::{Store, Token};
 
 pub(crate) use self::commit::CommitFault;
@@ -27,16 +28,20 @@ impl World {
         if life != self.server.life || self.server.engine.is_some() {
             return;
         }
-        let saved = match self.disk.load() {
+        let mut saved = match self.disk.load() {
             Ok(saved) => saved,
             Err(error) => return self.violate("store", || error.to_string()),
         };
         let token = self.disk.last_token().unwrap_or(Token(0));
+        let position = StorePosition::of(&saved, token);
+        match roster_copy::judge(position, self.copy.as_ref(), self.disk.is_declared_lost()) {
+            Ok(judged) => saved.exactness = saved.exactness.max(judged),
+            Err(refusal) => return self.violate("store", || format!("{refusal:?}")),
+        }
         let copied = self.copy.as_ref().map(|copy| copy.epoch);
         let mut epoch = Epoch::after(saved.epoch, copied, 0);
         if saved.exactness == Exactness::Open {
-            // A lost commit may have used the next ones.
-            epoch.0 += self.random.between(1, 4096);
+            epoch = roster_copy::open_epoch(epoch, self.random.next());
         }
         let time = Time { mono: std::time::Duration::ZERO, wall_ms: self.wall_ms() };
         let mut config = self.scenario.config.clone();
@@ -92,15 +97,13 @@ impl World {
         if self.server.engine.take().is_none() {
             return;
         }
-        if self.random.percent(20) {
-            self.fault("store lost");
-            self.trace(|_| "the server is killed, and its store is lost".to_owned());
-            self.disk.lose_everything();
-        } else {
-            self.fault("store failed over");
-            let lost = self.disk.lose_suffix(&mut self.random);
-            self.trace(|_| format!("the server is killed, and its store loses {lost} batches"));
-        }
+        let (what, lost) = match self.random.below(5) {
+            0 => ("store lost", self.disk.lose_everything()),
+            1 | 2 => ("backup restored", self.disk.restore_backup(self.now)),
+            _ => ("store failed over", self.disk.lose_suffix(&mut self.random)),
+        };
+        self.fault(what);
+        self.trace(|_| format!("the server is killed, {what}: {lost} batches are lost"));
         self.model.token = Token(u64::MAX);
         self.server_is_down();
     }

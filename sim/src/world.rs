@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Weak;
 
 use keeper::bytes::Handle;
-use keeper::config::RosterEntry;
-use keeper::identity::{ClientId, Epoch, GrantId, HostKey};
+use keeper::identity::{ClientId, GrantId, HostKey};
 use keeper::request::{GrantAnswer, Question};
+use server::roster_copy::RosterCopy;
 
 use crate::coverage::Coverage;
 use crate::disk::Disk;
@@ -180,12 +180,6 @@ pub(crate) struct Server {
     pub open: bool,
 }
 
-/// The copy of the roster beside the store.
-pub(crate) struct RosterCopy {
-    pub epoch: Epoch,
-    pub hosts: Vec<RosterEntry>,
-}
-
 pub(crate) struct World {
     pub now: Ms,
     pub random: Random,
@@ -200,6 +194,8 @@ pub(crate) struct World {
     pub links: Vec<Link>,
     pub disk: Disk,
     pub copy: Option<RosterCopy>,
+    /// When its token was last brought up to date.
+    pub copied_at: Ms,
     pub commit_fault: Option<crate::server::CommitFault>,
     pub server: Server,
     pub renumbering: Renumbering,
@@ -268,6 +264,7 @@ impl World {
             links: vec![weather; hosts.len()],
             disk: Disk::new(scenario.durability),
             copy: None,
+            copied_at: 0,
             commit_fault: None,
             server: Server { life: 0, engine: None, open: false },
             renumbering: Renumbering::new(),
@@ -349,6 +346,9 @@ impl World {
             Event::CommitReturned { life } => self.if_alive(life, Self::commit_returned),
             Event::BackgroundSync => {
                 self.disk.sync();
+                if self.server.open && self.now >= self.copied_at + MINUTE {
+                    self.copy_roster();
+                }
                 if self.phase < Phase::WindingDown {
                     let pause = self.random.between(500, 6 * SECOND);
                     self.later(pause, Event::BackgroundSync);

@@ -14,7 +14,7 @@ use keeper::time::Time;
 
 use crate::cells::{self, CELLS, FILES, strength};
 use crate::judge::input::ObservedInput;
-use crate::model::{CellState, OpenGrant, WaitRecord};
+use crate::model::{CellState, Model, OpenGrant, WaitRecord};
 use crate::packet::{Call, Request};
 use crate::world::World;
 
@@ -144,6 +144,11 @@ impl World {
         let counts = keeper.counts();
         self.model.entries = counts.locks + counts.shares + counts.waiters;
         self.judge_grantable(keeper);
+        let Model { kept, table, shares, .. } = &mut self.model;
+        kept.retain(|key| {
+            table[key.0][key.1].iter().any(|cell| cell.unconfirmed)
+                || shares.get(key).is_some_and(|shared| shared.unconfirmed)
+        });
     }
 
     /// Records the NSM states of hosts, for the judgement of the next step.

@@ -335,7 +335,8 @@ impl World {
                 let Some(sharing) = &mut self.processes[process].shares[file] else { continue };
                 // An older record of the share may have become releasable.
                 let backed = self.model.shares.get(&(process, file)).is_some_and(|shared| {
-                    shared.access == sharing.access && shared.deny == sharing.deny
+                    let same = shared.access == sharing.access && shared.deny == sharing.deny;
+                    same || !shared.unconfirmed
                 });
                 if backed || sharing.tainted {
                     continue;

@@ -4,15 +4,14 @@
 use std::time::Duration;
 
 use keeper::change::Change;
-use keeper::config::RosterEntry;
-use keeper::identity::ClientId;
 use server::engine::batch::{DurableBatch, Progress};
 use server::engine::request::STALL_MAX;
+use server::roster_copy::RosterCopy;
 
 use crate::disk::Fault;
 use crate::engine::{CommitStage, DecidedBatch};
 use crate::queue::{Ms, SECOND};
-use crate::world::{Event, RosterCopy, World};
+use crate::world::{Event, World};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CommitFault {
@@ -68,6 +67,7 @@ impl World {
         };
         let changes = committing.batch().changes().to_vec();
         let token = committing.batch().token();
+        self.disk.set_time(self.now);
         let stage = match committing.attempt(&mut self.disk) {
             Progress::Durable(durable) => CommitStage::Durable(durable),
             Progress::Failed(again, _) => CommitStage::PendingCommit(again),
@@ -93,7 +93,7 @@ impl World {
                 let mono = engine.mono(now);
                 engine.decider.committed(&durable, mono);
                 self.note_stall(now - self.model.commit_began);
-                self.copy_roster(&durable);
+                self.copy_registrations(&durable);
                 let stops = durable.batch().stops();
                 // Sockets open after the first batch, which contains the epoch (I3).
                 if durable.epoch().is_some() && !stops {
@@ -116,22 +116,20 @@ impl World {
     }
 
     /// Brings the copy of the roster up to date after a start or a registration.
-    fn copy_roster(&mut self, durable: &DurableBatch) {
+    fn copy_registrations(&mut self, durable: &DurableBatch) {
         let concerns = |change: &Change| {
             matches!(change, Change::Started { .. } | Change::Client(_) | Change::ClientGone(_))
         };
-        let Some(engine) = &self.server.engine else { return };
         if durable.batch().changes().iter().any(concerns) {
-            let keeper = &engine.decider.keeper;
-            let hosts = keeper.clients(ClientId(0)).map(|view| view.client);
-            let hosts = hosts.filter(|client| client.is_host() && client.monitored);
-            let hosts = hosts.map(|client| RosterEntry {
-                address: client.address,
-                name: client.name.clone(),
-                used: client.used.clone(),
-            });
-            self.copy = Some(RosterCopy { epoch: keeper.epoch(), hosts: hosts.collect() });
+            self.copy_roster();
         }
+    }
+
+    /// Copies the roster of what is durable; never before the start is, which would replace the
+    /// evidence that the store is older.
+    pub(crate) fn copy_roster(&mut self) {
+        self.copied_at = self.now;
+        self.copy = Some(RosterCopy::of(self.disk.written(), self.disk.written_token()));
     }
 
     /// The lease on the store is not renewed for a while; nothing may be decided.
