@@ -89,6 +89,8 @@ pub(crate) struct StoreProblems {
     pub(crate) open: Option<Option<OpenReason>>,
     /// Why the copy of the roster is out of date.
     pub(crate) copy: Option<String>,
+    /// Reclaims of this epoch that an exact store did not have.
+    pub(crate) unrecorded: u64,
 }
 
 /// Worst first.
@@ -118,6 +120,18 @@ pub(crate) fn findings(
     }
     if let Some(grace) = grace {
         report_grace(grace, &mut report);
+    }
+    if store_problems.unrecorded > 0 {
+        let count = display::count(store_problems.unrecorded, "lock", "locks");
+        report(
+            Severity::Error,
+            "LK182",
+            format!(
+                "Clients reclaimed {count} that the store did not have, although it should be \
+                 complete: it may have lost more."
+            ),
+            "lockkeeper events; lockkeeper store check".into(),
+        );
     }
     if let Some(problems) = problems {
         report_clients(problems, grace.is_some(), &mut report);
@@ -356,12 +370,22 @@ mod tests {
         let problems = StoreProblems {
             open: Some(Some(OpenReason::OlderThanCopy)),
             copy: Some("no space left".into()),
+            unrecorded: 0,
         };
         let found = findings(&store, &problems, None, None, None);
         let codes: Vec<&str> = found.iter().map(|finding| finding.code.as_str()).collect();
         assert_eq!(codes, ["LK181", "LK180"]);
         assert!(found[0].status.contains("no space left"), "{}", found[0].status);
         assert!(found[1].status.contains("older than"), "{}", found[1].status);
+    }
+
+    #[test]
+    fn an_unrecorded_reclaim_is_a_finding() {
+        let problems = StoreProblems { unrecorded: 2, ..StoreProblems::default() };
+        let found = findings(&store_of(Exactness::Exact), &problems, None, None, None);
+        assert_eq!((found.len(), found[0].code.as_str()), (1, "LK182"));
+        assert_eq!(found[0].severity, Severity::Error);
+        assert!(found[0].status.contains("reclaimed 2 locks"), "{}", found[0].status);
     }
 
     fn store_of(exactness: Exactness) -> StoreStatus {

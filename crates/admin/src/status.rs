@@ -140,6 +140,8 @@ pub(crate) struct KeeperSummary {
     counts: Counts,
     grace: Option<GraceStatus>,
     problems: ClientProblems,
+    /// Reclaims that an exact store did not have.
+    unrecorded: u64,
 }
 
 impl KeeperSummary {
@@ -188,6 +190,7 @@ impl KeeperSummary {
             counts,
             grace: keeper.grace().map(|_| grace::look(keeper, now)),
             problems,
+            unrecorded: keeper.unrecorded_reclaims(),
         }
     }
 }
@@ -232,6 +235,7 @@ fn serving(
         open: (exactness == Exactness::Open).then(|| control.open_reason()),
         // While the store fails, the copy waits for it.
         copy: control.roster_copy_problem().filter(|_| stalled.is_none()),
+        unrecorded: keeper.as_ref().map_or(0, |keeper| keeper.unrecorded),
     };
     let health = health::findings(&store, &store_problems, grace.as_ref(), problems, no_rpcbind);
     Status {

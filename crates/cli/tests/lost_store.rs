@@ -13,6 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use server::roster_copy::RosterFile;
 use support::PROGRAM;
 use support::live::{Live, whole};
 use testbed::process;
@@ -118,4 +119,45 @@ async fn a_damaged_copy_stops_the_start_and_a_memory_store_has_none() {
     live.start_again();
     assert!(!live.home.path().join("state/roster").exists());
     assert_eq!(live.get("/v1/status")["store"]["exactness"], "exact");
+}
+
+/// B4.92: the copy names alice, so that she is notified; she and a client that no copy has get
+/// their locks back, and neither gets the other's.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_reclaim_what_the_lost_store_had() {
+    let mut live = Live::start(OPTIONS);
+    let (alice, file) = live.client("alice", "a.db").await;
+    assert_eq!(alice.lock(&file, whole()).await.unwrap(), Status::Granted);
+    wait_for_copy_of(&live, "alice");
+    let (bob, other) = live.client("bob", "b.db").await;
+    assert_eq!(bob.lock(&other, whole()).await.unwrap(), Status::Granted);
+    live.kill();
+    // As if bob had registered after the last copy.
+    remove_from_copy(&live, "bob");
+    fs::remove_dir_all(live.home.path().join("state/store")).unwrap();
+
+    live.start_again_with(&["--store-lost"]);
+    let grace = live.get("/v1/grace");
+    assert_eq!((&grace["active"], &grace["exactness"]), (&true.into(), &"open".into()));
+    let clients = live.get("/v1/clients");
+    assert_eq!(clients["items"][0]["name"], "alice", "{clients:#}");
+    let notices = live.get("/v1/notices");
+    assert!(notices.to_string().contains("alice"), "{notices:#}");
+    let (alice, _) = live.client("alice", "a.db").await;
+    let (bob, _) = live.client("bob", "b.db").await;
+    assert_eq!(bob.lock(&file, whole()).await.unwrap(), Status::DeniedGracePeriod);
+    assert_eq!(alice.reclaim(&file, whole()).await.unwrap(), Status::Granted);
+    assert_eq!(bob.reclaim(&other, whole()).await.unwrap(), Status::Granted);
+    assert_eq!(bob.reclaim(&file, whole()).await.unwrap(), Status::Denied);
+    // Not exact before the grace has ended, whatever happens.
+    live.kill();
+    live.start_again();
+    assert_eq!(live.get("/v1/status")["store"]["exactness"], "open");
+}
+
+fn remove_from_copy(live: &Live, name: &str) {
+    let file = RosterFile::new(live.home.path().join("state/roster"));
+    let mut copy = file.read().unwrap().unwrap();
+    copy.hosts.retain(|host| host.name.to_string() != name);
+    file.write(&copy).unwrap();
 }

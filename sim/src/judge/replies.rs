@@ -163,7 +163,7 @@ impl World {
                     self.violate("reply", || format!("blocked, and does not wait: {request:?}"));
                 }
                 // A releasable record under a former address makes one process two owners.
-                let one_owner = !self.model.kept.iter().any(|(kept, _)| *kept == process);
+                let one_owner = self.model.kept.is_empty();
                 if alone
                     && one_owner
                     && self.closes_a_cycle(&self.model.waiters, (process, file, range, mode))
