@@ -42,6 +42,7 @@ pub(crate) struct Disk {
     history: VecDeque<(Ms, Vec<Change>, Token)>,
     base: Snapshot,
     base_token: Token,
+    base_at: Ms,
     /// The operator declares it lost at the next start.
     declared_lost: bool,
     now: Ms,
@@ -60,6 +61,7 @@ impl Disk {
             history: VecDeque::new(),
             base: Snapshot::default(),
             base_token: Token(0),
+            base_at: 0,
             declared_lost: false,
             now: 0,
             next_fault: None,
@@ -112,6 +114,9 @@ impl Disk {
 
     /// A backup is put back. The store itself does not know.
     pub(crate) fn restore_backup(&mut self, now: Ms) -> usize {
+        if self.base_at + BACKUP_AGE > now {
+            return 0;
+        }
         let old = |(at, ..): &&(Ms, Vec<Change>, Token)| *at + BACKUP_AGE <= now;
         let kept = self.history.iter().take_while(old).count();
         self.rewind(kept)
@@ -166,10 +171,10 @@ impl Disk {
         self.declared_lost = false;
         self.history.push_back((self.now, changes.to_vec(), token));
         if self.history.len() > HISTORY_MAX
-            && let Some((_, changes, token)) = self.history.pop_front()
+            && let Some((at, changes, token)) = self.history.pop_front()
         {
             changes.into_iter().for_each(|change| self.base.apply(change));
-            self.base_token = token;
+            (self.base_token, self.base_at) = (token, at);
         }
         if self.durability.must_sync(changes) {
             self.sync();

@@ -94,8 +94,8 @@ pub(crate) struct TrackedClient {
     pub deprived: bool,
     /// When it last sent a reclaim in this epoch.
     pub reclaimed: Option<Duration>,
-    /// The state of the kernel that sent its reclaims, if a connection shows that it was this one.
-    pub reclaimed_as: Option<Incarnation>,
+    /// When it first reclaimed in an open grace, as long as it is not known which kernel did.
+    pub reclaimed_by_unknown: Option<Duration>,
     /// When its last LOCK arrived.
     pub last_lock: Option<Duration>,
 }
@@ -151,8 +151,7 @@ impl TrackedClient {
     pub(crate) fn has_other_incarnations(&self) -> bool {
         let recorded = self.row.incarnation;
         let accepted = self.row.reboot.is_some_and(|reboot| reboot.to == recorded);
-        let same = (self.reclaimed_as == Some(recorded)).then_some(Incarnation::UNKNOWN);
-        self.has_others(recorded, same, if accepted { 0 } else { u32::MAX })
+        self.has_others(recorded, None, if accepted { 0 } else { u32::MAX })
     }
 
     /// Whether something of it carries a state other than these two, or carries none, was taken
@@ -279,7 +278,7 @@ impl Clients {
             expected: false,
             deprived: false,
             reclaimed: None,
-            reclaimed_as: None,
+            reclaimed_by_unknown: None,
             last_lock: None,
         };
         self.rows.insert(id, tracked);

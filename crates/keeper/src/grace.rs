@@ -358,6 +358,11 @@ impl Keeper {
     /// Notes a reclaim of what is not recorded, once it is granted.
     pub(crate) fn note_unrecorded(&mut self, client: ClientId, now: Time) {
         self.note_reclaim(Some(client), now);
+        if self.exactness == Exactness::Open
+            && let Some(tracked) = self.clients.get_mut(client)
+        {
+            tracked.reclaimed_by_unknown.get_or_insert(now.mono);
+        }
         if self.exactness.is_exact() {
             self.recovery.unrecorded += 1;
             self.event(Event::ReclaimUnrecorded { client });

@@ -68,8 +68,8 @@ impl Keeper {
         if request.reclaim {
             return self.reclaim_lock(request, host, now);
         }
-        if self.exactness == Exactness::Open {
-            self.note_reclaiming_kernel(host, &request);
+        if let (Exactness::Open, Some(host)) = (self.exactness, host) {
+            self.identify_reclaimer(host, &request);
         }
         let wanted = self.wanted_lock(host, &request);
         if request.wait {

@@ -5,17 +5,23 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::bytes::Name;
 use crate::change::{Change, Client, Exactness, Protocol};
 use crate::config::RosterEntry;
 use crate::event::Event;
 use crate::identity::{ClientId, Epoch, HostKey, Incarnation};
+use crate::interned::OwnerId;
 use crate::keeper::Keeper;
 use crate::registration::add_used;
 use crate::request::LockRequest;
 use crate::step::OperatorError;
+use crate::table::HeldLock;
 use crate::time::Time;
+
+/// How long a client repeats the report of its boot.
+const REPORTS_REPEATED_FOR: Duration = Duration::from_secs(15 * 60);
 
 impl Keeper {
     /// Registers the hosts of the copy that the store lacks, as if in an earlier epoch.
@@ -63,15 +69,41 @@ impl Keeper {
     }
 
     /// A LOCK over a connection that is older than the host's reclaims shows which kernel sent them:
-    /// a repeated report of that kernel's own boot must not free what it reclaimed.
-    pub(crate) fn note_reclaiming_kernel(&mut self, host: Option<ClientId>, request: &LockRequest) {
-        if let Some(tracked) = host.and_then(|host| self.clients.get_mut(host))
-            && let (Some(connected), Some(reclaimed)) = (request.connected, tracked.reclaimed)
-            && connected <= reclaimed
-            && request.incarnation.is_known()
-        {
-            tracked.reclaimed_as = Some(request.incarnation);
+    /// its state becomes that of the reclaimed locks, so that a repeated report of its own boot frees
+    /// none of them.
+    pub(crate) fn identify_reclaimer(&mut self, host: ClientId, request: &LockRequest) {
+        let state = request.incarnation;
+        let Some(tracked) = self.clients.get_mut(host) else { return };
+        let (connected, reclaimed) = (request.connected, tracked.reclaimed_by_unknown);
+        let (Some(connected), Some(reclaimed)) = (connected, reclaimed) else { return };
+        if connected > reclaimed || !state.is_known() {
+            return;
         }
+        tracked.reclaimed_by_unknown = None;
+        let owners: Vec<OwnerId> = tracked.owners.iter().copied().collect();
+        let held = owners.into_iter().flat_map(|owner| self.table.of_owner(owner));
+        let reclaimed: Vec<HeldLock> =
+            held.filter(|it| it.kind.confirmed && !it.kind.incarnation.is_known()).collect();
+        for mut held in reclaimed {
+            self.table.set_incarnation(held.id, state);
+            if let Some(tracked) = self.clients.get_mut(host) {
+                tracked.count_given_back(held.kind.incarnation, held.kind.reports);
+                tracked.count_taken(state, held.kind.reports);
+            }
+            held.kind.incarnation = state;
+            let row = self.row_of(&held);
+            self.change(Change::Lock(row));
+        }
+        self.identify_shares(host, state);
+    }
+
+    /// Whether the host reclaimed in an open grace so recently that reports of an earlier boot may
+    /// still be repeated. Silence then proves nothing.
+    pub(crate) fn may_repeat_old_report(&self, host: ClientId, now: Time) -> bool {
+        self.clients.get(host).is_some_and(|tracked| {
+            let recent = |at: Duration| now.mono < at + REPORTS_REPEATED_FOR;
+            tracked.reclaimed_by_unknown.is_some_and(recent)
+        })
     }
 
     /// Notifies a host that was heard in an open grace, unless one is registered at its address.

@@ -223,8 +223,10 @@ impl Keeper {
         // Silence proves nothing if the report is not the host's own or is older than what is
         // recorded.
         let counts = report.from_host && report.is_news();
+        let repeated = self.may_repeat_old_report(host, now);
         let verdict = match answer {
             ProbeAnswer::Gone => Ok(Proof::Reset),
+            ProbeAnswer::Silent if counts && repeated => Err(Rejection::Unproven),
             ProbeAnswer::Silent if counts => Ok(Proof::Notice),
             ProbeAnswer::Silent if report.may_roam && report.is_news() => {
                 return self.ask(host, Question::Reachable, Parked::RebootReport(report), now);

@@ -322,6 +322,24 @@ impl Keeper {
         }
     }
 
+    /// Records the state of the kernel that reclaimed shares.
+    pub(crate) fn identify_shares(&mut self, host: ClientId, state: Incarnation) {
+        let reclaimed = self.shares.of_host(host);
+        let reclaimed = reclaimed.filter(|it| it.confirmed && !it.incarnation.is_known());
+        let reclaimed: Vec<ShareId> = reclaimed.map(|share| share.id).collect();
+        for id in reclaimed {
+            let Some(share) = self.shares.rows.get_mut(&id) else { continue };
+            let before = std::mem::replace(&mut share.incarnation, state);
+            let share = *share;
+            if let Some(tracked) = self.clients.get_mut(host) {
+                tracked.count_share_given_back(before, share.reports);
+                tracked.count_share_taken(state, share.reports);
+            }
+            let row = self.share_row(&share);
+            self.change(Change::Share(row));
+        }
+    }
+
     /// Gives a share to another owner of the same host.
     pub(crate) fn give_share(&mut self, id: ShareId, owner: OwnerId) {
         if let Some(share) = self.shares.rows.get_mut(&id) {

@@ -252,6 +252,13 @@ impl Table {
         }
     }
 
+    /// Records the state of the kernel that took a lock.
+    pub(crate) fn set_incarnation(&mut self, id: LockId, incarnation: Incarnation) {
+        if let Some(&slot) = self.ids.get(&id) {
+            self.arena.node_mut(slot).held.kind.incarnation = incarnation;
+        }
+    }
+
     pub(crate) fn get(&self, id: LockId) -> Option<HeldLock> {
         self.ids.get(&id).map(|&slot| self.arena.node(slot).held)
     }

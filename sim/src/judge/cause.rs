@@ -237,6 +237,20 @@ impl World {
                 self.judge_release((process, file, cell), old, step, inputs);
             }
             _ if same => {}
+            // B4.91: the kernel that reclaimed it is identified.
+            None if old.incarnation == 0
+                && old.strength == seen.strength
+                && self.model.was_open =>
+            {
+                let host = self.processes[process].host;
+                if old.life != 0 && old.life != self.hosts[host].life {
+                    let who = self.who(process);
+                    self.violate("I7", || {
+                        format!("{who}, byte {cell} of file {file}: another kernel adopts {old:?}")
+                    });
+                }
+                self.coverage.reach("kernel of a reclaim identified");
+            }
             _ if old.strength == 0 && self.became_releasable(process, file, cell, seen, step) => {
                 new.life = self.model.remembered[process][file][cell].life;
                 new.unconfirmed = true;

@@ -147,6 +147,7 @@ impl World {
             Outcome::Denied if wait => {
                 self.violate("reply", || format!("a waiting request was denied: {request:?}"));
             }
+            Outcome::Denied if self.model.kept.iter().any(|(kept, _)| *kept == process) => {}
             Outcome::Denied if !conflict && simple => {
                 self.violate("reply", || format!("denied without a conflict: {request:?}"));
             }

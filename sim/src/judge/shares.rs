@@ -96,6 +96,10 @@ impl World {
                         format!("{who} got a share of file {} without a cause", key.1)
                     });
                 }
+                // B4.91: the kernel that reclaimed it is identified.
+                None if now.incarnation == 0 => {
+                    now.incarnation = self.written_state(keeper, *key, step).unwrap_or(0);
+                }
                 None => {}
             }
         }
@@ -161,6 +165,23 @@ impl World {
         })
     }
 
+    /// The state in a record of it that is written in this step.
+    fn written_state(
+        &mut self,
+        keeper: &Keeper,
+        (process, file): (usize, usize),
+        step: &Step,
+    ) -> Option<u32> {
+        step.changes.iter().rev().find_map(|change| match change {
+            Change::Share(share) if share.file == file_key(file) => {
+                let owner = self.numbered((*share.owner).clone());
+                let own = self.process_of(keeper, &owner) == Some(process);
+                own.then_some(share.incarnation.0)
+            }
+            _ => None,
+        })
+    }
+
     /// Whether a record of it is written in this step.
     fn share_written(
         &mut self,
@@ -168,13 +189,7 @@ impl World {
         (process, file): (usize, usize),
         step: &Step,
     ) -> bool {
-        step.changes.iter().any(|change| match change {
-            Change::Share(share) if share.file == file_key(file) => {
-                let owner = self.numbered((*share.owner).clone());
-                self.process_of(keeper, &owner) == Some(process)
-            }
-            _ => false,
-        })
+        self.written_state(keeper, (process, file), step).is_some()
     }
 
     /// Shares have no owner number; the tag identifies the process.
