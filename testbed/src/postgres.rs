@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use crate::packages;
 use crate::process::tail;
 use crate::server::free_port;
+use crate::wait;
 
 /// Programs that are not in `PATH`, in one directory for each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
@@ -93,6 +94,56 @@ impl Server {
         let server = Self { tools, home, data, port, _template: template };
         server.start_again()?;
         Ok(server)
+    }
+
+    /// A replica that streams from this server, made by `pg_basebackup`; on a port of its own if this
+    /// server has one.
+    pub fn replica(&self, more: &[&str]) -> Result<Self> {
+        let home = tempfile::Builder::new().prefix("postgres.").tempdir()?;
+        give(home.path())?;
+        let data = home.path().join("data");
+        let mut backup = as_owner(&self.tools.join("pg_basebackup"));
+        backup.args(["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast"]);
+        backup.args(["--no-sync", "--dbname"]).arg(self.url()).arg("--pgdata").arg(&data);
+        run(&mut backup).context("pg_basebackup")?;
+        let port = if self.port.is_some() { Some(free_port()?) } else { None };
+        let mut config = vec![format!("unix_socket_directories = '{}'", home.path().display())];
+        config.extend(port.map(|port| format!("port = {port}")));
+        config.extend(more.iter().map(|line| (*line).to_owned()));
+        let mut file = OpenOptions::new().append(true).open(data.join("postgresql.conf"))?;
+        writeln!(file, "{}", config.join("\n"))?;
+        let replica = Self {
+            tools: self.tools.clone(),
+            home,
+            data,
+            port,
+            _template: self._template.clone(),
+        };
+        replica.start_again()?;
+        wait::until_blocking("streaming", || {
+            replica.psql("SELECT count(*) FROM pg_stat_wal_receiver WHERE status = 'streaming'")
+                .is_ok_and(|count| count == "1")
+        });
+        Ok(replica)
+    }
+
+    /// Stops the replication to this replica: it lacks whatever its primary commits from here on.
+    pub fn stop_streaming(&self) -> Result<()> {
+        self.psql("ALTER SYSTEM SET primary_conninfo = ''; SELECT pg_reload_conf()")?;
+        wait::until_blocking("the end of the replication", || {
+            self.psql("SELECT count(*) FROM pg_stat_wal_receiver").is_ok_and(|count| count == "0")
+        });
+        Ok(())
+    }
+
+    /// Makes a primary of this replica, on a timeline of its own.
+    pub fn promote(&self) -> Result<()> {
+        run(self.control().args(["--wait", "--timeout=60", "promote"])).context("pg_ctl promote")
+    }
+
+    /// The directory of its unix socket.
+    pub fn socket_directory(&self) -> &Path {
+        self.home.path()
     }
 
     /// After a [`Server::stop`], or after it ended by itself.

@@ -74,6 +74,11 @@ impl ServerDurability {
         Ok(Self { configured: synchronous, weak, warnings })
     }
 
+    /// Whether a commit waits for synchronous replicas, if there are any.
+    pub(super) fn waits_for_replicas(&self) -> bool {
+        !["off", "local"].contains(&self.configured.as_str())
+    }
+
     /// `synchronous_commit` for one transaction. What must not be lost (an epoch, a registration, a
     /// new leader) is synced even if locks are not; a setting stronger than `on` stays.
     pub(super) fn synchronous_commit(&self, must_sync: bool) -> &str {

@@ -6,6 +6,7 @@
 
 mod conformance;
 mod driver;
+mod failover;
 mod faults;
 mod full;
 mod indexes;
