@@ -68,7 +68,7 @@ pub(super) struct Found {
 pub(super) async fn find(connection: &Connection, promises: bool) -> Result<Found, Error> {
     let sql = format!(
         "SELECT {}, state.id, seat.former, \
-             EXISTS (SELECT FROM nodes) OR seat.unfenced <> '{{}}' \
+             EXISTS (SELECT FROM nodes) OR NOT seat.unfenced <@ ARRAY[seat.node] \
          FROM state CROSS JOIN seat LEFT JOIN vouched ON true",
         evidence_columns()
     );

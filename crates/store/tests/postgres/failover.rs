@@ -231,6 +231,7 @@ fn a_failover_that_loses_nothing_is_exact_for_a_leader_that_knows_its_last_batch
     assert_eq!(settled(&mut a).unwrap(), Token(1));
     soon("the lease is renewed on the new timeline", || lease.is_fresh());
     done(a.commit(&[lock(3, 1)], Token(2)));
+    drop(a);
     assert_eq!(exactness(&PostgresSettings { run_directory: None, ..settings.clone() }), Exactness::Exact);
     // A second failover; this time the server was killed before.
     let (mut a, lease) = taken(&settings);
