@@ -33,6 +33,11 @@ impl ServiceLease {
         self.0.as_ref().is_none_or(Lease::is_fresh)
     }
 
+    /// Whether the store must be compared before the lease is renewed again.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.0.as_ref().is_some_and(Lease::is_suspended)
+    }
+
     /// The time since the last renewal, if the lease is not fresh.
     pub(crate) fn stale_for(&self) -> Option<Duration> {
         self.0.as_ref().filter(|lease| !lease.is_fresh()).map(Lease::renewed_ago)
@@ -43,9 +48,18 @@ impl ServiceLease {
     pub(crate) async fn wait_until_lost(self) -> String {
         let Some(lease) = self.0 else { return pending().await };
         let (mut held, mut fresh) = (true, true);
+        let mut warned = None;
         loop {
             if let Some(why) = lease.loss_reason() {
                 return why;
+            }
+            let warning = lease.warning();
+            if warning != warned {
+                match &warning {
+                    Some(what) => warn!("the database is slowed down: {what}"),
+                    None => info!("the database is no longer slowed down"),
+                }
+                warned = warning;
             }
             if lease.is_held() != held {
                 held = !held;
@@ -63,7 +77,14 @@ impl ServiceLease {
                 fresh = !fresh;
                 match fresh {
                     true => info!("the lease on the store was renewed; locks go on"),
-                    false => warn!("locks wait: {}", lease.last_error().unwrap_or_default()),
+                    false => warn!(
+                        "locks wait: {}",
+                        lease.last_error().unwrap_or_else(|| format!(
+                            "the lease on the store was not renewed for {:.1} s; the database \
+                             answers slowly, or this process was suspended",
+                            lease.renewed_ago().as_secs_f64()
+                        ))
+                    ),
                 }
             }
             sleep(CHECK_EVERY).await;

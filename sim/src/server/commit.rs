@@ -65,7 +65,7 @@ impl World {
         };
         let changes = committing.batch().changes().to_vec();
         let token = committing.batch().token();
-        let stage = match committing.attempt(&mut self.disk) {
+        let stage = match committing.attempt(&mut self.disk, &engine.decider.keeper) {
             Progress::Durable(durable) => CommitStage::Durable(durable),
             Progress::Failed(again, _) => CommitStage::PendingCommit(again),
         };
