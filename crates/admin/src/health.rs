@@ -94,11 +94,15 @@ pub(crate) fn findings(
         found.push(Finding { code: code.into(), severity, status, action, see });
     };
     if let Some(seconds) = store.stalled_seconds {
+        let check = match store.kind.as_str() {
+            "postgres" => format!("lockkeeper store check {}", store.shown),
+            _ => "df -h".to_owned(),
+        };
         report(
             Severity::Error,
             "LK104",
             format!("The store has been failing for {seconds:.0} s: locks wait, none is lost."),
-            "df -h; journalctl -u lockkeeper".into(),
+            format!("{check}; journalctl -u lockkeeper"),
         );
     }
     if let Some(grace) = grace {

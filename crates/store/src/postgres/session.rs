@@ -43,11 +43,15 @@ pub(super) struct Session {
 }
 
 impl Session {
-    async fn open(database: &Database, durability: Durability) -> Result<Self, StoreError> {
+    async fn open(
+        database: &Database,
+        durability: Durability,
+        failover: Failover,
+    ) -> Result<Self, StoreError> {
         let connection = database.open(CONNECT_MAX).await?;
         let settings = ServerDurability::read(&connection.client);
         let settings = database.within(STATEMENT_MAX, settings).await.map_err(|f| f.error)?;
-        let server_durability = ServerDurability::check(settings, durability, database)?;
+        let server_durability = ServerDurability::check(settings, durability, failover, database)?;
         let statements = Statements::prepare(database, &connection).await.map_err(|f| f.error)?;
         Ok(Self { connection, statements, server_durability, fencing: None })
     }
@@ -137,7 +141,7 @@ impl Postgres {
             return Ok(true);
         }
         self.abandon_session();
-        let opened = Session::open(&self.database, self.settings.durability);
+        let opened = Session::open(&self.database, self.settings.durability, self.settings.failover);
         let session = self.runtime.block_on(opened)?;
         self.connections_opened += 1;
         self.warnings.clone_from(&session.server_durability.warnings);
