@@ -18,6 +18,7 @@ use crate::wait;
 /// Programs that are not in `PATH`, in one directory for each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
 const USER: &str = "postgres";
+const MEMORY: &str = "/dev/shm";
 
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -59,7 +60,7 @@ impl Server {
 
     pub fn start_with(options: &Options) -> Result<Self> {
         let tools = tools()?;
-        let home = tempfile::Builder::new().prefix("postgres.").tempdir()?;
+        let home = home_directory()?;
         give(home.path())?;
         let data = options.data.clone().unwrap_or_else(|| home.path().join("data"));
         let template = match &options.wal {
@@ -99,7 +100,7 @@ impl Server {
     /// A replica that streams from this server, made by `pg_basebackup`; on a port of its own if this
     /// server has one.
     pub fn replica(&self, more: &[&str]) -> Result<Self> {
-        let home = tempfile::Builder::new().prefix("postgres.").tempdir()?;
+        let home = home_directory()?;
         give(home.path())?;
         let data = home.path().join("data");
         let mut backup = as_owner(&self.tools.join("pg_basebackup"));
@@ -242,7 +243,7 @@ fn template(tools: &Path) -> Result<Arc<TempDir>> {
     if let Some(template) = template.upgrade() {
         return Ok(template);
     }
-    let home = tempfile::Builder::new().prefix("postgres.").tempdir()?;
+    let home = home_directory()?;
     give(home.path())?;
     initialise(tools, &home.path().join("data"), None)?;
     let home = Arc::new(home);
@@ -267,6 +268,15 @@ pub fn give(directory: &Path) -> Result<()> {
         chown(directory, Some(number(&["-u", USER])?), Some(number(&["-g", USER])?))?;
     }
     Ok(())
+}
+
+/// In memory if there is space: clusters are copied and synced all the time.
+fn home_directory() -> Result<TempDir> {
+    const ENOUGH: u64 = 4 << 30;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("postgres.");
+    let free = rustix::fs::statvfs(MEMORY).map_or(0, |found| found.f_bavail * found.f_frsize);
+    Ok(if free > ENOUGH { builder.tempdir_in(MEMORY)? } else { builder.tempdir()? })
 }
 
 fn tools() -> Result<PathBuf> {

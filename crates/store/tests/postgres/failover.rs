@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use keeper::change::{Change, Exactness, Snapshot};
 use keeper::identity::{Epoch, LockId};
 use lockkeeper_store::conformance::{client, lock};
+use lockkeeper_store::postgres::Failover;
 use lockkeeper_store::{
     CommitOutcome, Durability, Postgres, PostgresSettings, Store, StoreError, Token,
 };
@@ -245,6 +246,70 @@ fn a_failover_that_loses_nothing_is_exact_for_a_leader_that_knows_its_last_batch
     let unmarked = PostgresSettings { run_directory: None, ..after.clone() };
     assert_eq!(store_of(&unmarked).exactness, Exactness::Open, "without the mark");
     assert_eq!(exactness(&after), Exactness::Exact, "with it");
+}
+
+fn wait_for_replica(server: &Server, names: &str) {
+    let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'");
+    server.psql(&format!("{set}; SELECT pg_reload_conf()")).unwrap();
+    let shown = "SELECT current_setting('synchronous_standby_names')";
+    soon("the setting", || server.psql(shown).unwrap() == names);
+}
+
+/// With synchronous replicas, and the operator's promise that only they are promoted, a takeover after
+/// a failover is exact; not if the replicas were taken away meanwhile (B6.63).
+#[test]
+fn a_promised_synchronous_failover_is_exact() {
+    for kept in [true, false] {
+        let pair = Pair::start();
+        wait_for_replica(&pair.primary, "*");
+        let promised =
+            |node| PostgresSettings { failover: Failover::Synchronous, ..pair.settings(node) };
+        let (mut a, lease) = taken(&promised("a"));
+        done(a.commit(&[client(1), lock(2, 1)], Token(1)));
+        if !kept {
+            wait_for_replica(&pair.primary, "");
+            let seen = "SELECT promised FROM lockkeeper.seat";
+            soon("the heartbeat has seen it", || pair.replica.psql(seen).unwrap() == "f");
+        }
+        pair.fail_over();
+        std::mem::forget((a, lease));
+        let unpromised = store_of(&pair.settings("b"));
+        assert_eq!((unpromised.locks.len(), unpromised.exactness), (1, Exactness::Open));
+        let expected = if kept { Exactness::Exact } else { Exactness::Open };
+        assert_eq!(exactness(&promised("b")), expected, "kept: {kept}");
+    }
+}
+
+/// A batch whose wait for the replica is cancelled succeeds with a warning: it may be on the primary
+/// only, and is not acknowledged before a later transaction has waited for the replica.
+#[test]
+fn a_cancelled_wait_for_a_replica_is_an_unknown_commit() {
+    let server = Server::start().unwrap();
+    let (mut store, _) = taken(&PostgresSettings::new(&server.url(), "a", Durability::Process));
+    done(store.commit(&[lock(1, 1)], Token(1)));
+    wait_for_replica(&server, "absent");
+    let waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..2 {
+                let count = format!("SELECT count(*) > 0 {waiting}");
+                soon("a commit waits", || server.psql(&count).unwrap() == "t");
+                server.psql(&format!("SELECT pg_cancel_backend(pid) {waiting}")).unwrap();
+            }
+        });
+        // The reload reaches each connection after a moment.
+        let token = (2..).find_map(|token| match store.commit(&[lock(token, 1)], Token(token)) {
+            CommitOutcome::Done => None,
+            CommitOutcome::Unknown(_) => Some(Token(token)),
+            other => panic!("{other:?}"),
+        });
+        let token = token.unwrap();
+        let unsettled = store.last_token();
+        assert!(unsettled.as_ref().is_err_and(StoreError::is_transient), "{unsettled:?}");
+        wait_for_replica(&server, "");
+        assert_eq!(settled(&mut store).unwrap(), token);
+        done(store.commit(&[lock(token.0 + 1, 1)], Token(token.0 + 1)));
+    });
 }
 
 /// A dump has the same epoch as a server that has been up for months, and carries the row of an

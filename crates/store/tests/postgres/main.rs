@@ -9,6 +9,7 @@ mod driver;
 mod failover;
 mod faults;
 mod full;
+mod hosts;
 mod indexes;
 mod late_statements;
 mod leadership;
