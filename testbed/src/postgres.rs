@@ -113,16 +113,12 @@ impl Server {
         config.extend(more.iter().map(|line| (*line).to_owned()));
         let mut file = OpenOptions::new().append(true).open(data.join("postgresql.conf"))?;
         writeln!(file, "{}", config.join("\n"))?;
-        let replica = Self {
-            tools: self.tools.clone(),
-            home,
-            data,
-            port,
-            _template: self._template.clone(),
-        };
+        let replica =
+            Self { tools: self.tools.clone(), home, data, port, _template: self._template.clone() };
         replica.start_again()?;
         wait::until_blocking("streaming", || {
-            replica.psql("SELECT count(*) FROM pg_stat_wal_receiver WHERE status = 'streaming'")
+            replica
+                .psql("SELECT count(*) FROM pg_stat_wal_receiver WHERE status = 'streaming'")
                 .is_ok_and(|count| count == "1")
         });
         Ok(replica)

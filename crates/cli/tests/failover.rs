@@ -160,21 +160,22 @@ impl World {
         let mut lockers = recorder::lockers(at).await;
         // Each asks for what the same process of the host before it holds.
         lockers.rotate_left(PROCESSES);
-        let thieves = lockers.into_iter().zip(self.held()).enumerate().map(|(index, (thief, held))| {
-            let (handles, round) = (handles.clone(), self.round);
-            tokio::spawn(async move {
-                let mut asked = 0;
-                for (file, mask) in held.iter().enumerate() {
-                    let Some(run) = recorder::runs(*mask).into_iter().next() else { continue };
-                    let answer = thief.lock(&handles[file], run);
-                    let answer = tokio::time::timeout(Duration::from_millis(300), answer).await;
-                    let granted = matches!(answer, Ok(Ok(Status::Granted)));
-                    assert!(!granted, "{round:?}: {run:?} of file {file} of process {index}");
-                    asked += 1;
-                }
-                asked
-            })
-        });
+        let thieves =
+            lockers.into_iter().zip(self.held()).enumerate().map(|(index, (thief, held))| {
+                let (handles, round) = (handles.clone(), self.round);
+                tokio::spawn(async move {
+                    let mut asked = 0;
+                    for (file, mask) in held.iter().enumerate() {
+                        let Some(run) = recorder::runs(*mask).into_iter().next() else { continue };
+                        let answer = thief.lock(&handles[file], run);
+                        let answer = tokio::time::timeout(Duration::from_millis(300), answer).await;
+                        let granted = matches!(answer, Ok(Ok(Status::Granted)));
+                        assert!(!granted, "{round:?}: {run:?} of file {file} of process {index}");
+                        asked += 1;
+                    }
+                    asked
+                })
+            });
         let mut asked = 0;
         for thief in thieves.collect::<Vec<_>>() {
             asked += thief.await.unwrap();
@@ -199,7 +200,8 @@ impl World {
 
     /// Whether the store has what the clients were told.
     fn compare(&self, handles: &[Vec<u8>]) {
-        let reader = PostgresSettings::new(&self.replica.tcp_url().unwrap(), "x", Durability::Process);
+        let reader =
+            PostgresSettings::new(&self.replica.tcp_url().unwrap(), "x", Durability::Process);
         let saved = Postgres::connect(reader).unwrap().load().unwrap();
         recorder::compare(&self.beliefs, &recorder::stored(&saved, handles), self.round.number);
     }

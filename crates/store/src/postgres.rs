@@ -76,6 +76,7 @@ pub use process::ProcessIdentity;
 const LEASE: Duration = Duration::from_secs(3);
 const LEASE_MIN: Duration = Duration::from_millis(600);
 const LEASE_MAX: Duration = Duration::from_secs(300);
+const SLOW_AFTER: Duration = Duration::from_secs(300);
 
 /// How to reach the database, and how this server appears in it.
 #[derive(Clone)]
@@ -97,6 +98,9 @@ pub struct PostgresSettings {
     /// A directory that a restart of the machine empties; keeps the last acknowledged token, for a
     /// start after a failover of the database.
     pub run_directory: Option<PathBuf>,
+    /// Another transaction that has been open for longer is reported by [`Lease::warning`]: it slows
+    /// every batch down.
+    pub slow_after: Duration,
 }
 
 /// To which replicas the database fails over: the operator's promise.
@@ -121,6 +125,7 @@ impl PostgresSettings {
             failover: Failover::default(),
             pair: false,
             run_directory: None,
+            slow_after: SLOW_AFTER,
         }
     }
 
@@ -444,12 +449,13 @@ impl Store for Postgres {
         }
         let rows = BatchRows::of(changes);
         let must_sync = self.settings.durability.must_sync(changes);
-        let written = self.try_run_within(rows.time_limit(), async |session: &Session| {
-            match session.fencing {
-                Some(fencing) => rows.write(session, fencing, token, must_sync).await,
-                None => Ok(false),
-            }
-        });
+        let written =
+            self.try_run_within(rows.time_limit(), async |session: &Session| {
+                match session.fencing {
+                    Some(fencing) => rows.write(session, fencing, token, must_sync).await,
+                    None => Ok(false),
+                }
+            });
         match written {
             Ok(true) => {
                 self.committed(changes, token);

@@ -12,9 +12,9 @@ use store::postgres::PostgresSettings;
 use toml::{Table, Value};
 
 use super::{
-    Access, Admin, AdminListen, AdminSocket, Durability, ExclusiveLock, Export, Failover, File, Grace,
-    Limits, Metadata, Nsm, Protocol, Protocols, Recovery, Rpc, Squash, Standby, Store, Unreachable,
-    Verify,
+    Access, Admin, AdminListen, AdminSocket, Durability, ExclusiveLock, Export, Failover, File,
+    Grace, Limits, Metadata, Nsm, Protocol, Protocols, Recovery, Rpc, Squash, Standby, Store,
+    Unreachable, Verify,
 };
 use crate::cli::{Ports, Rpcbind};
 

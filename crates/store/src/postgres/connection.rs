@@ -156,7 +156,8 @@ impl Database {
         let warned = Arc::clone(&cancelled_wait);
         let task = tokio::spawn(async move {
             // Statements that wait for an answer report its errors.
-            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
+            {
                 if let AsyncMessage::Notice(notice) = message
                     && is_cancelled_wait(&notice)
                 {
@@ -222,9 +223,7 @@ impl Database {
             return StoreError::NotAllowed { location, role: self.role.clone(), message, fix };
         }
         // The statement was prepared on another connection of the pooler.
-        if [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT]
-            .contains(code)
-        {
+        if [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT].contains(code) {
             return StoreError::Pooled { location };
         }
         if [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN].contains(code) {
@@ -349,7 +348,10 @@ mod tests {
         assert_eq!(locations, expected);
         assert_eq!(database.connect_timeout, Some(Duration::from_secs(2)));
         for host in &database.hosts {
-            assert_eq!((host.get_user(), host.get_password()), (Some("keeper"), Some(&b"secret"[..])));
+            assert_eq!(
+                (host.get_user(), host.get_password()),
+                (Some("keeper"), Some(&b"secret"[..]))
+            );
             assert_eq!(host.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
         }
     }

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use keeper::change::Exactness;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
-use keeper::change::Exactness;
 use tokio_postgres::{Client, Error, Statement};
 
 use super::connection::{Connection, Database, StatementFailure};
@@ -40,6 +40,7 @@ impl Heartbeat {
         leader: LeaderIdentity,
         lease: Lease,
         acknowledged: Arc<AtomicU64>,
+        slow_after: Duration,
     ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel::<()>();
@@ -54,8 +55,15 @@ impl Heartbeat {
                     }
                 });
                 let standbys = StandbyCounters::default();
-                let mut task =
-                    HeartbeatTask { database, leader, lease, acknowledged, standbys, checked: None };
+                let mut task = HeartbeatTask {
+                    database,
+                    leader,
+                    lease,
+                    acknowledged,
+                    slow_after,
+                    standbys,
+                    checked: None,
+                };
                 tokio::select! {
                     _ = stopped => {}
                     () = task.run() => {}
@@ -90,6 +98,7 @@ struct HeartbeatTask {
     lease: Lease,
     /// The last batch that was acknowledged.
     acknowledged: Arc<AtomicU64>,
+    slow_after: Duration,
     standbys: StandbyCounters,
     /// When the database was last searched for what slows it down.
     checked: Option<Duration>,
@@ -162,12 +171,13 @@ impl HeartbeatTask {
         }
         let token = rows.first().map_or(0, |row| unsigned(row.get(1)));
         if token < acknowledged {
-            let what = format!("batch {acknowledged} was acknowledged, and {token} is the last one");
+            let what =
+                format!("batch {acknowledged} was acknowledged, and {token} is the last one");
             return Err(StoreError::Behind { location: self.database.location.clone(), what });
         }
         if self.checked.is_none_or(|then| sent.saturating_sub(then) > SLOWED_EVERY) {
             self.checked = Some(sent);
-            let slowed = slowed(&connection.client);
+            let slowed = slowed(&connection.client, self.slow_after);
             let slowed = self.database.within(term / 2, slowed).await.map_err(error_of)?;
             self.lease.set_warning(slowed);
         }
@@ -227,20 +237,20 @@ async fn prepare(connection: &Connection) -> Result<Statement, Error> {
 /// What keeps the database from clearing away old rows, which slows every batch down: a transaction
 /// that was forgotten, or a replication slot without its replica. `None` if there is none, or none that
 /// the role may see.
-async fn slowed(client: &Client) -> Result<Option<String>, Error> {
+async fn slowed(client: &Client, after: Duration) -> Result<Option<String>, Error> {
     let sql = "SELECT 'process ' || pid || ' (' || coalesce(nullif(application_name, ''), 'no name') \
              || ') has had a transaction open for ' \
              || extract(epoch FROM clock_timestamp() - xact_start)::bigint / 60 || ' min: end it with \
              SELECT pg_terminate_backend(' || pid || ')' \
-         FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid() \
-             AND backend_type = 'client backend' \
-             AND xact_start < clock_timestamp() - interval '5 minutes' \
+         FROM pg_stat_activity WHERE coalesce(backend_xmin, backend_xid) IS NOT NULL \
+             AND pid <> pg_backend_pid() AND backend_type = 'client backend' \
+             AND xact_start < clock_timestamp() - $1 * interval '1 second' \
          UNION ALL \
          SELECT 'replication slot ' || slot_name || ' has no replica: start its replica, or drop it \
              with SELECT pg_drop_replication_slot(' || quote_literal(slot_name) || ')' \
          FROM pg_replication_slots WHERE NOT active \
              AND greatest(age(xmin), age(catalog_xmin)) > 100000 LIMIT 1";
-    let row = client.query_opt(sql, &[]).await?;
+    let row = client.query_opt(sql, &[&after.as_secs_f64()]).await?;
     row.map(|row| row.try_get(0)).transpose()
 }
 

@@ -127,7 +127,9 @@ impl Session {
         };
         let fencing = acquisition.fencing;
         let seek = "SET LOCAL enable_seqscan = on";
-        client.batch_execute(&format!("{seek}; {DELETE_ALL}; SET LOCAL enable_seqscan = off")).await?;
+        client
+            .batch_execute(&format!("{seek}; {DELETE_ALL}; SET LOCAL enable_seqscan = off"))
+            .await?;
         rows.write(self, fencing, token, true).await?;
         self.vouch(fencing, promises).await?;
         client.batch_execute("COMMIT").await?;

@@ -73,11 +73,7 @@ impl Session {
 
     /// `Ok(false)` if the fencing token is outdated, `Err` with the number of locks and shares if
     /// they prevent the clearing.
-    async fn clear(
-        &self,
-        force: bool,
-        promises: bool,
-    ) -> Result<Result<bool, u64>, Error> {
+    async fn clear(&self, force: bool, promises: bool) -> Result<Result<bool, u64>, Error> {
         let client = &self.connection.client;
         let Some(fencing) = self.fencing else { return Ok(Ok(false)) };
         let begin = format!(
@@ -105,11 +101,7 @@ impl Session {
     }
 
     /// Records that the rows are complete. False if the fencing token is outdated.
-    pub(super) async fn vouch(
-        &self,
-        fencing: FencingToken,
-        promises: bool,
-    ) -> Result<bool, Error> {
+    pub(super) async fn vouch(&self, fencing: FencingToken, promises: bool) -> Result<bool, Error> {
         let durability = &self.server_durability;
         let promises = promises && durability.waits_for_replicas();
         let synchronous = durability.synchronous_commit(true);
@@ -141,7 +133,8 @@ impl Postgres {
             return Ok(true);
         }
         self.abandon_session();
-        let opened = Session::open(&self.database, self.settings.durability, self.settings.failover);
+        let opened =
+            Session::open(&self.database, self.settings.durability, self.settings.failover);
         let session = self.runtime.block_on(opened)?;
         self.connections_opened += 1;
         self.warnings.clone_from(&session.server_durability.warnings);
@@ -159,7 +152,8 @@ impl Postgres {
         if writer.replaced.is_some() {
             return Ok(());
         }
-        let nonces: Vec<i64> = [Some(writer.nonce), writer.candidate].into_iter().flatten().collect();
+        let nonces: Vec<i64> =
+            [Some(writer.nonce), writer.candidate].into_iter().flatten().collect();
         let abandoned = std::mem::take(&mut self.abandoned);
         let resumed = self.run(async |session: &Session| {
             // At most a second, to leave time for the statement that counts.
@@ -243,8 +237,9 @@ impl Postgres {
         writer.heartbeat = None;
         let leader = LeaderIdentity { nonce: writer.nonce, writer: writer.number };
         let acknowledged = Arc::clone(&writer.acknowledged);
-        let database = self.database.clone();
-        let heartbeat = Heartbeat::start(database, leader, writer.lease.clone(), acknowledged)
+        let (database, lease) = (self.database.clone(), writer.lease.clone());
+        let slow_after = self.settings.slow_after;
+        let heartbeat = Heartbeat::start(database, leader, lease, acknowledged, slow_after)
             .map_err(|error| {
                 StoreError::Unwritable(format!("cannot start the heartbeat: {error}"))
             })?;
@@ -264,7 +259,11 @@ impl Postgres {
     fn compare(&self, token: Token) -> Found {
         match &self.writer {
             Some(Writer { done, unsettled, .. }) if token != *done && Some(token) != *unsettled => {
-                if token < *done { Found::Earlier } else { Found::Later }
+                if token < *done {
+                    Found::Earlier
+                } else {
+                    Found::Later
+                }
             }
             _ => Found::Same,
         }
@@ -498,7 +497,8 @@ impl Postgres {
             }
             Course::Replaced => {
                 let error = leadership::replaced(&leadership);
-                if let (StoreError::Replaced { by, since }, Some(writer)) = (&error, &mut self.writer)
+                if let (StoreError::Replaced { by, since }, Some(writer)) =
+                    (&error, &mut self.writer)
                 {
                     writer.lease.set_replaced_by(&format!("{by} since {since}"));
                     writer.replaced = Some((by.clone(), since.clone()));

@@ -33,7 +33,8 @@ impl Pair {
     }
 
     fn settings(&self, node: &str) -> PostgresSettings {
-        let directories = [&self.primary, &self.replica].map(|one| one.socket_directory().display());
+        let directories =
+            [&self.primary, &self.replica].map(|one| one.socket_directory().display());
         let [first, second] = directories;
         let url = format!("host={first},{second} user=postgres dbname=postgres");
         PostgresSettings { lease: LEASE, ..PostgresSettings::new(&url, node, Durability::Process) }
@@ -161,7 +162,10 @@ fn a_leader_that_lives_writes_back_what_the_replica_lacks() {
     assert!(error.is_behind() && !error.is_fatal(), "{error}");
     // With the batch that was being committed.
     let refused = a.commit(&[lock(5, 1)], Token(3));
-    assert!(matches!(&refused, CommitOutcome::NotWritten(error) if error.is_behind()), "{refused:?}");
+    assert!(
+        matches!(&refused, CommitOutcome::NotWritten(error) if error.is_behind()),
+        "{refused:?}"
+    );
     expected.apply(lock(5, 1));
     rewritten(&mut a, &expected, Token(3));
     assert_eq!(store_of(&settings), expected);
@@ -233,7 +237,10 @@ fn a_failover_that_loses_nothing_is_exact_for_a_leader_that_knows_its_last_batch
     soon("the lease is renewed on the new timeline", || lease.is_fresh());
     done(a.commit(&[lock(3, 1)], Token(2)));
     drop(a);
-    assert_eq!(exactness(&PostgresSettings { run_directory: None, ..settings.clone() }), Exactness::Exact);
+    assert_eq!(
+        exactness(&PostgresSettings { run_directory: None, ..settings.clone() }),
+        Exactness::Exact
+    );
     // A second failover; this time the server was killed before.
     let (mut a, lease) = taken(&settings);
     soon("there is no standby", || !lease.has_standby());
@@ -327,7 +334,10 @@ fn a_restored_dump_is_open() {
     assert_eq!(exactness(&settings), Exactness::Exact, "VACUUM FREEZE is no restoration");
     server.psql("DROP SCHEMA lockkeeper CASCADE").unwrap();
     server.psql(&dump).unwrap();
-    assert_eq!(Postgres::connect(settings.clone()).unwrap().load().unwrap().exactness, Exactness::Open);
+    assert_eq!(
+        Postgres::connect(settings.clone()).unwrap().load().unwrap().exactness,
+        Exactness::Open
+    );
     let (mut a, _) = taken(&settings);
     assert_eq!(a.load().unwrap().exactness, Exactness::Open);
     done(a.commit(&[Change::Started { epoch: Epoch(9), grace: Some(Exactness::Open) }], Token(2)));

@@ -68,7 +68,10 @@ impl Store for LossyStore {
 }
 
 fn locked(file: &str, id: u64) -> Request {
-    Request::Lock(LockRequest { file: FileKey::from(file), ..lock_request(id, "alice", "10.0.0.1") })
+    Request::Lock(LockRequest {
+        file: FileKey::from(file),
+        ..lock_request(id, "alice", "10.0.0.1")
+    })
 }
 
 #[tokio::test]
@@ -76,13 +79,15 @@ async fn the_batch_that_found_the_loss_is_answered_once_everything_is_back() {
     let unknown = || CommitOutcome::Unknown(StoreError::Unwritable("no answer".into()));
     let not_written = || CommitOutcome::NotWritten(StoreError::Unwritable("not now".into()));
     for outcomes in [vec![], vec![unknown()], vec![not_written(), not_written()]] {
-        let attempts = 1 + outcomes.iter().filter(|one| !matches!(one, CommitOutcome::Unknown(_))).count();
+        let attempts =
+            1 + outcomes.iter().filter(|one| !matches!(one, CommitOutcome::Unknown(_))).count();
         let store = LossyStore::default();
         let engine = begun_with(Box::new(store.clone()));
         decided(&engine, locked("a.db", 1)).await;
         store.lose();
         store.0.lock().unwrap().outcomes = outcomes;
-        let decision = decided(&engine, locked("b.db", 2)).await;
+        let decision = decided(&engine, locked("b.db", 2));
+        let decision = tokio::time::timeout(Duration::from_secs(10), decision).await.unwrap();
         assert!(matches!(decision, Decision::Reply(Reply::Lock(_))), "{decision:?}");
         let expected = engine.read(Keeper::snapshot).await.unwrap();
         assert_eq!(expected.locks.len(), 2);
