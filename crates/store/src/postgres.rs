@@ -51,7 +51,7 @@ mod vouch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::{Duration, Instant};
 
 use keeper::change::{Change, Exactness, Snapshot};
@@ -164,8 +164,9 @@ pub struct Postgres {
 struct Writer {
     /// `state.nonce` while this server leads.
     nonce: i64,
-    /// A nonce with which this server has tried to retake the leadership, and may have succeeded.
-    candidate: Option<i64>,
+    /// A nonce with which this server tries to retake the leadership, and may have succeeded; 0 if it
+    /// does not. Shared with the heartbeat.
+    candidate: Arc<AtomicI64>,
     /// `state.writer` while this server leads.
     number: i64,
     /// `state.id`
@@ -327,7 +328,7 @@ impl Postgres {
         self.adopt_fencing(fencing, if exact { IntactRow::Due } else { IntactRow::Withheld })?;
         self.writer = Some(Writer {
             nonce: fencing.nonce,
-            candidate: None,
+            candidate: Arc::default(),
             number,
             store,
             lease: Lease::new(term, sent),
@@ -407,7 +408,8 @@ impl Postgres {
 fn fresh_nonce() -> Result<i64, StoreError> {
     let mut bytes = [0; 8];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(8) => Ok(i64::from_ne_bytes(bytes)),
+        // 0 is that of tables in which no server has led.
+        Ok(8) => Ok(i64::from_ne_bytes(bytes) | 1),
         _ => Err(StoreError::Unwritable("the kernel has no random numbers".into())),
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -86,9 +86,10 @@ impl Drop for Heartbeat {
 }
 
 /// The leadership that is renewed.
-#[derive(Clone, Copy)]
 pub(super) struct LeaderIdentity {
     pub(super) nonce: i64,
+    /// The nonce with which it is being retaken, if not 0.
+    pub(super) candidate: Arc<AtomicI64>,
     pub(super) writer: i64,
 }
 
@@ -199,11 +200,18 @@ impl HeartbeatTask {
             Ok(leadership) => leadership,
             Err(failure) => return failure.error,
         };
-        match holder(&leadership, self.leader.nonce, self.leader.writer) {
+        let LeaderIdentity { nonce, candidate, writer } = &self.leader;
+        let drawn = candidate.load(Ordering::Acquire);
+        let nonces = [*nonce, if drawn == 0 { *nonce } else { drawn }];
+        match holder(&leadership, &nonces, *writer) {
             Holder::Successor => replaced(&leadership),
             Holder::Own | Holder::Former => {
-                let what = format!("it has begun timeline {}", leadership.timeline);
-                StoreError::Behind { location, what }
+                self.lease.set_suspended(true);
+                let timeline = &leadership.timeline;
+                self.database.unreachable(format!(
+                    "it has failed over (timeline {timeline}), and is compared with what this \
+                     server has acknowledged"
+                ))
             }
             Holder::Predecessor => {
                 let open = distrust(connection, Exactness::Open);

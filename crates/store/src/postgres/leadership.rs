@@ -333,10 +333,10 @@ pub(super) async fn terminate_blockers(connection: &Connection) -> Result<(), Er
     connection.client.query(sql, &[]).await.map(|_| ())
 }
 
-/// How the recorded leader stands to the one that took the leadership with this nonce and number.
-pub(super) fn holder(leadership: &Leadership, nonce: i64, writer: i64) -> Holder {
+/// How the recorded leader stands to the one with these nonces, that took the leadership as `writer`.
+pub(super) fn holder(leadership: &Leadership, nonces: &[i64], writer: i64) -> Holder {
     match &leadership.leader {
-        Some(leader) if leader.nonce == unsigned(nonce) => Holder::Own,
+        Some(leader) if nonces.contains(&signed(leader.nonce)) => Holder::Own,
         Some(leader) if leader.timeline.as_ref() == Some(&leadership.timeline) => {
             if leader.writer >= unsigned(writer) { Holder::Successor } else { Holder::Predecessor }
         }

@@ -1,6 +1,8 @@
 //! The write-back: a leader whose database has failed over and lacks batches takes the leadership on
 //! the new timeline and replaces the rows by its own state, in one transaction (B6.62).
 
+use std::sync::atomic::Ordering;
+
 use keeper::change::{Exactness, Snapshot};
 use tokio_postgres::Error;
 
@@ -8,7 +10,7 @@ use super::batch::BatchRows;
 use super::leadership::{self, Acquisition, Candidate, ExpectedLeader, Leadership};
 use super::session::{CLEAR_MAX, DELETE_ALL, Session};
 use super::trust::Holder;
-use super::{IntactRow, Postgres, fresh_nonce};
+use super::{IntactRow, Postgres};
 use crate::error::StoreError;
 use crate::store::{CommitOutcome, Token};
 
@@ -54,13 +56,13 @@ impl Postgres {
         if let Some((by, since)) = &writer.replaced {
             return Err(StoreError::Replaced { by: by.clone(), since: since.clone() });
         }
-        let (own, number) = (writer.nonce, writer.number);
+        let (own, number) = (writer.nonces(), writer.number);
         self.open_session()?;
         let connection = self.connections_opened;
         let leadership = self.run(async |session: &Session| {
             Leadership::read(&session.connection, connection).await
         })?;
-        let holder = leadership::holder(&leadership, own, number);
+        let holder = leadership::holder(&leadership, &own, number);
         if !matches!(holder, Holder::Own | Holder::Former) || !self.is_undisputed() {
             return Err(match holder {
                 Holder::Own | Holder::Former => {
@@ -77,11 +79,8 @@ impl Postgres {
             heartbeat: leader.map_or(0, |leader| leader.heartbeat.cast_signed()),
             has_exited: leader.is_some_and(|leader| leader.node == self.settings.node),
         };
-        let nonce = fresh_nonce()?;
-        if let Some(writer) = &mut self.writer {
-            writer.candidate = Some(nonce);
-        }
-        Ok((nonce, expected))
+        let writer = self.writer.as_ref().ok_or(StoreError::NotLeader)?;
+        Ok((writer.draw_candidate()?, expected))
     }
 
     fn adopt(
@@ -94,15 +93,20 @@ impl Postgres {
         let Acquisition { fencing, writer: number } = acquisition;
         self.adopt_fencing(*fencing, IntactRow::Written)?;
         if let Some(writer) = &mut self.writer {
-            (writer.nonce, writer.number, writer.candidate) = (fencing.nonce, *number, None);
+            (writer.nonce, writer.number) = (fencing.nonce, *number);
             (writer.done, writer.unsettled) = (token, None);
             writer.intact = if exact { IntactRow::Written } else { IntactRow::Withheld };
             writer.exactness = if exact { Exactness::Exact } else { exactness };
-            writer.lease.set_suspended(false);
         }
         self.acknowledge(token);
         self.renew_mark();
-        self.start_heartbeat()
+        self.start_heartbeat()?;
+        // After the end of the former heartbeat, which may have suspended the lease.
+        if let Some(writer) = &self.writer {
+            writer.candidate.store(0, Ordering::Release);
+            writer.lease.set_suspended(false);
+        }
+        Ok(())
     }
 }
 

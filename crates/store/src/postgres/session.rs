@@ -109,6 +109,23 @@ impl Session {
     }
 }
 
+impl Writer {
+    /// Those under which this server may lead.
+    pub(super) fn nonces(&self) -> [i64; 2] {
+        let candidate = self.candidate.load(Ordering::Acquire);
+        [self.nonce, if candidate == 0 { self.nonce } else { candidate }]
+    }
+
+    /// The nonce for retaking the leadership. The same until that is settled: if an answer is lost,
+    /// the database has either this one or the former.
+    pub(super) fn draw_candidate(&self) -> Result<i64, StoreError> {
+        let [_, drawn] = self.nonces();
+        let nonce = if drawn == self.nonce { fresh_nonce()? } else { drawn };
+        self.candidate.store(nonce, Ordering::Release);
+        Ok(nonce)
+    }
+}
+
 impl Postgres {
     /// Opens a connection if there is none; for a leader, begins a new session on it. A suspended
     /// lease requires a new one: the heartbeat has reached a database that the present connection may
@@ -152,8 +169,7 @@ impl Postgres {
         if writer.replaced.is_some() {
             return Ok(());
         }
-        let nonces: Vec<i64> =
-            [Some(writer.nonce), writer.candidate].into_iter().flatten().collect();
+        let nonces = writer.nonces();
         let abandoned = std::mem::take(&mut self.abandoned);
         let resumed = self.run(async |session: &Session| {
             // At most a second, to leave time for the statement that counts.
@@ -189,6 +205,7 @@ impl Postgres {
             Course::Continue => {
                 self.adopt_fencing(resumption.fencing, due)?;
                 if retaken {
+                    self.renew_mark();
                     self.start_heartbeat()?;
                 }
             }
@@ -196,8 +213,8 @@ impl Postgres {
             Course::WriteBack => return Err(self.behind(resumption.token)),
             Course::Replaced | Course::Restart => return Err(self.lost(resumption.token)),
         }
-        if let Some(writer) = &mut self.writer {
-            writer.candidate = None;
+        if let Some(writer) = &self.writer {
+            writer.candidate.store(0, Ordering::Release);
             writer.lease.set_suspended(false);
         }
         Ok(())
@@ -205,10 +222,8 @@ impl Postgres {
 
     /// Takes the leadership on the new timeline of a database that has everything.
     fn retake(&mut self, former: &Resumption, due: IntactRow) -> Result<(), StoreError> {
-        let nonce = fresh_nonce()?;
-        let Some(writer) = &mut self.writer else { return Ok(()) };
-        // If the answer is lost, the next resumption finds one of the two.
-        writer.candidate = Some(nonce);
+        let Some(writer) = &self.writer else { return Ok(()) };
+        let nonce = writer.draw_candidate()?;
         let (node, lease) = (self.settings.node.clone(), self.settings.lease);
         let candidate = Candidate { node: &node, lease, nonce, after: writer.number };
         let expected = ExpectedLeader {
@@ -235,7 +250,8 @@ impl Postgres {
     pub(super) fn start_heartbeat(&mut self) -> Result<(), StoreError> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         writer.heartbeat = None;
-        let leader = LeaderIdentity { nonce: writer.nonce, writer: writer.number };
+        let candidate = Arc::clone(&writer.candidate);
+        let leader = LeaderIdentity { nonce: writer.nonce, candidate, writer: writer.number };
         let acknowledged = Arc::clone(&writer.acknowledged);
         let (database, lease) = (self.database.clone(), writer.lease.clone());
         let slow_after = self.settings.slow_after;
@@ -286,8 +302,10 @@ impl Postgres {
     }
 
     fn missing(&self, found: Token) -> String {
-        let done = self.writer.as_ref().map_or(0, |writer| writer.done.0);
-        format!("batch {done} was the last one, and now {} is", found.0)
+        match self.writer.as_ref().map_or(0, |writer| writer.done.0) {
+            done if done == found.0 => "the lease had run out before it failed over".to_owned(),
+            done => format!("batch {done} was the last one, and now {} is", found.0),
+        }
     }
 
     /// The same, if another server may have led meanwhile. Recorded durably before the error ends this
@@ -466,7 +484,8 @@ impl Postgres {
 
     /// Why the database refused a write with this server's fencing token.
     pub(super) fn explain_refusal(&mut self) -> StoreError {
-        let Some(Writer { nonce, number, .. }) = self.writer else { return StoreError::NotLeader };
+        let Some(writer) = &self.writer else { return StoreError::NotLeader };
+        let (nonces, number) = (writer.nonces(), writer.number);
         let connection = self.connections_opened;
         let read =
             async |session: &Session| Leadership::read(&session.connection, connection).await;
@@ -474,7 +493,7 @@ impl Postgres {
             Ok(leadership) => leadership,
             Err(error) => return error,
         };
-        let holder = leadership::holder(&leadership, nonce, number);
+        let holder = leadership::holder(&leadership, &nonces, number);
         if holder == Holder::Own {
             // This server leads, but a late packet of an abandoned connection began a session.
             self.abandon_session();
