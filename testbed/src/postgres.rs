@@ -13,10 +13,12 @@ use tempfile::TempDir;
 use crate::packages;
 use crate::process::tail;
 use crate::server::free_port;
+use crate::wait;
 
 /// Programs that are not in `PATH`, in one directory for each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
 const USER: &str = "postgres";
+const MEMORY: &str = "/dev/shm";
 
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -58,7 +60,7 @@ impl Server {
 
     pub fn start_with(options: &Options) -> Result<Self> {
         let tools = tools()?;
-        let home = tempfile::Builder::new().prefix("postgres.").tempdir()?;
+        let home = home_directory()?;
         give(home.path())?;
         let data = options.data.clone().unwrap_or_else(|| home.path().join("data"));
         let template = match &options.wal {
@@ -93,6 +95,52 @@ impl Server {
         let server = Self { tools, home, data, port, _template: template };
         server.start_again()?;
         Ok(server)
+    }
+
+    /// A replica that streams from this server, made by `pg_basebackup`; on a port of its own if this
+    /// server has one.
+    pub fn replica(&self, more: &[&str]) -> Result<Self> {
+        let home = home_directory()?;
+        give(home.path())?;
+        let data = home.path().join("data");
+        let mut backup = as_owner(&self.tools.join("pg_basebackup"));
+        backup.args(["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast"]);
+        backup.args(["--no-sync", "--dbname"]).arg(self.url()).arg("--pgdata").arg(&data);
+        run(&mut backup).context("pg_basebackup")?;
+        let port = if self.port.is_some() { Some(free_port()?) } else { None };
+        let mut config = vec![format!("unix_socket_directories = '{}'", home.path().display())];
+        config.extend(port.map(|port| format!("port = {port}")));
+        config.extend(more.iter().map(|line| (*line).to_owned()));
+        let mut file = OpenOptions::new().append(true).open(data.join("postgresql.conf"))?;
+        writeln!(file, "{}", config.join("\n"))?;
+        let replica =
+            Self { tools: self.tools.clone(), home, data, port, _template: self._template.clone() };
+        replica.start_again()?;
+        wait::until_blocking("streaming", || {
+            replica
+                .psql("SELECT count(*) FROM pg_stat_wal_receiver WHERE status = 'streaming'")
+                .is_ok_and(|count| count == "1")
+        });
+        Ok(replica)
+    }
+
+    /// Stops the replication to this replica: it lacks whatever its primary commits from here on.
+    pub fn stop_streaming(&self) -> Result<()> {
+        self.psql("ALTER SYSTEM SET primary_conninfo = ''; SELECT pg_reload_conf()")?;
+        wait::until_blocking("the end of the replication", || {
+            self.psql("SELECT count(*) FROM pg_stat_wal_receiver").is_ok_and(|count| count == "0")
+        });
+        Ok(())
+    }
+
+    /// Makes a primary of this replica, on a timeline of its own.
+    pub fn promote(&self) -> Result<()> {
+        run(self.control().args(["--wait", "--timeout=60", "promote"])).context("pg_ctl promote")
+    }
+
+    /// The directory of its unix socket.
+    pub fn socket_directory(&self) -> &Path {
+        self.home.path()
     }
 
     /// After a [`Server::stop`], or after it ended by itself.
@@ -191,7 +239,7 @@ fn template(tools: &Path) -> Result<Arc<TempDir>> {
     if let Some(template) = template.upgrade() {
         return Ok(template);
     }
-    let home = tempfile::Builder::new().prefix("postgres.").tempdir()?;
+    let home = home_directory()?;
     give(home.path())?;
     initialise(tools, &home.path().join("data"), None)?;
     let home = Arc::new(home);
@@ -216,6 +264,15 @@ pub fn give(directory: &Path) -> Result<()> {
         chown(directory, Some(number(&["-u", USER])?), Some(number(&["-g", USER])?))?;
     }
     Ok(())
+}
+
+/// In memory if there is space: clusters are copied and synced all the time.
+fn home_directory() -> Result<TempDir> {
+    const ENOUGH: u64 = 4 << 30;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("postgres.");
+    let free = rustix::fs::statvfs(MEMORY).map_or(0, |found| found.f_bavail * found.f_frsize);
+    Ok(if free > ENOUGH { builder.tempdir_in(MEMORY)? } else { builder.tempdir()? })
 }
 
 fn tools() -> Result<PathBuf> {

@@ -125,6 +125,7 @@ pub(crate) struct Store {
     #[serde(deserialize_with = "store_url")]
     pub url: Option<StoreUrl>,
     pub durability: Option<Durability>,
+    pub failover: Option<Failover>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -186,6 +187,17 @@ pub(crate) struct Protocols {
 pub(crate) struct Protocol {
     #[serde(deserialize_with = "duration")]
     pub window: Option<Duration>,
+}
+
+/// To which replicas a PostgreSQL store fails over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Failover {
+    /// To any: acknowledged locks may be missing afterwards.
+    #[default]
+    Asynchronous,
+    /// Only to synchronous ones.
+    Synchronous,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ValueEnum)]

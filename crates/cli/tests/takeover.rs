@@ -209,6 +209,28 @@ async fn a_second_server_is_refused_and_told_of_the_standby() {
     assert!(again.answers().await);
 }
 
+/// B6.65
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_with_the_name_of_the_server_that_serves_is_refused() {
+    let cluster = Cluster::new();
+    let start = |home: &str| {
+        let export = cluster.export.to_str().unwrap();
+        let options = ["--store", &cluster.url, "--node", "filer", "--standby", export];
+        Node::start(&cluster.dir.path().join(home), free_port().unwrap(), &options)
+    };
+    let mut first = start("first");
+    first.wait_until_serving().await;
+    let mut second = start("second");
+    assert_eq!(second.exit_status().await.code(), Some(1));
+    let said = second.log();
+    assert!(said.contains("\"filer\"") && said.contains("--node NAME"), "{said}");
+    // Its own former process, which was killed, is no such server.
+    first.signal(Signal::KILL);
+    first.exit_status().await;
+    let mut again = start("first");
+    again.wait_until_serving().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_of_the_database_makes_locks_wait_and_files_go_on() {
     let cluster = Cluster::new();

@@ -340,6 +340,19 @@ impl Engine {
         drop((core, prepared));
     }
 
+    /// Has the committer thread compare the store with the keeper, if the engine is idle and the lease
+    /// is suspended until that was done.
+    fn review_store(&self) {
+        if !self.shared.lease.is_suspended() {
+            return;
+        }
+        let core = self.shared.lock().core.take();
+        if let Some(core) = core {
+            let review = core.decider.last_batch().review(self.shared.clock.elapsed());
+            self.shared.hand_over(core, Some(review));
+        }
+    }
+
     /// Hands what is in the inbox to the committer thread, if the engine is idle.
     fn wake(&self) {
         if !self.shared.may_decide() {
@@ -388,7 +401,7 @@ impl EngineShared {
                 None if !self.may_decide() => return self.put_back(core),
                 None => self.decide(&mut core),
             };
-            let durable = match self.commit(&mut *core.store, committing, runner) {
+            let durable = match self.commit(&mut core, committing, runner) {
                 Ok(durable) => durable,
                 Err(CommitError::WouldBlock(committing)) => {
                     return self.hand_over(core, Some(committing));
@@ -465,18 +478,18 @@ impl EngineShared {
     /// most once, and only if the store says that it is quick.
     fn commit(
         &self,
-        store: &mut dyn Store,
+        core: &mut Core,
         mut committing: PendingCommit,
         runner: Runner,
     ) -> Result<DurableBatch, CommitError> {
         let changes = committing.batch().changes();
-        if runner == Runner::Caller && !changes.is_empty() && !store.is_quick(changes) {
+        if runner == Runner::Caller && !changes.is_empty() && !core.store.is_quick(changes) {
             return Err(CommitError::WouldBlock(committing));
         }
         let mut pause = RETRY_FIRST;
         let mut logged: Option<Instant> = None;
         loop {
-            let error = match self.attempt(store, committing) {
+            let error = match self.attempt(core, committing) {
                 Progress::Durable(durable) => {
                     self.resume();
                     return Ok(durable);
@@ -504,15 +517,16 @@ impl EngineShared {
         }
     }
 
-    fn attempt(&self, store: &mut dyn Store, committing: PendingCommit) -> Progress {
+    fn attempt(&self, core: &mut Core, committing: PendingCommit) -> Progress {
+        let (store, keeper) = (&mut *core.store, &core.decider.keeper);
         match &self.metrics {
             Some(metrics) if !committing.batch().changes().is_empty() => {
                 let since = Instant::now();
-                let progress = committing.attempt(store);
+                let progress = committing.attempt(store, keeper);
                 metrics.commits.observe(since.elapsed());
                 progress
             }
-            _ => committing.attempt(store),
+            _ => committing.attempt(store, keeper),
         }
     }
 

@@ -164,7 +164,8 @@ pub(crate) fn restore(
     let fenced = fenced.map(|client| client.address).collect();
     let clock = Clock::start();
     let mut decider = Decider::new(Keeper::restore(saved, epoch, config, clock.now()), last);
-    let first = match decider.take_batch().commit(clock.elapsed()).attempt(&mut *store) {
+    let first = decider.take_batch().commit(clock.elapsed());
+    let first = match first.attempt(&mut *store, &decider.keeper) {
         Progress::Durable(first) => first,
         Progress::Failed(_, error) => return Err(error.into()),
     };

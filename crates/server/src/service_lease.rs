@@ -58,6 +58,11 @@ impl ServiceLease {
         self.lease.as_ref().is_none_or(Lease::is_fresh)
     }
 
+    /// Whether the store must be compared before the lease is renewed again.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.lease.as_ref().is_some_and(Lease::is_suspended)
+    }
+
     /// The time since the last renewal, if the lease is not fresh.
     pub(crate) fn stale_for(&self) -> Option<Duration> {
         self.lease.as_ref().filter(|lease| !lease.is_fresh()).map(Lease::renewed_ago)
@@ -78,9 +83,18 @@ impl ServiceLease {
             WritePolicy::Strict => " and files are not changed",
         };
         let (mut held, mut fresh) = (true, true);
+        let mut warned = None;
         loop {
             if let Some(why) = lease.loss_reason() {
                 return why;
+            }
+            let warning = lease.warning();
+            if warning != warned {
+                match &warning {
+                    Some(what) => warn!("the database is slowed down: {what}"),
+                    None => info!("the database is no longer slowed down"),
+                }
+                warned = warning;
             }
             if lease.is_held() != held {
                 held = !held;

@@ -119,14 +119,38 @@ pub enum StoreError {
     /// Acknowledged batches are gone from the database: the process must end (I2).
     #[error(
         "{location} has lost what it had acknowledged ({what}): it was restored from a backup, or \
-         failed over to a replica that lagged behind. This server ends; started again it treats \
-         the locks as incomplete, and lets clients reclaim theirs in a whole grace period"
+         failed over to a replica that lagged behind, and another server may have led meanwhile. \
+         This server ends; started again it treats hosts and locks as incomplete, and lets clients \
+         reclaim in a whole grace period"
     )]
     LostCommits {
         /// The database.
         location: String,
         /// What was expected and what was found.
         what: String,
+    },
+    /// Acknowledged batches are gone from the database, and this server has them all in memory:
+    /// [`Store::rewrite`](crate::Store::rewrite) brings them back (B6.62).
+    #[error(
+        "{location} has lost what it had acknowledged ({what}): it failed over to a replica that \
+         lagged behind. Locks wait until this server has written its own state back; to lose \
+         nothing, make the replica synchronous (synchronous_standby_names)"
+    )]
+    Behind {
+        /// The database.
+        location: String,
+        /// What was expected and what was found.
+        what: String,
+    },
+    /// A pooler gives each transaction another connection.
+    #[error(
+        "{location} is behind a pooler in transaction mode, such as PgBouncer: prepared statements \
+         and the settings of a session vanish between two transactions. Connect to PostgreSQL \
+         itself, or set pool_mode = session for this database"
+    )]
+    Pooled {
+        /// The database.
+        location: String,
     },
     /// This process's view of the locks is outdated: it must end (I12).
     #[error("another server took over: {by} since {since}; this one ends")]
@@ -148,6 +172,11 @@ impl StoreError {
                 | StoreError::LostCommits { .. }
                 | StoreError::Replaced { .. }
         )
+    }
+
+    /// Whether [`Store::rewrite`](crate::Store::rewrite) is what the store needs.
+    pub fn is_behind(&self) -> bool {
+        matches!(self, StoreError::Behind { .. })
     }
 
     /// Whether it may go away by itself, so that waiting makes sense.

@@ -32,6 +32,9 @@ struct LeaseState {
     replaced_by: OnceLock<String>,
     loss: OnceLock<String>,
     last_error: Mutex<Option<String>>,
+    /// What the database has is not what was vouched for: the committer must compare first.
+    suspended: AtomicBool,
+    warning: Mutex<Option<String>>,
 }
 
 impl Lease {
@@ -47,6 +50,8 @@ impl Lease {
             replaced_by: OnceLock::new(),
             loss: OnceLock::new(),
             last_error: Mutex::new(None),
+            suspended: AtomicBool::new(false),
+            warning: Mutex::new(None),
         }))
     }
 
@@ -65,9 +70,33 @@ impl Lease {
     }
 
     /// Whether locks may be decided: the lease was renewed within half its term, with or without a
-    /// standby.
+    /// standby, and is not suspended.
     pub fn is_fresh(&self) -> bool {
-        !self.0.ended.load(Ordering::Acquire) && self.renewed_ago() < self.0.term / 2
+        !self.0.ended.load(Ordering::Acquire)
+            && !self.is_suspended()
+            && self.renewed_ago() < self.0.term / 2
+    }
+
+    /// Whether the heartbeat has found a database that is not the one that this server vouched for:
+    /// it failed over, or lacks batches. The lease is not renewed until the store was asked for its
+    /// last token (B6.61).
+    pub fn is_suspended(&self) -> bool {
+        self.0.suspended.load(Ordering::Acquire)
+    }
+
+    /// Suspends the lease, or ends its suspension.
+    pub fn set_suspended(&self, suspended: bool) {
+        self.0.suspended.store(suspended, Ordering::Release);
+    }
+
+    /// What slows the store down, as far as the heartbeat has noticed.
+    pub fn warning(&self) -> Option<String> {
+        self.0.warning.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Records what slows the store down.
+    pub fn set_warning(&self, warning: Option<String>) {
+        *self.0.warning.lock().unwrap_or_else(PoisonError::into_inner) = warning;
     }
 
     /// The node that leads now, once a heartbeat or a commit has found out.
@@ -199,6 +228,15 @@ mod tests {
         assert!(!lease.is_held());
         lease.renew(boottime(), false);
         assert!(lease.is_held());
+    }
+
+    #[test]
+    fn a_suspended_lease_decides_no_locks() {
+        let lease = aged(Duration::ZERO, Duration::ZERO, false);
+        lease.set_suspended(true);
+        assert_eq!((lease.is_held(), lease.is_fresh()), (true, false));
+        lease.set_suspended(false);
+        assert!(lease.is_fresh());
     }
 
     #[test]

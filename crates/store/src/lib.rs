@@ -32,6 +32,7 @@
 //! | `postgres::{batch, load, rows, columns}` | one batch as one statement; reading everything; the columns |
 //! | `postgres::{leadership, leader_watch, heartbeat}` | who serves; when a standby may take over; renewing the lease |
 //! | `postgres::{session, connection, runtime}` | reconnecting with fencing; errors and time limits; the I/O thread |
+//! | `postgres::{trust, vouch, mark, rewrite}` | whether it is exact after a failover; what that is judged by; writing lost batches back |
 //! | `postgres::{schema, migrations, server_durability}` | creating tables; what the database guarantees |
 //! | [`lease`] | whether this server may still reply |
 //! | [`consistency`] | contradictions in a loaded state |

@@ -2,23 +2,30 @@
 //! database: it keeps the locks, records which server leads, and refuses the writes of all others.
 //!
 //! ```text
-//! state     one row: epoch, token of the last batch, writer, session   written by every batch
-//! seat      one row: the leader, its heartbeat and lease               written by the heartbeat
-//! nodes     the standbys                                               written by standbys
-//! intact    one row, unlogged: a crash of the database removes it      exact or roster?
-//! clients locks shares                                                 the keeper's rows
+//! state     one row: epoch, token of the last batch, nonce, session     written by every batch
+//! seat      one row: the leader, its timeline, heartbeat and lease      written by the heartbeat
+//! nodes     the standbys                                                written by standbys
+//! vouched   one row: on which timeline the rows were complete           exact or open?
+//! intact    one row, unlogged: a crash of the database removes it       exact or roster?
+//! clients locks shares                                                  the keeper's rows
 //! keys      secrets that all nodes share
 //! ```
 //!
-//! A batch is one statement in one round trip (`batch.rs`), on condition that `writer` and `session`
-//! are this server's (I12). `writer` counts up when the leadership is taken, `session` when the
-//! leader reconnects: a statement that arrives late from a former leader or over an abandoned
+//! A batch is one statement in one round trip (`batch.rs`), on condition that `nonce` and `session`
+//! are this server's (I12). The nonce is drawn when the leadership is taken, `session` counts up when
+//! the leader reconnects: a statement that arrives late from a former leader or over an abandoned
 //! connection changes nothing. An unknown commit is settled the same way: a new session first, then
 //! the token.
 //!
-//! What the database has is exact, with two exceptions: it acknowledged before it synced (`weak`)
-//! and has crashed since (`intact` is empty); or it lacks a batch that was acknowledged. Then the
-//! locks are a roster until a grace period has ended durably.
+//! What the database has is exact, with three exceptions (`trust.rs`): it acknowledged before it
+//! synced (`weak`) and has crashed since (`intact` is empty), so the locks are a roster; it failed over
+//! to a replica, which begins a new timeline, and it is not known that the replica had every
+//! acknowledged batch; or its rows were restored from a dump. In the last two hosts may be missing as
+//! well: the store is open. Either lasts until a grace period has ended durably.
+//!
+//! After a failover no server leads. A leader that lives compares its last token with that of the
+//! promoted replica; it retakes the leadership if nothing is missing, and writes its own state back if
+//! batches are missing and no other server can have led meanwhile (`rewrite.rs`).
 //!
 //! There are two connections, one for commits and one for the heartbeat, and no pool: a pool
 //! reconnects silently, without the new session that fencing needs.
@@ -30,18 +37,25 @@ mod heartbeat;
 mod leader_watch;
 mod leadership;
 mod load;
+mod mark;
 mod migrations;
 mod process;
+mod rewrite;
 mod roster;
 mod rows;
 mod runtime;
 mod schema;
 mod server_durability;
 mod session;
+mod trust;
+mod vouch;
 
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::{Duration, Instant};
 
-use keeper::change::{Change, Snapshot};
+use keeper::change::{Change, Exactness, Snapshot};
 
 use crate::durability::Durability;
 use crate::error::StoreError;
@@ -49,6 +63,9 @@ use crate::store::{CommitOutcome, Store, Token};
 use batch::BatchRows;
 use connection::{Backend, CONNECT_MAX, Database};
 use heartbeat::Heartbeat;
+use leadership::{Acquisition, Candidate};
+use load::LoadedState;
+use mark::MarkFile;
 use runtime::Runtime;
 use session::Session;
 
@@ -60,6 +77,7 @@ pub use process::ProcessIdentity;
 const LEASE: Duration = Duration::from_secs(3);
 const LEASE_MIN: Duration = Duration::from_millis(600);
 const LEASE_MAX: Duration = Duration::from_secs(300);
+const SLOW_AFTER: Duration = Duration::from_secs(300);
 
 /// How to reach the database, and how this server appears in it.
 #[derive(Clone)]
@@ -74,12 +92,42 @@ pub struct PostgresSettings {
     pub node: String,
     /// How long a leader that does not renew its lease is waited for, 0.6 s to 5 min.
     pub lease: Duration,
+    /// To which replicas the database fails over.
+    pub failover: Failover,
+    /// This server is one of a pair: another one may lead while this one is cut off.
+    pub pair: bool,
+    /// A directory that a restart of the machine empties; keeps the last acknowledged token, for a
+    /// start after a failover of the database.
+    pub run_directory: Option<PathBuf>,
+    /// Another transaction that has been open for longer is reported by [`Lease::warning`]: it slows
+    /// every batch down.
+    pub slow_after: Duration,
+}
+
+/// To which replicas the database fails over: the operator's promise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Failover {
+    /// To any: acknowledged batches may be missing afterwards.
+    #[default]
+    Asynchronous,
+    /// Only to synchronous ones (`synchronous_standby_names`): nothing is missing afterwards (B6.63).
+    Synchronous,
 }
 
 impl PostgresSettings {
     /// Settings with the default schema and a lease of 3 s.
     pub fn new(url: &str, node: &str, durability: Durability) -> Self {
-        Self { url: url.to_owned(), schema: None, durability, node: node.to_owned(), lease: LEASE }
+        Self {
+            url: url.to_owned(),
+            schema: None,
+            durability,
+            node: node.to_owned(),
+            lease: LEASE,
+            failover: Failover::default(),
+            pair: false,
+            run_directory: None,
+            slow_after: SLOW_AFTER,
+        }
     }
 
     fn check(&self) -> Result<(), StoreError> {
@@ -115,21 +163,33 @@ pub struct Postgres {
 
 /// The state of a leader.
 struct Writer {
+    /// `state.nonce` while this server leads.
+    nonce: i64,
+    /// A nonce with which this server tries to retake the leadership, and may have succeeded; 0 if it
+    /// does not. Shared with the heartbeat.
+    candidate: Arc<AtomicI64>,
     /// `state.writer` while this server leads.
     number: i64,
+    /// `state.id`
+    store: String,
     lease: Lease,
     /// Stops when the writer is dropped.
     heartbeat: Option<Heartbeat>,
     /// The last batch that is known to be in the store.
     done: Token,
+    /// The same, for the heartbeat.
+    acknowledged: Arc<AtomicU64>,
+    mark: Option<MarkFile>,
     /// A batch whose outcome is unknown.
     unsettled: Option<Token>,
+    /// How far the rows can be trusted, until `intact` is written.
+    exactness: Exactness,
     intact: IntactRow,
     replaced: Option<(String, String)>,
 }
 
-/// The row of `intact`, by which the store says that its locks are exact. A roster gets it when a
-/// grace period has ended durably.
+/// The rows of `intact` and `vouched`, by which a leader says that the store is exact. One that is not
+/// gets them when a grace period has ended durably.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IntactRow {
     Written,
@@ -145,9 +205,10 @@ impl Postgres {
         let database = Database::parse(&settings.url, settings.schema.as_deref(), &settings.node)?;
         let runtime = Runtime::start("lockkeeper-postgres")
             .map_err(|error| StoreError::Unreadable(format!("cannot start a thread: {error}")))?;
-        runtime.block_on(async {
+        let first = runtime.block_on(async {
             let mut connection = database.open(CONNECT_MAX).await?;
-            database.schema.prepare(&mut connection.client, &database).await
+            database.schema.prepare(&mut connection.client, &database).await?;
+            Ok::<_, StoreError>(connection)
         })?;
         let mut store = Self {
             settings,
@@ -160,6 +221,11 @@ impl Postgres {
             runtime,
         };
         store.ensure_session()?;
+        // Two open connections have two backends, unless a pooler shares one among them.
+        if store.session.as_ref().is_some_and(|second| second.connection.backend == first.backend) {
+            return Err(StoreError::Pooled { location: store.database.location.clone() });
+        }
+        store.runtime.block_on(async { drop(first) });
         Ok(store)
     }
 
@@ -209,7 +275,7 @@ impl Postgres {
         let leader = observed.leader.as_ref();
         let process = leader.and_then(|leader| leader.process.as_ref());
         let expected = leadership::ExpectedLeader {
-            writer: rows::signed(leader.map_or(0, |leader| leader.writer)),
+            nonce: rows::signed(leader.map_or(0, |leader| leader.nonce)),
             heartbeat: rows::signed(leader.map_or(0, |leader| leader.heartbeat)),
             has_exited: process.is_some_and(ProcessIdentity::has_exited),
         };
@@ -238,30 +304,46 @@ impl Postgres {
         self.writer = None;
         self.ensure_session()?;
         let (node, term) = (self.settings.node.clone(), self.settings.lease);
+        let candidate = Candidate { node: &node, lease: term, nonce: fresh_nonce()?, after: 0 };
         let sent = lease::boottime();
         let acquired = self.run_unblocking(async |session: &Session| {
             let synchronous = session.server_durability.synchronous_commit(true);
-            leadership::acquire(&session.connection, &node, term, synchronous, expected).await
+            leadership::acquire(&session.connection, &candidate, synchronous, expected).await
         })?;
-        let Some(leadership::Acquisition { fencing, token, roster }) = acquired else {
+        let Some(Acquisition { fencing, writer: number }) = acquired else {
             return Ok(None);
         };
-        self.adopt_fencing(fencing, if roster { IntactRow::Withheld } else { IntactRow::Due })?;
-        let lease = Lease::new(term, sent);
-        let heartbeat = Heartbeat::start(self.database.clone(), fencing.writer, lease.clone())
-            .map_err(|error| {
-                StoreError::Unwritable(format!("cannot start the heartbeat: {error}"))
-            })?;
+        let promises = self.promises();
+        let found =
+            self.run(async |session: &Session| vouch::find(&session.connection, promises).await)?;
+        let vouch::Found { mut evidence, store, former, pair } = found;
+        if let Some(directory) = &self.settings.run_directory {
+            if !pair && !self.settings.pair {
+                evidence.known = MarkFile::read(directory, &store, former);
+            }
+            // It must not outlive the batches that follow.
+            mark::remove(directory, &store);
+        }
+        let exactness = evidence.exactness();
+        let exact = exactness.is_exact();
+        self.adopt_fencing(fencing, if exact { IntactRow::Due } else { IntactRow::Withheld })?;
         self.writer = Some(Writer {
-            number: fencing.writer,
-            lease: lease.clone(),
-            heartbeat: Some(heartbeat),
-            done: token,
+            nonce: fencing.nonce,
+            candidate: Arc::default(),
+            number,
+            store,
+            lease: Lease::new(term, sent),
+            heartbeat: None,
+            done: evidence.token,
+            acknowledged: Arc::new(AtomicU64::new(evidence.token.0)),
+            mark: None,
             unsettled: None,
-            intact: if roster { IntactRow::Withheld } else { IntactRow::Written },
+            exactness,
+            intact: if exact { IntactRow::Written } else { IntactRow::Withheld },
             replaced: None,
         });
-        Ok(Some(lease))
+        self.start_heartbeat()?;
+        Ok(self.writer.as_ref().map(|writer| writer.lease.clone()))
     }
 
     /// Gives the leadership up, so that a standby need not wait for the lease. Does nothing if this
@@ -270,10 +352,10 @@ impl Postgres {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         writer.lease.end();
         writer.heartbeat = None;
-        let number = writer.number;
+        let nonce = writer.nonce;
         self.ensure_session()?;
         // Changes nothing if another node leads already.
-        self.run(async |session: &Session| leadership::release(&session.connection, number).await)?;
+        self.run(async |session: &Session| leadership::release(&session.connection, nonce).await)?;
         self.writer = None;
         if let Some(session) = &mut self.session {
             session.fencing = None;
@@ -323,6 +405,16 @@ impl Postgres {
     }
 }
 
+/// A fencing token that no leader had before.
+fn fresh_nonce() -> Result<i64, StoreError> {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        // 0 is that of tables in which no server has led.
+        Ok(8) => Ok(i64::from_ne_bytes(bytes) | 1),
+        _ => Err(StoreError::Unwritable("the kernel has no random numbers".into())),
+    }
+}
+
 impl Drop for Postgres {
     /// Releases the leadership even without a clean stop, if possible: the next leader then need
     /// neither wait for this one nor fence it.
@@ -343,10 +435,14 @@ impl Store for Postgres {
         if self.writer.as_ref().is_some_and(|writer| writer.unsettled.is_some()) {
             self.last_token()?;
         }
-        let loaded = self.load_all()?;
+        let LoadedState { mut snapshot, nonce } = self.load_all()?;
         match &self.writer {
-            Some(writer) if writer.number != loaded.writer => Err(self.explain_refusal()),
-            _ => Ok(loaded.snapshot),
+            Some(writer) if writer.nonce != nonce => Err(self.explain_refusal()),
+            Some(writer) => {
+                snapshot.exactness = snapshot.exactness.max(writer.exactness);
+                Ok(snapshot)
+            }
+            None => Ok(snapshot),
         }
     }
 
@@ -356,9 +452,13 @@ impl Store for Postgres {
         }
         let rows = BatchRows::of(changes);
         let must_sync = self.settings.durability.must_sync(changes);
-        let written = self.try_run_within(rows.time_limit(), async |session: &Session| {
-            rows.write(session, token, must_sync).await
-        });
+        let written =
+            self.try_run_within(rows.time_limit(), async |session: &Session| {
+                match session.fencing {
+                    Some(fencing) => rows.write(session, fencing, token, must_sync).await,
+                    None => Ok(false),
+                }
+            });
         match written {
             Ok(true) => {
                 self.committed(changes, token);
@@ -379,15 +479,17 @@ impl Store for Postgres {
     /// fences the lost statement: the token that is read then stays true.
     fn last_token(&mut self) -> Result<Token, StoreError> {
         self.ensure_session()?;
-        let (token, writer) = self.run(async |session: &Session| session.last_token().await)?;
-        if self.writer.as_ref().is_some_and(|own| own.number != writer) {
+        let (token, nonce) = self.run(async |session: &Session| session.last_token().await)?;
+        if self.writer.as_ref().is_some_and(|own| own.nonce != nonce) {
             return Err(self.explain_refusal());
         }
         self.check_last_token(token)?;
-        if let Some(writer) = &mut self.writer {
-            (writer.done, writer.unsettled) = (token, None);
-        }
+        self.acknowledge(token);
         Ok(token)
+    }
+
+    fn rewrite(&mut self, saved: &Snapshot, token: Token) -> CommitOutcome {
+        self.write_back(saved, token)
     }
 
     fn clear(&mut self, force: bool) -> Result<(), StoreError> {

@@ -51,6 +51,16 @@ pub trait Store: Send {
     /// commit is refused as `NotWritten`.
     fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome;
 
+    /// Replaces everything that is stored by `saved`, and records `token`: all or nothing, as
+    /// [`Store::commit`] does, and with its outcomes. To be called only after a call that returned
+    /// [`StoreError::Behind`]. The default is for stores that never return it.
+    fn rewrite(&mut self, _saved: &Snapshot, _token: Token) -> CommitOutcome {
+        CommitOutcome::NotWritten(StoreError::LostCommits {
+            location: "the store".into(),
+            what: "it cannot be written back".into(),
+        })
+    }
+
     /// Whether committing `changes` now waits for neither disk nor network, so that a network thread
     /// may do it. Never blocks.
     fn is_quick(&self, _changes: &[Change]) -> bool {

@@ -68,7 +68,7 @@ impl World {
         let changes = committing.batch().changes().to_vec();
         let token = committing.batch().token();
         self.disk.set_time(self.now);
-        let stage = match committing.attempt(&mut self.disk) {
+        let stage = match committing.attempt(&mut self.disk, &engine.decider.keeper) {
             Progress::Durable(durable) => CommitStage::Durable(durable),
             Progress::Failed(again, _) => CommitStage::PendingCommit(again),
         };

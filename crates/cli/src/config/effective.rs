@@ -12,9 +12,9 @@ use store::postgres::PostgresSettings;
 use toml::{Table, Value};
 
 use super::{
-    Access, Admin, AdminListen, AdminSocket, Durability, ExclusiveLock, Export, File, Grace,
-    Limits, Metadata, Nsm, Protocol, Protocols, Recovery, Rpc, Squash, Standby, Store, Unreachable,
-    Verify, Writes,
+    Access, Admin, AdminListen, AdminSocket, Durability, ExclusiveLock, Export, Failover, File,
+    Grace, Limits, Metadata, Nsm, Protocol, Protocols, Recovery, Rpc, Squash, Standby, Store,
+    Unreachable, Verify, Writes,
 };
 use crate::cli::{Ports, Rpcbind};
 
@@ -40,7 +40,7 @@ pub(crate) fn table(file: File) -> Table {
 }
 
 fn store(store: Store) -> Table {
-    let Store { url, durability } = store;
+    let Store { url, durability, failover } = store;
     let own = || {
         state_directory::default_path()
             .ok()
@@ -53,6 +53,11 @@ fn store(store: Store) -> Table {
     let mut table = Table::new();
     optional(&mut table, "url", url.map(|url| url.to_string()).or_else(own));
     table.insert("durability".into(), durability.into());
+    let failover = match failover.unwrap_or_default() {
+        Failover::Asynchronous => "asynchronous",
+        Failover::Synchronous => "synchronous",
+    };
+    table.insert("failover".into(), failover.into());
     table
 }
 

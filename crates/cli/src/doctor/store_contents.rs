@@ -31,7 +31,7 @@ pub(super) enum StoreContents {
     },
     Unreadable(String),
     /// PostgreSQL: leader and standbys.
-    Leadership(Leadership),
+    Leadership(Box<Leadership>),
 }
 
 pub(super) async fn look(settings: &ServerSettings, in_use: bool) -> StoreContents {
@@ -47,7 +47,7 @@ pub(super) async fn look(settings: &ServerSettings, in_use: bool) -> StoreConten
             let look = move || match store_url::look_into(&address)
                 .and_then(|mut s| Ok(s.leadership()?))
             {
-                Ok(leadership) => StoreContents::Leadership(leadership),
+                Ok(leadership) => StoreContents::Leadership(Box::new(leadership)),
                 Err(error) => StoreContents::Unreadable(format!("{error:#}")),
             };
             within(TIMEOUT, look).await.unwrap_or_else(too_slow)

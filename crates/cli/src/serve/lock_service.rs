@@ -11,13 +11,13 @@ use keeper::change::Protocol;
 use keeper::config::{GraceMode, Unreachable, Verify};
 use server::roster_copy::RosterFile;
 use server::{LockConfig, WritePolicy};
-use store::postgres::PostgresSettings;
+use store::postgres::{Failover, PostgresSettings};
 use store::{Durability, Memory, Store};
 use tracing::warn;
 use vfs::HandleKey;
 
 use crate::cli;
-use crate::config::store_url::{StoreUrl, open_embedded};
+use crate::config::store_url::{StoreUrl, open_embedded, run_directory};
 use crate::config::{self, File};
 
 use super::handle_key;
@@ -165,6 +165,14 @@ fn takeover_options(
     if let Some(lease) = file.standby.lease {
         settings.lease = lease;
     }
+    settings.failover = match file.store.failover.unwrap_or_default() {
+        config::Failover::Asynchronous => Failover::Asynchronous,
+        config::Failover::Synchronous => Failover::Synchronous,
+    };
+    settings.pair = args.standby;
+    // Without such a directory a start after a failover of the database trusts it less.
+    let run = args.run_directory.clone();
+    settings.run_directory = run.or_else(|| run_directory(Path::new(address)).ok());
     TakeoverOptions {
         settings,
         standby: args.standby,

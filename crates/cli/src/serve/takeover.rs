@@ -136,7 +136,11 @@ fn wait_and_acquire(
                         Err(failed) => return Err(failed.into()),
                     }
                 }
-                check_leader(options, known.as_ref(), leadership.leader.as_ref(), waiting)?;
+                let leader = leadership.leader.as_ref();
+                if let Err(refused) = check_leader(options, known.as_ref(), leader, waiting) {
+                    let _ = store.stop_standing_by();
+                    return Err(refused);
+                }
                 known = leadership.leader;
                 if options.standby {
                     copies.keep(&mut store);
@@ -200,8 +204,18 @@ fn check_leader(
     waiting: &dyn Fn(&str),
 ) -> Result<()> {
     let Some(now) = now else { return Ok(()) };
+    let lives = known.is_some_and(|known| now.made_progress_since(known));
     if options.standby {
-        if known.is_none_or(|known| known.writer != now.writer) {
+        // Fencing goes by name (B6.65).
+        if lives && now.node == options.settings.node {
+            bail!(
+                "the server that serves since {} has the name {:?}, too: a hook would fence the \
+                 wrong one. Give each server its own name: --node NAME, or node under [standby]",
+                now.since,
+                now.node
+            );
+        }
+        if known.is_none_or(|known| known.nonce != now.nonce) {
             let text = format!("standing by: {} serves since {}", now.node, now.since);
             info!("{text}");
             waiting(&text);
@@ -209,7 +223,7 @@ fn check_leader(
         return Ok(());
     }
     match known {
-        Some(known) if now.made_progress_since(known) => bail!(
+        Some(_) if lives => bail!(
             "in use by {} since {}; stop that server first, or use --standby to take over when it \
              ends",
             now.node,

@@ -86,6 +86,7 @@ const ROWS: &[Row] = &[
     row("nsm.verify", "'address'", by!(recovery::reboot_notice), "answered", "not answered"),
     row("store.url", "'memory:'", by!(service::store), "memory", "embedded"),
     row("store.durability", "'power'", by!(service::durability), "power", "process"),
+    row("store.failover", "'synchronous'", by!(standby::failover), "warned", "not warned"),
     row("recovery.window", "'7s'", by!(recovery::window), "7", "90"),
     row("recovery.grace", "'instant'", by!(recovery::new_lock), "Granted", "DeniedGracePeriod"),
     row("recovery.unreachable", "'immediate'", by!(recovery::silent_holder), "0 locks", "1 locks"),

@@ -35,6 +35,15 @@ pub async fn lease(mut setup: Setup) -> String {
     database.psql("SELECT lease_ms FROM lockkeeper.seat").unwrap()
 }
 
+/// The promise is doubted, because this database has no replica.
+pub async fn failover(mut setup: Setup) -> String {
+    let _database = database(&mut setup).await;
+    let mut server = Server::spawn(&mut setup.command(), &setup.home.path().join("log")).unwrap();
+    server.wait_until_serving().unwrap();
+    let doubt = "although failover = \"synchronous\" is configured";
+    if server.output().contains(doubt) { "warned" } else { "not warned" }.into()
+}
+
 pub async fn hook(mut setup: Setup) -> String {
     let _database = database(&mut setup).await;
     let mark = setup.home.path().join("mark");

@@ -44,7 +44,7 @@ impl Belief {
 pub type Beliefs = Arc<Vec<Mutex<Belief>>>;
 
 /// Locks and unlocks until the server dies.
-async fn load(
+pub async fn load(
     locker: Locker,
     beliefs: Beliefs,
     index: usize,
@@ -104,7 +104,7 @@ pub fn stored(saved: &Snapshot, handles: &[Vec<u8>]) -> Vec<[u32; FILES]> {
 }
 
 /// The runs of bits in a mask.
-fn runs(mask: u32) -> Vec<Range> {
+pub fn runs(mask: u32) -> Vec<Range> {
     let mut runs: Vec<Range> = Vec::new();
     for byte in (0..BYTES).filter(|byte| mask & (1 << byte) != 0) {
         match runs.last_mut() {

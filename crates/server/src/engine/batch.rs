@@ -3,7 +3,8 @@
 //!
 //! A [`Decider`] feeds inputs to the keeper and takes the resulting changes and messages as one
 //! [`Batch`]. Only [`PendingCommit::attempt`] turns a batch into a [`DurableBatch`], and only a durable
-//! batch gives up its messages.
+//! batch gives up its messages. A store that has lost batches gets the whole state of the keeper
+//! instead, the batch included (B6.62).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -64,7 +65,13 @@ impl Batch {
 
     /// `now` is the time of the decision (`Time::mono`).
     pub fn commit(self, now: Duration) -> PendingCommit {
-        PendingCommit { batch: self, decided: now, is_unknown: false }
+        PendingCommit { batch: self, decided: now, is_unknown: false, is_behind: false }
+    }
+
+    /// Compares the store with what was committed last, although nothing is to be committed: `self`
+    /// must be empty.
+    pub fn review(self, now: Duration) -> PendingCommit {
+        PendingCommit { is_unknown: true, ..self.commit(now) }
     }
 }
 
@@ -77,6 +84,8 @@ pub struct PendingCommit {
     /// An attempt ended in [`CommitOutcome::Unknown`]: the store may have the batch, as its last token
     /// tells.
     is_unknown: bool,
+    /// The store has lost earlier batches: it gets the whole state.
+    is_behind: bool,
 }
 
 /// The result of one attempt to commit.
@@ -96,9 +105,10 @@ impl PendingCommit {
     }
 
     /// Commits the batch, unless the store has it already. A batch without changes is durable
-    /// without a commit.
-    pub fn attempt(mut self, store: &mut (impl Store + ?Sized)) -> Progress {
-        if self.batch.changes.is_empty() {
+    /// without a commit. `keeper` has the state that follows from this batch, and that a store gets
+    /// which has lost earlier ones.
+    pub fn attempt(mut self, store: &mut (impl Store + ?Sized), keeper: &Keeper) -> Progress {
+        if self.batch.changes.is_empty() && !self.is_unknown && !self.is_behind {
             return Progress::Durable(self.durable());
         }
         if self.is_unknown {
@@ -106,18 +116,30 @@ impl PendingCommit {
                 Ok(last) if last == self.batch.token => {
                     return Progress::Durable(self.durable());
                 }
-                Ok(_) => self.is_unknown = false,
-                Err(error) => return Progress::Failed(self, error),
+                Ok(_) => (self.is_unknown, self.is_behind) = (false, false),
+                Err(error) => return self.failed(error),
             }
         }
-        match store.commit(&self.batch.changes, self.batch.token) {
+        let outcome = match self.is_behind {
+            true => store.rewrite(&keeper.snapshot(), self.batch.token),
+            false => store.commit(&self.batch.changes, self.batch.token),
+        };
+        match outcome {
             CommitOutcome::Done => Progress::Durable(self.durable()),
-            CommitOutcome::NotWritten(error) => Progress::Failed(self, error),
+            CommitOutcome::NotWritten(error) => self.failed(error),
             CommitOutcome::Unknown(error) => {
                 self.is_unknown = true;
-                Progress::Failed(self, error)
+                self.failed(error)
             }
         }
+    }
+
+    /// A store that reports lost batches has settled what was unknown: it has none of them.
+    fn failed(mut self, error: StoreError) -> Progress {
+        if error.is_behind() {
+            (self.is_unknown, self.is_behind) = (false, true);
+        }
+        Progress::Failed(self, error)
     }
 }
 
@@ -234,6 +256,11 @@ impl<S> Decider<S> {
             token: self.token,
             stops: std::mem::take(&mut self.stopped),
         }
+    }
+
+    /// A batch without changes, to be [reviewed](Batch::review).
+    pub fn last_batch(&self) -> Batch {
+        Batch { token: self.token, ..Batch::default() }
     }
 
     /// `None` if the request was answered before.

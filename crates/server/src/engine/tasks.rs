@@ -38,8 +38,8 @@ pub(super) async fn run_timer(shared: Arc<EngineShared>) {
     }
 }
 
-/// Answers requests that have waited for a failing store for too long (I11), and wakes the engine when
-/// the lease is fresh again. Ends with the engine.
+/// Answers requests that have waited for a failing store for too long (I11), has a store compared whose
+/// lease is suspended, and wakes the engine when the lease is fresh again. Ends with the engine.
 pub(super) async fn expire_stalled(shared: Arc<EngineShared>) {
     let engine = Engine { shared: shared.clone() };
     let mut every = interval(EXPIRE_EVERY);
@@ -63,6 +63,7 @@ pub(super) async fn expire_stalled(shared: Arc<EngineShared>) {
             sink(Decision::Stalled(request.stall_policy()), &mut replies);
         }
         replies.send();
+        engine.review_store();
         engine.wake();
     }
 }

@@ -1,4 +1,5 @@
 mod requests;
+mod write_back;
 
 use keeper::bytes::{FileKey, Handle, Name, OwnerTag};
 use keeper::change::{Change, Snapshot};

@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use keeper::change::{Change, Client, Lock, Share};
+use keeper::change::{Change, Client, Exactness, Lock, Share, Snapshot};
 use tokio_postgres::{Error, Statement};
 
 use super::columns::{ClientColumns, Columns, LockColumns, Parameters, ShareColumns};
 use super::connection::{Connection, Database, SESSION_SETTINGS, STATEMENT_MAX, StatementFailure};
 use super::rows::{CLIENTS, LOCKS, SHARES, Table, signed};
 use super::session::Session;
+use super::vouch::trust_name;
 use crate::store::Token;
 
 /// With more rows the database's own timeout is lifted.
@@ -21,10 +22,10 @@ const BIG_ROWS: usize = 10_000;
 /// The time that a row may take on a slow database.
 const ROW_MAX: Duration = Duration::from_micros(100);
 
-/// The condition of every write: the number of this leadership and of its session.
+/// The condition of every write: the nonce of this leadership, and the number of its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FencingToken {
-    pub(super) writer: i64,
+    pub(super) nonce: i64,
     pub(super) session: i64,
 }
 
@@ -56,6 +57,7 @@ pub(super) struct BatchRows<'a> {
     in_grace: Option<bool>,
     stopped_cleanly: Option<bool>,
     ids_below: Option<i64>,
+    trust: Option<&'static str>,
     clients: HashMap<u64, Option<&'a Client>>,
     locks: HashMap<u64, Option<&'a Lock>>,
     shares: HashMap<u64, Option<&'a Share>>,
@@ -70,8 +72,12 @@ impl<'a> BatchRows<'a> {
                     rows.epoch = Some(signed(epoch.0));
                     rows.in_grace = Some(grace.is_some());
                     rows.stopped_cleanly = Some(false);
+                    rows.trust = Some(trust_name(grace.unwrap_or_default()));
                 }
-                Change::GraceEnded => rows.in_grace = Some(false),
+                Change::GraceEnded => {
+                    rows.in_grace = Some(false);
+                    rows.trust = Some(trust_name(Exactness::Exact));
+                }
                 Change::Stopped => rows.stopped_cleanly = Some(true),
                 Change::IdsBelow(id) => rows.ids_below = Some(signed(*id)),
                 Change::Client(client) => drop(rows.clients.insert(client.id.0, Some(client))),
@@ -83,6 +89,21 @@ impl<'a> BatchRows<'a> {
             }
         }
         rows
+    }
+
+    /// All rows and values of a state.
+    pub(super) fn of_snapshot(saved: &'a Snapshot) -> Self {
+        let trust = if saved.in_grace { saved.exactness } else { Exactness::Exact };
+        Self {
+            epoch: Some(signed(saved.epoch.0)),
+            in_grace: Some(saved.in_grace),
+            stopped_cleanly: Some(saved.stopped_cleanly),
+            ids_below: Some(signed(saved.ids_below)),
+            trust: Some(trust_name(trust)),
+            clients: saved.clients.iter().map(|(id, row)| (id.0, Some(&**row))).collect(),
+            locks: saved.locks.iter().map(|(id, row)| (id.0, Some(row))).collect(),
+            shares: saved.shares.iter().map(|(id, row)| (id.0, Some(row))).collect(),
+        }
     }
 
     fn rows(&self) -> usize {
@@ -99,14 +120,14 @@ impl<'a> BatchRows<'a> {
     pub(super) async fn write(
         &self,
         session: &Session,
+        fencing: FencingToken,
         token: Token,
         must_sync: bool,
     ) -> Result<bool, Error> {
-        let Some(fencing) = session.fencing else { return Ok(false) };
         let synchronous = session.server_durability.synchronous_commit(must_sync);
         let token = signed(token.0);
         let mut parameters: Parameters<'_> = vec![
-            &fencing.writer,
+            &fencing.nonce,
             &fencing.session,
             &token,
             &self.epoch,
@@ -114,6 +135,7 @@ impl<'a> BatchRows<'a> {
             &self.stopped_cleanly,
             &self.ids_below,
             &synchronous,
+            &self.trust,
         ];
         let locks: LockColumns<'_> = columns(&self.locks);
         locks.add_to(&mut parameters);
@@ -150,7 +172,7 @@ fn columns<'a, R: 'a, C: Columns<'a, R>>(rows: &HashMap<u64, Option<&'a R>>) -> 
     columns
 }
 
-/// The statement for these tables. Its first eight parameters belong to the state row; each table
+/// The statement for these tables. Its first nine parameters belong to the state row; each table
 /// adds the ids to remove, and then its columns.
 ///
 /// `set_config(..., true)` lasts until the end of the transaction, which is this statement.
@@ -159,12 +181,12 @@ fn sql(tables: &[Table]) -> String {
          UPDATE state SET token = $3, epoch = coalesce($4, epoch), \
              in_grace = coalesce($5, in_grace), \
              stopped_cleanly = coalesce($6, stopped_cleanly), \
-             ids_below = coalesce($7, ids_below) \
-         WHERE writer = $1 AND session = $2 \
+             ids_below = coalesce($7, ids_below), trust = coalesce($9::text, trust) \
+         WHERE nonce = $1 AND session = $2 \
              AND set_config('synchronous_commit', $8::text, true) <> '' \
          RETURNING 1)"
         .to_owned();
-    let mut next = 9;
+    let mut next = 10;
     for Table { name, columns } in tables {
         let gone = next;
         let names: Vec<&str> = columns.iter().map(|(name, ..)| *name).collect();
@@ -203,7 +225,6 @@ fn type_name(stored: &tokio_postgres::types::Type) -> String {
 
 #[cfg(test)]
 mod tests {
-    use keeper::change::Exactness;
     use keeper::identity::{ClientId, Epoch, LockId};
 
     use super::*;
@@ -231,6 +252,6 @@ mod tests {
     fn every_write_depends_on_the_fencing_token() {
         let sql = sql(&[LOCKS, CLIENTS, SHARES]);
         assert_eq!(sql.matches("EXISTS (SELECT FROM me)").count(), 6, "{sql}");
-        assert!(sql.contains("WHERE writer = $1 AND session = $2"), "{sql}");
+        assert!(sql.contains("WHERE nonce = $1 AND session = $2"), "{sql}");
     }
 }

@@ -1,21 +1,25 @@
 //! One connection to PostgreSQL: opening it, limiting the time of statements, and interpreting their
 //! errors.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::error::{DbError, Severity, SqlState};
-use tokio_postgres::{Client, Config, Error, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls};
 
 use super::schema::Schema;
 use crate::error::StoreError;
 
 /// The limit for opening a connection that accepts statements.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// The limit for one host of several, whatever the url says.
+const HOST_MAX: Duration = Duration::from_secs(60);
 /// The limit for a statement other than a load or a clearing. Past it the outcome is unknown.
 pub(super) const STATEMENT_MAX: Duration = Duration::from_secs(10);
 
@@ -29,7 +33,12 @@ pub(super) const SESSION_SETTINGS: &str = "SET statement_timeout = '8s'; SET loc
 /// How to reach the database: everything that opening a connection needs.
 #[derive(Clone)]
 pub(super) struct Database {
-    config: Config,
+    /// One for each host of the url, in its order.
+    hosts: Vec<Config>,
+    /// The host that accepted the last connection: it is tried first.
+    last: Arc<AtomicUsize>,
+    /// The url's `connect_timeout`, for each host.
+    connect_timeout: Option<Duration>,
     pub(super) schema: Schema,
     /// Host, port and database, for error messages.
     pub(super) location: String,
@@ -37,7 +46,7 @@ pub(super) struct Database {
 }
 
 /// The database's process for a connection. Pids are reused, so the start time is part of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Backend {
     pub(super) pid: i32,
     pub(super) started: String,
@@ -46,7 +55,17 @@ pub(super) struct Backend {
 pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) backend: Backend,
+    /// The database has warned that it did not wait for its synchronous replica.
+    cancelled_wait: Arc<AtomicBool>,
     task: JoinHandle<()>,
+}
+
+impl Connection {
+    /// Whether a transaction since the last call was committed without the synchronous replica, which
+    /// the database reports as a warning and not as an error.
+    pub(super) fn take_cancelled_wait(&self) -> bool {
+        self.cancelled_wait.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// Why a statement failed.
@@ -71,9 +90,10 @@ impl Database {
             ));
         }
         let schema = Schema::choose(schema, config.get_options())?;
+        let connect_timeout = config.get_connect_timeout().copied();
+        let connect_timeout = connect_timeout.filter(|limit| !limit.is_zero());
         config
             .application_name(format!("lockkeeper {node}"))
-            .connect_timeout(CONNECT_MAX)
             .target_session_attrs(TargetSessionAttrs::ReadWrite)
             .keepalives(true)
             .keepalives_idle(Duration::from_secs(10))
@@ -82,27 +102,71 @@ impl Database {
             .tcp_user_timeout(STATEMENT_MAX);
         let role = config.get_user().unwrap_or("the server's own user").to_owned();
         let location = location(&config);
-        Ok(Self { config, schema, location, role })
+        let hosts = each_host(&config);
+        let last = Arc::new(AtomicUsize::new(0));
+        Ok(Self { hosts, last, connect_timeout, schema, location, role })
     }
 
-    /// Opens a connection within `limit`.
+    /// Opens a connection to the first host that accepts statements. `limit` is divided among the
+    /// hosts, so that a silent one does not keep the others from being tried (B6.64); a
+    /// `connect_timeout` of the url is the limit for each host instead.
     pub(super) async fn open(&self, limit: Duration) -> Result<Connection, StoreError> {
-        let limit = limit.min(CONNECT_MAX);
-        match timeout(limit, self.open_untimed()).await {
-            Ok(opened) => opened,
-            Err(_) => Err(self.unreachable(format!("no answer within {limit:?}"))),
+        let count = self.hosts.len().max(1);
+        let share = limit.min(CONNECT_MAX) / u32::try_from(count).unwrap_or(1);
+        let limit = self.connect_timeout.unwrap_or(share).min(HOST_MAX);
+        let first = self.last.load(Ordering::Relaxed);
+        let mut failures = Vec::new();
+        for index in (0..count).map(|index| (first + index) % count) {
+            let Some(config) = self.hosts.get(index) else { continue };
+            let error = match timeout(limit, self.open_host(config)).await {
+                Ok(Ok(connection)) => {
+                    self.last.store(index, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Ok(Err(error)) if !error.is_transient() => return Err(error),
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let location = location(config);
+                    let why = format!("no answer within {limit:?}");
+                    StoreError::Unreachable { location, why }
+                }
+            };
+            failures.push(error);
         }
+        Err(match failures.len() {
+            1 => failures.remove(0),
+            _ => {
+                let why = failures.iter().map(|error| match error {
+                    StoreError::Unreachable { location, why } => format!("{location}: {why}"),
+                    other => other.to_string(),
+                });
+                self.unreachable(why.collect::<Vec<String>>().join("; "))
+            }
+        })
     }
 
-    async fn open_untimed(&self) -> Result<Connection, StoreError> {
-        let (client, connection) =
-            self.config.connect(NoTls).await.map_err(|error| self.failure(&error).error)?;
+    async fn open_host(&self, config: &Config) -> Result<Connection, StoreError> {
+        let location = location(config);
+        let (client, mut connection) =
+            config.connect(NoTls).await.map_err(|error| match self.failure(&error).error {
+                StoreError::Unreachable { why, .. } => StoreError::Unreachable { location, why },
+                other => other,
+            })?;
+        let cancelled_wait = Arc::new(AtomicBool::new(false));
+        let warned = Arc::clone(&cancelled_wait);
         let task = tokio::spawn(async move {
-            // Statements that wait for an answer report its error.
-            let _ = connection.await;
+            // Statements that wait for an answer report its errors.
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
+            {
+                if let AsyncMessage::Notice(notice) = message
+                    && is_cancelled_wait(&notice)
+                {
+                    warned.store(true, Ordering::Relaxed);
+                }
+            }
         });
         let backend = Backend { pid: 0, started: String::new() };
-        let mut connection = Connection { client, backend, task };
+        let mut connection = Connection { client, backend, cancelled_wait, task };
         let client = &connection.client;
         let failed = |error: Error| self.failure(&error).error;
         client.batch_execute(SESSION_SETTINGS).await.map_err(failed)?;
@@ -158,6 +222,10 @@ impl Database {
             let fix = self.schema.grants_for(&self.role);
             return StoreError::NotAllowed { location, role: self.role.clone(), message, fix };
         }
+        // The statement was prepared on another connection of the pooler.
+        if [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT].contains(code) {
+            return StoreError::Pooled { location };
+        }
         if [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN].contains(code) {
             let what = format!("{message}; the tables are not those that this program creates");
             return StoreError::Damaged { location, what };
@@ -178,6 +246,46 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// The source file tells it in any language.
+fn is_cancelled_wait(notice: &DbError) -> bool {
+    notice.parsed_severity() == Some(Severity::Warning) && notice.file() == Some("syncrep.c")
+}
+
+/// The same configuration for each host alone. `Config::connect` would try them in turn as well, but
+/// limits only the time of the TCP handshake.
+fn each_host(config: &Config) -> Vec<Config> {
+    let hosts = config.get_hosts();
+    let addresses = config.get_hostaddrs();
+    let count = hosts.len().max(addresses.len());
+    if count < 2 {
+        return vec![config.clone()];
+    }
+    let host = |index: usize| {
+        let mut one = Config::new();
+        match hosts.get(index) {
+            Some(Host::Tcp(name)) => drop(one.host(name)),
+            Some(Host::Unix(path)) => drop(one.host_path(path)),
+            None => {}
+        }
+        addresses.get(index).map(|address| one.hostaddr(*address));
+        let ports = config.get_ports();
+        ports.get(index).or(ports.first()).map(|port| one.port(*port));
+        config.get_user().map(|user| one.user(user));
+        config.get_password().map(|password| one.password(password));
+        config.get_dbname().map(|name| one.dbname(name));
+        config.get_options().map(|options| one.options(options));
+        config.get_application_name().map(|name| one.application_name(name));
+        one.ssl_mode(config.get_ssl_mode()).channel_binding(config.get_channel_binding());
+        one.target_session_attrs(config.get_target_session_attrs());
+        one.keepalives(config.get_keepalives()).keepalives_idle(config.get_keepalives_idle());
+        config.get_keepalives_interval().map(|interval| one.keepalives_interval(interval));
+        config.get_keepalives_retries().map(|retries| one.keepalives_retries(retries));
+        config.get_tcp_user_timeout().map(|limit| one.tcp_user_timeout(*limit));
+        one
+    };
+    (0..count).map(host).collect()
 }
 
 /// The database's message on one line.
@@ -228,6 +336,24 @@ mod tests {
         assert_eq!(database.location, "PostgreSQL database locks at db.example.com:5433");
         let error = database.unreachable("refused".into()).to_string();
         assert!(error.contains("db.example.com") && !error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn each_host_of_a_url_is_tried_alone() {
+        let url = "postgres://keeper:secret@one:5433,two:5434/locks?connect_timeout=2";
+        let database = Database::parse(url, None, "a").unwrap();
+        let locations: Vec<String> = database.hosts.iter().map(location).collect();
+        let expected =
+            ["one:5433", "two:5434"].map(|at| format!("PostgreSQL database locks at {at}"));
+        assert_eq!(locations, expected);
+        assert_eq!(database.connect_timeout, Some(Duration::from_secs(2)));
+        for host in &database.hosts {
+            assert_eq!(
+                (host.get_user(), host.get_password()),
+                (Some("keeper"), Some(&b"secret"[..]))
+            );
+            assert_eq!(host.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+        }
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub struct LeaderWatch {
 
 /// The last successful read, and for how long the counter has stood still.
 struct Observation {
-    writer: u64,
+    nonce: u64,
     heartbeat: u64,
     connection: u64,
     answered: Instant,
@@ -85,8 +85,8 @@ impl LeaderWatch {
         }
         let still = match &self.last {
             Some(last)
-                if (last.writer, last.heartbeat, last.connection)
-                    == (leader.writer, leader.heartbeat, leadership.connection) =>
+                if (last.nonce, last.heartbeat, last.connection)
+                    == (leader.nonce, leader.heartbeat, leadership.connection) =>
             {
                 // This process may have been paused, and the database unavailable meanwhile: a long
                 // interval between two reads proves no more than a short one.
@@ -96,7 +96,7 @@ impl LeaderWatch {
             _ => Duration::ZERO,
         };
         self.last = Some(Observation {
-            writer: leader.writer,
+            nonce: leader.nonce,
             heartbeat: leader.heartbeat,
             connection: leadership.connection,
             answered: times.answered,
@@ -128,6 +128,8 @@ mod tests {
                 node: "a".into(),
                 since: String::new(),
                 writer: 4,
+                nonce: 40,
+                timeline: None,
                 heartbeat: 100,
                 lease: LEASE,
                 has_released: false,
@@ -138,6 +140,7 @@ mod tests {
                 standbys: Vec::new(),
                 unfenced: Vec::new(),
                 connection: 1,
+                timeline: String::new(),
             };
             Self { watch: LeaderWatch::new(|_| false), now: Instant::now(), leadership }
         }
@@ -234,7 +237,7 @@ mod tests {
         for _ in 0..5 {
             world.observe();
         }
-        world.leader().writer += 1;
+        world.leader().nonce += 1;
         world.leader().lease = 2 * LEASE;
         assert_eq!(world.until_dead(), 2 * LEASE);
     }

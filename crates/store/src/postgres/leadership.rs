@@ -1,5 +1,5 @@
 //! Which server leads, which stand by, and how the leadership changes hands: the tables `seat`,
-//! `nodes`, `fencings` and `intact`.
+//! `nodes` and `fencings`.
 
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use super::batch::FencingToken;
 use super::connection::Connection;
 use super::process::ProcessIdentity;
 use super::rows::{signed, unsigned};
+use super::trust::Holder;
+use super::vouch::TIMELINE;
 use crate::boot_id::BootId;
 use crate::error::StoreError;
 use crate::store::Token;
@@ -34,6 +36,8 @@ pub struct Leadership {
     /// The number of the connection that read this. Two reads with the same number had the database
     /// available in between.
     pub connection: u64,
+    /// The timeline of the database.
+    pub timeline: String,
 }
 
 /// A row of the leadership.
@@ -43,8 +47,12 @@ pub struct Leader {
     pub node: String,
     /// When it took the leadership, by the database's clock.
     pub since: String,
-    /// How often the leadership was taken so far; fences the writes of earlier leaders.
+    /// How often the leadership was taken so far, as far as the database knows.
     pub writer: u64,
+    /// Drawn at random when it took the leadership; fences the writes of earlier leaders.
+    pub nonce: u64,
+    /// The timeline of the database at that time: after a failover it leads no more (B6.62).
+    pub timeline: Option<String>,
     /// Counts up while the leader lives.
     pub heartbeat: u64,
     /// Its lease, which another node may configure differently.
@@ -58,7 +66,7 @@ pub struct Leader {
 impl Leader {
     /// Whether the leader, or one that replaced it, has made progress since `earlier` was read.
     pub fn made_progress_since(&self, earlier: &Leader) -> bool {
-        (self.writer, self.heartbeat) != (earlier.writer, earlier.heartbeat)
+        (self.nonce, self.heartbeat) != (earlier.nonce, earlier.heartbeat)
     }
 }
 
@@ -80,7 +88,8 @@ impl Leadership {
         let client = &connection.client;
         let sql = format!(
             "SELECT node, to_char(since AT TIME ZONE 'UTC', '{TIME}'), writer, heartbeat, \
-                 lease_ms, has_left, boot, namespaces, pid, started, unfenced FROM seat"
+                 lease_ms, has_left, boot, namespaces, pid, started, unfenced, nonce, timeline, \
+                 {TIMELINE} FROM seat"
         );
         let nodes = format!(
             "SELECT name, to_char(since AT TIME ZONE 'UTC', '{TIME}'), counter, \
@@ -96,7 +105,13 @@ impl Leadership {
             last_seen_ago: Duration::from_millis(unsigned(row.get(3))),
         });
         let standbys = standbys.collect();
-        Ok(Self { leader: leader(&row), standbys, unfenced: row.get(10), connection: number })
+        Ok(Self {
+            leader: leader(&row),
+            standbys,
+            unfenced: row.get(10),
+            connection: number,
+            timeline: row.get(13),
+        })
     }
 }
 
@@ -107,6 +122,8 @@ fn leader(row: &Row) -> Option<Leader> {
         node: node?,
         since: since.unwrap_or_default(),
         writer: unsigned(row.get(2)),
+        nonce: unsigned(row.get(11)),
+        timeline: row.get(12),
         heartbeat: unsigned(row.get(3)),
         lease: Duration::from_millis(unsigned(row.get(4))),
         has_released: row.get(5),
@@ -129,14 +146,22 @@ fn process(row: &Row) -> Option<ProcessIdentity> {
 /// What a new leader gets.
 pub(super) struct Acquisition {
     pub(super) fencing: FencingToken,
-    pub(super) token: Token,
-    /// Locks may be missing.
-    pub(super) roster: bool,
+    pub(super) writer: i64,
+}
+
+/// A leader as it appears in the table.
+pub(super) struct Candidate<'a> {
+    pub(super) node: &'a str,
+    pub(super) lease: Duration,
+    /// Its fencing token.
+    pub(super) nonce: i64,
+    /// The number of its leadership is greater than this one.
+    pub(super) after: i64,
 }
 
 /// The leader that is to be replaced, as it was read. If the row has changed, it is not replaced.
 pub(super) struct ExpectedLeader {
-    pub(super) writer: i64,
+    pub(super) nonce: i64,
     pub(super) heartbeat: i64,
     /// Its process has certainly ended, so it need not be fenced.
     pub(super) has_exited: bool,
@@ -152,50 +177,51 @@ pub const COMMAND_SUFFIX: &str = "(store command)";
 /// accept two writers.
 pub(super) async fn acquire(
     connection: &Connection,
-    node: &str,
-    lease: Duration,
+    candidate: &Candidate<'_>,
     synchronous: &str,
     expected: Option<&ExpectedLeader>,
 ) -> Result<Option<Acquisition>, Error> {
-    let sql = "WITH gone AS (DELETE FROM nodes WHERE name = $1), \
-         me AS (UPDATE seat SET writer = writer + 1, node = $1, since = clock_timestamp(), \
+    let sql = format!(
+        "WITH gone AS (DELETE FROM nodes WHERE name = $1), \
+         me AS (UPDATE seat SET writer = greatest(writer, $13) + 1, node = $1, \
+                 since = clock_timestamp(), former = nonce, nonce = $12, timeline = {TIMELINE}, \
                  heartbeat = heartbeat + 1, lease_ms = $2, has_left = false, boot = $3, \
                  namespaces = $4, pid = $5, started = $6, \
                  unfenced = CASE WHEN has_left OR node IS NULL OR $10 OR node = ANY(unfenced) \
                      OR right(node, length($11)) = $11 THEN unfenced ELSE unfenced || node END \
              WHERE set_config('synchronous_commit', $7::text, true) <> '' \
-                 AND ($8::bigint IS NULL OR writer = $8 AND (has_left OR heartbeat = $9)) \
-             RETURNING writer) \
-         UPDATE state SET writer = me.writer, session = session + 1 FROM me \
-         RETURNING state.writer, state.session, state.token, \
-             state.weak AND NOT EXISTS (SELECT FROM intact)";
-    let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
+                 AND ($8::bigint IS NULL OR nonce = $8 AND (has_left OR heartbeat = $9)) \
+             RETURNING writer, nonce) \
+         UPDATE state SET writer = me.writer, nonce = me.nonce, session = session + 1 FROM me \
+         RETURNING state.nonce, state.session, state.writer"
+    );
+    let lease_ms = i64::try_from(candidate.lease.as_millis()).unwrap_or(i64::MAX);
     let own = ProcessIdentity::current();
     let boot = own.as_ref().map(|process| process.boot.0.as_slice());
     let namespaces = own.as_ref().map(|process| process.namespaces.as_str());
     let pid = own.as_ref().map(|process| i64::from(process.pid));
     let started = own.as_ref().map(|process| signed(process.started));
-    let (writer, heartbeat) =
-        expected.map(|expected| (expected.writer, expected.heartbeat)).unzip();
+    let (nonce, heartbeat) = expected.map(|expected| (expected.nonce, expected.heartbeat)).unzip();
     let has_exited = expected.is_some_and(|expected| expected.has_exited);
-    let parameters: [&(dyn ToSql + Sync); 11] = [
-        &node,
+    let parameters: [&(dyn ToSql + Sync); 13] = [
+        &candidate.node,
         &lease_ms,
         &boot,
         &namespaces,
         &pid,
         &started,
         &synchronous,
-        &writer,
+        &nonce,
         &heartbeat,
         &has_exited,
         &COMMAND_SUFFIX,
+        &candidate.nonce,
+        &candidate.after,
     ];
-    let row = connection.client.query_opt(sql, &parameters).await?;
+    let row = connection.client.query_opt(&sql, &parameters).await?;
     Ok(row.map(|row| Acquisition {
-        fencing: FencingToken { writer: row.get(0), session: row.get(1) },
-        token: Token(unsigned(row.get(2))),
-        roster: row.get(3),
+        fencing: FencingToken { nonce: row.get(0), session: row.get(1) },
+        writer: row.get(2),
     }))
 }
 
@@ -236,53 +262,49 @@ pub(super) async fn fencings(connection: &Connection) -> Result<Vec<Fencing>, Er
     Ok(rows.iter().rev().map(fencing).collect())
 }
 
-/// Begins a new session of the leader after a reconnect; `None` if another node leads. The new
-/// session number fences statements that abandoned connections may still deliver; one that is being
-/// committed holds the row lock, is waited for, and is covered by the token that is returned.
+/// What a leader finds that begins a new session.
+pub(super) struct Resumption {
+    pub(super) fencing: FencingToken,
+    pub(super) token: Token,
+    pub(super) writer: i64,
+    /// The timeline of the database.
+    pub(super) timeline: String,
+    /// Its timeline when the leadership was taken.
+    pub(super) taken_on: Option<String>,
+    pub(super) heartbeat: i64,
+    pub(super) promised: bool,
+}
+
+/// Begins a new session of the leader after a reconnect; `None` if the nonce is none of `nonces`. The
+/// new session number fences statements that abandoned connections may still deliver; one that is
+/// being committed holds the row lock, is waited for, and is covered by the token that is returned.
 pub(super) async fn resume(
     connection: &Connection,
-    writer: i64,
+    nonces: &[i64],
     synchronous: &str,
-) -> Result<Option<(FencingToken, Token)>, Error> {
-    let sql = "UPDATE state SET session = session + 1 \
-         WHERE writer = $1 AND set_config('synchronous_commit', $2::text, true) <> '' \
-         RETURNING session, token";
-    let row = connection.client.query_opt(sql, &[&writer, &synchronous]).await?;
-    Ok(row.map(|row| (FencingToken { writer, session: row.get(0) }, Token(unsigned(row.get(1))))))
-}
-
-/// Records that the locks are exact: from here on only a crash of the database that loses
-/// acknowledged batches (`weak`) makes them a roster. Synced, before the first batch that depends on
-/// it. False if the fencing token is outdated.
-pub(super) async fn set_intact(
-    connection: &Connection,
-    fencing: FencingToken,
-    weak: bool,
-    synchronous: &str,
-) -> Result<bool, Error> {
-    let sql = "WITH me AS (UPDATE state SET weak = $3 WHERE writer = $1 AND session = $2 \
-             AND set_config('synchronous_commit', $4::text, true) <> '' RETURNING 1), \
-         mark AS (INSERT INTO intact SELECT true WHERE EXISTS (SELECT FROM me) \
-             ON CONFLICT DO NOTHING) \
-         SELECT count(*) FROM me";
-    let row = connection
-        .client
-        .query_one(sql, &[&fencing.writer, &fencing.session, &weak, &synchronous])
-        .await?;
-    Ok(row.try_get::<_, i64>(0)? == 1)
-}
-
-/// The opposite, regardless of who leads: the next load treats the locks as a roster.
-pub(super) async fn distrust(connection: &Connection) -> Result<(), Error> {
-    let sql = "WITH gone AS (DELETE FROM intact) UPDATE state SET weak = true \
-         WHERE set_config('synchronous_commit', 'on', true) <> ''";
-    connection.client.execute(sql, &[]).await.map(|_| ())
+) -> Result<Option<Resumption>, Error> {
+    let sql = format!(
+        "UPDATE state SET session = session + 1 FROM seat \
+         WHERE state.nonce = ANY($1) AND set_config('synchronous_commit', $2::text, true) <> '' \
+         RETURNING state.nonce, state.session, state.token, {TIMELINE}, seat.heartbeat, \
+             seat.promised, state.writer, seat.timeline"
+    );
+    let row = connection.client.query_opt(&sql, &[&nonces, &synchronous]).await?;
+    Ok(row.map(|row| Resumption {
+        fencing: FencingToken { nonce: row.get(0), session: row.get(1) },
+        token: Token(unsigned(row.get(2))),
+        timeline: row.get(3),
+        heartbeat: row.get(4),
+        promised: row.get(5),
+        writer: row.get(6),
+        taken_on: row.get(7),
+    }))
 }
 
 /// Records a clean stop. False if another node leads already.
-pub(super) async fn release(connection: &Connection, writer: i64) -> Result<bool, Error> {
-    let sql = "UPDATE seat SET has_left = true WHERE writer = $1";
-    Ok(connection.client.execute(sql, &[&writer]).await? == 1)
+pub(super) async fn release(connection: &Connection, nonce: i64) -> Result<bool, Error> {
+    let sql = "UPDATE seat SET has_left = true WHERE nonce = $1";
+    Ok(connection.client.execute(sql, &[&nonce]).await? == 1)
 }
 
 /// Counts up this standby's counter. Not synced: it is repeated in a moment.
@@ -311,15 +333,23 @@ pub(super) async fn terminate_blockers(connection: &Connection) -> Result<(), Er
     connection.client.query(sql, &[]).await.map(|_| ())
 }
 
-/// Why the writes of `writer` are refused, given the present leadership.
-pub(super) fn explain_loss(leadership: &Leadership, writer: i64, location: &str) -> StoreError {
+/// How the recorded leader stands to the one with these nonces, that took the leadership as `writer`.
+pub(super) fn holder(leadership: &Leadership, nonces: &[i64], writer: i64) -> Holder {
     match &leadership.leader {
-        Some(leader) if leader.writer > unsigned(writer) => {
-            StoreError::Replaced { by: leader.node.clone(), since: leader.since.clone() }
+        Some(leader) if nonces.contains(&signed(leader.nonce)) => Holder::Own,
+        Some(leader) if leader.timeline.as_ref() == Some(&leadership.timeline) => {
+            if leader.writer >= unsigned(writer) { Holder::Successor } else { Holder::Predecessor }
         }
-        _ => {
-            let what = "that this server took the leadership".to_owned();
-            StoreError::LostCommits { location: location.to_owned(), what }
-        }
+        _ => Holder::Former,
     }
+}
+
+/// The error of a server that `leadership` shows to be replaced.
+pub(super) fn replaced(leadership: &Leadership) -> StoreError {
+    let (by, since) = leadership
+        .leader
+        .as_ref()
+        .map(|leader| (leader.node.clone(), leader.since.clone()))
+        .unwrap_or_default();
+    StoreError::Replaced { by, since }
 }

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use keeper::change::{Client, Exactness, Lock, Share, Snapshot};
+use keeper::change::{Client, Lock, Share, Snapshot};
 use keeper::identity::Epoch;
 use tokio_postgres::Error;
 use tokio_postgres::binary_copy::{BinaryCopyOutRow, BinaryCopyOutStream};
@@ -12,12 +12,13 @@ use tokio_postgres::types::{FromSql, Type};
 
 use super::connection::{Connection, Database, STATEMENT_MAX};
 use super::rows::{RowValues, TableRow, unsigned};
+use super::vouch;
 use crate::error::StoreError;
 
-/// The state of the store, and the number of the leadership that wrote it.
+/// The state of the store, as exact as the database alone shows, and the nonce of its leader.
 pub(super) struct LoadedState {
     pub(super) snapshot: Snapshot,
-    pub(super) writer: i64,
+    pub(super) nonce: i64,
 }
 
 /// The state row and all three tables as of one moment.
@@ -27,11 +28,12 @@ pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 pub(super) async fn load(
     database: &Database,
     connection: &Connection,
+    promises: bool,
 ) -> Result<LoadedState, StoreError> {
     let client = &connection.client;
     let begin = database.within(STATEMENT_MAX, client.batch_execute(BEGIN)).await;
     begin.map_err(|failure| failure.error)?;
-    let loaded = load_inside(database, connection).await;
+    let loaded = load_inside(database, connection, promises).await;
     let end = database.within(STATEMENT_MAX, client.batch_execute("ROLLBACK")).await;
     end.map_err(|failure| failure.error).and(loaded)
 }
@@ -39,17 +41,21 @@ pub(super) async fn load(
 async fn load_inside(
     database: &Database,
     connection: &Connection,
+    promises: bool,
 ) -> Result<LoadedState, StoreError> {
-    let sql = "SELECT epoch, ids_below, in_grace, stopped_cleanly, writer, \
-             weak AND NOT EXISTS (SELECT FROM intact) FROM state";
-    let row = database.within(STATEMENT_MAX, connection.client.query_one(sql, &[])).await;
+    let sql = format!(
+        "SELECT epoch, ids_below, in_grace, stopped_cleanly, state.nonce, {} \
+         FROM state CROSS JOIN seat LEFT JOIN vouched ON true",
+        vouch::evidence_columns()
+    );
+    let row = database.within(STATEMENT_MAX, connection.client.query_one(&sql, &[])).await;
     let row = row.map_err(|failure| failure.error)?;
     let mut snapshot = Snapshot {
         epoch: Epoch(unsigned(row.get(0))),
         ids_below: unsigned(row.get(1)),
         in_grace: row.get(2),
         stopped_cleanly: row.get(3),
-        exactness: if row.get(5) { Exactness::Roster } else { Exactness::Exact },
+        exactness: vouch::evidence(&row, 5, promises).exactness(),
         ..Snapshot::default()
     };
     each(database, connection, |client: Client| {
@@ -64,7 +70,7 @@ async fn load_inside(
         snapshot.shares.insert(share.id, share);
     })
     .await?;
-    Ok(LoadedState { snapshot, writer: row.get(4) })
+    Ok(LoadedState { snapshot, nonce: row.get(4) })
 }
 
 pub(super) async fn each<T: TableRow>(

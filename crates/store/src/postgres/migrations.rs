@@ -28,6 +28,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "protocols",
         sql: include_str!("../../migrations/V3__protocols.sql"),
     },
+    Migration {
+        version: 4,
+        name: "timelines",
+        sql: include_str!("../../migrations/V4__timelines.sql"),
+    },
 ];
 
 /// The version of the tables that this program uses.

@@ -3,6 +3,7 @@
 
 use tokio_postgres::{Client, Error};
 
+use super::Failover;
 use super::connection::Database;
 use crate::durability::Durability;
 use crate::error::StoreError;
@@ -31,6 +32,7 @@ impl ServerDurability {
     pub(super) fn check(
         settings: [String; 4],
         durability: Durability,
+        failover: Failover,
         database: &Database,
     ) -> Result<Self, StoreError> {
         let [synchronous, fsync, pages, replicas] = settings;
@@ -71,7 +73,20 @@ impl ServerDurability {
                 database.location
             ));
         }
+        if failover == Failover::Synchronous && replicas.is_empty() {
+            warnings.push(format!(
+                "{} has no synchronous replica (synchronous_standby_names is empty), although \
+                 failover = \"synchronous\" is configured: after a failover clients must reclaim \
+                 their locks",
+                database.location
+            ));
+        }
         Ok(Self { configured: synchronous, weak, warnings })
+    }
+
+    /// Whether a commit waits for synchronous replicas, if there are any.
+    pub(super) fn waits_for_replicas(&self) -> bool {
+        !["off", "local"].contains(&self.configured.as_str())
     }
 
     /// `synchronous_commit` for one transaction. What must not be lost (an epoch, a registration, a
@@ -92,7 +107,9 @@ mod tests {
     ) -> Result<ServerDurability, String> {
         let database = Database::parse("postgres://keeper@db/locks", None, "a").unwrap();
         let settings = [synchronous, fsync, "on", ""].map(str::to_owned);
-        ServerDurability::check(settings, durability, &database).map_err(|error| error.to_string())
+        let failover = Failover::Asynchronous;
+        ServerDurability::check(settings, durability, failover, &database)
+            .map_err(|error| error.to_string())
     }
 
     #[test]

@@ -125,6 +125,7 @@ fn the_down_migrations_leave_nothing_and_the_tables_can_be_created_again() {
     let protocols = "SELECT string_agg(protocol, ' ' ORDER BY protocol) FROM lockkeeper.clients";
     assert_eq!(server.psql(protocols).unwrap(), "lease nlm");
     let down = |sql| server.psql(&format!("SET search_path TO lockkeeper; {sql}")).unwrap();
+    down(include_str!("../../migrations/V4__timelines.down.sql"));
     down(include_str!("../../migrations/V3__protocols.down.sql"));
     assert_eq!(server.psql(protocols).unwrap(), "nlm");
     assert!(server.psql("UPDATE lockkeeper.clients SET protocol = 'lease'").is_err());

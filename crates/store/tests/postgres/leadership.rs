@@ -239,6 +239,32 @@ fn a_backend_that_blocks_a_takeover_is_terminated() {
     blocker.wait().unwrap();
 }
 
+/// B6.67
+#[test]
+fn a_transaction_that_was_forgotten_is_warned_of() {
+    let server = Server::start().unwrap();
+    let sql = "BEGIN; CREATE TABLE forgotten (); SELECT pg_sleep(100)";
+    let mut forgotten = std::process::Command::new("psql")
+        .args(["-X", "-q", "-d", &format!("{} application_name=cron", server.url()), "-c", sql])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let old = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' \
+         AND xact_start < clock_timestamp() - interval '1 second'";
+    soon("it is old", || server.psql(old).unwrap() == "1");
+    let (_a, usual) = taken(&short(&server, "a"));
+    let (_b, lease) =
+        taken(&PostgresSettings { slow_after: Duration::from_secs(1), ..short(&server, "b") });
+    soon("it is warned of", || lease.warning().is_some());
+    let warning = lease.warning().unwrap();
+    assert!(warning.contains("(cron)") && warning.contains("pg_terminate_backend("), "{warning}");
+    assert_eq!(usual.warning(), None, "for five minutes");
+    server
+        .psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+        .unwrap();
+    forgotten.wait().unwrap();
+}
+
 /// Stands by and takes over.
 pub fn take_when_free(
     settings: &PostgresSettings,

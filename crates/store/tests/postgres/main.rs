@@ -6,8 +6,10 @@
 
 mod conformance;
 mod driver;
+mod failover;
 mod faults;
 mod full;
+mod hosts;
 mod indexes;
 mod late_statements;
 mod leadership;
