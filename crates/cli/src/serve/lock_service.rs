@@ -169,7 +169,8 @@ fn takeover_options(
         config::Failover::Asynchronous => Failover::Asynchronous,
         config::Failover::Synchronous => Failover::Synchronous,
     };
-    settings.pair = args.standby;
+    let standby = &file.standby;
+    settings.pair = args.standby || standby.node.is_some() || standby.on_takeover.is_some();
     // Without such a directory a start after a failover of the database trusts it less.
     let run = args.run_directory.clone();
     settings.run_directory = run.or_else(|| run_directory(Path::new(address)).ok());
