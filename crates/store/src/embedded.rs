@@ -49,10 +49,11 @@ use crate::store::{CommitOutcome, Store, Token, may_clear};
 use background::{Compactor, Syncer};
 use body::Body;
 use disk::{Directory, Disk};
+use exactness::Judgement;
 use frame::{FileHeader, FileKind};
 use log::Log;
 use mark::{Mark, MarkFile};
-use replay::{LogContents, LogPosition, replay, unreadable};
+use replay::{LogContents, LogPosition, damaged, replay, unreadable};
 
 /// The time until an acknowledged batch that was not synced is synced in the background.
 const SYNC_DELAY: Duration = Duration::from_secs(1);
@@ -115,7 +116,7 @@ pub struct Embedded {
     /// The state read at the start, until it is returned or a batch is written.
     loaded: Option<Snapshot>,
     token: Token,
-    roster: bool,
+    exactness: Exactness,
     /// The last batch that was `Done`.
     last_done: u64,
     /// No batch of this run is `Done` yet. The first one is always synced, so a journal without a
@@ -146,7 +147,7 @@ impl Embedded {
         Ok(Self {
             running,
             token: contents.token,
-            roster: contents.roster,
+            exactness: contents.exactness,
             last_done: contents.last_batch,
             loaded: Some(contents.snapshot),
             is_first: true,
@@ -173,21 +174,21 @@ impl Embedded {
         self.running.log.ensure_healthy()?;
         let (running, contents) = start(&self.settings, Some(self.last_done))?;
         self.running = running;
-        (self.token, self.roster) = (contents.token, contents.roster);
+        (self.token, self.exactness) = (contents.token, contents.exactness);
         self.last_done = contents.last_batch;
         (self.loaded, self.is_first, self.is_unsettled) = (Some(contents.snapshot), true, false);
         Ok(())
     }
 
     /// Writes the records in `self.body` as one batch.
-    fn write(&mut self, token: Token, roster: bool, sync: bool) -> CommitOutcome {
+    fn write(&mut self, token: Token, exactness: Exactness, sync: bool) -> CommitOutcome {
         self.loaded = None;
         self.rotate_if_long();
         let log = &self.running.log;
         if let Err(error) = log.ensure_healthy() {
             return CommitOutcome::NotWritten(error);
         }
-        let number = match log.append(self.body.bytes(), token.0, roster) {
+        let number = match log.append(self.body.bytes(), token.0, exactness) {
             Ok(number) => number,
             Err(error) => {
                 return CommitOutcome::NotWritten(files::unwritable(&*self.settings.disk, &error));
@@ -201,7 +202,7 @@ impl Embedded {
             self.is_unsettled = true;
             return CommitOutcome::Unknown(files::unwritable(&*self.settings.run, &error));
         }
-        (self.token, self.roster) = (token, roster);
+        (self.token, self.exactness) = (token, exactness);
         (self.last_done, self.is_first) = (number, false);
         CommitOutcome::Done
     }
@@ -235,8 +236,7 @@ impl Store for Embedded {
                 replay(disk, None)?.map(|contents| contents.snapshot).unwrap_or_default()
             }
         };
-        let exactness = if self.roster { Exactness::Roster } else { Exactness::Exact };
-        Ok(Snapshot { exactness, ..saved })
+        Ok(Snapshot { exactness: self.exactness, ..saved })
     }
 
     fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
@@ -246,8 +246,8 @@ impl Store for Embedded {
         }
         self.body.clear();
         changes.iter().for_each(|change| self.body.push(change));
-        let roster = self.roster && !changes.iter().any(ends_roster);
-        self.write(token, roster, self.settings.durability.must_sync(changes))
+        let exactness = changes.iter().fold(self.exactness, exactness_after);
+        self.write(token, exactness, self.settings.durability.must_sync(changes))
     }
 
     fn is_quick(&self, changes: &[Change]) -> bool {
@@ -265,7 +265,7 @@ impl Store for Embedded {
         may_clear(&self.load()?, force)?;
         self.body.clear();
         self.body.push_cleared();
-        match self.write(self.token, false, true) {
+        match self.write(self.token, Exactness::Exact, true) {
             CommitOutcome::Done => Ok(()),
             CommitOutcome::NotWritten(error) | CommitOutcome::Unknown(error) => Err(error),
         }
@@ -285,10 +285,14 @@ fn lock(settings: &EmbeddedSettings) -> Result<Box<dyn Send>, StoreError> {
     }
 }
 
-/// Whether the locks are exact from this change on: grace has ended, or a start had no host to wait
-/// for.
-fn ends_roster(change: &Change) -> bool {
-    matches!(change, Change::GraceEnded | Change::Started { grace: None, .. })
+/// How far the state can be trusted after `change`: as the start recorded it until its grace has ended
+/// (B5.60). `Snapshot::apply` has the same rule.
+fn exactness_after(before: Exactness, change: &Change) -> Exactness {
+    match change {
+        Change::Started { grace, .. } => grace.unwrap_or_default(),
+        Change::GraceEnded => Exactness::Exact,
+        _ => before,
+    }
 }
 
 /// Reads everything, decides its exactness, and begins a new journal after it. `last_done` is the
@@ -309,12 +313,26 @@ fn start(
             })?
         }
     };
-    let mark = Mark::read(&*settings.run, &contents.store_id, settings.boot);
-    let contents = exactness::assess(disk, contents, mark, last_done)?;
+    let directory = disk.id().map_err(|error| unreadable(disk, "", &error))?;
+    if last_done.is_none() {
+        mark::remove_stale(&*settings.run, settings.boot);
+    }
+    let mark = Mark::read(&*settings.run, &contents.store_id, directory, settings.boot);
+    let (exactness, pages_intact) = match exactness::judge(&contents, mark, last_done) {
+        Judgement::Trusted { exactness, pages_intact } => (exactness, pages_intact),
+        Judgement::Truncated { synced } => {
+            let what = format!(
+                "it ends with batch {}, but batch {synced} was on the disk since this machine \
+                 started",
+                contents.last_batch
+            );
+            return Err(damaged(disk, "", what));
+        }
+    };
+    let contents = LogContents { exactness, ..contents };
 
     // A mark of this boot proves that no sync has failed: syncing once more is enough. Without one
     // the kernel may have dropped a dirty page that it still shows: everything is written anew.
-    let pages_intact = mark.is_some_and(|mark| !mark.sync_failed);
     if pages_intact {
         sync_again(settings, &contents)?;
     }
@@ -324,7 +342,7 @@ fn start(
         generation: contents.generation + 1,
         first: contents.last_batch + 1,
         durability: settings.durability,
-        roster: contents.roster,
+        exactness,
         key: files::random_bytes().map_err(|error| files::unwritable(disk, &error))?,
     };
     let file =
@@ -337,12 +355,14 @@ fn start(
     }
     let mark = MarkFile::create(
         &*settings.run,
+        directory,
         Mark {
             store_id: contents.store_id,
             boot: settings.boot,
             acknowledged: contents.last_batch,
             synced: contents.last_batch,
             sync_failed: false,
+            journal: Some(header.key),
         },
     )
     .map_err(|error| files::unwritable(&*settings.run, &error))?;

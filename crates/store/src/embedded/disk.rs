@@ -3,15 +3,28 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// Which directory it is, of all of this machine, for as long as it is mounted. A copy is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectoryId {
+    /// The device of its file system.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+}
 
 /// One directory. Names are file names without a path.
 pub trait Disk: Send + Sync {
     /// Locks the directory for this process until the guard is dropped or the process ends; `None`
     /// if another process has locked it (I12).
     fn lock(&self) -> io::Result<Option<Box<dyn Send>>>;
+
+    /// Which directory this is.
+    fn id(&self) -> io::Result<DirectoryId>;
 
     /// The names of all files.
     fn names(&self) -> io::Result<Vec<String>>;
@@ -27,6 +40,16 @@ pub trait Disk: Send + Sync {
 
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// The time since a file was last written.
+    fn age(&self, name: &str) -> io::Result<Duration>;
+
+    /// Protects a file from [`remove_unheld`](Disk::remove_unheld) until the guard is dropped or the
+    /// process ends.
+    fn hold(&self, name: &str) -> io::Result<Box<dyn Send>>;
+
+    /// Removes a file unless a process holds it; returns whether it did.
+    fn remove_unheld(&self, name: &str) -> io::Result<bool>;
 
     /// Returns when all creations, renames and removals so far survive a power loss.
     fn sync_names(&self) -> io::Result<()>;
@@ -71,6 +94,11 @@ impl Disk for Directory {
         }
     }
 
+    fn id(&self) -> io::Result<DirectoryId> {
+        let found = fs::metadata(&self.path)?;
+        Ok(DirectoryId { device: found.dev(), inode: found.ino() })
+    }
+
     fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.path)? {
@@ -96,6 +124,27 @@ impl Disk for Directory {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         fs::remove_file(self.path.join(name))
+    }
+
+    fn age(&self, name: &str) -> io::Result<Duration> {
+        let written = fs::metadata(self.path.join(name))?.modified()?;
+        // A clock that was set back makes a file young.
+        Ok(SystemTime::now().duration_since(written).unwrap_or_default())
+    }
+
+    fn hold(&self, name: &str) -> io::Result<Box<dyn Send>> {
+        let file = File::open(self.path.join(name))?;
+        file.try_lock_shared()?;
+        Ok(Box::new(file))
+    }
+
+    fn remove_unheld(&self, name: &str) -> io::Result<bool> {
+        let file = File::open(self.path.join(name))?;
+        match file.try_lock() {
+            Ok(()) => self.remove(name).map(|()| true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
     }
 
     fn sync_names(&self) -> io::Result<()> {

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use keeper::change::{Change, Snapshot};
+use keeper::change::{Change, Exactness, Snapshot};
 
 use super::body::Body;
 use super::disk::{Disk, DiskFile};
@@ -37,7 +37,7 @@ fn create_snapshot(
         let mut writer = SnapshotWriter { file, at, header, number: 0, body: Body::default() };
         writer.write_rows(&contents.snapshot)?;
         writer.body.push_metadata(&contents.metadata());
-        writer.flush(true)?;
+        writer.finish(contents.mark_names_journal)?;
         bytes = writer.at;
         Ok(())
     })?;
@@ -96,12 +96,20 @@ impl SnapshotWriter<'_> {
 
     fn write_row(&mut self, row: &Change) -> io::Result<()> {
         self.body.push(row);
-        if self.body.bytes().len() < SNAPSHOT_FRAME_BYTES { Ok(()) } else { self.flush(false) }
+        if self.body.bytes().len() < SNAPSHOT_FRAME_BYTES {
+            Ok(())
+        } else {
+            self.flush(FrameFields::default())
+        }
     }
 
-    fn flush(&mut self, last: bool) -> io::Result<()> {
+    fn finish(&mut self, mark_names_journal: bool) -> io::Result<()> {
+        self.flush(FrameFields { last: true, mark_names_journal, ..FrameFields::default() })
+    }
+
+    fn flush(&mut self, fields: FrameFields) -> io::Result<()> {
         self.number += 1;
-        let fields = FrameFields { last, number: self.number, ..FrameFields::default() };
+        let fields = FrameFields { number: self.number, ..fields };
         let mut bytes = Vec::new();
         encode_frame(fields, self.body.bytes(), &self.header.key, &mut bytes);
         self.file.write(&bytes, self.at)?;
@@ -131,7 +139,7 @@ pub(super) fn replace_journals(disk: &dyn Disk, contents: &LogContents) -> io::R
         generation,
         first: contents.last_batch + 1,
         durability: contents.durability,
-        roster: contents.roster,
+        exactness: contents.exactness,
         key: random_bytes()?,
     };
     let bytes = create_snapshot(disk, &header, contents)?;
@@ -168,7 +176,7 @@ pub(super) fn create_store(disk: &dyn Disk, durability: Durability) -> io::Resul
         generation: 1,
         first: 1,
         durability,
-        roster: false,
+        exactness: Exactness::Exact,
         key,
     };
     create_journal(disk, &header(FileKind::Journal, random_bytes()?))?;
@@ -178,7 +186,9 @@ pub(super) fn create_store(disk: &dyn Disk, durability: Durability) -> io::Resul
         snapshot: Snapshot::default(),
         last_batch: 0,
         token: Default::default(),
-        roster: false,
+        exactness: Exactness::Exact,
+        journal_keys: Vec::new(),
+        mark_names_journal: true,
         at_rest: false,
         durability,
         snapshot_bytes: 0,

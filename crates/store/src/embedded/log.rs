@@ -6,6 +6,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use keeper::change::Exactness;
+
 use super::disk::{Disk, DiskFile};
 use super::files;
 use super::frame::{FILE_HEADER_BYTES, FileHeader, FileKind, FrameFields, encode_frame};
@@ -38,7 +40,7 @@ struct Tail {
     /// The last batch that was written.
     number: u64,
     token: u64,
-    roster: bool,
+    exactness: Exactness,
     /// The last batch is an empty one, which says that all others are synced.
     is_sealed: bool,
     zeros: &'static [u8],
@@ -63,7 +65,7 @@ impl Log {
             allocated: FILE_HEADER_BYTES as u64,
             number,
             token,
-            roster: header.roster,
+            exactness: header.exactness,
             is_sealed: true,
             zeros: &ZEROS[..zeros.min(ZEROS.len())],
             header,
@@ -81,9 +83,9 @@ impl Log {
 
     /// Appends a batch and returns its number. After an error no part of it counts: an incomplete
     /// frame is not a frame, and the next one overwrites it.
-    pub(super) fn append(&self, body: &[u8], token: u64, roster: bool) -> io::Result<u64> {
+    pub(super) fn append(&self, body: &[u8], token: u64, exactness: Exactness) -> io::Result<u64> {
         let mut tail = lock(&self.tail);
-        tail.append(body, token, roster, self.synced.load(Ordering::Acquire))?;
+        tail.append(body, token, exactness, self.synced.load(Ordering::Acquire))?;
         tail.is_sealed = false;
         Ok(tail.number)
     }
@@ -147,8 +149,8 @@ impl Log {
             if tail.is_sealed || tail.number > synced {
                 return Ok(());
             }
-            let (token, roster) = (tail.token, tail.roster);
-            if tail.append(&[], token, roster, synced).is_err() {
+            let (token, exactness) = (tail.token, tail.exactness);
+            if tail.append(&[], token, exactness, synced).is_err() {
                 return Ok(());
             }
             tail.is_sealed = true;
@@ -171,7 +173,7 @@ impl Log {
         let header = files::random_bytes().map(|key| FileHeader {
             generation: tail.header.generation + 1,
             first: tail.number + 1,
-            roster: tail.roster,
+            exactness: tail.exactness,
             key,
             ..tail.header.clone()
         });
@@ -186,6 +188,8 @@ impl Log {
             }
             Err(error) => return Err(files::unwritable(&*self.disk, &error)),
         };
+        // Before the first batch in it: the mark always names the journal of the last one.
+        lock(&self.mark).set_journal(header.key);
         (tail.file, tail.header) = (file, header);
         (tail.end, tail.allocated) = (FILE_HEADER_BYTES as u64, FILE_HEADER_BYTES as u64);
         tail.is_sealed = true;
@@ -215,8 +219,21 @@ impl Tail {
         FileKind::Journal.file_name(self.header.generation)
     }
 
-    fn append(&mut self, body: &[u8], token: u64, roster: bool, synced: u64) -> io::Result<()> {
-        let fields = FrameFields { roster, last: false, number: self.number + 1, token, synced };
+    fn append(
+        &mut self,
+        body: &[u8],
+        token: u64,
+        exactness: Exactness,
+        synced: u64,
+    ) -> io::Result<()> {
+        let fields = FrameFields {
+            exactness,
+            last: false,
+            mark_names_journal: true,
+            number: self.number + 1,
+            token,
+            synced,
+        };
         self.frame.clear();
         encode_frame(fields, body, &self.header.key, &mut self.frame);
         let end = self.end + self.frame.len() as u64;
@@ -228,7 +245,7 @@ impl Tail {
         }
         self.end = end;
         self.allocated = self.allocated.max(end);
-        (self.number, self.token, self.roster) = (fields.number, token, roster);
+        (self.number, self.token, self.exactness) = (fields.number, token, exactness);
         Ok(())
     }
 }

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Cursor, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use testbed::random::Random;
 
-use super::disk::{Disk, DiskFile};
+use super::disk::{DirectoryId, Disk, DiskFile};
 
 const SECTOR: usize = 512;
 
@@ -24,6 +25,8 @@ pub(super) enum DiskFault {
 
 #[derive(Default)]
 struct State {
+    /// The directory's own; another one in a copy.
+    inode: u64,
     names: BTreeMap<String, Arc<Mutex<SimulatedInode>>>,
     synced_names: BTreeMap<String, Arc<Mutex<SimulatedInode>>>,
     /// The names after each operation since they were synced.
@@ -98,6 +101,13 @@ impl SimulatedDisk {
         self.copy(|state| state.names.clone(), |_| {})
     }
 
+    /// A copy of the directory beside it.
+    pub(super) fn copied(&self) -> SimulatedDisk {
+        let copy = self.after_kill();
+        copy.state().inode += 1;
+        copy
+    }
+
     /// The disk after a power loss.
     pub(super) fn after_power_loss(&self, random: &mut Random) -> SimulatedDisk {
         let mut names = random.clone();
@@ -148,7 +158,8 @@ impl SimulatedDisk {
             from.iter().map(inode).collect::<BTreeMap<_, _>>()
         };
         let names = copied(&pick(&state));
-        let new = State { synced_names: names.clone(), names, ..State::default() };
+        let inode = state.inode;
+        let new = State { inode, synced_names: names.clone(), names, ..State::default() };
         SimulatedDisk { state: Arc::new(Mutex::new(new)), locked: Arc::default() }
     }
 
@@ -227,6 +238,10 @@ impl Disk for SimulatedDisk {
         }
     }
 
+    fn id(&self) -> io::Result<DirectoryId> {
+        Ok(DirectoryId { device: 1, inode: self.state().inode })
+    }
+
     fn names(&self) -> io::Result<Vec<String>> {
         Ok(self.state().names.keys().cloned().collect())
     }
@@ -266,6 +281,18 @@ impl Disk for SimulatedDisk {
             names.remove(name);
         });
         Ok(())
+    }
+
+    fn age(&self, _: &str) -> io::Result<Duration> {
+        Ok(Duration::ZERO)
+    }
+
+    fn hold(&self, _: &str) -> io::Result<Box<dyn Send>> {
+        Ok(Box::new(()))
+    }
+
+    fn remove_unheld(&self, name: &str) -> io::Result<bool> {
+        self.remove(name).map(|()| true)
     }
 
     fn sync_names(&self) -> io::Result<()> {

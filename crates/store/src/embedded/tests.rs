@@ -10,6 +10,7 @@ use crate::conformance::{client, lock, share};
 
 mod crashes;
 mod damage;
+mod trust;
 
 const DURABILITIES: [Durability; 2] = [Durability::Process, Durability::Power];
 
@@ -81,7 +82,7 @@ fn a_header_with_unknown_flags_is_refused() {
         generation: 2,
         first: 3,
         durability: Durability::Process,
-        roster: true,
+        exactness: Exactness::Roster,
         key: [4; 16],
     };
     let decode = |at: usize, byte: u8| {
@@ -92,7 +93,8 @@ fn a_header_with_unknown_flags_is_refused() {
         frame::FileHeader::decode(frame::FileKind::Journal, &bytes)
     };
     assert!(decode(10, 3).is_ok());
-    for (at, byte) in [(10, 4), (11, 1), (15, 1)] {
+    assert_eq!(decode(10, 7).unwrap().exactness, Exactness::Open);
+    for (at, byte) in [(10, 4), (10, 8), (11, 1), (15, 1)] {
         assert!(matches!(decode(at, byte), Err(frame::HeaderError::Damaged)), "byte {at}");
     }
 }
@@ -180,7 +182,14 @@ fn exactness_is_decided_at_the_start_and_a_roster_stays_one_until_grace_has_ende
         let exactness = store.load().unwrap().exactness;
         for batch in batches {
             token += 1;
-            done(store.commit(batch, Token(token)));
+            let mut batch = batch.to_vec();
+            for change in &mut batch {
+                if let Change::Started { grace: Some(grace), .. } = change {
+                    // As the keeper does: what was loaded.
+                    *grace = exactness;
+                }
+            }
+            done(store.commit(&batch, Token(token)));
         }
         exactness
     };

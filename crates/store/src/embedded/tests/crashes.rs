@@ -12,13 +12,13 @@ struct CrashTest {
     random: Random,
     /// Every batch that is stored, and the one in flight.
     history: Vec<Vec<Change>>,
-    /// Whether the store is a roster after each of them.
-    rosters: Vec<bool>,
+    /// How far the store can be trusted after each of them.
+    exactness: Vec<Exactness>,
     done: usize,
     synced: usize,
     /// At the last start.
     opened_at: usize,
-    opened_as_roster: bool,
+    opened_as: Exactness,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +36,11 @@ impl CrashTest {
             boot: 0,
             random: Random::new(seed),
             history: Vec::new(),
-            rosters: Vec::new(),
+            exactness: Vec::new(),
             done: 0,
             synced: 0,
             opened_at: 0,
-            opened_as_roster: false,
+            opened_as: Exactness::Exact,
         }
     }
 
@@ -58,7 +58,12 @@ impl CrashTest {
             3 => Change::GraceEnded,
             4 => Change::Started {
                 epoch: Epoch(random.below(9)),
-                grace: (random.below(3) > 0).then_some(Exactness::Exact),
+                grace: match random.below(4) {
+                    0 => None,
+                    1 => Some(Exactness::Exact),
+                    2 => Some(Exactness::Roster),
+                    _ => Some(Exactness::Open),
+                },
             },
             5 => Change::Stopped,
             6..14 => Change::LockGone(LockId(random.below(30))),
@@ -71,10 +76,11 @@ impl CrashTest {
     /// Commits one batch. False if the process or the store has ended.
     fn commit(&mut self, store: &mut Embedded, first: bool) -> bool {
         let batch = self.batch();
-        let roster = self.rosters.last().copied().filter(|_| self.history.len() > self.opened_at);
-        let roster = roster.unwrap_or(self.opened_as_roster) && !batch.iter().any(ends_roster);
+        let before = self.exactness.last().filter(|_| self.history.len() > self.opened_at);
+        let before = before.copied().unwrap_or(self.opened_as);
+        let exactness = batch.iter().fold(before, exactness_after);
         self.history.push(batch.clone());
-        self.rosters.push(roster);
+        self.exactness.push(exactness);
         let token = Token(self.history.len() as u64);
         for _ in 0..5 {
             match store.commit(&batch, token) {
@@ -135,7 +141,7 @@ impl CrashTest {
         assert!(last >= least, "batch {last} is the last, {least} was durable");
         assert!(last <= self.history.len() && last <= self.done + 1);
         self.history.truncate(last);
-        self.rosters.truncate(last);
+        self.exactness.truncate(last);
 
         let mut expected = Snapshot::default();
         self.history.iter().flatten().for_each(|change| expected.apply(change.clone()));
@@ -144,15 +150,15 @@ impl CrashTest {
         assert_eq!(found, expected);
 
         let at_rest = self.history.last().and_then(|batch| batch.last()) == Some(&Change::Stopped);
-        let known =
-            if last > self.opened_at { self.rosters[last - 1] } else { self.opened_as_roster };
-        let roster = known || (lossy && last > 0 && !at_rest);
-        let found = found.exactness == Exactness::Roster;
+        let known = if last > self.opened_at { self.exactness[last - 1] } else { self.opened_as };
+        let lost = lossy && last > 0 && !at_rest;
+        let expected = if lost { known.max(Exactness::Roster) } else { known };
+        let found = found.exactness;
         if !(sync_may_have_failed && self.durability == Durability::Process) {
-            assert_eq!(found, roster);
+            assert_eq!(found, expected);
         }
-        assert!(found || !roster);
-        (self.opened_at, self.opened_as_roster) = (last, found);
+        assert!(found >= expected);
+        (self.opened_at, self.opened_as) = (last, found);
         (self.done, self.synced) = (last, last);
         store
     }
