@@ -122,6 +122,17 @@ fn a_store_that_is_none_is_named_with_what_to_write() {
     assert!(!done && said.contains("embedded:/PATH"), "{said}");
     let (done, said) = store(&["check", "embedded:/nowhere/at/all"]);
     assert!(!done && said.contains("no store in /nowhere/at/all"), "{said}");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("notes.txt"), "no store").unwrap();
+    let files = || std::fs::read_dir(dir.path()).unwrap().count();
+    let none = format!("embedded:{}", dir.path().display());
+    let state = format!("no store in {}", dir.path().display());
+    let elsewhere = format!("embedded:{}/elsewhere", dir.path().display());
+    for command in [&["check", &none] as &[&str], &["clear", &none], &["distrust", &none], &["copy", &none, &elsewhere]] {
+        let (done, said) = store(command);
+        assert!(!done && said.contains(&state), "{command:?}: {said}");
+        assert_eq!(files(), 1, "{command:?} creates nothing");
+    }
     let (done, said) = store(&["check", "postgres://me:secret@127.0.0.1:1/locks"]);
     assert!(!done && said.contains("127.0.0.1") && !said.contains("secret"), "{said}");
 }

@@ -21,6 +21,7 @@
 //! |---|---|
 //! | [`store`] | the trait, batch tokens, outcomes of a commit |
 //! | [`error`] | every error, with advice for the operator |
+//! | [`health`] | standing warnings of a store that works |
 //! | [`durability`] | `process` and `power`: which batches wait for the disk |
 //! | [`conformance`] | the test suite for all stores, and rows for tests |
 //! | [`memory`] | a store that ends with the process |
@@ -28,6 +29,7 @@
 //! | `embedded::frame` | the bytes of its files, drawn; `record`: those of one row; `embedded::mark`: the high-water mark |
 //! | `embedded::{log, replay, files}` | appending and syncing; reading back, torn end or damage; creating and compacting files |
 //! | `embedded::exactness` | whether the locks that were read are complete |
+//! | `embedded::{reserve, reader}` | space for starts on a full disk; reading while a server writes |
 //! | [`postgres`] | tables shared by a pair of servers |
 //! | `postgres::{batch, load, rows, columns}` | one batch as one statement; reading everything; the columns |
 //! | `postgres::{leadership, leader_watch, heartbeat}` | who serves; when a standby may take over; renewing the lease |
@@ -46,6 +48,7 @@ pub mod consistency;
 pub mod durability;
 pub mod embedded;
 pub mod error;
+pub mod health;
 pub mod lease;
 pub mod memory;
 #[cfg(feature = "postgres")]
@@ -56,8 +59,9 @@ pub mod transfer;
 
 pub use boot_id::BootId;
 pub use durability::Durability;
-pub use embedded::{Embedded, EmbeddedSettings};
+pub use embedded::{Embedded, EmbeddedReader, EmbeddedSettings};
 pub use error::StoreError;
+pub use health::StoreHealth;
 pub use lease::Lease;
 pub use memory::Memory;
 #[cfg(feature = "postgres")]

@@ -26,6 +26,12 @@ pub trait Disk: Send + Sync {
     /// Which directory this is.
     fn id(&self) -> io::Result<DirectoryId>;
 
+    /// Bytes that this process may still write.
+    fn free_bytes(&self) -> io::Result<u64>;
+
+    /// The kind of file system, if [`lock`](Disk::lock) may not exclude other machines there.
+    fn network_kind(&self) -> io::Result<Option<&'static str>>;
+
     /// The names of all files.
     fn names(&self) -> io::Result<Vec<String>>;
 
@@ -40,6 +46,9 @@ pub trait Disk: Send + Sync {
 
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// The length of a file.
+    fn length(&self, name: &str) -> io::Result<u64>;
 
     /// The time since a file was last written.
     fn age(&self, name: &str) -> io::Result<Duration>;
@@ -81,6 +90,11 @@ impl Directory {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
         Ok(Self { path })
     }
+
+    /// The directory, if there is one; every operation fails if not.
+    pub fn existing(path: PathBuf) -> Self {
+        Self { path }
+    }
 }
 
 impl Disk for Directory {
@@ -97,6 +111,17 @@ impl Disk for Directory {
     fn id(&self) -> io::Result<DirectoryId> {
         let found = fs::metadata(&self.path)?;
         Ok(DirectoryId { device: found.dev(), inode: found.ino() })
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let found = rustix::fs::statvfs(&self.path)?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
+    fn network_kind(&self) -> io::Result<Option<&'static str>> {
+        let found = rustix::fs::statfs(&self.path)?;
+        // f_type is signed on some platforms.
+        Ok(network_kind(found.f_type as u64 & 0xffff_ffff))
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
@@ -124,6 +149,10 @@ impl Disk for Directory {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         fs::remove_file(self.path.join(name))
+    }
+
+    fn length(&self, name: &str) -> io::Result<u64> {
+        fs::metadata(self.path.join(name)).map(|found| found.len())
     }
 
     fn age(&self, name: &str) -> io::Result<Duration> {
@@ -159,6 +188,19 @@ impl Disk for Directory {
     }
 }
 
+/// By the magic numbers of statfs(2).
+fn network_kind(magic: u64) -> Option<&'static str> {
+    match magic {
+        0x6969 => Some("NFS"),
+        0x517b | 0xff53_4d42 | 0xfe53_4d42 => Some("SMB"),
+        0x0102_1997 => Some("9p"),
+        0x6573_5546 => Some("FUSE"),
+        0x5346_414f => Some("AFS"),
+        0x00c3_6400 => Some("Ceph"),
+        _ => None,
+    }
+}
+
 impl DiskFile for File {
     fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.write_all_at(bytes, at)
@@ -170,5 +212,18 @@ impl DiskFile for File {
 
     fn truncate(&self, length: u64) -> io::Result<()> {
         self.set_len(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_file_systems_are_no_network() {
+        for local in [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630, 0x2fc1_2fc1] {
+            assert_eq!(network_kind(local), None);
+        }
+        assert_eq!(network_kind(0x6969), Some("NFS"));
     }
 }

@@ -9,12 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use keeper::change::Exactness;
 
 use super::disk::{Disk, DiskFile};
-use super::files;
+use super::files::{self, NewJournal};
 use super::frame::{FILE_HEADER_BYTES, FileHeader, FileKind, FrameFields, encode_frame};
 use super::mark::MarkFile;
 use super::replay::LogPosition;
 use crate::durability::Durability;
 use crate::error::StoreError;
+
+/// How the next journal is created.
+pub(super) type CreateJournal = fn(&dyn Disk, FileHeader) -> io::Result<NewJournal>;
 
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
@@ -48,21 +51,21 @@ struct Tail {
 }
 
 impl Log {
-    /// Appends to the journal that `header` begins; batch `header.first - 1` is synced. Preallocates
+    /// Appends to `journal`; the batch before its first is synced. Preallocates
     /// `zeros` bytes at a time, up to a limit.
     pub(super) fn new(
         disk: Arc<dyn Disk>,
-        file: Arc<dyn DiskFile>,
-        header: FileHeader,
+        journal: NewJournal,
         token: u64,
         mark: MarkFile,
         zeros: usize,
     ) -> Self {
+        let NewJournal { file, header, allocated } = journal;
         let number = header.first - 1;
         let tail = Tail {
             file,
             end: FILE_HEADER_BYTES as u64,
-            allocated: FILE_HEADER_BYTES as u64,
+            allocated,
             number,
             token,
             exactness: header.exactness,
@@ -163,9 +166,9 @@ impl Log {
         lock(&self.mark).acknowledge(number, synced)
     }
 
-    /// Syncs and ends this journal, continues in the next, and returns where this one ends. After an
+    /// Syncs and ends this journal, continues in the one that `create` makes, and returns where this one ends. After an
     /// error that is not fatal this journal continues.
-    pub(super) fn rotate(&self) -> Result<LogPosition, StoreError> {
+    pub(super) fn rotate(&self, create: CreateJournal) -> Result<LogPosition, StoreError> {
         let guard = lock(&self.syncing);
         self.sync_locked(&guard)?;
         let mut tail = lock(&self.tail);
@@ -177,9 +180,8 @@ impl Log {
             key,
             ..tail.header.clone()
         });
-        let created =
-            header.and_then(|header| Ok((files::create_journal(&*self.disk, &header)?, header)));
-        let (file, header) = match created {
+        let created = header.and_then(|header| create(&*self.disk, header));
+        let NewJournal { file, header, allocated } = match created {
             Ok(created) => created,
             Err(error) if self.may_exist(end.generation + 1) => {
                 // The next journal ends this one: replay would ignore what is appended here.
@@ -191,7 +193,7 @@ impl Log {
         // Before the first batch in it: the mark always names the journal of the last one.
         lock(&self.mark).set_journal(header.key);
         (tail.file, tail.header) = (file, header);
-        (tail.end, tail.allocated) = (FILE_HEADER_BYTES as u64, FILE_HEADER_BYTES as u64);
+        (tail.end, tail.allocated) = (FILE_HEADER_BYTES as u64, allocated);
         tail.is_sealed = true;
         Ok(end)
     }
@@ -239,8 +241,9 @@ impl Tail {
         let end = self.end + self.frame.len() as u64;
         self.preallocate(end);
         if let Err(error) = self.file.write(&self.frame, self.end) {
-            let _ = self.file.truncate(self.end);
-            self.allocated = self.end;
+            // What was allocated stays allocated: on a full disk it may be all that is left.
+            self.allocated = self.allocated.max(self.end);
+            let _ = self.file.truncate(self.allocated);
             return Err(error);
         }
         self.end = end;

@@ -242,6 +242,14 @@ impl Disk for SimulatedDisk {
         Ok(DirectoryId { device: 1, inode: self.state().inode })
     }
 
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+
+    fn network_kind(&self) -> io::Result<Option<&'static str>> {
+        Ok(None)
+    }
+
     fn names(&self) -> io::Result<Vec<String>> {
         Ok(self.state().names.keys().cloned().collect())
     }
@@ -281,6 +289,10 @@ impl Disk for SimulatedDisk {
             names.remove(name);
         });
         Ok(())
+    }
+
+    fn length(&self, name: &str) -> io::Result<u64> {
+        Ok(self.bytes(name).len() as u64)
     }
 
     fn age(&self, _: &str) -> io::Result<Duration> {

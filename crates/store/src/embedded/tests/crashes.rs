@@ -44,8 +44,10 @@ impl CrashTest {
         }
     }
 
+    /// With a reserve, which is made before the first fault.
     fn settings(&self) -> EmbeddedSettings {
-        simulated(&self.disk, &self.run, self.boot, self.durability)
+        let settings = simulated(&self.disk, &self.run, self.boot, self.durability);
+        EmbeddedSettings { reserve_bytes: 500, ..settings }
     }
 
     fn batch(&mut self) -> Vec<Change> {
@@ -168,6 +170,7 @@ fn crash_again_and_again(seed: u64, durability: Durability, fault: DiskFault) {
     let mut test = CrashTest::new(seed, durability);
     let mut store = Embedded::open(test.settings()).unwrap();
     for _ in 0..8 {
+        reserve::replenish(&test.disk, 500).unwrap();
         let sync_may_have_failed = test.run(&mut store, fault);
         let end = if test.random.below(2) == 0 { End::Kill } else { End::PowerLoss };
         test.end(store, end);
