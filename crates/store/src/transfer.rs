@@ -1,6 +1,6 @@
-//! Copies the state of one store into another, of the same kind or not.
+//! Copies the state of one store into another, of the same kind or not; clears and distrusts stores.
 
-use keeper::change::{Change, Snapshot};
+use keeper::change::{Change, Exactness, Snapshot};
 use keeper::identity::Epoch;
 
 use crate::error::StoreError;
@@ -65,9 +65,25 @@ pub fn clear(store: &mut dyn Store, force: bool) -> Result<(), StoreError> {
     }
 }
 
+/// Records that `store` can be trusted no further than `degree`: the next start begins a grace period of
+/// full length. Works for every store, by the contract of [`Change::Started`]; the epoch stays, and a
+/// clean stop stays one.
+pub fn distrust(store: &mut dyn Store, degree: Exactness) -> Result<(), StoreError> {
+    let saved = store.load()?;
+    let token = Token(store.last_token()?.0 + 1);
+    let grace = Some(saved.exactness.max(degree));
+    let mut changes = vec![Change::Started { epoch: saved.epoch, grace }];
+    changes.extend(saved.stopped_cleanly.then_some(Change::Stopped));
+    match store.commit(&changes, token) {
+        CommitOutcome::Done => Ok(()),
+        CommitOutcome::NotWritten(error) | CommitOutcome::Unknown(error) => Err(error),
+    }
+}
+
 /// Copies everything from an exact store into an empty one and returns what was copied; `progress`
 /// is called with the rows written so far and their total. The target continues with the greater
-/// epoch and ids, so that none is used twice. The source does not change.
+/// epoch, ids and token, so that none is used twice, and so that the target does not look older than the
+/// source. The source does not change.
 pub fn copy(
     from: &mut dyn Store,
     to: &mut dyn Store,
@@ -93,7 +109,7 @@ pub fn copy(
     let rows = rows.chain(saved.shares.values().cloned().map(Change::Share));
     let rows: Vec<Change> = rows.collect();
     let mut target = CopyTarget { to, token: Token(0), after: 0, of: rows.len() };
-    target.token = target.to.last_token()?;
+    target.token = target.to.last_token()?.max(from.last_token()?);
     target.write(&[Change::IdsBelow(ids_below | UNFINISHED)])?;
     for batch in rows.chunks(ROWS_PER_BATCH) {
         target.write(batch)?;
@@ -130,8 +146,6 @@ impl CopyTarget<'_> {
 
 #[cfg(test)]
 mod tests {
-    use keeper::change::Exactness;
-
     use super::*;
     use crate::conformance::{client, lock, share};
     use crate::memory::Memory;
@@ -216,5 +230,24 @@ mod tests {
         assert!(!is_unfinished(&to.load().unwrap()));
         copy(&mut filled(12_000), &mut to, |_, _| ()).unwrap();
         assert_eq!(to.load().unwrap(), filled(12_000).load().unwrap());
+    }
+
+    /// A copy of the epoch and token outside the store must not call the target older than the source.
+    #[test]
+    fn a_copy_has_a_later_token_than_its_source() {
+        let (mut from, mut to) = (filled(20), Memory::new());
+        copy(&mut from, &mut to, |_, _| ()).unwrap();
+        assert!(to.last_token().unwrap() > from.last_token().unwrap());
+    }
+
+    #[test]
+    fn a_store_is_never_trusted_further_than_before() {
+        let mut store = filled(3);
+        let before = store.load().unwrap();
+        distrust(&mut store, Exactness::Open).unwrap();
+        distrust(&mut store, Exactness::Roster).unwrap();
+        let expected = Snapshot { exactness: Exactness::Open, in_grace: true, ..before };
+        assert_eq!(store.load().unwrap(), expected);
+        assert_eq!(store.last_token().unwrap(), Token(11));
     }
 }
