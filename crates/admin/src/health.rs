@@ -87,6 +87,7 @@ pub(crate) fn findings(
     grace: Option<&GraceStatus>,
     problems: Option<&ClientProblems>,
     no_rpcbind: Option<&str>,
+    store_warnings: &[String],
 ) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut report = |severity, code: &str, status: String, action: String| {
@@ -123,6 +124,14 @@ pub(crate) fn findings(
             "LK105",
             "The store is in memory: all locks are lost when the server ends.".into(),
             "remove --store memory:".into(),
+        );
+    }
+    for warning in store_warnings {
+        report(
+            Severity::Warning,
+            "LK112",
+            format!("The store works, but {warning}."),
+            "df -h; journalctl -u lockkeeper".into(),
         );
     }
     if let Some(reason) = no_rpcbind {

@@ -200,7 +200,8 @@ fn serving(
         _ => None,
     };
     let problems = keeper.as_ref().map(|keeper| &keeper.problems);
-    let health = health::findings(&store, grace.as_ref(), problems, no_rpcbind);
+    let warnings = control.engine().store_warnings();
+    let health = health::findings(&store, grace.as_ref(), problems, no_rpcbind, &warnings);
     Status {
         version: facts.version.clone(),
         node: facts.node.clone(),

@@ -10,6 +10,7 @@ use crate::conformance::{client, lock, share};
 
 mod crashes;
 mod damage;
+mod reading;
 mod trust;
 
 const DURABILITIES: [Durability; 2] = [Durability::Process, Durability::Power];
