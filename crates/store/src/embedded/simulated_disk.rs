@@ -2,6 +2,7 @@
 //! chosen operation, and loses power: any part of what was not synced may have become durable, in any
 //! order, sector by sector.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{self, Cursor, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,10 @@ use testbed::random::Random;
 use super::disk::{DirectoryId, Disk, DiskFile};
 
 const SECTOR: usize = 512;
+
+thread_local! {
+    static SYNCS: Cell<u64> = const { Cell::new(0) };
+}
 
 /// How the chosen operation fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +39,8 @@ struct State {
     operations: u64,
     fault: Option<(u64, DiskFault)>,
     failed: u64,
+    /// Writes fail.
+    is_full: bool,
     /// Another disk of the same machine.
     crashes_with: Option<Arc<Mutex<State>>>,
 }
@@ -84,6 +91,16 @@ impl SimulatedDisk {
     /// A crash of `other` is a crash of this disk.
     pub(super) fn crashes_with(&self, other: &SimulatedDisk) {
         self.state().crashes_with = Some(Arc::clone(&other.state));
+    }
+
+    /// Writes fail, as on a full disk, and nothing else does.
+    pub(super) fn set_full(&self, is_full: bool) {
+        self.state().is_full = is_full;
+    }
+
+    /// How often the calling thread has synced files or names, of any disk.
+    pub(super) fn syncs() -> u64 {
+        SYNCS.get()
     }
 
     pub(super) fn repair(&self) {
@@ -309,6 +326,7 @@ impl Disk for SimulatedDisk {
 
     fn sync_names(&self) -> io::Result<()> {
         let mut state = self.state();
+        SYNCS.set(SYNCS.get() + 1);
         state.next()?;
         state.synced_names = state.names.clone();
         state.unsynced_names.clear();
@@ -323,9 +341,12 @@ impl Disk for SimulatedDisk {
 impl DiskFile for SimulatedFile {
     fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
-        let outcome = state.next();
+        let mut outcome = state.next();
         if state.has_crashed() {
             return outcome;
+        }
+        if state.is_full {
+            outcome = Err(io::Error::from_raw_os_error(28));
         }
         let part = if outcome.is_ok() { bytes.len() } else { bytes.len() / 2 };
         let write = Write::Bytes(at as usize, bytes[..part].to_vec());
@@ -338,6 +359,7 @@ impl DiskFile for SimulatedFile {
     /// A sync that fails drops the dirty pages, as Linux does: they can still be read.
     fn sync(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
+        SYNCS.set(SYNCS.get() + 1);
         let outcome = state.next();
         let mut inode = self.inode.lock().unwrap();
         if outcome.is_ok() {

@@ -1,13 +1,11 @@
-use std::cell::RefCell;
-
 use keeper::identity::{ClientId, Epoch, LockId};
 use testbed::random::Random;
 
 use super::simulated_disk::{DiskFault, SimulatedDisk};
 use super::*;
-use crate::conformance;
 use crate::conformance::{client, lock, share};
 
+mod conforms;
 mod crashes;
 mod damage;
 mod reading;
@@ -40,25 +38,6 @@ fn simulated(
 
 fn done(committed: CommitOutcome) {
     assert!(matches!(committed, CommitOutcome::Done), "{committed:?}");
-}
-
-#[test]
-fn the_embedded_store_conforms() {
-    for durability in DURABILITIES {
-        let directories = RefCell::new(Vec::new());
-        let fresh = || {
-            let directory = tempfile::tempdir().unwrap();
-            let store = Embedded::open(on(directory.path(), durability)).unwrap();
-            directories.borrow_mut().push(directory);
-            store
-        };
-        let reopen = |store: Embedded| {
-            let settings = store.settings.clone();
-            drop(store);
-            Embedded::open(settings).unwrap()
-        };
-        conformance::check(fresh, reopen).unwrap();
-    }
 }
 
 /// A network thread commits only what does not wait for the disk.
@@ -98,22 +77,6 @@ fn a_header_with_unknown_flags_is_refused() {
     assert_eq!(decode(10, 7).unwrap().exactness, Exactness::Open);
     for (at, byte) in [(10, 4), (10, 8), (11, 1), (15, 1)] {
         assert!(matches!(decode(at, byte), Err(frame::HeaderError::Damaged)), "byte {at}");
-    }
-}
-
-#[test]
-fn it_conforms_with_many_short_journals() {
-    for durability in DURABILITIES {
-        let fresh = || {
-            let (disk, run) = (SimulatedDisk::default(), SimulatedDisk::default());
-            Embedded::open(simulated(&disk, &run, 1, durability)).unwrap()
-        };
-        let reopen = |store: Embedded| {
-            let settings = store.settings.clone();
-            drop(store);
-            Embedded::open(settings).unwrap()
-        };
-        conformance::check(fresh, reopen).unwrap();
     }
 }
 
