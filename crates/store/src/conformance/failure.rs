@@ -16,6 +16,12 @@ fn started() -> Change {
     Change::Started { epoch: Epoch(1), grace: None }
 }
 
+/// Two batches, the second with rows of every kind: a store has prepared whatever it prepares.
+fn begin<B: TestBed>(checked: &mut StoreAndModel<'_, B>) -> Result<(), Nonconformance> {
+    checked.commit(&[started()])?;
+    checked.commit(&[client(1), lock(10, 1), share(12, 1)])
+}
+
 /// Enough rows that a store which writes them one by one is caught in the middle.
 fn several_rows() -> Vec<Change> {
     let mut changes: Vec<Change> = (20..40).map(|id| lock(id, 1)).collect();
@@ -58,26 +64,24 @@ pub(super) fn an_unknown_batch_is_settled_by_the_last_token<B: TestBed>(
     bed: &mut B,
 ) -> Result<bool, Nonconformance> {
     let mut produced = false;
-    for by_load in [false, true] {
-        for stored in [true, false] {
-            let mut checked = StoreAndModel::fresh(bed);
-            checked.commit(&[started(), client(1), lock(10, 1)])?;
-            if !lose(&mut checked, stored)? {
-                continue;
-            }
-            produced = true;
-            let early = checked.store.commit(&[lock(11, 1)], Token(checked.token.0 + 2));
-            holds(
-                matches!(&early, CommitOutcome::NotWritten(error) if !error.is_fatal()),
-                "a commit is refused while an earlier one is unknown",
-            )?;
-            if by_load {
-                checked.store.load()?;
-            }
-            settle(&mut checked)?;
-            checked.commit(&[lock(11, 1)])?;
-            checked.reopen()?;
+    for (stored, by_load) in [(true, false), (false, true)] {
+        let mut checked = StoreAndModel::fresh(bed);
+        begin(&mut checked)?;
+        if !lose(&mut checked, stored)? {
+            continue;
         }
+        produced = true;
+        let early = checked.store.commit(&[lock(11, 1)], Token(checked.token.0 + 2));
+        holds(
+            matches!(&early, CommitOutcome::NotWritten(error) if !error.is_fatal()),
+            "a commit is refused while an earlier one is unknown",
+        )?;
+        if by_load {
+            checked.store.load()?;
+        }
+        settle(&mut checked)?;
+        checked.commit(&[lock(11, 1)])?;
+        checked.reopen()?;
     }
     Ok(produced)
 }
@@ -114,8 +118,7 @@ pub(super) fn a_kill_leaves_no_half_batch<B: TestBed>(bed: &mut B) -> Result<boo
     let mut produced = false;
     for stored in [true, false] {
         let mut checked = StoreAndModel::fresh(bed);
-        checked.commit(&[started(), client(1), lock(10, 1)])?;
-        checked.commit(&[lock(12, 1)])?;
+        begin(&mut checked)?;
         if !lose(&mut checked, stored)? {
             continue;
         }
