@@ -21,7 +21,7 @@ use testbed::small_disk::run_test_inside;
 use testbed::wait::until;
 use wire::nlm::{Range, Status};
 
-const DIRECTORY: &str = "LOCKKEEPER_FULL_DISK_DIRECTORY";
+const DIRECTORY: &str = "LOCKKEEPER_SMALL_STATE";
 
 #[test]
 fn a_server_starts_again_on_a_full_disk() {

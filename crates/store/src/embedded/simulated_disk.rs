@@ -39,8 +39,9 @@ struct State {
     operations: u64,
     fault: Option<(u64, DiskFault)>,
     failed: u64,
-    /// Writes fail.
+    /// No file can grow.
     is_full: bool,
+    refuses_writes: bool,
     /// Another disk of the same machine.
     crashes_with: Option<Arc<Mutex<State>>>,
 }
@@ -93,7 +94,12 @@ impl SimulatedDisk {
         self.state().crashes_with = Some(Arc::clone(&other.state));
     }
 
-    /// Writes fail, as on a full disk, and nothing else does.
+    /// Every write fails, and nothing else does.
+    pub(super) fn refuse_writes(&self, refuses_writes: bool) {
+        self.state().refuses_writes = refuses_writes;
+    }
+
+    /// Writes beyond the end of a file fail, and nothing else does.
     pub(super) fn set_full(&self, is_full: bool) {
         self.state().is_full = is_full;
     }
@@ -345,7 +351,8 @@ impl DiskFile for SimulatedFile {
         if state.has_crashed() {
             return outcome;
         }
-        if state.is_full {
+        let grows = at as usize + bytes.len() > self.inode.lock().unwrap().cached.len();
+        if state.refuses_writes || (state.is_full && grows) {
             outcome = Err(io::Error::from_raw_os_error(28));
         }
         let part = if outcome.is_ok() { bytes.len() } else { bytes.len() / 2 };

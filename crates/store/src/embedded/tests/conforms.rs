@@ -85,12 +85,12 @@ impl TestBed for SimulatedBed {
     }
 
     fn fail_writes(&mut self, _: &mut Embedded) -> bool {
-        self.disk.set_full(true);
+        self.disk.refuse_writes(true);
         true
     }
 
     fn repair(&mut self, _: &mut Embedded) {
-        self.disk.set_full(false);
+        self.disk.refuse_writes(false);
     }
 
     /// The mark cannot be written after the batch was.

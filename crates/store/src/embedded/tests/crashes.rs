@@ -253,3 +253,25 @@ fn a_failed_rotation_loses_no_batch() {
         assert!(last >= Token(token), "{operation}: {last:?} is the last, {token} was done");
     }
 }
+
+/// A full disk takes no new bytes; what the reserve has allocated can be written.
+#[test]
+fn a_start_on_a_full_disk_uses_the_reserve() {
+    for durability in DURABILITIES {
+        let (disk, run) = (SimulatedDisk::default(), SimulatedDisk::default());
+        let settings = simulated(&disk, &run, 1, durability);
+        let mut store = Embedded::open(settings.clone()).unwrap();
+        done(store.commit(&[client(1), lock(5, 1)], Token(1)));
+        reserve::replenish(&disk, 2000).unwrap();
+        drop(store);
+        disk.set_full(true);
+        for token in 2..8 {
+            let mut store = Embedded::open(settings.clone()).unwrap();
+            let started = Change::Started { epoch: Epoch(token), grace: None };
+            done(store.commit(&[started], Token(token)));
+            assert_eq!(store.load().unwrap().epoch, Epoch(token));
+        }
+        let reserve = disk.names().unwrap().iter().filter(|name| name.starts_with("res")).count();
+        assert_eq!(reserve, 2);
+    }
+}
