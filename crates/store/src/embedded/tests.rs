@@ -217,8 +217,37 @@ fn a_store_does_not_grow_for_ever() {
         done(store.commit(&[lock(token, 1), Change::LockGone(LockId(token))], Token(token)));
     }
     store.running.compactor.wait();
-    assert_eq!(store.health().warnings(), [String::new(); 0]);
+    assert!(store.health().warnings().is_empty());
     let names = store.settings.disk.names().unwrap();
     assert!(names.len() < 20, "{names:?}");
+    assert!(store.load().unwrap().locks.is_empty());
+}
+
+/// Directories where the unfinished snapshots would be.
+#[test]
+fn a_snapshot_that_fails_is_a_warning_until_one_succeeds() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut settings = on(directory.path(), Durability::Process);
+    settings.journal_bytes = 20_000;
+    let mut store = Embedded::open(settings).unwrap();
+    let obstacles: Vec<_> = (2..9)
+        .map(|generation| directory.path().join(format!("store/snapshot.{generation}.unfinished")))
+        .collect();
+    obstacles.iter().for_each(|path| std::fs::create_dir(path).unwrap());
+    let health = store.health();
+    let mut token = 0;
+    let mut commit_until = |reached: &dyn Fn() -> bool| {
+        while !reached() {
+            token += 1;
+            assert!(token < 100_000);
+            done(store.commit(&[lock(token, 1), Change::LockGone(LockId(token))], Token(token)));
+            store.running.compactor.wait();
+        }
+    };
+    commit_until(&|| !health.warnings().is_empty());
+    let [warning] = &health.warnings()[..] else { panic!() };
+    assert!(warning.contains("no snapshot can be written, so journals grow"), "{warning}");
+    obstacles.iter().for_each(|path| std::fs::remove_dir(path).unwrap());
+    commit_until(&|| health.warnings().is_empty());
     assert!(store.load().unwrap().locks.is_empty());
 }
