@@ -91,6 +91,8 @@ pub(crate) struct StoreProblems {
     pub(crate) copy: Option<String>,
     /// Reclaims of this epoch that an exact store did not have.
     pub(crate) unrecorded: u64,
+    /// Standing warnings of the store itself.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Worst first.
@@ -166,6 +168,14 @@ pub(crate) fn findings(
             "LK105",
             "The store is in memory: all locks are lost when the server ends.".into(),
             "remove --store memory:".into(),
+        );
+    }
+    for warning in &store_problems.warnings {
+        report(
+            Severity::Warning,
+            "LK112",
+            format!("The store works, but {warning}."),
+            "df -h; journalctl -u lockkeeper".into(),
         );
     }
     if let Some(reason) = no_rpcbind {
@@ -370,7 +380,7 @@ mod tests {
         let problems = StoreProblems {
             open: Some(Some(OpenReason::OlderThanCopy)),
             copy: Some("no space left".into()),
-            unrecorded: 0,
+            ..StoreProblems::default()
         };
         let found = findings(&store, &problems, None, None, None);
         let codes: Vec<&str> = found.iter().map(|finding| finding.code.as_str()).collect();

@@ -55,9 +55,10 @@ pub(crate) async fn scrape(State(admin): State<Arc<AdminState>>) -> Result<Respo
     // While the store fails the keeper cannot be read; the other metrics are needed then.
     let gauges = Gauges::read(&control, now).await.ok();
     let stalled = control.engine().stalled_for().map_or(0.0, |since| since.as_secs_f64());
+    let warnings = control.engine().store_warnings().len() as u64;
     let (store, version) = (admin.facts.store.clone(), admin.facts.version.clone());
     let mut registry = Registry::default();
-    let data = ScrapeData { gauges, stalled, store, version };
+    let data = ScrapeData { gauges, stalled, warnings, store, version };
     registry.register_collector(Box::new(Scrape { control, data }));
     let mut text = String::with_capacity(64 << 10);
     encode(&mut text, &registry).map_err(|_| Problem::ending())?;
@@ -162,6 +163,8 @@ struct ScrapeData {
     /// `None` if the keeper could not be read: unknown values are left out.
     gauges: Option<Gauges>,
     stalled: f64,
+    /// Standing warnings of the store.
+    warnings: u64,
     store: String,
     version: String,
 }
@@ -201,7 +204,10 @@ impl ScrapeData {
         out.plain_counter("lockkeeper_store_errors_total", help, &metrics.store_errors)?;
         let help = "How long commits have been failing";
         let mut stalled = out.gauge("lockkeeper_store_stalled_seconds", help)?;
-        stalled.encode_gauge(&self.stalled)
+        stalled.encode_gauge(&self.stalled)?;
+        let help = "Standing warnings of a store that works";
+        let mut warnings = out.gauge("lockkeeper_store_warnings", help)?;
+        warnings.encode_gauge(&self.warnings)
     }
 }
 

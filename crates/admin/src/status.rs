@@ -236,6 +236,7 @@ fn serving(
         // While the store fails, the copy waits for it.
         copy: control.roster_copy_problem().filter(|_| stalled.is_none()),
         unrecorded: keeper.as_ref().map_or(0, |keeper| keeper.unrecorded),
+        warnings: control.engine().store_warnings(),
     };
     let health = health::findings(&store, &store_problems, grace.as_ref(), problems, no_rpcbind);
     Status {

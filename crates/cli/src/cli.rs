@@ -84,7 +84,8 @@ pub(crate) struct Doctor {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Copy the contents of a store to an empty store
+    /// Copy the contents of a store to an empty store. Of an embedded store that a server uses, the
+    /// copy is a backup
     Copy {
         /// Source store: embedded:/PATH or postgres://USER@HOST/DATABASE
         from: String,
@@ -109,11 +110,14 @@ pub(crate) enum StoreCommand {
         #[arg(short, long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// Mark a PostgreSQL store as possibly incomplete, so that clients reclaim their locks after the
-    /// next start. Needed after restoring a backup, or failing over to a lagging replica
+    /// Mark a store as possibly incomplete, so that clients reclaim their locks after the next start.
+    /// Needed after restoring a backup, or failing over to a lagging replica
     Distrust {
-        /// postgres://USER@HOST/DATABASE
+        /// embedded:/PATH or postgres://USER@HOST/DATABASE
         url: String,
+        /// Clients may be missing too: let any client reclaim
+        #[arg(long)]
+        open: bool,
     },
     /// Delete all locks, shares and registrations; refused while locks are held
     Clear {

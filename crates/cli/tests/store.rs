@@ -57,8 +57,20 @@ async fn locks_move_to_postgresql_and_back_and_no_epoch_comes_again() {
     let handles = recorder::files(server.at, &export).await;
     let lockers = recorder::lockers(server.at).await;
     assert_eq!(lockers[0].lock(&handles[0], range).await.unwrap(), Status::Granted);
-    let (done, said) = store(&["copy", &own, &shared]);
-    assert!(!done && said.contains("another server has opened this store"), "{said}");
+    for command in ["distrust", "check", "clear"] {
+        let (done, said) = store(&[command, &own]);
+        assert!(!done && said.contains("another server has opened this store"), "{said}");
+    }
+    // A copy of it is a backup, which any client may add to.
+    let backup = format!("embedded:{}", dir.path().join("backup/store").display());
+    let (done, said) = store(&["copy", &own, &backup]);
+    assert!(done && said.contains("1 locks and 0 shares"), "{said}");
+    assert!(said.contains(&format!("lockkeeper store distrust --open {backup}")), "{said}");
+    let (done, said) = store(&["distrust", "--open", &backup]);
+    assert!(done && said.contains("any client may reclaim"), "{said}");
+    let (done, said) = store(&["check", &backup]);
+    assert!(done && said.contains("locks      1\n"), "{said}");
+    assert!(said.contains("clients and locks may be missing; any client may reclaim"), "{said}");
     server.signal(Signal::KILL);
     server.exit_status().await;
 
@@ -107,6 +119,10 @@ async fn locks_move_to_postgresql_and_back_and_no_epoch_comes_again() {
     let (done, said) = store(&["check", &shared]);
     assert!(done && said.contains("locks may be missing"), "{said}");
     assert!(said.contains("next start a grace period of full length, for 1 client"), "{said}");
+    let (done, said) = store(&["distrust", &back]);
+    assert!(done && said.contains("clients will reclaim"), "{said}");
+    let (done, said) = store(&["check", &back]);
+    assert!(done && said.contains("all clients known; locks may be missing"), "{said}");
     let (done, said) = store(&["clear", &back]);
     assert!(!done && said.contains("1 locks and shares are held"), "{said}");
     let (done, said) = store(&["clear", &back, "--force"]);
@@ -122,6 +138,22 @@ fn a_store_that_is_none_is_named_with_what_to_write() {
     assert!(!done && said.contains("embedded:/PATH"), "{said}");
     let (done, said) = store(&["check", "embedded:/nowhere/at/all"]);
     assert!(!done && said.contains("no store in /nowhere/at/all"), "{said}");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("notes.txt"), "no store").unwrap();
+    let files = || std::fs::read_dir(dir.path()).unwrap().count();
+    let none = format!("embedded:{}", dir.path().display());
+    let state = format!("no store in {}", dir.path().display());
+    let elsewhere = format!("embedded:{}/elsewhere", dir.path().display());
+    for command in [
+        &["check", &none] as &[&str],
+        &["clear", &none],
+        &["distrust", &none],
+        &["copy", &none, &elsewhere],
+    ] {
+        let (done, said) = store(command);
+        assert!(!done && said.contains(&state), "{command:?}: {said}");
+        assert_eq!(files(), 1, "{command:?} creates nothing");
+    }
     let (done, said) = store(&["check", "postgres://me:secret@127.0.0.1:1/locks"]);
     assert!(!done && said.contains("127.0.0.1") && !said.contains("secret"), "{said}");
 }

@@ -19,7 +19,8 @@
 //! `docs/embed.md` a walk through it.
 //!
 //! Cargo features, none of them on by default: `admin` adds the HTTP API, the metrics and the web
-//! page (the module `admin`), `postgres` the store that two servers can share.
+//! page (the module `admin`), `postgres` the store that two servers can share, `conformance` the test
+//! suite for a store of your own (`store::conformance`).
 //!
 //! The items here are the public interface; the crates that they come from (`lockkeeper-server`,
 //! `-vfs`, `-store`, `-admin`) are not.

@@ -4,9 +4,10 @@
 //! idle (`Engine::flush`) and runs one batch, so an uncontended lock costs no thread switch. The
 //! committer thread runs what the caller must not: batches with inputs that are not
 //! [light](request::Request::is_light), commits that wait for a disk or are attempted again, reports
-//! (`Engine::report`), and whatever arrived while a batch was running (group commit). Two tasks of
-//! the runtime drive the engine without a request: `tasks::run_timer` reports the keeper's deadlines,
-//! and `tasks::expire_stalled` answers requests that a failing store keeps waiting.
+//! (`Engine::report`), and whatever arrived while a batch was running (group commit). Tasks of the
+//! runtime act without a request: `tasks::run_timer` reports the keeper's deadlines,
+//! `tasks::expire_stalled` answers requests that a failing store keeps waiting, and
+//! `tasks::log_store_health` logs warnings of the store.
 //!
 //! While the store fails or the lease is not fresh, nothing enters the keeper (I11). The mutex around
 //! the inbox is never held while a batch is decided, committed or sent.
@@ -33,7 +34,7 @@ use keeper::event::Event;
 use keeper::identity::{ClientId, RequestId};
 use keeper::request::Question;
 use keeper::step::{Grant, Message, Notice, Reply};
-use store::{Store, StoreError};
+use store::{Store, StoreError, StoreHealth};
 
 pub use clock::Clock;
 
@@ -109,6 +110,7 @@ struct EngineShared {
     tokens: DurableTokens,
     ended: watch::Sender<Option<End>>,
     lease: ServiceLease,
+    store_health: StoreHealth,
     metrics: Option<Arc<Metrics>>,
     /// Effects spawn tasks here, also from the committer thread.
     runtime: Option<Handle>,
@@ -170,6 +172,7 @@ impl Engine {
         metrics: Option<Arc<Metrics>>,
     ) -> std::io::Result<Self> {
         let (committer, jobs) = mpsc::channel();
+        let store_health = store.health();
         let core = Box::new(Core { decider, store });
         let shared = Arc::new(EngineShared {
             state: Mutex::new(EngineState { inbox: Inbox::new(requests_max), core: None }),
@@ -187,6 +190,7 @@ impl Engine {
             tokens: DurableTokens::default(),
             ended: watch::channel(None).0,
             lease,
+            store_health,
             metrics,
             runtime: Handle::try_current().ok(),
         });
@@ -212,6 +216,7 @@ impl Engine {
         }
         tokio::spawn(tasks::run_timer(self.shared.clone()));
         tokio::spawn(tasks::expire_stalled(self.shared.clone()));
+        tokio::spawn(tasks::log_store_health(self.shared.clone()));
         self.wake();
     }
 
@@ -286,6 +291,11 @@ impl Engine {
         let now = self.shared.clock.elapsed();
         let stalled = (since != 0).then(|| now.saturating_sub(Duration::from_nanos(since)));
         stalled.or_else(|| self.shared.lease.stale_for())
+    }
+
+    /// Standing warnings of the store, one sentence each.
+    pub fn store_warnings(&self) -> Vec<String> {
+        self.shared.store_health.warnings()
     }
 
     /// Resolves when the engine accepts no more input.

@@ -152,7 +152,7 @@ pub(crate) fn restore(
         config.roster = roster.map(|roster| roster.hosts).unwrap_or_default();
     }
     if let Some(path) = epoch_copy.as_deref() {
-        write_epoch(path, epoch)?;
+        keep_epoch(path, epoch)?;
     }
     config.seed = seed();
     config.addresses = config.addresses.or_else(own_addresses);
@@ -229,6 +229,25 @@ fn read_epoch(path: &Path) -> Result<Option<Epoch>, RestoreError> {
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed(error)),
+    }
+}
+
+/// On a full disk the old copy stays: it is needed only if the store is replaced by a backup, and the
+/// server must start (B5.65).
+fn keep_epoch(path: &Path, epoch: Epoch) -> Result<(), RestoreError> {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    match write_epoch(path, epoch) {
+        Err(RestoreError::Epoch { error, .. })
+            if matches!(error.kind(), StorageFull | QuotaExceeded) =>
+        {
+            tracing::warn!(
+                "cannot keep the epoch in {}: {error}; free space there",
+                path.display()
+            );
+            let _ = fs::remove_file(path.with_extension("new"));
+            Ok(())
+        }
+        other => other,
     }
 }
 

@@ -4,6 +4,7 @@
 //! ```text
 //! journal.N     batches in order; only the newest journal is written to
 //! snapshot.N    the state before the first batch of journal.N
+//! reserve.N     space for starts on a full disk
 //! *.unfinished  a file under construction; renamed when it is complete and synced
 //! ```
 //!
@@ -27,7 +28,9 @@ mod files;
 mod frame;
 mod log;
 mod mark;
+mod reader;
 mod replay;
+mod reserve;
 
 #[cfg(test)]
 mod simulated_disk;
@@ -35,7 +38,7 @@ mod simulated_disk;
 mod tests;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,14 +48,18 @@ use keeper::change::{Change, Exactness, Snapshot};
 use crate::boot_id::BootId;
 use crate::durability::Durability;
 use crate::error::StoreError;
+use crate::health::StoreHealth;
 use crate::store::{CommitOutcome, Store, Token, may_clear};
-use background::{Compactor, Syncer};
+use background::{Compactor, Reserve, Syncer};
 use body::Body;
 use disk::{Directory, Disk};
+use exactness::Judgement;
 use frame::{FileHeader, FileKind};
 use log::Log;
 use mark::{Mark, MarkFile};
-use replay::{LogContents, LogPosition, replay, unreadable};
+pub use reader::EmbeddedReader;
+use replay::{LogContents, LogPosition, damaged, replay, unreadable};
+use reserve::is_full;
 
 /// The time until an acknowledged batch that was not synced is synced in the background.
 const SYNC_DELAY: Duration = Duration::from_secs(1);
@@ -60,6 +67,8 @@ const SYNC_DELAY: Duration = Duration::from_secs(1);
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// A journal that has reached this length is followed by the next.
 const JOURNAL_BYTES: u64 = 64 << 20;
+/// The length of each file of the reserve: as a journal it takes thousands of batches.
+const RESERVE_BYTES: u64 = 512 << 10;
 /// More journals than this are compacted regardless of their length: a server that crashes again
 /// and again at its start leaves many short ones.
 const JOURNALS_MAX: u64 = 16;
@@ -79,6 +88,8 @@ pub struct EmbeddedSettings {
     pub sync_delay: Duration,
     /// The length at which a journal is followed by the next.
     pub journal_bytes: u64,
+    /// The length of each of the files that are kept for starts on a full disk; 0 for none.
+    pub reserve_bytes: u64,
 }
 
 impl EmbeddedSettings {
@@ -103,6 +114,7 @@ impl EmbeddedSettings {
                 .map_err(|error| StoreError::Unreadable(error.to_string()))?,
             sync_delay: SYNC_DELAY,
             journal_bytes: JOURNAL_BYTES,
+            reserve_bytes: RESERVE_BYTES,
         })
     }
 }
@@ -115,7 +127,7 @@ pub struct Embedded {
     /// The state read at the start, until it is returned or a batch is written.
     loaded: Option<Snapshot>,
     token: Token,
-    roster: bool,
+    exactness: Exactness,
     /// The last batch that was `Done`.
     last_done: u64,
     /// No batch of this run is `Done` yet. The first one is always synced, so a journal without a
@@ -124,6 +136,7 @@ pub struct Embedded {
     /// The last commit was `Unknown` and is not settled.
     is_unsettled: bool,
     body: Body,
+    health: StoreHealth,
     /// Dropped last, when nothing writes any more.
     _lock: Box<dyn Send>,
 }
@@ -142,24 +155,33 @@ impl Embedded {
     /// process to release it, then fails with [`StoreError::InUse`].
     pub fn open(settings: EmbeddedSettings) -> Result<Self, StoreError> {
         let lock = lock(&settings)?;
-        let (running, contents) = start(&settings, None)?;
+        let health = StoreHealth::default();
+        health.set("file system", network_warning(&*settings.disk));
+        let (running, contents) = start(&settings, None, &health)?;
         Ok(Self {
             running,
             token: contents.token,
-            roster: contents.roster,
+            exactness: contents.exactness,
             last_done: contents.last_batch,
             loaded: Some(contents.snapshot),
             is_first: true,
             is_unsettled: false,
             body: Body::default(),
+            health,
             settings,
             _lock: lock,
         })
     }
 
-    /// Why the last compaction failed. No batch fails because of it, but old journals take up space.
-    pub fn compaction_error(&self) -> Option<&StoreError> {
-        self.running.compactor.last_error()
+    /// Whether `directory` has an embedded store. Creates nothing.
+    pub fn exists(directory: &Path) -> Result<bool, StoreError> {
+        if !directory.is_dir() {
+            return Ok(false);
+        }
+        let disk = Directory::existing(directory.to_owned());
+        let names = disk.names().map_err(|error| unreadable(&disk, "", &error))?;
+        let is_file = |kind: FileKind| names.iter().any(|name| kind.generation(name).is_some());
+        Ok(is_file(FileKind::Snapshot) || is_file(FileKind::Journal))
     }
 
     /// Settles an unknown commit by starting anew from the files.
@@ -171,23 +193,32 @@ impl Embedded {
         self.running.compactor.wait();
         self.running.syncer.stop();
         self.running.log.ensure_healthy()?;
-        let (running, contents) = start(&self.settings, Some(self.last_done))?;
+        let (running, contents) = start(&self.settings, Some(self.last_done), &self.health)?;
         self.running = running;
-        (self.token, self.roster) = (contents.token, contents.roster);
+        (self.token, self.exactness) = (contents.token, contents.exactness);
         self.last_done = contents.last_batch;
         (self.loaded, self.is_first, self.is_unsettled) = (Some(contents.snapshot), true, false);
         Ok(())
     }
 
     /// Writes the records in `self.body` as one batch.
-    fn write(&mut self, token: Token, roster: bool, sync: bool) -> CommitOutcome {
+    fn write(&mut self, token: Token, exactness: Exactness, sync: bool) -> CommitOutcome {
         self.loaded = None;
         self.rotate_if_long();
         let log = &self.running.log;
         if let Err(error) = log.ensure_healthy() {
             return CommitOutcome::NotWritten(error);
         }
-        let number = match log.append(self.body.bytes(), token.0, roster) {
+        let append = || log.append(self.body.bytes(), token.0, exactness);
+        let number = match append() {
+            Err(error) if self.is_first && is_full(&error) => {
+                // The journal of this start is still empty: the next one is in the reserve.
+                let moved = log.rotate(files::create_journal_from_reserve);
+                moved.map_err(|_| error).and_then(|_| append())
+            }
+            other => other,
+        };
+        let number = match number {
             Ok(number) => number,
             Err(error) => {
                 return CommitOutcome::NotWritten(files::unwritable(&*self.settings.disk, &error));
@@ -201,7 +232,7 @@ impl Embedded {
             self.is_unsettled = true;
             return CommitOutcome::Unknown(files::unwritable(&*self.settings.run, &error));
         }
-        (self.token, self.roster) = (token, roster);
+        (self.token, self.exactness) = (token, exactness);
         (self.last_done, self.is_first) = (number, false);
         CommitOutcome::Done
     }
@@ -215,7 +246,7 @@ impl Embedded {
         if bytes < limit {
             return;
         }
-        if let Ok(end) = log.rotate() {
+        if let Ok(end) = log.rotate(files::create_journal) {
             *ended_bytes += bytes;
             if compactor.begin(&self.settings.disk, end, *ended_bytes, limit) {
                 *ended_bytes = 0;
@@ -235,8 +266,7 @@ impl Store for Embedded {
                 replay(disk, None)?.map(|contents| contents.snapshot).unwrap_or_default()
             }
         };
-        let exactness = if self.roster { Exactness::Roster } else { Exactness::Exact };
-        Ok(Snapshot { exactness, ..saved })
+        Ok(Snapshot { exactness: self.exactness, ..saved })
     }
 
     fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
@@ -246,14 +276,18 @@ impl Store for Embedded {
         }
         self.body.clear();
         changes.iter().for_each(|change| self.body.push(change));
-        let roster = self.roster && !changes.iter().any(ends_roster);
-        self.write(token, roster, self.settings.durability.must_sync(changes))
+        let exactness = changes.iter().fold(self.exactness, exactness_after);
+        self.write(token, exactness, self.settings.durability.must_sync(changes))
     }
 
     fn is_quick(&self, changes: &[Change]) -> bool {
         let ordinary = !self.is_first && !self.is_unsettled;
         let fits = self.running.log.bytes() < self.settings.journal_bytes;
         ordinary && fits && !self.settings.durability.must_sync(changes)
+    }
+
+    fn health(&self) -> StoreHealth {
+        self.health.clone()
     }
 
     fn last_token(&mut self) -> Result<Token, StoreError> {
@@ -265,7 +299,7 @@ impl Store for Embedded {
         may_clear(&self.load()?, force)?;
         self.body.clear();
         self.body.push_cleared();
-        match self.write(self.token, false, true) {
+        match self.write(self.token, Exactness::Exact, true) {
             CommitOutcome::Done => Ok(()),
             CommitOutcome::NotWritten(error) | CommitOutcome::Unknown(error) => Err(error),
         }
@@ -285,10 +319,25 @@ fn lock(settings: &EmbeddedSettings) -> Result<Box<dyn Send>, StoreError> {
     }
 }
 
-/// Whether the locks are exact from this change on: grace has ended, or a start had no host to wait
-/// for.
-fn ends_roster(change: &Change) -> bool {
-    matches!(change, Change::GraceEnded | Change::Started { grace: None, .. })
+/// `flock` on a network file system may exclude only processes of this machine (I12).
+fn network_warning(disk: &dyn Disk) -> Option<String> {
+    let kind = disk.network_kind().ok().flatten()?;
+    let place = disk.display_path("");
+    Some(format!(
+        "the lock store {place} is on a network or user-space file system ({kind}), where a second \
+         server on another machine may not be refused: keep it on a local disk, or share a \
+         PostgreSQL store"
+    ))
+}
+
+/// How far the state can be trusted after `change`: as the start recorded it until its grace has ended
+/// (B5.60). `Snapshot::apply` has the same rule.
+fn exactness_after(before: Exactness, change: &Change) -> Exactness {
+    match change {
+        Change::Started { grace, .. } => grace.unwrap_or_default(),
+        Change::GraceEnded => Exactness::Exact,
+        _ => before,
+    }
 }
 
 /// Reads everything, decides its exactness, and begins a new journal after it. `last_done` is the
@@ -296,6 +345,7 @@ fn ends_roster(change: &Change) -> bool {
 fn start(
     settings: &EmbeddedSettings,
     last_done: Option<u64>,
+    health: &StoreHealth,
 ) -> Result<(Running, LogContents), StoreError> {
     let disk = &*settings.disk;
     files::remove_unfinished(disk);
@@ -309,12 +359,26 @@ fn start(
             })?
         }
     };
-    let mark = Mark::read(&*settings.run, &contents.store_id, settings.boot);
-    let contents = exactness::assess(disk, contents, mark, last_done)?;
+    let directory = disk.id().map_err(|error| unreadable(disk, "", &error))?;
+    if last_done.is_none() {
+        mark::remove_stale(&*settings.run, settings.boot);
+    }
+    let mark = Mark::read(&*settings.run, &contents.store_id, directory, settings.boot);
+    let (exactness, pages_intact) = match exactness::judge(&contents, mark, last_done) {
+        Judgement::Trusted { exactness, pages_intact } => (exactness, pages_intact),
+        Judgement::Truncated { synced } => {
+            let what = format!(
+                "it ends with batch {}, but batch {synced} was on the disk since this machine \
+                 started",
+                contents.last_batch
+            );
+            return Err(damaged(disk, "", what));
+        }
+    };
+    let contents = LogContents { exactness, ..contents };
 
     // A mark of this boot proves that no sync has failed: syncing once more is enough. Without one
     // the kernel may have dropped a dirty page that it still shows: everything is written anew.
-    let pages_intact = mark.is_some_and(|mark| !mark.sync_failed);
     if pages_intact {
         sync_again(settings, &contents)?;
     }
@@ -324,36 +388,46 @@ fn start(
         generation: contents.generation + 1,
         first: contents.last_batch + 1,
         durability: settings.durability,
-        roster: contents.roster,
+        exactness,
         key: files::random_bytes().map_err(|error| files::unwritable(disk, &error))?,
     };
-    let file =
-        files::create_journal(disk, &header).map_err(|error| files::unwritable(disk, &error))?;
+    let journal = files::create_first_journal(disk, header)
+        .map_err(|error| files::unwritable(disk, &error))?;
     let (mut ended_bytes, mut snapshot_bytes) = (contents.journal_bytes, contents.snapshot_bytes);
+    let mut limit = if contents.journals > JOURNALS_MAX { 0 } else { settings.journal_bytes };
     if !pages_intact && ended_bytes > 0 {
-        snapshot_bytes = files::replace_journals(disk, &contents)
-            .map_err(|error| files::unwritable(disk, &error))?;
-        ended_bytes = 0;
+        match files::replace_journals(disk, &contents) {
+            Ok(bytes) => (snapshot_bytes, ended_bytes) = (bytes, 0),
+            // Tried again in the background. Until then a page that the disk does not have would be
+            // noticed as damage by a start after a power loss, not passed over.
+            Err(error) if is_full(&error) => {
+                sync_again(settings, &contents)?;
+                limit = 0;
+            }
+            Err(error) => return Err(files::unwritable(disk, &error)),
+        }
     }
     let mark = MarkFile::create(
         &*settings.run,
+        directory,
         Mark {
             store_id: contents.store_id,
             boot: settings.boot,
             acknowledged: contents.last_batch,
             synced: contents.last_batch,
             sync_failed: false,
+            journal: Some(journal.header.key),
         },
     )
     .map_err(|error| files::unwritable(&*settings.run, &error))?;
     let zeros = settings.journal_bytes as usize;
-    let log = Log::new(Arc::clone(&settings.disk), file, header, contents.token.0, mark, zeros);
+    let log = Log::new(Arc::clone(&settings.disk), journal, contents.token.0, mark, zeros);
     let log = Arc::new(log);
-    let syncer = Syncer::start(Arc::clone(&log), settings.sync_delay)
+    let reserve = Reserve::new(Arc::clone(&settings.disk), settings.reserve_bytes, health.clone());
+    let syncer = Syncer::start(Arc::clone(&log), settings.sync_delay, reserve)
         .map_err(|error| files::unwritable(disk, &error))?;
-    let mut compactor = Compactor::new(snapshot_bytes);
+    let mut compactor = Compactor::new(snapshot_bytes, health.clone());
     let end = LogPosition { generation: contents.generation, number: contents.last_batch };
-    let limit = if contents.journals > JOURNALS_MAX { 0 } else { settings.journal_bytes };
     if ended_bytes > 0 && compactor.begin(&settings.disk, end, ended_bytes, limit) {
         ended_bytes = 0;
     }

@@ -10,10 +10,11 @@
 //!
 //! 1. Implement [`Store`]; its documentation is the contract. [`memory`] is the smallest
 //!    implementation, `sim/src/disk.rs` one that fails on demand.
-//! 2. Pass [`conformance::check`], and test what that suite cannot reach (listed there): crashes,
-//!    lost replies, damage, a second writer.
+//! 2. Pass `conformance::check` (feature `conformance`), with a test bed that produces the failures of
+//!    its medium: kills, power losses, full disks, lost replies, a second writer. What that suite cannot
+//!    reach is listed there.
 //! 3. Report [`Exactness::Roster`](keeper::change::Exactness) from `load` whenever an acknowledged
-//!    lock may be missing, until a grace period has ended durably.
+//!    lock may be missing, and `Open` whenever a client may be, until a grace period has ended durably.
 //!
 //! # Where to find what
 //!
@@ -21,13 +22,15 @@
 //! |---|---|
 //! | [`store`] | the trait, batch tokens, outcomes of a commit |
 //! | [`error`] | every error, with advice for the operator |
+//! | [`health`] | standing warnings of a store that works |
 //! | [`durability`] | `process` and `power`: which batches wait for the disk |
-//! | [`conformance`] | the test suite for all stores, and rows for tests |
+//! | `conformance` | the test suite for all stores, and rows for tests |
 //! | [`memory`] | a store that ends with the process |
 //! | [`embedded`] | a directory with a journal and snapshots |
 //! | `embedded::frame` | the bytes of its files, drawn; `record`: those of one row; `embedded::mark`: the high-water mark |
 //! | `embedded::{log, replay, files}` | appending and syncing; reading back, torn end or damage; creating and compacting files |
 //! | `embedded::exactness` | whether the locks that were read are complete |
+//! | `embedded::{reserve, reader}` | space for starts on a full disk; reading while a server writes |
 //! | [`postgres`] | tables shared by a pair of servers |
 //! | `postgres::{batch, load, rows, columns}` | one batch as one statement; reading everything; the columns |
 //! | `postgres::{leadership, leader_watch, heartbeat}` | who serves; when a standby may take over; renewing the lease |
@@ -42,11 +45,13 @@
 #![warn(unreachable_pub, missing_docs)]
 
 pub mod boot_id;
+#[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod consistency;
 pub mod durability;
 pub mod embedded;
 pub mod error;
+pub mod health;
 pub mod lease;
 pub mod memory;
 #[cfg(feature = "postgres")]
@@ -57,8 +62,9 @@ pub mod transfer;
 
 pub use boot_id::BootId;
 pub use durability::Durability;
-pub use embedded::{Embedded, EmbeddedSettings};
+pub use embedded::{Embedded, EmbeddedReader, EmbeddedSettings};
 pub use error::StoreError;
+pub use health::StoreHealth;
 pub use lease::Lease;
 pub use memory::Memory;
 #[cfg(feature = "postgres")]

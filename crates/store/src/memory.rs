@@ -50,10 +50,26 @@ impl Store for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance;
+    use crate::conformance::{self, KILL, NOT_WRITTEN, ONE_WRITER, POWER_LOSS, TestBed, UNKNOWN};
+
+    struct MemoryBed;
+
+    impl TestBed for MemoryBed {
+        type Store = Memory;
+        const OUTLIVES_PROCESS: bool = false;
+
+        fn fresh(&mut self) -> Memory {
+            Memory::new()
+        }
+
+        fn reopen_after_kill(&mut self, store: Memory) -> Memory {
+            store
+        }
+    }
 
     #[test]
     fn the_memory_store_conforms() {
-        conformance::check(Memory::new, |store| store).unwrap();
+        let unchecked = conformance::check(&mut MemoryBed).unwrap();
+        assert_eq!(unchecked.0, [NOT_WRITTEN, UNKNOWN, KILL, POWER_LOSS, ONE_WRITER]);
     }
 }

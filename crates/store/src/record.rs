@@ -29,7 +29,8 @@
 //!                 flags: access 1 read, 2 write; deny 4 read, 8 write
 //! 10 ShareGone    id u64
 //! 11 Metadata     epoch u64 | ids_below u64 | token u64 | flags u8
-//!                 flags: 1 in grace, 2 stopped cleanly, 4 roster, 8 at rest
+//!                 flags: 1 in grace, 2 stopped cleanly, 4 not exact, 8 at rest, 16 open; 16 only
+//!                 with 4, which alone is a roster
 //! 12 Cleared      -
 //! 13 ForeignClient  as Client, with the protocol's name as bytes in place of its number
 //!
@@ -211,8 +212,9 @@ pub(crate) fn encode_metadata(metadata: &Metadata, out: &mut Vec<u8>) {
     to.u64(metadata.epoch.0);
     to.u64(metadata.ids_below);
     to.u64(metadata.token.0);
-    let roster = !metadata.exactness.is_exact();
-    to.flags([metadata.in_grace, metadata.stopped_cleanly, roster, metadata.at_rest]);
+    let inexact = !metadata.exactness.is_exact();
+    let open = metadata.exactness == Exactness::Open;
+    to.flags([metadata.in_grace, metadata.stopped_cleanly, inexact, metadata.at_rest, open]);
 }
 
 pub(crate) fn encode_cleared(out: &mut Vec<u8>) {
@@ -360,7 +362,13 @@ fn decode_metadata(from: &mut FieldReader<'_>) -> Result<Metadata, RecordError> 
     let epoch = Epoch(from.u64("epoch")?);
     let ids_below = from.u64("id")?;
     let token = Token(from.u64("token")?);
-    let [in_grace, stopped_cleanly, roster, at_rest] = from.flags("flags of the metadata")?;
-    let exactness = if roster { Exactness::Roster } else { Exactness::Exact };
+    const FLAGS: &str = "flags of the metadata";
+    let [in_grace, stopped_cleanly, inexact, at_rest, open] = from.flags(FLAGS)?;
+    let exactness = match (inexact, open) {
+        (false, false) => Exactness::Exact,
+        (true, false) => Exactness::Roster,
+        (true, true) => Exactness::Open,
+        (false, true) => return Err(RecordError::Value(FLAGS, 16)),
+    };
     Ok(Metadata { epoch, ids_below, token, in_grace, stopped_cleanly, exactness, at_rest })
 }

@@ -3,6 +3,7 @@
 use keeper::change::{Change, Snapshot};
 
 use crate::error::StoreError;
+use crate::health::StoreHealth;
 
 /// Names one batch. The engine counts tokens up and uses each for one batch only; a new run
 /// continues after [`Store::last_token`].
@@ -65,6 +66,12 @@ pub trait Store: Send {
     /// may do it. Never blocks.
     fn is_quick(&self, _changes: &[Change]) -> bool {
         false
+    }
+
+    /// Warnings about a store that works. The same handle for the life of the store; it may be read
+    /// by any thread at any time.
+    fn health(&self) -> StoreHealth {
+        StoreHealth::default()
     }
 
     /// Lets a standby take over without waiting for the lease. Called at most once, after a batch

@@ -1,6 +1,6 @@
-//! Copies the state of one store into another, of the same kind or not.
+//! Copies the state of one store into another, of the same kind or not; clears and distrusts stores.
 
-use keeper::change::{Change, Snapshot};
+use keeper::change::{Change, Exactness, Snapshot};
 use keeper::identity::Epoch;
 
 use crate::error::StoreError;
@@ -60,6 +60,21 @@ pub fn clear(store: &mut dyn Store, force: bool) -> Result<(), StoreError> {
     }
     let token = Token(store.last_token()?.0 + 1);
     match store.commit(&[Change::IdsBelow(cleared.ids_below & !UNFINISHED)], token) {
+        CommitOutcome::Done => Ok(()),
+        CommitOutcome::NotWritten(error) | CommitOutcome::Unknown(error) => Err(error),
+    }
+}
+
+/// Records that `store` can be trusted no further than `degree`: the next start begins a grace period of
+/// full length. Works for every store, by the contract of [`Change::Started`]; the epoch stays, and a
+/// clean stop stays one.
+pub fn distrust(store: &mut dyn Store, degree: Exactness) -> Result<(), StoreError> {
+    let saved = store.load()?;
+    let token = Token(store.last_token()?.0 + 1);
+    let grace = Some(saved.exactness.max(degree));
+    let mut changes = vec![Change::Started { epoch: saved.epoch, grace }];
+    changes.extend(saved.stopped_cleanly.then_some(Change::Stopped));
+    match store.commit(&changes, token) {
         CommitOutcome::Done => Ok(()),
         CommitOutcome::NotWritten(error) | CommitOutcome::Unknown(error) => Err(error),
     }
@@ -133,8 +148,6 @@ impl CopyTarget<'_> {
 
 #[cfg(test)]
 mod tests {
-    use keeper::change::Exactness;
-
     use super::*;
     use crate::conformance::{client, lock, share};
     use crate::memory::Memory;
@@ -219,5 +232,24 @@ mod tests {
         assert!(!is_unfinished(&to.load().unwrap()));
         copy(&mut filled(12_000), &mut to, |_, _| ()).unwrap();
         assert_eq!(to.load().unwrap(), filled(12_000).load().unwrap());
+    }
+
+    /// A copy of the epoch and token outside the store must not call the target older than the source.
+    #[test]
+    fn a_copy_has_a_later_token_than_its_source() {
+        let (mut from, mut to) = (filled(20), Memory::new());
+        copy(&mut from, &mut to, |_, _| ()).unwrap();
+        assert!(to.last_token().unwrap() > from.last_token().unwrap());
+    }
+
+    #[test]
+    fn a_store_is_never_trusted_further_than_before() {
+        let mut store = filled(3);
+        let before = store.load().unwrap();
+        distrust(&mut store, Exactness::Open).unwrap();
+        distrust(&mut store, Exactness::Roster).unwrap();
+        let expected = Snapshot { exactness: Exactness::Open, in_grace: true, ..before };
+        assert_eq!(store.load().unwrap(), expected);
+        assert_eq!(store.last_token().unwrap(), Token(11));
     }
 }

@@ -22,7 +22,13 @@ impl Collector for TestCollector {
 }
 
 fn text(metrics: Metrics, gauges: Option<Gauges>) -> String {
-    let data = ScrapeData { gauges, stalled: 3.5, store: "memory".into(), version: "1".into() };
+    let data = ScrapeData {
+        gauges,
+        stalled: 3.5,
+        warnings: 2,
+        store: "memory".into(),
+        version: "1".into(),
+    };
     let mut registry = Registry::default();
     registry.register_collector(Box::new(TestCollector(metrics, data)));
     let mut text = String::new();

@@ -1,5 +1,6 @@
-//! `lockkeeper store`: inspect, copy, distrust or clear a store, or record a fenced server. Except for
-//! checking a PostgreSQL store and for the record, no server may be using it.
+//! `lockkeeper store`: inspect, copy, distrust or clear a store, or record a fenced server. No server may
+//! be using it, except for the record, for checking a PostgreSQL store and for copying from an embedded
+//! one.
 
 use std::collections::HashSet;
 use std::io::{IsTerminal as _, Write as _};
@@ -10,7 +11,7 @@ use anyhow::{Context as _, Error, Result, bail};
 use keeper::change::{Client, Exactness, Snapshot};
 use keeper::identity::ClientId;
 use store::postgres::{Fencing, Leader, Leadership};
-use store::{Store as _, consistency, transfer};
+use store::{EmbeddedReader, Store as _, StoreError, consistency, transfer};
 use vfs::secrets::{Secrets as _, SecretsInDirectory};
 
 use super::tables::many;
@@ -31,7 +32,9 @@ pub(crate) fn run(command: &StoreCommand) -> Result<()> {
             };
             fenced(&url, node)
         }
-        StoreCommand::Distrust { url: text } => distrust(&url(text)?),
+        StoreCommand::Distrust { url: text, open } => {
+            distrust(&url(text)?, if *open { Exactness::Open } else { Exactness::Roster })
+        }
         StoreCommand::Clear { url: text, force } => {
             let url = &url(text)?;
             transfer::clear(&mut *open_unused(url)?, *force)?;
@@ -76,14 +79,22 @@ fn author() -> String {
     }
 }
 
-fn distrust(url: &StoreUrl) -> Result<()> {
-    let StoreUrl::Postgres(address) = url else {
-        bail!("only for PostgreSQL stores: an embedded store detects lost changes itself");
+fn distrust(url: &StoreUrl, degree: Exactness) -> Result<()> {
+    match url {
+        StoreUrl::Memory => bail!("a memory store ends with its server"),
+        StoreUrl::Embedded(_) => transfer::distrust(&mut *open_unused(url)?, degree)?,
+        StoreUrl::Postgres(address) => {
+            let mut store = look_into(address).with_context(|| url.to_string())?;
+            store_url::take_unserved(&mut store)?;
+            transfer::distrust(&mut store, degree)?;
+            store.distrust()?;
+        }
+    }
+    let who = match degree {
+        Exactness::Open => "any client may reclaim locks",
+        Exactness::Exact | Exactness::Roster => "clients will reclaim their locks",
     };
-    let mut store = look_into(address).with_context(|| url.to_string())?;
-    store_url::take_unserved(&mut store)?;
-    store.distrust()?;
-    println!("{url}: clients will reclaim their locks after the next start");
+    println!("{url}: {who} after the next start");
     Ok(())
 }
 
@@ -91,7 +102,7 @@ fn copy(from: &StoreUrl, to: &StoreUrl) -> Result<()> {
     if from == to {
         bail!("source and destination are the same store: {from}");
     }
-    let mut source = open_unused(from).with_context(|| from.to_string())?;
+    let (mut source, in_use) = open_source(from).with_context(|| from.to_string())?;
     let mut target = open_or_make(to).with_context(|| to.to_string())?;
     let key = handle_key(from)?;
     if let Some(key) = key {
@@ -115,8 +126,29 @@ fn copy(from: &StoreUrl, to: &StoreUrl) -> Result<()> {
              before, or clients must remount"
         ),
     }
-    println!("{from} is unchanged: from now on serve only from {to}");
+    if in_use {
+        println!(
+            "a server is using {from}: {to} is a backup of this moment. Before a server starts from \
+             it: lockkeeper store distrust --open {to}"
+        );
+    } else {
+        println!("{from} is unchanged: from now on serve only from {to}");
+    }
     Ok(())
+}
+
+/// The source of a copy, and whether a server is using it.
+fn open_source(url: &StoreUrl) -> Result<(Box<dyn store::Store>, bool)> {
+    match (open_unused(url), url) {
+        (Err(error), StoreUrl::Embedded(path)) if is_in_use(&error) => {
+            Ok((Box::new(EmbeddedReader::open(path)?), true))
+        }
+        (opened, _) => Ok((opened?, false)),
+    }
+}
+
+fn is_in_use(error: &Error) -> bool {
+    matches!(error.downcast_ref(), Some(StoreError::InUse))
 }
 
 /// The key that signs file handles: in the database, or in the state directory around an embedded

@@ -87,8 +87,17 @@ pub(crate) fn open_unused(url: &StoreUrl) -> Result<Box<dyn Store>> {
     Ok(match url {
         StoreUrl::Memory => Box::new(Memory::new()),
         StoreUrl::Embedded(path) => {
-            if !path.is_dir() {
-                bail!("no store in {}", path.display());
+            if !Embedded::exists(path)? {
+                let inside = path.join("store");
+                match Embedded::exists(&inside) {
+                    Ok(true) => bail!(
+                        "no store in {}, but in {}: use embedded:{}",
+                        path.display(),
+                        inside.display(),
+                        inside.display()
+                    ),
+                    _ => bail!("no store in {}", path.display()),
+                }
             }
             Box::new(open_embedded(path, Durability::Power, None)?)
         }

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Cursor, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use store::embedded::disk::{Directory, Disk, DiskFile};
+use store::embedded::disk::{Directory, DirectoryId, Disk, DiskFile};
 
 pub(super) struct OverlayDisk {
     /// `None` if it does not exist.
@@ -66,6 +67,18 @@ impl Disk for OverlayDisk {
         Ok(Some(Box::new(())))
     }
 
+    fn id(&self) -> io::Result<DirectoryId> {
+        self.directory.as_ref().map_or(Ok(DirectoryId { device: 0, inode: 0 }), Disk::id)
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+
+    fn network_kind(&self) -> io::Result<Option<&'static str>> {
+        Ok(None)
+    }
+
     fn names(&self) -> io::Result<Vec<String>> {
         let changes = self.changes();
         let directory = self.directory.as_ref().map_or(Ok(Vec::new()), Disk::names)?;
@@ -110,6 +123,23 @@ impl Disk for OverlayDisk {
         changes.written.remove(name);
         changes.removed.insert(name.to_owned());
         Ok(())
+    }
+
+    fn length(&self, name: &str) -> io::Result<u64> {
+        let mut bytes = Vec::new();
+        self.read(name)?.read_to_end(&mut bytes).map(|length| length as u64)
+    }
+
+    fn age(&self, _: &str) -> io::Result<Duration> {
+        Ok(Duration::ZERO)
+    }
+
+    fn hold(&self, _: &str) -> io::Result<Box<dyn Send>> {
+        Ok(Box::new(()))
+    }
+
+    fn remove_unheld(&self, name: &str) -> io::Result<bool> {
+        self.remove(name).map(|()| true)
     }
 
     fn sync_names(&self) -> io::Result<()> {

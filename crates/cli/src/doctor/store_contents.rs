@@ -56,8 +56,10 @@ pub(super) async fn look(settings: &ServerSettings, in_use: bool) -> StoreConten
 }
 
 fn embedded(path: &Path) -> StoreContents {
-    if !path.is_dir() {
-        return StoreContents::Absent;
+    match Embedded::exists(path) {
+        Ok(true) => {}
+        Ok(false) => return StoreContents::Absent,
+        Err(error) => return StoreContents::Unreadable(error.to_string()),
     }
     match load(path) {
         Ok(saved) => StoreContents::Snapshot {
@@ -79,6 +81,7 @@ fn load(path: &Path) -> anyhow::Result<Snapshot> {
         boot: BootId::of_this_machine()?,
         sync_delay: TIMEOUT,
         journal_bytes: u64::MAX,
+        reserve_bytes: 0,
     };
     Ok(Embedded::open(settings)?.load()?)
 }

@@ -4,26 +4,61 @@
 use std::io;
 use std::sync::Arc;
 
-use keeper::change::{Change, Snapshot};
+use keeper::change::{Change, Exactness, Snapshot};
 
 use super::body::Body;
 use super::disk::{Disk, DiskFile};
-use super::frame::{FileHeader, FileKind, FrameFields, encode_frame};
+use super::frame::{FILE_HEADER_BYTES, FileHeader, FileKind, FrameFields, encode_frame};
 use super::replay::{LogContents, LogPosition, replay};
+use super::reserve::{self, is_full};
 use crate::durability::Durability;
 use crate::error::StoreError;
 
 /// The suffix of files that are not complete.
-const UNFINISHED: &str = ".unfinished";
+pub(super) const UNFINISHED: &str = ".unfinished";
 /// The bytes of rows after which a frame of a snapshot ends.
 const SNAPSHOT_FRAME_BYTES: usize = 1 << 18;
 
+/// A journal without batches.
+pub(super) struct NewJournal {
+    pub(super) file: Arc<dyn DiskFile>,
+    pub(super) header: FileHeader,
+    /// Its length; zeros follow the header.
+    pub(super) allocated: u64,
+}
+
 /// Creates a journal without batches.
-pub(super) fn create_journal(
+pub(super) fn create_journal(disk: &dyn Disk, header: FileHeader) -> io::Result<NewJournal> {
+    let file = create_complete(disk, &header, 0, |_, _| Ok(()))?;
+    Ok(NewJournal { file, header, allocated: FILE_HEADER_BYTES as u64 })
+}
+
+/// Creates a journal without batches in a file of the reserve. Fails as on a full disk if there is none
+/// left.
+pub(super) fn create_journal_from_reserve(
     disk: &dyn Disk,
-    header: &FileHeader,
-) -> io::Result<Arc<dyn DiskFile>> {
-    create_complete(disk, header, |_, _| Ok(()))
+    header: FileHeader,
+) -> io::Result<NewJournal> {
+    let unfinished = unfinished_name(&header);
+    let Some(allocated) = reserve::take(disk, &unfinished)? else {
+        return Err(io::ErrorKind::StorageFull.into());
+    };
+    let file = create_complete(disk, &header, allocated, |_, _| Ok(()))?;
+    Ok(NewJournal { file, header, allocated: allocated.max(FILE_HEADER_BYTES as u64) })
+}
+
+/// For a start: uses the reserve if the disk is full.
+pub(super) fn create_first_journal(disk: &dyn Disk, header: FileHeader) -> io::Result<NewJournal> {
+    match create_journal(disk, header.clone()) {
+        Err(error) if is_full(&error) => {
+            create_journal_from_reserve(disk, header).map_err(|_| error)
+        }
+        other => other,
+    }
+}
+
+fn unfinished_name(header: &FileHeader) -> String {
+    format!("{}{UNFINISHED}", header.kind.file_name(header.generation))
 }
 
 /// Creates a snapshot and returns its length.
@@ -33,27 +68,29 @@ fn create_snapshot(
     contents: &LogContents,
 ) -> io::Result<u64> {
     let mut bytes = 0;
-    create_complete(disk, header, |file, at| {
+    create_complete(disk, header, 0, |file, at| {
         let mut writer = SnapshotWriter { file, at, header, number: 0, body: Body::default() };
         writer.write_rows(&contents.snapshot)?;
         writer.body.push_metadata(&contents.metadata());
-        writer.flush(true)?;
+        writer.finish(contents.mark_names_journal)?;
         bytes = writer.at;
         Ok(())
     })?;
     Ok(bytes)
 }
 
+/// `keep` bytes of a file with the unfinished name stay.
 fn create_complete(
     disk: &dyn Disk,
     header: &FileHeader,
+    keep: u64,
     write: impl FnOnce(&dyn DiskFile, u64) -> io::Result<()>,
 ) -> io::Result<Arc<dyn DiskFile>> {
     let name = header.kind.file_name(header.generation);
-    let unfinished = format!("{name}{UNFINISHED}");
+    let unfinished = unfinished_name(header);
     let file = disk.open(&unfinished)?;
     let written = file
-        .truncate(0)
+        .truncate(keep)
         .and_then(|()| {
             let bytes = header.encode();
             file.write(&bytes, 0)?;
@@ -96,12 +133,20 @@ impl SnapshotWriter<'_> {
 
     fn write_row(&mut self, row: &Change) -> io::Result<()> {
         self.body.push(row);
-        if self.body.bytes().len() < SNAPSHOT_FRAME_BYTES { Ok(()) } else { self.flush(false) }
+        if self.body.bytes().len() < SNAPSHOT_FRAME_BYTES {
+            Ok(())
+        } else {
+            self.flush(FrameFields::default())
+        }
     }
 
-    fn flush(&mut self, last: bool) -> io::Result<()> {
+    fn finish(&mut self, mark_names_journal: bool) -> io::Result<()> {
+        self.flush(FrameFields { last: true, mark_names_journal, ..FrameFields::default() })
+    }
+
+    fn flush(&mut self, fields: FrameFields) -> io::Result<()> {
         self.number += 1;
-        let fields = FrameFields { last, number: self.number, ..FrameFields::default() };
+        let fields = FrameFields { number: self.number, ..fields };
         let mut bytes = Vec::new();
         encode_frame(fields, self.body.bytes(), &self.header.key, &mut bytes);
         self.file.write(&bytes, self.at)?;
@@ -131,7 +176,7 @@ pub(super) fn replace_journals(disk: &dyn Disk, contents: &LogContents) -> io::R
         generation,
         first: contents.last_batch + 1,
         durability: contents.durability,
-        roster: contents.roster,
+        exactness: contents.exactness,
         key: random_bytes()?,
     };
     let bytes = create_snapshot(disk, &header, contents)?;
@@ -168,17 +213,19 @@ pub(super) fn create_store(disk: &dyn Disk, durability: Durability) -> io::Resul
         generation: 1,
         first: 1,
         durability,
-        roster: false,
+        exactness: Exactness::Exact,
         key,
     };
-    create_journal(disk, &header(FileKind::Journal, random_bytes()?))?;
+    create_journal(disk, header(FileKind::Journal, random_bytes()?))?;
     let contents = LogContents {
         store_id,
         generation: 1,
         snapshot: Snapshot::default(),
         last_batch: 0,
         token: Default::default(),
-        roster: false,
+        exactness: Exactness::Exact,
+        journal_keys: Vec::new(),
+        mark_names_journal: true,
         at_rest: false,
         durability,
         snapshot_bytes: 0,

@@ -9,9 +9,10 @@
 //!
 //! file header (offset, length)                   frame header (offset, length)
 //!  0  8  "LKjournl" or "LKsnapsh"                 0  4  "LKfr"
-//!  8  2  format                                   4  1  flags: 1 roster, 2 the last of a snapshot
-//! 10  1  flags: 1 process, 2 roster               5  3  zero
-//! 11  5  zero                                     8  8  length of the body
+//!  8  2  format                                   4  1  flags: 1 not exact, 2 the last of a snapshot,
+//! 10  1  flags: 1 process, 2 not exact, 4 open           4 open, 8 the mark names its journal
+//! 11  5  zero                                     5  3  zero
+//!                                                 8  8  length of the body
 //! 16 16  the store's id                          16  8  number: one more than the frame before
 //! 32  8  generation                              24  8  token
 //! 40  8  number of the first batch               32  8  synced: all batches up to this number
@@ -24,9 +25,14 @@
 //! key: peers choose some bytes of a body, and must not be able to forge a frame; nor can a frame
 //! of an older file pass for one of this. The format and the checksum of a file header stay where
 //! they are in all versions.
+//!
+//! *Not exact* alone is a roster; *open* is never set without it, so that a program that does not know
+//! *open* sees a roster at least. Flag 8 is set in journals since marks name them (`mark.rs`), and in
+//! the last frame of a snapshot that replaces such a journal.
 
 use std::hash::Hasher;
 
+use keeper::change::Exactness;
 use siphasher::sip::SipHasher13;
 
 use crate::durability::Durability;
@@ -76,8 +82,8 @@ pub(super) struct FileHeader {
     /// The first batch of a journal, or the first that is not in a snapshot.
     pub(super) first: u64,
     pub(super) durability: Durability,
-    /// Whether locks may have been missing when this file was begun.
-    pub(super) roster: bool,
+    /// How far the state could be trusted when this file was begun.
+    pub(super) exactness: Exactness,
     pub(super) key: [u8; 16],
 }
 
@@ -94,7 +100,7 @@ impl FileHeader {
         let process = u8::from(self.durability == Durability::Process);
         bytes[0..8].copy_from_slice(&self.kind.magic());
         bytes[8..10].copy_from_slice(&FORMAT.to_le_bytes());
-        bytes[10] = process | u8::from(self.roster) << 1;
+        bytes[10] = process | exactness_flags(self.exactness, 2, 4);
         bytes[16..32].copy_from_slice(&self.store_id);
         bytes[32..40].copy_from_slice(&self.generation.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.first.to_le_bytes());
@@ -114,9 +120,10 @@ impl FileHeader {
         if good && format > FORMAT {
             return Err(HeaderError::Newer(format));
         }
-        if !good || format != FORMAT || bytes[10] > 3 || bytes[11..16] != [0; 5] {
+        if !good || format != FORMAT || bytes[10] > 7 || bytes[11..16] != [0; 5] {
             return Err(HeaderError::Damaged);
         }
+        let exactness = exactness(bytes[10], 2, 4).ok_or(HeaderError::Damaged)?;
         Ok(Self {
             kind,
             store_id: array(bytes, 16),
@@ -126,7 +133,7 @@ impl FileHeader {
                 1 => Durability::Process,
                 _ => Durability::Power,
             },
-            roster: bytes[10] & 2 != 0,
+            exactness,
             key: array(bytes, 48),
         })
     }
@@ -134,8 +141,9 @@ impl FileHeader {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
-    pub(super) roster: bool,
+    pub(super) exactness: Exactness,
     pub(super) last: bool,
+    pub(super) mark_names_journal: bool,
     pub(super) length: u64,
     pub(super) number: u64,
     pub(super) token: u64,
@@ -146,8 +154,10 @@ pub(super) struct FrameHeader {
 /// The fields of a frame header that its writer chooses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FrameFields {
-    pub(super) roster: bool,
+    pub(super) exactness: Exactness,
     pub(super) last: bool,
+    /// The mark of the process that writes it names its journal.
+    pub(super) mark_names_journal: bool,
     pub(super) number: u64,
     pub(super) token: u64,
     pub(super) synced: u64,
@@ -157,7 +167,9 @@ pub(super) struct FrameFields {
 pub(super) fn encode_frame(fields: FrameFields, body: &[u8], key: &[u8; 16], out: &mut Vec<u8>) {
     let mut header = [0; FRAME_HEADER_BYTES];
     header[0..4].copy_from_slice(&FRAME_MAGIC);
-    header[4] = u8::from(fields.roster) | u8::from(fields.last) << 1;
+    header[4] = exactness_flags(fields.exactness, 1, 4)
+        | u8::from(fields.last) << 1
+        | u8::from(fields.mark_names_journal) << 3;
     header[8..16].copy_from_slice(&(body.len() as u64).to_le_bytes());
     header[16..24].copy_from_slice(&fields.number.to_le_bytes());
     header[24..32].copy_from_slice(&fields.token.to_le_bytes());
@@ -174,9 +186,11 @@ impl FrameHeader {
     pub(super) fn decode(bytes: &[u8; FRAME_HEADER_BYTES], key: &[u8; 16]) -> Option<Self> {
         let good = bytes[0..4] == FRAME_MAGIC
             && u64::from_le_bytes(array(bytes, 48)) == checksum(key, &bytes[..48]);
+        let exactness = exactness(bytes[4], 1, 4)?;
         good.then(|| Self {
-            roster: bytes[4] & 1 != 0,
+            exactness,
             last: bytes[4] & 2 != 0,
+            mark_names_journal: bytes[4] & 8 != 0,
             length: u64::from_le_bytes(array(bytes, 8)),
             number: u64::from_le_bytes(array(bytes, 16)),
             token: u64::from_le_bytes(array(bytes, 24)),
@@ -207,6 +221,24 @@ impl FrameHeader {
             .windows(FRAME_HEADER_BYTES)
             .filter(|window| window.starts_with(&FRAME_MAGIC))
             .filter_map(|window| Self::decode(window.first_chunk()?, key))
+    }
+}
+
+/// The flags of a degree; `open` is set with `inexact` only.
+fn exactness_flags(exactness: Exactness, inexact: u8, open: u8) -> u8 {
+    match exactness {
+        Exactness::Exact => 0,
+        Exactness::Roster => inexact,
+        Exactness::Open => inexact | open,
+    }
+}
+
+fn exactness(flags: u8, inexact: u8, open: u8) -> Option<Exactness> {
+    match (flags & inexact != 0, flags & open != 0) {
+        (false, false) => Some(Exactness::Exact),
+        (true, false) => Some(Exactness::Roster),
+        (true, true) => Some(Exactness::Open),
+        (false, true) => None,
     }
 }
 

@@ -6,13 +6,18 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use keeper::change::Exactness;
+
 use super::disk::{Disk, DiskFile};
-use super::files;
+use super::files::{self, NewJournal};
 use super::frame::{FILE_HEADER_BYTES, FileHeader, FileKind, FrameFields, encode_frame};
 use super::mark::MarkFile;
 use super::replay::LogPosition;
 use crate::durability::Durability;
 use crate::error::StoreError;
+
+/// How the next journal is created.
+pub(super) type CreateJournal = fn(&dyn Disk, FileHeader) -> io::Result<NewJournal>;
 
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
@@ -38,7 +43,7 @@ struct Tail {
     /// The last batch that was written.
     number: u64,
     token: u64,
-    roster: bool,
+    exactness: Exactness,
     /// The last batch is an empty one, which says that all others are synced.
     is_sealed: bool,
     zeros: &'static [u8],
@@ -46,24 +51,24 @@ struct Tail {
 }
 
 impl Log {
-    /// Appends to the journal that `header` begins; batch `header.first - 1` is synced. Preallocates
+    /// Appends to `journal`; the batch before its first is synced. Preallocates
     /// `zeros` bytes at a time, up to a limit.
     pub(super) fn new(
         disk: Arc<dyn Disk>,
-        file: Arc<dyn DiskFile>,
-        header: FileHeader,
+        journal: NewJournal,
         token: u64,
         mark: MarkFile,
         zeros: usize,
     ) -> Self {
+        let NewJournal { file, header, allocated } = journal;
         let number = header.first - 1;
         let tail = Tail {
             file,
             end: FILE_HEADER_BYTES as u64,
-            allocated: FILE_HEADER_BYTES as u64,
+            allocated,
             number,
             token,
-            roster: header.roster,
+            exactness: header.exactness,
             is_sealed: true,
             zeros: &ZEROS[..zeros.min(ZEROS.len())],
             header,
@@ -81,9 +86,9 @@ impl Log {
 
     /// Appends a batch and returns its number. After an error no part of it counts: an incomplete
     /// frame is not a frame, and the next one overwrites it.
-    pub(super) fn append(&self, body: &[u8], token: u64, roster: bool) -> io::Result<u64> {
+    pub(super) fn append(&self, body: &[u8], token: u64, exactness: Exactness) -> io::Result<u64> {
         let mut tail = lock(&self.tail);
-        tail.append(body, token, roster, self.synced.load(Ordering::Acquire))?;
+        tail.append(body, token, exactness, self.synced.load(Ordering::Acquire))?;
         tail.is_sealed = false;
         Ok(tail.number)
     }
@@ -147,8 +152,8 @@ impl Log {
             if tail.is_sealed || tail.number > synced {
                 return Ok(());
             }
-            let (token, roster) = (tail.token, tail.roster);
-            if tail.append(&[], token, roster, synced).is_err() {
+            let (token, exactness) = (tail.token, tail.exactness);
+            if tail.append(&[], token, exactness, synced).is_err() {
                 return Ok(());
             }
             tail.is_sealed = true;
@@ -161,9 +166,9 @@ impl Log {
         lock(&self.mark).acknowledge(number, synced)
     }
 
-    /// Syncs and ends this journal, continues in the next, and returns where this one ends. After an
+    /// Syncs and ends this journal, continues in the one that `create` makes, and returns where this one ends. After an
     /// error that is not fatal this journal continues.
-    pub(super) fn rotate(&self) -> Result<LogPosition, StoreError> {
+    pub(super) fn rotate(&self, create: CreateJournal) -> Result<LogPosition, StoreError> {
         let guard = lock(&self.syncing);
         self.sync_locked(&guard)?;
         let mut tail = lock(&self.tail);
@@ -171,13 +176,12 @@ impl Log {
         let header = files::random_bytes().map(|key| FileHeader {
             generation: tail.header.generation + 1,
             first: tail.number + 1,
-            roster: tail.roster,
+            exactness: tail.exactness,
             key,
             ..tail.header.clone()
         });
-        let created =
-            header.and_then(|header| Ok((files::create_journal(&*self.disk, &header)?, header)));
-        let (file, header) = match created {
+        let created = header.and_then(|header| create(&*self.disk, header));
+        let NewJournal { file, header, allocated } = match created {
             Ok(created) => created,
             Err(error) if self.may_exist(end.generation + 1) => {
                 // The next journal ends this one: replay would ignore what is appended here.
@@ -186,8 +190,10 @@ impl Log {
             }
             Err(error) => return Err(files::unwritable(&*self.disk, &error)),
         };
+        // Before the first batch in it: the mark always names the journal of the last one.
+        lock(&self.mark).set_journal(header.key);
         (tail.file, tail.header) = (file, header);
-        (tail.end, tail.allocated) = (FILE_HEADER_BYTES as u64, FILE_HEADER_BYTES as u64);
+        (tail.end, tail.allocated) = (FILE_HEADER_BYTES as u64, allocated);
         tail.is_sealed = true;
         Ok(end)
     }
@@ -215,20 +221,34 @@ impl Tail {
         FileKind::Journal.file_name(self.header.generation)
     }
 
-    fn append(&mut self, body: &[u8], token: u64, roster: bool, synced: u64) -> io::Result<()> {
-        let fields = FrameFields { roster, last: false, number: self.number + 1, token, synced };
+    fn append(
+        &mut self,
+        body: &[u8],
+        token: u64,
+        exactness: Exactness,
+        synced: u64,
+    ) -> io::Result<()> {
+        let fields = FrameFields {
+            exactness,
+            last: false,
+            mark_names_journal: true,
+            number: self.number + 1,
+            token,
+            synced,
+        };
         self.frame.clear();
         encode_frame(fields, body, &self.header.key, &mut self.frame);
         let end = self.end + self.frame.len() as u64;
         self.preallocate(end);
         if let Err(error) = self.file.write(&self.frame, self.end) {
-            let _ = self.file.truncate(self.end);
-            self.allocated = self.end;
+            // What was allocated stays allocated: on a full disk it may be all that is left.
+            self.allocated = self.allocated.max(self.end);
+            let _ = self.file.truncate(self.allocated);
             return Err(error);
         }
         self.end = end;
         self.allocated = self.allocated.max(end);
-        (self.number, self.token, self.roster) = (fields.number, token, roster);
+        (self.number, self.token, self.exactness) = (fields.number, token, exactness);
         Ok(())
     }
 }

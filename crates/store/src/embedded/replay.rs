@@ -26,8 +26,13 @@ pub(super) struct LogContents {
     /// The number of the last batch.
     pub(super) last_batch: u64,
     pub(super) token: Token,
-    /// Whether locks may be missing.
-    pub(super) roster: bool,
+    /// How far it can be trusted, by what earlier starts recorded.
+    pub(super) exactness: Exactness,
+    /// The keys of the last journal that has a batch, and of those after it. Nothing was
+    /// acknowledged in a journal without a batch: the first batch of a run is synced.
+    pub(super) journal_keys: Vec<[u8; 16]>,
+    /// The last batch was written by a program whose mark names its journal.
+    pub(super) mark_names_journal: bool,
     /// The last change is a clean stop, or the store was cleared.
     pub(super) at_rest: bool,
     /// The durability with which the last journal was written.
@@ -93,7 +98,8 @@ impl LogContents {
         self.generation = header.generation;
         self.journals += 1;
         self.durability = header.durability;
-        self.roster = header.roster;
+        self.exactness = header.exactness;
+        self.journal_keys.push(header.key);
     }
 
     pub(super) fn metadata(&self) -> Metadata {
@@ -103,7 +109,7 @@ impl LogContents {
             token: self.token,
             in_grace: self.snapshot.in_grace,
             stopped_cleanly: self.snapshot.stopped_cleanly,
-            exactness: if self.roster { Exactness::Roster } else { Exactness::Exact },
+            exactness: self.exactness,
             at_rest: self.at_rest,
         }
     }
@@ -114,7 +120,7 @@ impl LogContents {
         self.snapshot.in_grace = metadata.in_grace;
         self.snapshot.stopped_cleanly = metadata.stopped_cleanly;
         self.token = metadata.token;
-        self.roster = metadata.exactness == Exactness::Roster;
+        self.exactness = metadata.exactness;
         self.at_rest = metadata.at_rest;
     }
 
@@ -152,7 +158,9 @@ fn read_snapshot(disk: &dyn Disk, generation: u64) -> Result<LogContents, StoreE
         snapshot: Snapshot::default(),
         last_batch: header.first.saturating_sub(1),
         token: Token(0),
-        roster: header.roster,
+        exactness: header.exactness,
+        journal_keys: Vec::new(),
+        mark_names_journal: false,
         at_rest: false,
         durability: header.durability,
         snapshot_bytes: FILE_HEADER_BYTES as u64,
@@ -180,6 +188,7 @@ fn read_snapshot(disk: &dyn Disk, generation: u64) -> Result<LogContents, StoreE
             .map_err(|why| damaged(disk, &name, format!("frame {number}: {why}")))?;
         contents.snapshot_bytes += FRAME_HEADER_BYTES as u64 + frame.length;
         if frame.last {
+            contents.mark_names_journal = frame.mark_names_journal;
             break;
         }
     }
@@ -231,7 +240,11 @@ impl Journal {
             body::read(body, |record| contents.apply(record))
                 .map_err(|why| damaged(disk, &self.name, format!("batch {expected}: {why}")))?;
             (contents.last_batch, contents.token) = (expected, Token(frame.token));
-            contents.roster = frame.roster;
+            contents.exactness = frame.exactness;
+            contents.mark_names_journal = frame.mark_names_journal;
+            if contents.journal_keys.first() != Some(&self.header.key) {
+                contents.journal_keys.retain(|key| *key == self.header.key);
+            }
             contents.journal_bytes += (rest.len() - after.len()) as u64;
             (expected, rest) = (expected + 1, after);
         }

@@ -2,16 +2,22 @@
 //! chosen operation, and loses power: any part of what was not synced may have become durable, in any
 //! order, sector by sector.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{self, Cursor, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use testbed::random::Random;
 
-use super::disk::{Disk, DiskFile};
+use super::disk::{DirectoryId, Disk, DiskFile};
 
 const SECTOR: usize = 512;
+
+thread_local! {
+    static SYNCS: Cell<u64> = const { Cell::new(0) };
+}
 
 /// How the chosen operation fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +30,8 @@ pub(super) enum DiskFault {
 
 #[derive(Default)]
 struct State {
+    /// The directory's own; another one in a copy.
+    inode: u64,
     names: BTreeMap<String, Arc<Mutex<SimulatedInode>>>,
     synced_names: BTreeMap<String, Arc<Mutex<SimulatedInode>>>,
     /// The names after each operation since they were synced.
@@ -31,6 +39,9 @@ struct State {
     operations: u64,
     fault: Option<(u64, DiskFault)>,
     failed: u64,
+    /// No file can grow.
+    is_full: bool,
+    refuses_writes: bool,
     /// Another disk of the same machine.
     crashes_with: Option<Arc<Mutex<State>>>,
 }
@@ -83,6 +94,21 @@ impl SimulatedDisk {
         self.state().crashes_with = Some(Arc::clone(&other.state));
     }
 
+    /// Every write fails, and nothing else does.
+    pub(super) fn refuse_writes(&self, refuses_writes: bool) {
+        self.state().refuses_writes = refuses_writes;
+    }
+
+    /// Writes beyond the end of a file fail, and nothing else does.
+    pub(super) fn set_full(&self, is_full: bool) {
+        self.state().is_full = is_full;
+    }
+
+    /// How often the calling thread has synced files or names, of any disk.
+    pub(super) fn syncs() -> u64 {
+        SYNCS.get()
+    }
+
     pub(super) fn repair(&self) {
         self.state().fault = None;
     }
@@ -96,6 +122,13 @@ impl SimulatedDisk {
     /// The disk after the process was killed: the page cache survives.
     pub(super) fn after_kill(&self) -> SimulatedDisk {
         self.copy(|state| state.names.clone(), |_| {})
+    }
+
+    /// A copy of the directory beside it.
+    pub(super) fn copied(&self) -> SimulatedDisk {
+        let copy = self.after_kill();
+        copy.state().inode += 1;
+        copy
     }
 
     /// The disk after a power loss.
@@ -148,7 +181,8 @@ impl SimulatedDisk {
             from.iter().map(inode).collect::<BTreeMap<_, _>>()
         };
         let names = copied(&pick(&state));
-        let new = State { synced_names: names.clone(), names, ..State::default() };
+        let inode = state.inode;
+        let new = State { inode, synced_names: names.clone(), names, ..State::default() };
         SimulatedDisk { state: Arc::new(Mutex::new(new)), locked: Arc::default() }
     }
 
@@ -227,6 +261,18 @@ impl Disk for SimulatedDisk {
         }
     }
 
+    fn id(&self) -> io::Result<DirectoryId> {
+        Ok(DirectoryId { device: 1, inode: self.state().inode })
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+
+    fn network_kind(&self) -> io::Result<Option<&'static str>> {
+        Ok(None)
+    }
+
     fn names(&self) -> io::Result<Vec<String>> {
         Ok(self.state().names.keys().cloned().collect())
     }
@@ -268,8 +314,25 @@ impl Disk for SimulatedDisk {
         Ok(())
     }
 
+    fn length(&self, name: &str) -> io::Result<u64> {
+        Ok(self.bytes(name).len() as u64)
+    }
+
+    fn age(&self, _: &str) -> io::Result<Duration> {
+        Ok(Duration::ZERO)
+    }
+
+    fn hold(&self, _: &str) -> io::Result<Box<dyn Send>> {
+        Ok(Box::new(()))
+    }
+
+    fn remove_unheld(&self, name: &str) -> io::Result<bool> {
+        self.remove(name).map(|()| true)
+    }
+
     fn sync_names(&self) -> io::Result<()> {
         let mut state = self.state();
+        SYNCS.set(SYNCS.get() + 1);
         state.next()?;
         state.synced_names = state.names.clone();
         state.unsynced_names.clear();
@@ -284,9 +347,13 @@ impl Disk for SimulatedDisk {
 impl DiskFile for SimulatedFile {
     fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
-        let outcome = state.next();
+        let mut outcome = state.next();
         if state.has_crashed() {
             return outcome;
+        }
+        let grows = at as usize + bytes.len() > self.inode.lock().unwrap().cached.len();
+        if state.refuses_writes || (state.is_full && grows) {
+            outcome = Err(io::Error::from_raw_os_error(28));
         }
         let part = if outcome.is_ok() { bytes.len() } else { bytes.len() / 2 };
         let write = Write::Bytes(at as usize, bytes[..part].to_vec());
@@ -299,6 +366,7 @@ impl DiskFile for SimulatedFile {
     /// A sync that fails drops the dirty pages, as Linux does: they can still be read.
     fn sync(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
+        SYNCS.set(SYNCS.get() + 1);
         let outcome = state.next();
         let mut inode = self.inode.lock().unwrap();
         if outcome.is_ok() {

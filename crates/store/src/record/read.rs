@@ -48,12 +48,16 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    pub(crate) fn flags(&mut self, what: &'static str) -> Result<[bool; 4], RecordError> {
+    /// `N` flags, at most 8; the first is the lowest bit. Refuses a byte with others.
+    pub(crate) fn flags<const N: usize>(
+        &mut self,
+        what: &'static str,
+    ) -> Result<[bool; N], RecordError> {
         let bits = self.u8(what)?;
-        if bits > 0b1111 {
+        if u32::from(bits) >> N != 0 {
             return Err(RecordError::Value(what, u64::from(bits)));
         }
-        Ok([1, 2, 4, 8].map(|flag| bits & flag != 0))
+        Ok(std::array::from_fn(|flag| bits & (1 << flag) != 0))
     }
 
     /// Refuses padding: a count never ends in a zero byte, except for zero itself.

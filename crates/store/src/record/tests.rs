@@ -124,15 +124,15 @@ fn grace() -> impl Strategy<Value = Option<Exactness>> {
 }
 
 prop_compose! {
-    fn metadata()(numbers: [u64; 3], flags: [bool; 4]) -> Metadata {
+    fn metadata()(numbers: [u64; 3], flags: [bool; 3], grace in grace()) -> Metadata {
         Metadata {
             epoch: Epoch(numbers[0]),
             ids_below: numbers[1],
             token: Token(numbers[2]),
             in_grace: flags[0],
             stopped_cleanly: flags[1],
-            exactness: if flags[2] { Exactness::Roster } else { Exactness::Exact },
-            at_rest: flags[3],
+            exactness: grace.unwrap_or_default(),
+            at_rest: flags[2],
         }
     }
 }

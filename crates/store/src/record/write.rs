@@ -34,7 +34,8 @@ impl<'a> FieldWriter<'a> {
         self.raw(&value.to_le_bytes());
     }
 
-    pub(crate) fn flags(&mut self, flags: [bool; 4]) {
+    /// The first flag is the lowest bit.
+    pub(crate) fn flags<const N: usize>(&mut self, flags: [bool; N]) {
         let bits = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
         self.u8(bits);
     }

@@ -109,16 +109,18 @@ impl ProxyState {
                 let _ = client.shutdown(Shutdown::Both);
                 return;
             }
-            if server.write_all(bytes).is_err() {
-                break;
-            }
             if mode == Mode::Disconnect {
+                // First, so that no answer to it gets through.
                 *cut.lock().unwrap() = true;
                 let _ = answers.join();
+                let _ = server.write_all(bytes);
                 // The database's end stays open: it has not noticed.
                 self.withheld.lock().unwrap().push((server, Vec::new()));
                 let _ = client.shutdown(Shutdown::Both);
                 return;
+            }
+            if server.write_all(bytes).is_err() {
+                break;
             }
         }
         let _ = server.shutdown(Shutdown::Both);

@@ -12,13 +12,13 @@ struct CrashTest {
     random: Random,
     /// Every batch that is stored, and the one in flight.
     history: Vec<Vec<Change>>,
-    /// Whether the store is a roster after each of them.
-    rosters: Vec<bool>,
+    /// How far the store can be trusted after each of them.
+    exactness: Vec<Exactness>,
     done: usize,
     synced: usize,
     /// At the last start.
     opened_at: usize,
-    opened_as_roster: bool,
+    opened_as: Exactness,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,16 +36,18 @@ impl CrashTest {
             boot: 0,
             random: Random::new(seed),
             history: Vec::new(),
-            rosters: Vec::new(),
+            exactness: Vec::new(),
             done: 0,
             synced: 0,
             opened_at: 0,
-            opened_as_roster: false,
+            opened_as: Exactness::Exact,
         }
     }
 
+    /// With a reserve, which is made before the first fault.
     fn settings(&self) -> EmbeddedSettings {
-        simulated(&self.disk, &self.run, self.boot, self.durability)
+        let settings = simulated(&self.disk, &self.run, self.boot, self.durability);
+        EmbeddedSettings { reserve_bytes: 500, ..settings }
     }
 
     fn batch(&mut self) -> Vec<Change> {
@@ -58,7 +60,12 @@ impl CrashTest {
             3 => Change::GraceEnded,
             4 => Change::Started {
                 epoch: Epoch(random.below(9)),
-                grace: (random.below(3) > 0).then_some(Exactness::Exact),
+                grace: match random.below(4) {
+                    0 => None,
+                    1 => Some(Exactness::Exact),
+                    2 => Some(Exactness::Roster),
+                    _ => Some(Exactness::Open),
+                },
             },
             5 => Change::Stopped,
             6..14 => Change::LockGone(LockId(random.below(30))),
@@ -71,10 +78,11 @@ impl CrashTest {
     /// Commits one batch. False if the process or the store has ended.
     fn commit(&mut self, store: &mut Embedded, first: bool) -> bool {
         let batch = self.batch();
-        let roster = self.rosters.last().copied().filter(|_| self.history.len() > self.opened_at);
-        let roster = roster.unwrap_or(self.opened_as_roster) && !batch.iter().any(ends_roster);
+        let before = self.exactness.last().filter(|_| self.history.len() > self.opened_at);
+        let before = before.copied().unwrap_or(self.opened_as);
+        let exactness = batch.iter().fold(before, exactness_after);
         self.history.push(batch.clone());
-        self.rosters.push(roster);
+        self.exactness.push(exactness);
         let token = Token(self.history.len() as u64);
         for _ in 0..5 {
             match store.commit(&batch, token) {
@@ -135,7 +143,7 @@ impl CrashTest {
         assert!(last >= least, "batch {last} is the last, {least} was durable");
         assert!(last <= self.history.len() && last <= self.done + 1);
         self.history.truncate(last);
-        self.rosters.truncate(last);
+        self.exactness.truncate(last);
 
         let mut expected = Snapshot::default();
         self.history.iter().flatten().for_each(|change| expected.apply(change.clone()));
@@ -144,15 +152,15 @@ impl CrashTest {
         assert_eq!(found, expected);
 
         let at_rest = self.history.last().and_then(|batch| batch.last()) == Some(&Change::Stopped);
-        let known =
-            if last > self.opened_at { self.rosters[last - 1] } else { self.opened_as_roster };
-        let roster = known || (lossy && last > 0 && !at_rest);
-        let found = found.exactness == Exactness::Roster;
+        let known = if last > self.opened_at { self.exactness[last - 1] } else { self.opened_as };
+        let lost = lossy && last > 0 && !at_rest;
+        let expected = if lost { known.max(Exactness::Roster) } else { known };
+        let found = found.exactness;
         if !(sync_may_have_failed && self.durability == Durability::Process) {
-            assert_eq!(found, roster);
+            assert_eq!(found, expected);
         }
-        assert!(found || !roster);
-        (self.opened_at, self.opened_as_roster) = (last, found);
+        assert!(found >= expected);
+        (self.opened_at, self.opened_as) = (last, found);
         (self.done, self.synced) = (last, last);
         store
     }
@@ -162,6 +170,7 @@ fn crash_again_and_again(seed: u64, durability: Durability, fault: DiskFault) {
     let mut test = CrashTest::new(seed, durability);
     let mut store = Embedded::open(test.settings()).unwrap();
     for _ in 0..8 {
+        reserve::replenish(&test.disk, 500).unwrap();
         let sync_may_have_failed = test.run(&mut store, fault);
         let end = if test.random.below(2) == 0 { End::Kill } else { End::PowerLoss };
         test.end(store, end);
@@ -242,5 +251,27 @@ fn a_failed_rotation_loses_no_batch() {
         let again = simulated(&disk.after_kill(), &run.after_kill(), 1, Durability::Power);
         let last = Embedded::open(again).unwrap().last_token().unwrap();
         assert!(last >= Token(token), "{operation}: {last:?} is the last, {token} was done");
+    }
+}
+
+/// A full disk takes no new bytes; what the reserve has allocated can be written.
+#[test]
+fn a_start_on_a_full_disk_uses_the_reserve() {
+    for durability in DURABILITIES {
+        let (disk, run) = (SimulatedDisk::default(), SimulatedDisk::default());
+        let settings = simulated(&disk, &run, 1, durability);
+        let mut store = Embedded::open(settings.clone()).unwrap();
+        done(store.commit(&[client(1), lock(5, 1)], Token(1)));
+        reserve::replenish(&disk, 2000).unwrap();
+        drop(store);
+        disk.set_full(true);
+        for token in 2..8 {
+            let mut store = Embedded::open(settings.clone()).unwrap();
+            let started = Change::Started { epoch: Epoch(token), grace: None };
+            done(store.commit(&[started], Token(token)));
+            assert_eq!(store.load().unwrap().epoch, Epoch(token));
+        }
+        let reserve = disk.names().unwrap().iter().filter(|name| name.starts_with("res")).count();
+        assert_eq!(reserve, 2);
     }
 }
