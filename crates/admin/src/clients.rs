@@ -206,7 +206,8 @@ pub(crate) async fn notify_addresses(
     operator: Operator,
     Query(query): Query<NotifyQuery>,
 ) -> Result<Json<ActionResult>, Problem> {
-    let addresses = addresses_in(&query.to).map_err(Problem::bad_request)?;
+    let no_such = |why| Problem::new(StatusCode::NOT_FOUND, "no-such-address", why);
+    let addresses = addresses_in(&query.to).map_err(no_such)?;
     let count = addresses.len();
     let action = OperatorAction::NotifyAddresses(addresses);
     admin.control()?.operate(&operator.0, action).await?;

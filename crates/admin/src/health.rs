@@ -132,7 +132,7 @@ pub(crate) fn findings(
                 "Clients reclaimed {count} that the store did not have, although it should be \
                  complete: it may have lost more."
             ),
-            "lockkeeper events; lockkeeper store check".into(),
+            "lockkeeper events --last 50".into(),
         );
     }
     if let Some(problems) = problems {

@@ -94,7 +94,8 @@ pub(crate) struct TrackedClient {
     pub deprived: bool,
     /// When it last sent a reclaim in this epoch.
     pub reclaimed: Option<Duration>,
-    /// When it first reclaimed in an open grace, as long as it is not known which kernel did.
+    /// When it first reclaimed locks or shares without a state, as long as it is not known which
+    /// kernel did.
     pub reclaimed_by_unknown: Option<Duration>,
     /// When its last LOCK arrived.
     pub last_lock: Option<Duration>,

@@ -97,8 +97,8 @@ impl Keeper {
         self.identify_shares(host, state);
     }
 
-    /// Whether the host reclaimed in an open grace so recently that reports of an earlier boot may
-    /// still be repeated. Silence then proves nothing.
+    /// Whether the host reclaimed something without a state so recently that the report of the boot
+    /// of its kernel may still be repeated. Silence then proves nothing.
     pub(crate) fn may_repeat_old_report(&self, host: ClientId, now: Time) -> bool {
         self.clients.get(host).is_some_and(|tracked| {
             let recent = |at: Duration| now.mono < at + REPORTS_REPEATED_FOR;

@@ -183,7 +183,9 @@ impl World {
         self.hosts[host].state = self.hosts[host].state.wrapping_add(2);
         let state = self.hosts[host].state;
         self.trace(|w| format!("{} is in state {state} without a reboot", w.hosts[host].name));
-        if self.random.percent(60) {
+        // The notifier of the host itself goes on beside that of a container.
+        let announces = self.hosts[host].announcement.is_some();
+        if self.random.percent(60) && !announces {
             self.coverage.reach("false reboot");
             self.announce(host, state, false, 10);
         }

@@ -82,6 +82,7 @@ async fn run_block(block: Block) {
     let run = |command: &str| {
         let real = command
             .replace("/var/lib/lockkeeper", server.home.path().join("state").to_str().unwrap())
+            .replace("/backup/lockkeeper", server.home.path().join("backup").to_str().unwrap())
             .replace(DATABASE, &format!("'{url}'"))
             .replace(LOCK_ID, &lock);
         run_on_terminal(&real, &server, &stubs)
