@@ -119,6 +119,10 @@ async fn locks_move_to_postgresql_and_back_and_no_epoch_comes_again() {
     let (done, said) = store(&["check", &shared]);
     assert!(done && said.contains("locks may be missing"), "{said}");
     assert!(said.contains("next start a grace period of full length, for 1 client"), "{said}");
+    let (done, said) = store(&["distrust", "--open", &shared]);
+    assert!(done && said.contains("any client may reclaim"), "{said}");
+    let (done, said) = store(&["check", &shared]);
+    assert!(done && said.contains("clients and locks may be missing"), "{said}");
     let (done, said) = store(&["distrust", &back]);
     assert!(done && said.contains("clients will reclaim"), "{said}");
     let (done, said) = store(&["check", &back]);

@@ -87,7 +87,10 @@ fn distrust(url: &StoreUrl, degree: Exactness) -> Result<()> {
             let mut store = look_into(address).with_context(|| url.to_string())?;
             store_url::take_unserved(&mut store)?;
             transfer::distrust(&mut store, degree)?;
-            store.distrust()?;
+            match degree {
+                Exactness::Open => store.distrust_open()?,
+                Exactness::Exact | Exactness::Roster => store.distrust()?,
+            }
         }
     }
     let who = match degree {
