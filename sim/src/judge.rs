@@ -16,11 +16,13 @@
 //! | `shares.rs` | the same for shares |
 //! | `table.rs` | the keeper's table byte by byte; conflicts and beliefs (I1), bounds (I10) |
 //! | `durable.rs` | durable before told (I2), the epoch first (I3), restores (I4) |
+//! | `inexact.rs` | records of a roster or an open store at the end of grace |
 //! | `liveness.rs` | waiters and their order; what must be true at the end |
 
 mod cause;
 mod confirmation;
 mod durable;
+mod inexact;
 pub(crate) mod input;
 mod liveness;
 mod recovery;

@@ -1,7 +1,6 @@
 //! Recovery after a restart: the locks and shares recovered, the grace period in which their owners
 //! reclaim them, and what becomes of those never reclaimed.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -169,7 +168,7 @@ impl Keeper {
     }
 
     /// Inserts a recorded lock as unconfirmed; false if it contradicts another.
-    fn insert_unconfirmed(&mut self, lock: &Lock) -> bool {
+    pub(crate) fn insert_unconfirmed(&mut self, lock: &Lock) -> bool {
         let held = HeldLock {
             id: lock.id,
             file: self.files.intern(&lock.file),
@@ -504,72 +503,6 @@ impl Keeper {
         self.parking.resume_held_back();
     }
 
-    /// The end of a roster or open grace (B4.95). Records of hosts that were heard go: they could
-    /// have reclaimed. Those of other hosts become releasable, unless others reclaimed the same.
-    fn end_remembered(&mut self, now: Time) {
-        let remembered = std::mem::take(&mut self.recovery.remembered);
-        let mut gone: BTreeMap<ClientId, u64> = BTreeMap::new();
-        let mut kept: BTreeMap<ClientId, u64> = BTreeMap::new();
-        // Of records that contradict each other, the newest is true.
-        for lock in remembered.locks.into_values().rev() {
-            let host = lock.owner.host;
-            if !self.was_heard(host) && self.keep_record(&lock, now) {
-                *kept.entry(host).or_default() += 1;
-            } else {
-                *gone.entry(host).or_default() += 1;
-                self.change(Change::LockGone(lock.id));
-            }
-        }
-        for share in remembered.shares.into_values().rev() {
-            let host = share.owner.host;
-            if !self.was_heard(host) && self.contradicting_share(&share).is_none() {
-                *kept.entry(host).or_default() += 1;
-                self.recover_share(share);
-            } else {
-                *gone.entry(host).or_default() += 1;
-                self.change(Change::ShareGone(share.id));
-            }
-        }
-        for (client, count) in gone {
-            self.event(Event::Released { client, count, why: Release::RosterEnd });
-        }
-        for (client, count) in kept {
-            self.event(Event::Releasable { client, count });
-        }
-    }
-
-    /// Makes a record releasable, as far as its owner does not hold the range already; false if
-    /// nothing is left of it, or if it conflicts with what others hold.
-    fn keep_record(&mut self, lock: &Lock, now: Time) -> bool {
-        if self.insert_unconfirmed(lock) {
-            return true;
-        }
-        let (owner, file) = (self.intern_owner(&lock.owner), self.files.intern(&lock.file));
-        if self.table.conflict(file, owner, lock.range, lock.mode).is_some() {
-            return false;
-        }
-        let kind = recorded_kind(lock);
-        let held: Vec<Range> =
-            self.table.owned(owner, file, lock.range).map(|held| held.range).collect();
-        self.change(Change::LockGone(lock.id));
-        let mut rest = Some(lock.range);
-        for held in held {
-            let Some((below, above)) = rest.map(|rest| rest.without(held)) else { break };
-            if let Some(below) = below {
-                self.insert_lock(file, owner, below, kind, now);
-            }
-            rest = above;
-        }
-        if let Some(rest) = rest {
-            self.insert_lock(file, owner, rest, kind, now);
-        }
-        true
-    }
-
-    fn was_heard(&self, host: ClientId) -> bool {
-        self.clients.get(host).is_none_or(|tracked| tracked.last_seen.is_some())
-    }
-
     /// Whether unconfirmed locks may be released once their host fails a probe (B4.15).
     pub(crate) fn may_release(&self) -> bool {
         !self.recovery.in_grace
@@ -613,7 +546,7 @@ impl Keeper {
         self.drop_unconfirmed(client, Release::Unreachable, now);
     }
 
-    fn drop_unconfirmed(&mut self, client: ClientId, why: Release, now: Time) {
+    pub(crate) fn drop_unconfirmed(&mut self, client: ClientId, why: Release, now: Time) {
         let Some(tracked) = self.clients.get(client) else { return };
         let owners: Vec<_> = tracked.owners.iter().copied().collect();
         let mut lost = Vec::new();
@@ -623,33 +556,10 @@ impl Keeper {
         self.drop_locks(client, lost, why.clone(), now);
         self.drop_unconfirmed_shares(client, why, now);
     }
-
-    /// Whether the host has records of an inexact store that it never reclaimed.
-    pub(crate) fn has_doubtful(&self, client: ClientId) -> bool {
-        !self.exactness.is_exact()
-            && !self.recovery.in_grace
-            && self.unconfirmed_of(Some(client)) > 0
-    }
-
-    /// A host was heard for the first time after an inexact grace: it is told of the restart, and has
-    /// a window to reclaim (B4.95).
-    pub(crate) fn await_late_reclaim(&mut self, client: ClientId, now: Time) {
-        if !self.has_pending_notice(client) {
-            self.renotify(client, now);
-        }
-        self.timers.set(Timer::LateReclaim(client), now.mono + self.recovery.window.length());
-    }
-
-    /// The host did not reclaim these records, which may be of locks that it gave up before.
-    pub(crate) fn release_unreclaimed(&mut self, client: ClientId, now: Time) {
-        if self.has_doubtful(client) {
-            self.drop_unconfirmed(client, Release::RosterEnd, now);
-        }
-    }
 }
 
 /// A recorded lock, not reclaimed yet.
-fn recorded_kind(lock: &Lock) -> LockKind {
+pub(crate) fn recorded_kind(lock: &Lock) -> LockKind {
     LockKind {
         mode: lock.mode,
         incarnation: lock.incarnation,

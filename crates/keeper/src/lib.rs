@@ -19,7 +19,7 @@
 //! | `grants` | freed ranges to waiters, GRANTED callbacks |
 //! | `deadlock` | cycles of waiting owners |
 //! | `limits` | what fits |
-//! | `grace`, `window`, `remembered` | recovery after a restart, its window, records of an inexact store |
+//! | `grace`, `window`, `remembered`, `roster_end` | recovery after a restart, its window, records of an inexact store, what becomes of them |
 //! | `open_start` | recovery from a store that may lack hosts |
 //! | `namespaces` | owners after the server got another address |
 //! | `registration`, `registrants` | who is monitored; SM_MON, SM_UNMON |
@@ -86,6 +86,7 @@ mod registrants;
 mod registration;
 mod remembered;
 mod roaming;
+mod roster_end;
 mod settle;
 mod shares;
 mod spelling;
