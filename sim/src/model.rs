@@ -159,6 +159,9 @@ pub(crate) struct Model {
     /// Processes and files with a record that became releasable at the end of an inexact grace. If it
     /// is obsolete, its host never reclaims it, and it is left for an operator.
     pub kept: BTreeSet<(usize, usize)>,
+    /// States of hosts that a false notice made the server believe. What the live kernel reclaims then
+    /// gets that state, and stays if the next boot has it.
+    pub false_states: BTreeSet<(usize, u32)>,
     /// Between a start from a roster and the end of its grace, when the table is unknown.
     pub recovering: bool,
     pub grace_over: bool,
@@ -242,6 +245,7 @@ impl Model {
             remembered: empty_grid(processes),
             remembered_shares: BTreeMap::new(),
             kept: BTreeSet::new(),
+            false_states: BTreeSet::new(),
             recovering: false,
             grace_over: true,
             grace_was_over: true,

@@ -395,6 +395,7 @@ impl World {
                 || self.model.kept.contains(&(process, file))
                 || shown
                 || (other_life && same_state)
+                || (other_life && self.model.false_states.contains(&(host, lock.incarnation.0)))
                 || (other_life && !verified && silent);
             if !explained {
                 let who = self.who(process);

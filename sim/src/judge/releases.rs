@@ -336,6 +336,7 @@ impl World {
         }
         if own.contains(&false) || verify == Verify::Address {
             self.coverage.reach("false notice accepted");
+            self.model.false_states.insert((host, to));
             Ok(Ok(()))
         } else {
             Ok(Err("its own honest notice took it".to_owned()))
