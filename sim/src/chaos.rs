@@ -27,7 +27,8 @@ impl World {
                 self.crash_server(false);
             }
             40..=51 => self.crash_server(false),
-            52..=57 => self.crash_server(true),
+            52..=56 => self.crash_server(true),
+            57 => self.fail_over(),
             58 => self.lose_store(),
             59..=62 => {
                 if self.server.open {

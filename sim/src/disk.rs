@@ -43,6 +43,8 @@ pub(crate) struct Disk {
     base: Snapshot,
     base_token: Token,
     base_at: Ms,
+    /// It has failed over under the server, which must write its own state back.
+    behind: bool,
     /// The operator declares it lost at the next start.
     declared_lost: bool,
     now: Ms,
@@ -64,6 +66,7 @@ impl Disk {
             base: Snapshot::default(),
             base_token: Token(0),
             base_at: 0,
+            behind: false,
             declared_lost: false,
             now: 0,
             is_unsettled: false,
@@ -114,6 +117,23 @@ impl Disk {
             self.distrust(Exactness::Open);
         }
         lost
+    }
+
+    /// The same while the server lives. Returns how many are lost.
+    pub(crate) fn fail_over(&mut self, random: &mut Random) -> usize {
+        let lost = self.lose_suffix(random);
+        self.behind |= lost > 0;
+        lost
+    }
+
+    /// Whether it lacks batches that the living server has.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.behind
+    }
+
+    /// The server has ended; what it had in memory is gone.
+    pub(crate) fn forget_server(&mut self) {
+        self.behind = false;
     }
 
     /// A backup is put back. The store itself does not know.
@@ -198,6 +218,12 @@ impl Store for Disk {
             let why = "the last commit is not settled".to_owned();
             return CommitOutcome::NotWritten(StoreError::Unwritable(why));
         }
+        if self.behind {
+            return CommitOutcome::NotWritten(StoreError::Behind {
+                location: "the store".to_owned(),
+                what: "a failover".to_owned(),
+            });
+        }
         match self.next_fault.take() {
             None => {
                 self.write(changes, token);
@@ -216,7 +242,24 @@ impl Store for Disk {
         }
     }
 
+    fn rewrite(&mut self, saved: &Snapshot, token: Token) -> CommitOutcome {
+        if let Some(Fault::NotWritten) = self.next_fault.take() {
+            return CommitOutcome::NotWritten(StoreError::Unwritable("simulated".to_owned()));
+        }
+        let durability = self.durability;
+        let written = || (saved.clone(), token);
+        *self = Self { now: self.now, base_at: self.now, ..Self::new(durability) };
+        (self.written, self.written_token) = written();
+        (self.synced, self.synced_token) = written();
+        (self.base, self.base_token) = written();
+        CommitOutcome::Done
+    }
+
     fn last_token(&mut self) -> Result<Token, StoreError> {
+        if self.behind {
+            let (location, what) = ("the store".to_owned(), "a failover".to_owned());
+            return Err(StoreError::Behind { location, what });
+        }
         self.is_unsettled = false;
         Ok(self.written_token)
     }

@@ -108,11 +108,22 @@ impl World {
         self.server_is_down();
     }
 
+    /// The store fails over, and loses its last transactions, while the server lives.
+    pub(crate) fn fail_over(&mut self) {
+        if self.server.open {
+            let lost = self.disk.fail_over(&mut self.random);
+            self.fault("store failed over under the server");
+            self.trace(|_| format!("the store fails over: {lost} batches are lost"));
+            self.model.token = Token(u64::MAX);
+        }
+    }
+
     pub(crate) fn server_is_down(&mut self) {
         self.server.engine = None;
         self.server.open = false;
         self.server.life += 1;
         self.disk.next_fault = None;
+        self.disk.forget_server();
         self.model.server_died();
         let life = self.server.life;
         let outage = DELAY_MAX + self.random.between(500, 15 * SECOND);

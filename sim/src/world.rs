@@ -346,7 +346,8 @@ impl World {
             Event::CommitReturned { life } => self.if_alive(life, Self::commit_returned),
             Event::BackgroundSync => {
                 self.disk.sync();
-                if self.server.open && self.now >= self.copied_at + MINUTE {
+                let copies = self.server.open && !self.disk.is_behind();
+                if copies && self.now >= self.copied_at + MINUTE {
                     self.copy_roster();
                 }
                 if self.phase < Phase::WindingDown {

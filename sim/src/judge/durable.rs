@@ -195,7 +195,7 @@ impl World {
             return;
         }
         let Some(engine) = &self.server.engine else { return };
-        if engine.stage.is_some() {
+        if engine.stage.is_some() || self.disk.is_behind() {
             return;
         }
         let kept = engine.decider.keeper.snapshot();
@@ -233,6 +233,10 @@ impl World {
         decided: u64,
         committed: Option<(Token, &[Change])>,
     ) {
+        // What was acknowledged before is on its way back (B6.62).
+        if self.disk.is_behind() {
+            return;
+        }
         if let Some((token, _)) = committed
             && self.disk.written_token() != token
         {
