@@ -454,17 +454,7 @@ impl Keeper {
         let own = self.table.owned(owner, file, range);
         let stronger = own.filter(|held| held.kind.mode > kind.mode);
         let stronger: Vec<Range> = stronger.map(|held| held.range).collect();
-        let mut rest = Some(range);
-        for held in stronger {
-            let Some((below, above)) = rest.map(|rest| rest.without(held)) else { break };
-            if let Some(below) = below {
-                self.insert_lock(file, owner, below, kind, now);
-            }
-            rest = above;
-        }
-        if let Some(rest) = rest {
-            self.insert_lock(file, owner, rest, kind, now);
-        }
+        self.insert_between(file, owner, range, &stronger, kind, now);
     }
 
     /// Drops roster records that the owner has unlocked or locked anew.

@@ -348,6 +348,29 @@ impl Keeper {
         }
     }
 
+    /// Gives an owner the parts of a range that lie outside of `held`, which is in order.
+    pub(crate) fn insert_between(
+        &mut self,
+        file: FileId,
+        owner: OwnerId,
+        range: Range,
+        held: &[Range],
+        kind: LockKind,
+        now: Time,
+    ) {
+        let mut rest = Some(range);
+        for held in held {
+            let Some((below, above)) = rest.map(|rest| rest.without(*held)) else { break };
+            if let Some(below) = below {
+                self.insert_lock(file, owner, below, kind, now);
+            }
+            rest = above;
+        }
+        if let Some(rest) = rest {
+            self.insert_lock(file, owner, rest, kind, now);
+        }
+    }
+
     /// Releases what an owner holds in a range.
     pub(crate) fn release(&mut self, file: FileId, owner: OwnerId, range: Range, now: Time) {
         let mut edit = std::mem::take(&mut self.edit);

@@ -60,17 +60,7 @@ impl Keeper {
         let held: Vec<Range> =
             self.table.owned(owner, file, lock.range).map(|held| held.range).collect();
         self.change(Change::LockGone(lock.id));
-        let mut rest = Some(lock.range);
-        for held in held {
-            let Some((below, above)) = rest.map(|rest| rest.without(held)) else { break };
-            if let Some(below) = below {
-                self.insert_lock(file, owner, below, kind, now);
-            }
-            rest = above;
-        }
-        if let Some(rest) = rest {
-            self.insert_lock(file, owner, rest, kind, now);
-        }
+        self.insert_between(file, owner, lock.range, &held, kind, now);
         true
     }
 

@@ -112,10 +112,10 @@ impl World {
 
     pub(crate) fn note_notices(&mut self, step: &Step) {
         for message in &step.messages {
-            if let Message::Notice(notice) = message {
-                if let Some(client) = notice.client {
-                    self.model.notices.insert(notice.id, client);
-                }
+            if let Message::Notice(notice) = message
+                && let Some(client) = notice.client
+            {
+                self.model.notices.insert(notice.id, client);
             }
         }
     }
