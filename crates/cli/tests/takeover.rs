@@ -213,9 +213,10 @@ async fn a_second_server_is_refused_and_told_of_the_standby() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_with_the_name_of_the_server_that_serves_is_refused() {
     let cluster = Cluster::new();
+    let config = cluster.config("plain", "");
     let start = |home: &str| {
-        let export = cluster.export.to_str().unwrap();
-        let options = ["--store", &cluster.url, "--node", "filer", "--standby", export];
+        let mut options = vec!["--store", &cluster.url, "--node", "filer", "--standby"];
+        options.extend(["-c", config.to_str().unwrap()]);
         Node::start(&cluster.dir.path().join(home), free_port().unwrap(), &options)
     };
     let mut first = start("first");

@@ -80,7 +80,11 @@ impl Keeper {
             return;
         }
         tracked.reclaimed_by_unknown = None;
+        let learns = !tracked.row.incarnation.is_known();
         let owners: Vec<OwnerId> = tracked.owners.iter().copied().collect();
+        if learns {
+            self.update_client(host, |row| row.incarnation = state);
+        }
         let held = owners.into_iter().flat_map(|owner| self.table.of_owner(owner));
         let reclaimed: Vec<HeldLock> =
             held.filter(|it| it.kind.confirmed && !it.kind.incarnation.is_known()).collect();

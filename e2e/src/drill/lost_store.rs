@@ -45,6 +45,8 @@ impl Holders {
         holders.idle.takes("write 0 10")?;
         holders.busy.takes("write 10 10")?;
         holders.thief.is_refused("write 0 10")?;
+        // The copy of the roster follows a registration within about a second.
+        thread::sleep(Duration::from_secs(3));
         Ok(holders)
     }
 
@@ -89,6 +91,5 @@ fn without_copy(drill: &Drill) -> Result<()> {
     for guest in [drill.alice()?, drill.bob()?] {
         guest.succeed_for("ls /mnt/open > /dev/null", TIMEOUT)?;
     }
-    thread::sleep(Duration::from_secs(1));
     holders.keep_their_locks(drill, accepted)
 }
