@@ -136,14 +136,17 @@ impl Disk {
         self.behind = false;
     }
 
-    /// A backup is put back. The store itself does not know.
-    pub(crate) fn restore_backup(&mut self, now: Ms) -> usize {
+    /// A backup is put back. The store itself does not know; one that has all that the copy of the
+    /// roster knows of, `copied`, cannot be noticed, and is not put back.
+    pub(crate) fn restore_backup(&mut self, now: Ms, copied: Token) -> usize {
         if self.base_at + BACKUP_AGE > now {
             return 0;
         }
         let old = |(at, ..): &&(Ms, Vec<Change>, Token)| *at + BACKUP_AGE <= now;
         let kept = self.history.iter().take_while(old).count();
-        self.rewind(kept)
+        let last = kept.checked_sub(1).and_then(|last| self.history.get(last));
+        let token = last.map_or(self.base_token, |(.., token)| *token);
+        if token < copied { self.rewind(kept) } else { 0 }
     }
 
     /// The store is gone, and a new one is created. Returns how many batches are lost.

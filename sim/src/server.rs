@@ -97,9 +97,10 @@ impl World {
         if self.server.engine.take().is_none() {
             return;
         }
+        let copied = self.copy.as_ref().map_or(Token(0), |copy| copy.token);
         let (what, lost) = match self.random.below(5) {
             0 => ("store lost", self.disk.lose_everything()),
-            1 | 2 => ("backup restored", self.disk.restore_backup(self.now)),
+            1 | 2 => ("backup restored", self.disk.restore_backup(self.now, copied)),
             _ => ("store failed over", self.disk.lose_suffix(&mut self.random)),
         };
         self.fault(what);

@@ -51,11 +51,13 @@ impl World {
                 }
             }
         }
+        // Pauses of store and lease may overlap.
+        let now = self.now;
         for report in &mut self.model.host_reports {
-            report.at += took;
+            report.at = (report.at + took).min(now);
         }
         for at in self.model.reclaims.values_mut() {
-            *at += took;
+            *at = (*at + took).min(now);
         }
     }
 
