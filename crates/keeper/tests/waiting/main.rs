@@ -112,6 +112,34 @@ fn a_cycle_of_two_is_found_whatever_else_waits() {
     assert_eq!(asked.lock(exclusive(other, 0)), Answer::Deadlock);
 }
 
+/// The random test rarely closes a long cycle.
+#[test]
+fn cycles_of_two_to_eight_are_deadlocks_as_in_the_kernel() {
+    let kernel = Kernel::new();
+    for length in 2..=8 {
+        let mut asked = KeeperUnderTest::new();
+        let exclusive = |owner, byte| Request {
+            owner,
+            thread: 0,
+            first: byte,
+            last: byte,
+            mode: Mode::Exclusive,
+        };
+        let mut both = |request: Request, expected: Answer| {
+            assert_eq!(asked.lock(request), expected, "keeper, {length}: {request:?}");
+            assert_eq!(kernel.lock(request), expected, "kernel, {length}: {request:?}");
+        };
+        for owner in 0..length {
+            both(exclusive(owner, owner), Answer::Granted);
+        }
+        for owner in 0..length - 1 {
+            both(exclusive(owner, owner + 1), Answer::Waits);
+        }
+        both(exclusive(length - 1, 0), Answer::Deadlock);
+        kernel.clear();
+    }
+}
+
 /// One file.
 struct Run<'a> {
     kernel: &'a Kernel,
