@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `input.rs` | nothing: an input of the keeper as the judges record it |
 //! | `cause.rs` | why a byte changed hands (I6, I7, I9); entry point `judge` |
+//! | `effect.rs` | nothing: what requests and callbacks do to bytes, for `cause.rs` |
 //! | `releases.rs` | which releases reports, probes and notices allow |
 //! | `confirmation.rs` | what an operator's confirmation of a reboot releases |
 //! | `roaming.rs` | reboots reported from another address |
@@ -22,6 +23,7 @@
 mod cause;
 mod confirmation;
 mod durable;
+mod effect;
 mod inexact;
 pub(crate) mod input;
 mod liveness;

@@ -72,7 +72,7 @@ impl MarkFile {
     }
 }
 
-/// Removes the mark of a store, whoever wrote it.
+/// Removes the mark of a store, of any boot and process.
 pub(super) fn remove(directory: &Path, store: &str) {
     let _ = fs::remove_file(path(directory, store));
 }
