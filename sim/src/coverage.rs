@@ -4,11 +4,19 @@
 use std::collections::BTreeMap;
 
 /// Any thousand seeds must reach each of these.
-pub(crate) const REQUIRED: [&str; 38] = [
+pub(crate) const REQUIRED: [&str; 46] = [
     "double restart in grace",
     "reclaim refused",
     "roster restore",
     "kill inside a roster grace",
+    "open restore",
+    "kill inside an open grace",
+    "store lost",
+    "backup restored",
+    "store failed over",
+    "store failed over under the server",
+    "kernel of a reclaim identified",
+    "unrecorded reclaim",
     "deadlock",
     "cycle closed by a grant",
     "forged notice",
