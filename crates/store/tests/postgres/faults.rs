@@ -16,20 +16,28 @@ use testbed::wait;
 
 use crate::driver::{DrivenStore, long, settings, taken};
 
-/// Commits while `trouble` runs on another thread, and for a while after it. `trouble` can read the
-/// number of committed batches.
-fn commit_during(driven: &mut DrivenStore, trouble: impl FnOnce(&AtomicU64) + Send) -> u64 {
-    let committed = AtomicU64::new(0);
+/// What the trouble has done to commits so far.
+#[derive(Default)]
+struct Progress {
+    committed: AtomicU64,
+    unknown: AtomicU64,
+}
+
+/// Commits while `trouble` runs on another thread, and for a while after it.
+fn commit_during(driven: &mut DrivenStore, trouble: impl FnOnce(&Progress) + Send) -> u64 {
+    let progress = Progress::default();
+    let Progress { committed, unknown } = &progress;
     thread::scope(|scope| {
-        let trouble = scope.spawn(|| trouble(&committed));
+        let trouble = scope.spawn(|| trouble(&progress));
         let mut after = 0;
         while after < 20 {
             after += u64::from(trouble.is_finished());
             driven.commit(&batch(committed.load(Ordering::Relaxed) + 1));
+            unknown.store(driven.unknown, Ordering::Release);
             committed.fetch_add(1, Ordering::Release);
         }
     });
-    committed.into_inner()
+    progress.committed.into_inner()
 }
 
 #[test]
@@ -39,7 +47,7 @@ fn restarts_under_commits_lose_nothing() {
     let mut driven = DrivenStore::new(taken(&settings).0);
     let rounds = if long() { 20 } else { 3 };
     // Each stop breaks a connection over which batches are being committed.
-    let batches = commit_during(&mut driven, |committed| {
+    let batches = commit_during(&mut driven, |Progress { committed, .. }| {
         for stop in (0..rounds).flat_map(|_| [Stop::Fast, Stop::Immediate]) {
             let before = committed.load(Ordering::Acquire);
             wait::until_blocking("commits", || committed.load(Ordering::Acquire) > before + 1);
@@ -53,7 +61,8 @@ fn restarts_under_commits_lose_nothing() {
     driven.compare(&settings);
 }
 
-const TERMINATIONS_MIN: u32 = 60;
+/// How much longer terminations may go on if too few of them met a commit.
+const TERMINATIONS_MAX: Duration = Duration::from_secs(60);
 
 #[test]
 fn backends_that_are_terminated_during_commits_lose_nothing() {
@@ -61,12 +70,11 @@ fn backends_that_are_terminated_during_commits_lose_nothing() {
     let settings = settings(&server, "a");
     let mut driven = DrivenStore::new(taken(&settings).0);
     let time = Duration::from_secs(if long() { 120 } else { 4 });
-    // Terminations are slow on a busy machine: some hit no commit, so there must be enough of them.
-    let batches = commit_during(&mut driven, |_| {
-        let until = Instant::now() + time;
-        let mut terminations = 0;
-        while Instant::now() < until || terminations < TERMINATIONS_MIN {
-            terminations += 1;
+    // Terminations are slow on a busy machine, and some hit no commit: they go on until enough did.
+    let batches = commit_during(&mut driven, |Progress { unknown, .. }| {
+        let began = Instant::now();
+        let enough = || began.elapsed() >= time && unknown.load(Ordering::Acquire) > 5;
+        while !enough() && began.elapsed() < time + TERMINATIONS_MAX {
             let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                  WHERE application_name LIKE 'lockkeeper%' AND pid <> pg_backend_pid()";
             server.psql(end).unwrap();
