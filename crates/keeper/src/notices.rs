@@ -336,9 +336,7 @@ impl Keeper {
                 .clients
                 .get(*client)
                 .is_some_and(|tracked| self.recovery.expects(tracked, self.exactness)),
-            Recipient::Address { .. } => {
-                self.exactness == Exactness::Open && self.recovery.in_grace
-            }
+            Recipient::Address { .. } => self.in_open_grace(),
         }
     }
 

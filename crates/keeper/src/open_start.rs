@@ -110,12 +110,16 @@ impl Keeper {
         })
     }
 
+    /// Whether hosts that the store lacks may reclaim.
+    pub(crate) fn in_open_grace(&self) -> bool {
+        self.exactness == Exactness::Open && self.recovery.in_grace
+    }
+
     /// Notifies a host that was heard in an open grace, unless one is registered at its address.
     pub(crate) fn notify_mounted(&mut self, address: IpAddr, ours: IpAddr, now: Time) {
-        let open = self.exactness == Exactness::Open && self.recovery.in_grace;
         let address = address.to_canonical();
         let registered = self.clients.hosts_at(address).any(|tracked| tracked.row.monitored);
-        if open && !registered && !self.is_address_notified(address) {
+        if self.in_open_grace() && !registered && !self.is_address_notified(address) {
             self.notify_address(address, vec![ours.to_canonical()], false, now);
         }
     }

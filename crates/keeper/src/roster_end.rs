@@ -46,8 +46,8 @@ impl Keeper {
         }
     }
 
-    /// Makes a record releasable, as far as its owner does not hold the range already; false if
-    /// nothing is left of it, or if it conflicts with what others hold.
+    /// Makes a record releasable, as far as its owner does not hold the range already; false if it
+    /// conflicts with what others hold.
     fn keep_record(&mut self, lock: &Lock, now: Time) -> bool {
         if self.insert_unconfirmed(lock) {
             return true;
