@@ -114,11 +114,29 @@ impl From<rustix::io::Errno> for Error {
             E::NAMETOOLONG => Self::NameTooLong,
             E::NOTEMPTY => Self::NotEmpty,
             E::DQUOT => Self::Quota,
-            E::STALE => Self::Stale,
+            // ENOTCONN: the daemon of a FUSE file system is gone, and with it all of its objects.
+            E::STALE | E::NOTCONN => Self::Stale,
             E::NOTSUP | E::NOSYS => Self::NotSupported,
+            // EAGAIN and the two after it: from file systems behind a network or a daemon.
+            // Operations that must not wait tell EAGAIN apart before it is converted.
+            E::AGAIN | E::TIMEDOUT | E::CONNABORTED => Self::TryLater,
             E::MFILE | E::NFILE | E::NOMEM | E::INTR | E::BUSY => Self::TryLater,
-            E::AGAIN => Self::WouldBlock,
             _ => Self::Io,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_cannot_answer_now_is_asked_again_later() {
+        for errno in [Errno::AGAIN, Errno::TIMEDOUT, Errno::CONNABORTED, Errno::NOMEM] {
+            assert_eq!(Error::from(errno), Error::TryLater, "{errno}");
+        }
+        assert_eq!(Error::from(Errno::NOTCONN), Error::Stale);
     }
 }

@@ -23,13 +23,16 @@ use crate::{
     Stability, Time, WriteReply, WriteVerifier,
 };
 
+mod background;
 mod change;
+mod device;
 mod directory;
 mod fsid;
 mod housekeeping;
 mod identity;
 mod inodes;
 mod io;
+mod kind;
 mod listing;
 mod node;
 mod permission;
@@ -41,9 +44,13 @@ mod uncommitted;
 
 pub use identity::prepare_worker_thread;
 
-use housekeeping::Housekeeping;
+use background::{Background, Wake};
+use device::Device;
+use fsid::Lifetime;
 use identity::Identity;
-use inodes::InodeMap;
+use inodes::{InodeMap, SharedMap};
+use kind::Kind;
+use listing::SortedListings;
 use node::NodeCache;
 use status::status;
 use tree::{ObjectScheme, PATH_ONLY, Tree};
@@ -68,10 +75,15 @@ pub struct Options {
     pub descriptors_max: usize,
     /// How objects are identified.
     pub handles: HandleChoice,
+    /// Nothing but this server changes the file system: no program of the host and no other server.
+    /// Changes of directories and attributes then come with the attributes of before, so that
+    /// clients keep what they have cached.
+    pub exclusive: bool,
 }
 
 impl Options {
-    /// The defaults: synchronous metadata, 4096 descriptors, kernel handles if available.
+    /// The defaults: synchronous metadata, 4096 descriptors, kernel handles if available, not
+    /// exclusive.
     pub fn new(root: impl Into<PathBuf>, state: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
@@ -80,6 +92,7 @@ impl Options {
             metadata: MetadataMode::Sync,
             descriptors_max: 4096,
             handles: HandleChoice::Auto,
+            exclusive: false,
         }
     }
 }
@@ -96,7 +109,8 @@ pub enum MetadataMode {
 /// How objects are to be identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandleChoice {
-    /// By kernel file handles if privilege and file system allow it, else by the inode map.
+    /// By kernel file handles if privilege and file system allow it and they last, else by the
+    /// inode map.
     Auto,
     /// By the inode map.
     InodeMap,
@@ -110,6 +124,12 @@ pub enum HandleKind {
     /// Handles survive restarts and renames by clients; a file renamed on the host itself becomes
     /// stale until a client looks it up again.
     InodeMap,
+    /// As [`HandleKind::InodeMap`], until the file system is unmounted: it may number its files anew
+    /// then.
+    Mount,
+    /// As [`HandleKind::InodeMap`], until the server ends: the kernel (before Linux 6.8) does not
+    /// tell one mount of the file system from the next.
+    Process,
 }
 
 /// Why a directory cannot be served. The text says how to fix it.
@@ -147,11 +167,15 @@ pub enum OpenError {
 
 /// A directory of the host as a [`FileSystem`]. Mount points below it are listed but not entered.
 ///
-/// Supports nonblocking calls. Worker threads should have called [`prepare_worker_thread`].
+/// Supports nonblocking calls if its file system answers from memory. Worker threads should have
+/// called [`prepare_worker_thread`].
 pub struct LocalFs {
     tree: Arc<Tree>,
     id_is_portable: bool,
-    _housekeeping: Housekeeping,
+    lifetime: Lifetime,
+    _housekeeping: Background,
+    /// Written by a thread of its own, which ends with the last export that uses it.
+    _map: Option<Arc<SharedMap>>,
 }
 
 impl LocalFs {
@@ -180,23 +204,33 @@ impl LocalFs {
         // Through the open directory: `options.root` may be a symbolic link.
         let root = openat(&mount, c".", PATH_ONLY, Mode::empty()).map_err(root_error)?;
         let found = status(&root).map_err(root_error)?;
+        let kind = Kind::of(&mount).map_err(root_error)?;
+        let lifetime = Lifetime::of(&mount, &found, kind);
+        let device = Device::of(found.device);
         let fsid::AssignedId { id, is_portable } = match options.id {
             Some(id) => fsid::AssignedId { id, is_portable: true },
-            None => fsid::identify(&state, &mount, &found).map_err(state_error)?,
+            None => {
+                fsid::identify(&state, &mount, &found, &lifetime, &device).map_err(state_error)?
+            }
         };
 
         let handle = sys::handle_at(&mount, c"", AtFlags::EMPTY_PATH)
             .ok()
-            .filter(|_| options.handles == HandleChoice::Auto)
+            .filter(|_| options.handles == HandleChoice::Auto && kind.has_lasting_handles)
             .filter(|(handle, _)| sys::open_handle(&mount, handle, PATH_ONLY).is_ok());
+        let mut map = None;
         let (scheme, object, mount_id) = match handle {
             Some((handle, mount_id)) => (ObjectScheme::Kernel, handle, mount_id),
             None => {
-                let inode = found.attributes.fileid;
-                let map = InodeMap::open(&state, id.0, inode).map_err(state_error)?;
+                let name = fsid::map_name(&state, id, &lifetime).map_err(state_error)?;
+                let is_kept = lifetime != Lifetime::Process;
+                let shared = InodeMap::open(&state, &name, is_kept).map_err(state_error)?;
+                let scheme = ObjectScheme::Map(shared.map.clone());
+                map = Some(shared);
                 // The root is always open and never looked up in the map, so a file system without
                 // birth times needs no substitute here.
-                (ObjectScheme::Map(map), inodes::compose(inode, found.born.unwrap_or(0)), 0)
+                let inode = found.attributes.fileid;
+                (scheme, inodes::compose(inode, found.born.unwrap_or(0)), 0)
             }
         };
 
@@ -207,12 +241,15 @@ impl LocalFs {
         };
         let start_error = |source: std::io::Error| OpenError::Start { path: path.clone(), source };
         let verifier = sys::random().map_err(|error| start_error(error.into()))?;
-        let cache = NodeCache::new(descriptors_max);
+        let wake = Wake::default();
+        let cache = NodeCache::new(descriptors_max, device, wake.clone());
         let root = Arc::new(cache.node(object, FileKind::Directory, root));
         let tree = Arc::new(Tree {
             id,
             info,
             metadata: options.metadata,
+            kind,
+            is_exclusive: options.exclusive,
             root,
             mount,
             mount_id,
@@ -220,20 +257,24 @@ impl LocalFs {
             proc,
             scheme,
             cache,
+            listings: SortedListings::default(),
             uncommitted: UncommittedFiles::new(descriptors_max / 8),
             identity,
             verifier: AtomicU64::new(verifier),
             openat2_missing: AtomicBool::new(false),
         });
-        let housekeeping = Housekeeping::start(tree.clone()).map_err(start_error)?;
-        Ok(Self { tree, id_is_portable: is_portable, _housekeeping: housekeeping })
+        let housekeeping = housekeeping::start(tree.clone(), wake).map_err(start_error)?;
+        let (id_is_portable, _housekeeping) = (is_portable, housekeeping);
+        Ok(Self { tree, id_is_portable, lifetime, _housekeeping, _map: map })
     }
 
     /// How objects are identified.
     pub fn handle_kind(&self) -> HandleKind {
-        match self.tree.scheme {
-            ObjectScheme::Kernel => HandleKind::Kernel,
-            ObjectScheme::Map(_) => HandleKind::InodeMap,
+        match (&self.tree.scheme, &self.lifetime) {
+            (ObjectScheme::Kernel, _) => HandleKind::Kernel,
+            (ObjectScheme::Map(_), Lifetime::Lasting) => HandleKind::InodeMap,
+            (ObjectScheme::Map(_), Lifetime::Mount(_)) => HandleKind::Mount,
+            (ObjectScheme::Map(_), Lifetime::Process) => HandleKind::Process,
         }
     }
 
@@ -275,7 +316,7 @@ impl FileSystem for LocalFs {
     }
 
     fn supports_nonblocking(&self) -> bool {
-        true
+        self.tree.kind.answers_from_memory
     }
 
     fn attributes(&self, context: &Context<'_>, object: &ObjectId) -> Result<Attributes> {
@@ -317,7 +358,7 @@ impl FileSystem for LocalFs {
         if attributes.size > SHORT_LINK {
             require_blocking(context)?;
         }
-        let text = readlinkat(&node.path, c"", Vec::with_capacity(256))?;
+        let text = readlinkat(node.path(), c"", Vec::with_capacity(256))?;
         Ok((Bytes::from(text.into_bytes()), attributes))
     }
 
@@ -456,7 +497,7 @@ impl FileSystem for LocalFs {
 
     fn space(&self, context: &Context<'_>, object: &ObjectId) -> Result<Space> {
         let node = self.tree.node(context, object)?;
-        let found = fstatvfs(&node.path)?;
+        let found = fstatvfs(node.path())?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
         Ok(Space {
             bytes_total: bytes(found.f_blocks),

@@ -132,6 +132,7 @@ fn two_exports_of_one_directory_share_the_inode_map() {
 #[test]
 fn a_removed_file_is_not_kept_alive() {
     let Some(host) = Host::new() else { return };
+    prepare_worker_thread();
     let alice = alice();
     let fs = host.open(HandleChoice::Auto);
     let by = CallerView::new(&fs, &alice);

@@ -32,7 +32,7 @@ impl Tree {
                 return Err(Error::NotSynchronised);
             }
             self.apply(context, &node, &before, new)?;
-            self.change(&node, &before)
+            self.change(&node, Some(&before))
         };
         if *new != NewAttributes::default() {
             self.sync_metadata(&node)?;
@@ -69,18 +69,19 @@ impl Tree {
             let (uid, gid) = (valid_id(new.uid)?, valid_id(new.gid)?);
             let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
             let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
-            chownat(&node.path, c"", uid, gid, flags)?;
+            chownat(node.path(), c"", uid, gid, flags)?;
         }
         if let Some(mode) = new.mode {
             self.set_mode(node, mode)?;
         }
         if (new.accessed, new.modified) != (SetTime::Keep, SetTime::Keep) && !as_writer {
-            utimensat(&node.path, c"", &times, AtFlags::EMPTY_PATH)?;
+            utimensat(node.path(), c"", &times, AtFlags::EMPTY_PATH)?;
         }
         drop(_caller);
         if as_writer {
-            utimensat(&node.path, c"", &times, AtFlags::EMPTY_PATH)?;
+            utimensat(node.path(), c"", &times, AtFlags::EMPTY_PATH)?;
         }
+        self.note_birth(node);
         Ok(())
     }
 
@@ -99,7 +100,7 @@ impl Tree {
         }
         let fd = self.writer(node)?;
         let _caller = self.identity.assume(context.caller)?;
-        Ok(ftruncate(fd, size)?)
+        Ok(ftruncate(&fd, size)?)
     }
 
     fn set_mode(&self, node: &Node, mode: u32) -> Result<()> {
@@ -108,7 +109,7 @@ impl Tree {
             return Ok(());
         }
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        Ok(chmodat(&self.proc, DecInt::new(node.path.as_raw_fd()), mode, AtFlags::empty())?)
+        Ok(chmodat(&self.proc, DecInt::new(node.path().as_raw_fd()), mode, AtFlags::empty())?)
     }
 }
 

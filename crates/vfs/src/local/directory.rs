@@ -1,8 +1,7 @@
 //! CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME and LINK.
 //!
 //! Each runs under the caller's identity on the descriptor of the directory, so that the kernel
-//! checks permissions, and holds the change lock of the directory, so that the reported attributes
-//! before and after belong to this change alone.
+//! checks permissions, and holds the order lock of the directory.
 
 use std::{
     os::fd::{AsRawFd, OwnedFd},
@@ -21,6 +20,7 @@ use rustix::{
 use super::{
     identity::modes_are_exact,
     node::Node,
+    status::status_of_entry,
     tree::{ObjectScheme, PATH_ONLY, Tree, check_name},
 };
 use crate::{
@@ -72,7 +72,7 @@ impl Tree {
         let dir = self.directory(context, dir)?;
         let mode = new.mode.unwrap_or(DIRECTORY_MODE);
         let (found, change) = self.with_change(&dir, || {
-            self.as_caller(context, || mkdirat(&dir.path, name, permissions(mode)))?;
+            self.as_caller(context, || mkdirat(dir.path(), name, permissions(mode)))?;
             self.set_initial_attributes(
                 context,
                 &dir,
@@ -98,7 +98,7 @@ impl Tree {
         }
         let dir = self.directory(context, dir)?;
         let (found, change) = self.with_change(&dir, || {
-            self.as_caller(context, || symlinkat(text, &dir.path, name))?;
+            self.as_caller(context, || symlinkat(text, dir.path(), name))?;
             self.set_initial_attributes(
                 context,
                 &dir,
@@ -128,7 +128,7 @@ impl Tree {
             NodeKind::Fifo => (FileType::Fifo, 0),
         };
         let (found, change) = self.with_change(&dir, || {
-            let make = || mknodat(&dir.path, name, file_type, permissions(mode), device);
+            let make = || mknodat(dir.path(), name, file_type, permissions(mode), device);
             self.as_caller(context, make)?;
             let new = NewAttributes { mode: Some(mode), size: None, ..*new };
             self.set_initial_attributes(context, &dir, name, None, &new)
@@ -171,7 +171,7 @@ impl Tree {
     ) -> Result<RemoveReply> {
         let (victim, change) = self.with_change(dir, || {
             let victim = self.identify_entry(dir, name);
-            self.as_caller(context, || unlinkat(&dir.path, name, flags))?;
+            self.as_caller(context, || unlinkat(dir.path(), name, flags))?;
             self.forget_name(dir, name, victim.as_ref());
             Ok(victim)
         })?;
@@ -193,7 +193,7 @@ impl Tree {
         let rename = || {
             let moved = self.identify_entry(&source, from.1);
             let victim = self.identify_entry(&target, to.1);
-            self.as_caller(context, || renameat(&source.path, from.1, &target.path, to.1))?;
+            self.as_caller(context, || renameat(source.path(), from.1, target.path(), to.1))?;
             // Two names of one file: POSIX rename does nothing.
             if moved.is_some() && moved == victim {
                 return Ok(None);
@@ -201,14 +201,21 @@ impl Tree {
             self.forget_name(&target, to.1, victim.as_ref());
             if let (ObjectScheme::Map(map), Some(moved)) = (&self.scheme, &moved) {
                 map.moved((&source.id, from.1), (&target.id, to.1), moved);
+                // overlayfs copies up what is moved.
+                if !self.kind.has_lasting_births
+                    && let Ok(found) = status_of_entry(target.path(), to.1)
+                {
+                    map.reborn(moved, &found);
+                }
             }
             Ok(victim)
         };
-        let (victim, from, to) = if source.id == target.id {
+        let is_same = Arc::ptr_eq(source.order(), target.order());
+        let (victim, from, to) = if is_same {
             let (victim, change) = self.with_change(&source, rename)?;
             (victim, change, change)
         } else {
-            let source_first = Arc::as_ptr(&source) < Arc::as_ptr(&target);
+            let source_first = Arc::as_ptr(source.order()) < Arc::as_ptr(target.order());
             let (first, second) =
                 if source_first { (&source, &target) } else { (&target, &source) };
             let ((victim, second), first) =
@@ -239,9 +246,10 @@ impl Tree {
         let (attributes, change) = self.with_change(&dir, || {
             self.attributes(&file)?;
             // Through /proc: AT_EMPTY_PATH needs a capability that the caller does not have.
-            let there = DecInt::new(file.path.as_raw_fd());
-            let link = || linkat(&self.proc, there, &dir.path, name, AtFlags::SYMLINK_FOLLOW);
+            let there = DecInt::new(file.path().as_raw_fd());
+            let link = || linkat(&self.proc, there, dir.path(), name, AtFlags::SYMLINK_FOLLOW);
             self.as_caller(context, link)?;
+            self.note_birth(&file);
             if let ObjectScheme::Map(map) = &self.scheme {
                 map.linked(&dir.id, name, &file.id);
             }
@@ -260,7 +268,7 @@ impl Tree {
         let _order = dir.lock_for_change();
         let before = self.attributes(dir)?;
         let done = act()?;
-        Ok((done, self.change(dir, &before)))
+        Ok((done, self.change(dir, Some(&before))))
     }
 
     fn as_caller<T>(
@@ -286,7 +294,7 @@ impl Tree {
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = new.mode.unwrap_or(FILE_MODE);
-        let open = || openat(&dir.path, name, flags, permissions(mode));
+        let open = || openat(dir.path(), name, flags, permissions(mode));
         let fd = self.as_caller(context, || self.opening(open))?;
         self.set_initial_attributes(
             context,
@@ -312,8 +320,8 @@ impl Tree {
             let made = self.identify_entry(dir, name);
             // As the caller: the host may have replaced the file, and the caller may not be
             // allowed to remove the new one.
-            let _ = self.as_caller(context, || match unlinkat(&dir.path, name, AtFlags::empty()) {
-                Err(Errno::ISDIR) => unlinkat(&dir.path, name, AtFlags::REMOVEDIR),
+            let _ = self.as_caller(context, || match unlinkat(dir.path(), name, AtFlags::empty()) {
+                Err(Errno::ISDIR) => unlinkat(dir.path(), name, AtFlags::REMOVEDIR),
                 other => other,
             });
             self.forget_name(dir, name, made.as_ref());
@@ -334,7 +342,7 @@ impl Tree {
             Some(fd) => self.reopen(fd, PATH_ONLY.difference(OFlags::NOFOLLOW))?,
             None => self.enter(dir, name, BlockingMode::MayBlock)?,
         };
-        let (object, status) = self.identify(&path, dir, name)?;
+        let (object, status) = self.identify_new(&path, dir, name)?;
         let mut attributes = status.attributes;
         let node = self.cache.insert(object, attributes.kind, path);
         if let Some(fd) = opened {

@@ -4,8 +4,9 @@
 //! visible UUID. Device numbers are useless: they change between boots.
 //!
 //! The file `filesystems` in the state directory records each assignment in a line `id key`, where
-//! the key is the UUID or describes the root directory. So an id persists when the UUID becomes
-//! visible later, with a newer kernel or outside a container.
+//! the key is the UUID, alone or with a description of the root directory, that description alone,
+//! or a mount. So an id persists when the UUID becomes visible later, with a newer kernel or outside
+//! a container.
 
 use std::{
     fmt::Write as _,
@@ -17,28 +18,60 @@ use std::{
     sync::Mutex,
 };
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, StatxFlags};
 use siphasher::sip::SipHasher24;
 
-use super::{node::lock, state, status::Status, sys};
+use super::{device::Device, kind::Kind, node::lock, state, status::Status, sys};
 use crate::FileSystemId;
 
 const FILE: &str = "filesystems";
 
-/// The ids of file systems without a UUID that this process serves, by device number: two exports
-/// of one file system must get the same id, although their root directories differ.
-static WITHOUT_UUID: Mutex<Vec<((u32, u32), FileSystemId)>> = Mutex::new(Vec::new());
+/// Lines for mounts that the file keeps; older ones are of mounts that are gone.
+const MOUNTS_MAX: usize = 256;
 
-/// An id, and whether every server assigns it to this file system: it then depends on nothing but the
-/// UUID.
+/// An id, and how far it can be relied on.
 pub(super) struct AssignedId {
     pub(super) id: FileSystemId,
+    /// Every server assigns it to this file system: it depends on nothing but the UUID.
     pub(super) is_portable: bool,
 }
 
+/// How long inode number and birth time identify a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Lifetime {
+    /// For ever.
+    Lasting,
+    /// Until the file system is unmounted: it may number its files anew then, and has no birth times
+    /// that would show it. Contains what identifies the mount.
+    Mount(String),
+    /// As [`Lifetime::Mount`], but the kernel does not tell one mount from the next, so they are
+    /// relied on while the directory is open.
+    Process,
+}
+
+impl Lifetime {
+    pub(super) fn of(root: &OwnedFd, found: &Status, kind: Kind) -> Self {
+        if kind.has_lasting_handles || found.born.is_some() {
+            return Self::Lasting;
+        }
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        match (boot, unique_mount_id(root)) {
+            (Some(boot), Some(mount)) => Self::Mount(format!("{}:{mount}", boot.trim())),
+            _ => Self::Process,
+        }
+    }
+}
+
 /// The id of the file system that `root` is on.
-pub(super) fn identify(state: &Path, root: &OwnedFd, found: &Status) -> Result<AssignedId> {
-    let mut without_uuid = lock(&WITHOUT_UUID);
+pub(super) fn identify(
+    state: &Path,
+    root: &OwnedFd,
+    found: &Status,
+    lifetime: &Lifetime,
+    device: &Device,
+) -> Result<AssignedId> {
+    static TABLE: Mutex<()> = Mutex::new(());
+    let _table = lock(&TABLE);
     let uuid =
         sys::filesystem_uuid(root).map(|bytes| text(&bytes)).or_else(|| udev_uuid(found.device));
     let root_key = root_key(root, found);
@@ -47,22 +80,90 @@ pub(super) fn identify(state: &Path, root: &OwnedFd, found: &Status) -> Result<A
         let id = id_by_uuid(state, &uuid_key, &root_key)?;
         return Ok(AssignedId { id, is_portable: id.0 == hash(uuid_key.as_bytes()) });
     }
-    // A recorded id stays, even if two directories of one file system have different ones because
-    // they were first served by different processes: clients hold handles with it.
-    let same_device = without_uuid.iter().find(|(device, _)| *device == found.device);
-    let new = || same_device.map_or_else(|| Ok(sys::random()?), |(_, id)| Ok(id.0));
-    let id = recorded_id(state, &root_key, new)?;
-    without_uuid.push((found.device, id));
+    let id = device.id(|first| {
+        let new = || first.map_or_else(|| Ok(sys::random()?), |id| Ok(id.0));
+        match lifetime {
+            // A recorded id stays, even if two directories of one file system have different ones
+            // because they were first served by different processes: clients hold handles with it.
+            Lifetime::Lasting => recorded_id(state, &root_key, new),
+            Lifetime::Mount(mount) => {
+                forget_other_mounts(state, mount)?;
+                recorded_id(state, &format!("mount:{mount}"), new)
+            }
+            Lifetime::Process => new().map(|id| FileSystemId(id.max(1))),
+        }
+    })?;
     Ok(AssignedId { id, is_portable: false })
 }
 
-/// The id of a file system with a UUID. If it was served before its UUID was visible, it keeps the
-/// id recorded for its root. Only the first UUID inherits that id: two file systems created in the
-/// same second have indistinguishable roots.
+/// The id of a file system with a UUID: that of the UUID, but a root that was served before its UUID
+/// was visible keeps the id that is in its clients' handles. Two file systems created in the same
+/// second have indistinguishable roots, so an id that belongs to another UUID is not kept.
 fn id_by_uuid(state: &Path, uuid_key: &str, root_key: &str) -> Result<FileSystemId> {
+    let own_key = format!("{uuid_key}+{root_key}");
     let table = IdTable::read(state)?;
-    let before = table.find(root_key).filter(|id| !table.has_uuid(*id));
-    recorded_id(state, uuid_key, || Ok(before.unwrap_or_else(|| hash(uuid_key.as_bytes()))))
+    if let Some(id) = table.find(&own_key) {
+        return Ok(FileSystemId(id));
+    }
+    let by_uuid = table.find(uuid_key);
+    let is_ours = |key: &str| key.strip_prefix(uuid_key).is_some_and(|rest| rest.starts_with('+'));
+    // Version 0.1 gave all roots the id of the first one that it saw with its UUID.
+    let is_of_0_1 = by_uuid.is_some() && !table.iter().any(|(_, key)| is_ours(key));
+    let kept = table.find(root_key).filter(|id| !is_of_0_1 && !table.is_of_other(*id, uuid_key));
+    let id = recorded_id(state, &own_key, || {
+        Ok(kept.or(by_uuid).unwrap_or_else(|| hash(uuid_key.as_bytes())))
+    })?;
+    recorded_id(state, uuid_key, || Ok(id.0))?;
+    Ok(id)
+}
+
+/// Removes the ids and inode maps of mounts before the last restart of the machine, and of old ones.
+fn forget_other_mounts(state: &Path, mount: &str) -> Result<()> {
+    let boot = mount.split_once(':').map_or(mount, |(boot, _)| boot);
+    let table = IdTable::read(state)?;
+    let is_mount = |key: &str| key.starts_with("mount:");
+    let of_this_boot = |key: &str| key["mount:".len()..].starts_with(boot);
+    let mut excess = table.iter().filter(|(_, key)| is_mount(key) && of_this_boot(key)).count();
+    excess = excess.saturating_sub(MOUNTS_MAX);
+    let (mut gone, mut kept) = (Vec::new(), String::new());
+    for line in table.0.lines() {
+        let parsed = line.split_once(' ').filter(|(_, key)| is_mount(key));
+        let is_old = parsed.is_some_and(|(_, key)| !of_this_boot(key) || excess > 0);
+        match parsed.filter(|(_, key)| is_old && !key.ends_with(mount)) {
+            Some((id, key)) => {
+                excess = excess.saturating_sub(usize::from(of_this_boot(key)));
+                gone.push(format!("inodes-{id}-"));
+            }
+            None => {
+                kept.push_str(line);
+                kept.push('\n');
+            }
+        }
+    }
+    if gone.is_empty() {
+        return Ok(());
+    }
+    remove_files(state, |name| gone.iter().any(|prefix| name.starts_with(prefix)))?;
+    state::replace(&state.join(FILE), kept.as_bytes())
+}
+
+/// The name of the inode map's file. Maps of earlier mounts with the same id are removed.
+pub(super) fn map_name(state: &Path, id: FileSystemId, lifetime: &Lifetime) -> Result<String> {
+    let name = format!("inodes-{:016x}", id.0);
+    let Lifetime::Mount(mount) = lifetime else { return Ok(name) };
+    let prefix = format!("{name}-mount-");
+    let own = format!("{prefix}{:016x}", hash(mount.as_bytes()));
+    remove_files(state, |other| other.starts_with(&prefix) && other != own)?;
+    Ok(own)
+}
+
+fn remove_files(state: &Path, is_obsolete: impl Fn(&str) -> bool) -> Result<()> {
+    for entry in fs::read_dir(state)?.flatten() {
+        if entry.file_name().to_str().is_some_and(&is_obsolete) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// The id recorded for `key`; if there is none, records that of `new`.
@@ -102,8 +203,13 @@ impl IdTable {
         self.iter().find(|(_, known)| *known == key).map(|(id, _)| id)
     }
 
-    fn has_uuid(&self, id: u64) -> bool {
-        self.iter().any(|(known, key)| known == id && key.starts_with("uuid:"))
+    /// Whether the id belongs to a file system with another UUID.
+    fn is_of_other(&self, id: u64, uuid_key: &str) -> bool {
+        let mut keys = self.iter().filter(|(known, _)| *known == id).map(|(_, key)| key);
+        keys.any(|key| {
+            let uuid = key.split_once('+').map_or(key, |(uuid, _)| uuid);
+            uuid.starts_with("uuid:") && uuid != uuid_key
+        })
     }
 }
 
@@ -114,6 +220,14 @@ fn root_key(root: &OwnedFd, found: &Status) -> String {
         Ok((handle, _)) => format!("root:{}:{}", hex(handle.as_bytes()), found.born.unwrap_or(0)),
         Err(_) => format!("root:{}:{}", found.attributes.fileid, found.born.unwrap_or(0)),
     }
+}
+
+/// The number of the mount that `fd` is on, never used again by this kernel. Linux 6.8 and later.
+fn unique_mount_id(fd: &OwnedFd) -> Option<u64> {
+    const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+    let wanted = StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
+    let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted).ok()?;
+    (found.stx_mask & STATX_MNT_ID_UNIQUE != 0).then_some(found.stx_mnt_id)
 }
 
 /// The UUID that udev found on the device.
@@ -167,8 +281,61 @@ mod tests {
         let before = recorded_id(state.path(), "root:2:99", || Ok(9)).unwrap();
         assert_eq!(id_by_uuid(state.path(), "uuid:a", "root:2:99").unwrap(), before);
         assert_eq!(id_by_uuid(state.path(), "uuid:a", "root:2:55").unwrap(), before);
+        assert_eq!(id_by_uuid(state.path(), "uuid:a", "root:2:99").unwrap(), before);
         // Another one whose root looks the same.
         assert_ne!(id_by_uuid(state.path(), "uuid:b", "root:2:99").unwrap(), before);
+    }
+
+    #[test]
+    fn every_root_keeps_its_id_when_the_uuid_becomes_visible() {
+        let state = tempfile::tempdir().unwrap();
+        let recorded = |key, id| recorded_id(state.path(), key, || Ok(id)).unwrap();
+        let by_uuid = |uuid, root| id_by_uuid(state.path(), uuid, root).unwrap();
+        let before = [recorded("root:2:99", 9), recorded("root:7:99", 10)];
+        assert_eq!([by_uuid("uuid:a", "root:2:99"), by_uuid("uuid:a", "root:7:99")], before);
+        // Also the next time; another root of the file system gets the first one's id.
+        assert_eq!([by_uuid("uuid:a", "root:2:99"), by_uuid("uuid:a", "root:7:99")], before);
+        assert_eq!(by_uuid("uuid:a", "root:8:99"), before[0]);
+    }
+
+    #[test]
+    fn an_id_that_0_1_assigned_by_uuid_stays() {
+        let state = tempfile::tempdir().unwrap();
+        let recorded = |key, id| recorded_id(state.path(), key, || Ok(id)).unwrap();
+        let first = recorded("root:2:99", 9);
+        recorded("root:7:99", 10);
+        recorded("uuid:a", 9);
+        for root in ["root:7:99", "root:2:99", "root:7:99"] {
+            assert_eq!(id_by_uuid(state.path(), "uuid:a", root).unwrap(), first);
+        }
+    }
+
+    #[test]
+    fn ids_and_maps_of_mounts_that_are_gone_are_removed() {
+        let state = tempfile::tempdir().unwrap();
+        for mount in ["old:1", "boot:1", "boot:2"] {
+            recorded_id(state.path(), &format!("mount:{mount}"), || Ok(hash(mount.as_bytes())))
+                .unwrap();
+        }
+        let map = |mount: &str| {
+            let id = FileSystemId(hash(mount.as_bytes()));
+            let lifetime = Lifetime::Mount(mount.into());
+            state.path().join(map_name(state.path(), id, &lifetime).unwrap())
+        };
+        let (old, new) = (map("old:1"), map("boot:1"));
+        fs::write(&old, "").unwrap();
+        fs::write(&new, "").unwrap();
+        forget_other_mounts(state.path(), "boot:2").unwrap();
+        assert!(!old.exists() && new.exists());
+        let table = IdTable::read(state.path()).unwrap();
+        assert!(table.find("mount:old:1").is_none() && table.find("mount:boot:1").is_some());
+        for mount in 3..300 {
+            recorded_id(state.path(), &format!("mount:boot:{mount}"), || Ok(mount)).unwrap();
+        }
+        forget_other_mounts(state.path(), "boot:299").unwrap();
+        let table = IdTable::read(state.path()).unwrap();
+        assert_eq!(table.iter().count(), MOUNTS_MAX);
+        assert!(table.find("mount:boot:299").is_some() && !new.exists());
     }
 
     #[test]

@@ -1,17 +1,19 @@
-//! The background thread: closes idle files, commits files that clients left uncommitted, saves
-//! the inode map.
+//! The work of the background thread: closes idle files, commits files that clients left
+//! uncommitted, tells the inode map which handles are in use.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, PoisonError},
-    thread::JoinHandle,
-    time::Duration,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use super::{
-    node::lock,
+    background::{Background, Wake},
+    identity::mark_thread_as_blocking,
     tree::{ObjectScheme, Tree},
 };
 use crate::Stability;
+
+const TIDY_EVERY: Duration = Duration::from_secs(1);
 
 /// How long an unused file stays open.
 const IDLE_S_MAX: u64 = 10;
@@ -20,49 +22,31 @@ const IDLE_S_MAX: u64 = 10;
 /// by then, so the `fsync` is cheap.
 const UNCOMMITTED_FOR_MAX: Duration = Duration::from_secs(60);
 
-pub(super) struct Housekeeping {
-    stop: Arc<(Mutex<bool>, Condvar)>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Housekeeping {
-    pub(super) fn start(tree: Arc<Tree>) -> std::io::Result<Self> {
-        let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let stopped = stop.clone();
-        let thread = std::thread::Builder::new().name("housekeeping".into()).spawn(move || {
-            while !pause(&stopped) {
-                tidy(&tree)
-            }
-        })?;
-        Ok(Self { stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for Housekeeping {
-    fn drop(&mut self) {
-        *lock(&self.stop.0) = true;
-        self.stop.1.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // A panic was already reported by the panic hook.
-            let _ = thread.join();
+/// Starts the thread. `wake` also wakes it to close the files of dropped nodes.
+pub(super) fn start(tree: Arc<Tree>, wake: Wake) -> std::io::Result<Background> {
+    let mut tidied = Instant::now();
+    let mut is_first = true;
+    Background::start("housekeeping", wake, move |_| {
+        if std::mem::take(&mut is_first) {
+            mark_thread_as_blocking();
         }
-    }
-}
-
-/// Sleeps for a second; `true` if the thread must end.
-fn pause((stop, changed): &(Mutex<bool>, Condvar)) -> bool {
-    let second = Duration::from_secs(1);
-    let waited = changed.wait_timeout_while(lock(stop), second, |stop| !*stop);
-    *waited.unwrap_or_else(PoisonError::into_inner).0
+        tree.cache.close_dropped();
+        if tidied.elapsed() >= TIDY_EVERY {
+            tidied = Instant::now();
+            tidy(&tree);
+        }
+    })
 }
 
 fn tidy(tree: &Tree) {
+    if let ObjectScheme::Map(map) = &tree.scheme {
+        tree.cache.for_each_presented(|id| map.used(id));
+    }
+    tree.cache.sweep(IDLE_S_MAX);
+    tree.cache.close_idle_writers(|node| tree.must_keep_writer(node));
+    tree.listings.sweep();
     for node in tree.uncommitted.older_than(UNCOMMITTED_FOR_MAX) {
         // A failure changes the write verifier, by which the writer learns of it.
         let _ = tree.sync(&node, Stability::File);
-    }
-    tree.cache.sweep(IDLE_S_MAX);
-    if let ObjectScheme::Map(map) = &tree.scheme {
-        map.save();
     }
 }

@@ -26,6 +26,7 @@ thread_local! {
     /// same caller, and the server's own privileges do not depend on groups.
     static GROUPS: RefCell<Option<Vec<Gid>>> = const { RefCell::new(None) };
     static PREPARED: Cell<bool> = const { Cell::new(false) };
+    static MAY_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The identity under which operations run.
@@ -150,6 +151,7 @@ impl Drop for AssumedIdentity {
 /// mode, and drops `CAP_SYS_RESOURCE`, with which callers could use blocks reserved for root. On
 /// other threads the mode is corrected after the creation, at the cost of one system call.
 pub fn prepare_worker_thread() {
+    mark_thread_as_blocking();
     if let Err(error) = sys::unshare_fs() {
         tracing::warn!(%error, "worker thread keeps the umask of the process");
         return;
@@ -163,6 +165,16 @@ pub fn prepare_worker_thread() {
     if let Err(error) = dropped {
         tracing::warn!(%error, "worker thread keeps CAP_SYS_RESOURCE: callers may use blocks reserved for root");
     }
+}
+
+/// To be called by threads that may wait for a disk.
+pub(super) fn mark_thread_as_blocking() {
+    MAY_BLOCK.set(true);
+}
+
+/// Whether this thread may wait for a disk; a thread that is not known to may not.
+pub(super) fn thread_may_block() -> bool {
+    MAY_BLOCK.try_with(Cell::get).unwrap_or(false)
 }
 
 /// Whether this thread creates files with exactly the requested mode.

@@ -1,153 +1,192 @@
-//! The inode map: finds objects where kernel file handles are unavailable.
+//! The inode map: finds objects where kernel file handles are unavailable or do not last.
 //!
 //! An object is identified by inode number and birth time; the map holds the names under which it
 //! was last found. This is weaker than a kernel handle: a file renamed on the host becomes `Stale`.
 //!
-//! The map is in memory and in an append-only file, `inodes-<file system>-<root inode>`:
-//! ```text
-//! record   length of body u32, SipHash-2-4 of body u64, body
-//! body     1 = name added | 2 = name removed, u8; inode u64; generation u64; parent inode u64; name
-//! ```
-//! All numbers are little-endian. A torn record at the end is truncated. Two exports of one
-//! directory share the file: each reads the other's records when a lookup misses. It is rewritten
-//! only under an exclusive `flock`.
+//! The map is in memory (`table.rs`) and in an append-only file (`file.rs`). Look-ups change the
+//! memory and never wait for the file: a thread of the map writes it (`InodeMap::write`). All exports
+//! of a file system share one map, so that they agree on the ids of its files.
+
+mod file;
+mod record;
+mod table;
 
 use std::{
-    collections::HashMap,
-    fs::{File, OpenOptions},
-    hash::Hasher,
-    io::{self, Read, Seek, SeekFrom, Write},
-    os::{
-        fd::OwnedFd,
-        unix::fs::{MetadataExt, OpenOptionsExt},
-    },
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Arc, Mutex, MutexGuard, TryLockError, Weak},
+    time::{Duration, Instant},
 };
 
-use rustix::fs::{FlockOperation, flock};
-use siphasher::sip::SipHasher24;
-
 use super::{
+    background::{Background, Wake},
     node::lock,
-    state,
     status::{Status, status},
     sys,
 };
 use crate::{Error, ObjectId, Result, Time};
+use file::MapFile;
+use record::{Record, RecordKind};
+use table::Table;
 
 /// The first byte of an object id; a handle type that the kernel defines as invalid.
 const TYPE: u8 = 0xff;
 
-/// Beyond this, the least recently seen inodes are dropped.
-const INODES_MAX: usize = 1_000_000;
+/// Beyond this, names whose handle no client has presented since it was given out are dropped, the
+/// longest unseen first. Beyond twice as many, used ones too.
+const NAMES_MAX: usize = 1_000_000;
 
-/// Names kept per inode.
-const NAMES_MAX: usize = 4;
+/// Records that wait to be written. Beyond this the file is written anew when it can be.
+const PENDING_MAX: usize = 64 << 20;
 
-/// A smaller file is not worth rewriting.
-const REWRITE_FROM: u64 = 1 << 20;
+const TIDY_EVERY: Duration = Duration::from_secs(1);
 
-const DEPTH_MAX: usize = 4096;
-const HEAD: usize = 12;
-const BODY_MIN: usize = 25;
+/// How long a look-up waits for the file when it wants to know what other processes appended.
+const FILE_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The maps of this process: two file systems of one directory share theirs.
+static OPEN: Mutex<Vec<(PathBuf, Weak<SharedMap>)>> = Mutex::new(Vec::new());
 
 pub(super) struct InodeMap {
-    root: u64,
+    table: Table,
+    pending: Mutex<Pending>,
+    file: Mutex<MapFile>,
     path: PathBuf,
-    table: Mutex<InodeTable>,
+    writer: Wake,
+    upkeep: Mutex<Upkeep>,
 }
 
-struct InodeTable {
-    inodes: HashMap<u64, Inode>,
-    /// Counts records, as the time of `Inode::seen`.
-    clock: u64,
-    file: File,
-    /// The end of the part of the file that was read. Records that this process appends are read
-    /// again later, which has no effect.
-    read_to: u64,
-    unsaved: bool,
+/// A map and the thread that writes it.
+pub(super) struct SharedMap {
+    pub(super) map: Arc<InodeMap>,
+    _writer: Background,
 }
 
-struct Inode {
-    generation: u64,
-    seen: u64,
-    /// The latest first.
-    names: Vec<PathComponent>,
+/// Records that are not written yet.
+#[derive(Default)]
+struct Pending {
+    records: Vec<u8>,
+    /// Some were discarded.
+    has_gap: bool,
 }
 
-/// A directory entry that refers to the inode.
-#[derive(Clone, PartialEq, Eq)]
-struct PathComponent {
-    parent: u64,
-    name: Box<[u8]>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RecordKind {
-    NameAdded = 1,
-    NameRemoved = 2,
+/// What the writing thread does now and then.
+struct Upkeep {
+    tidied: Instant,
+    is_unsynced: bool,
+    /// The number of names after the last removal of unused ones.
+    names: usize,
+    has_failed: bool,
 }
 
 impl InodeMap {
-    pub(super) fn open(state: &Path, filesystem: u64, root: u64) -> io::Result<Self> {
-        let path = state.join(format!("inodes-{filesystem:016x}-{root}"));
-        let (file, alone) = open_file(&path)?;
-        let mut table =
-            InodeTable { inodes: HashMap::new(), clock: 0, file, read_to: 0, unsaved: false };
-        table.catch_up()?;
-        if alone {
-            // Records appended behind a torn one would be unreadable.
-            table.file.set_len(table.read_to)?;
+    /// The map with this name in the state directory; in memory only unless `is_kept`.
+    pub(super) fn open(state: &Path, name: &str, is_kept: bool) -> io::Result<Arc<SharedMap>> {
+        let path = state.join(name);
+        let mut open = lock(&OPEN);
+        open.retain(|(_, map)| map.strong_count() > 0);
+        let known = open.iter().find(|(known, _)| *known == path);
+        if let Some(shared) = known.and_then(|(_, map)| map.upgrade()) {
+            return Ok(shared);
         }
-        Ok(Self { root, path, table: Mutex::new(table) })
+        let table = Table::new();
+        let file = match is_kept {
+            true => MapFile::open(&path, older_files(state, name)?, &table)?,
+            false => MapFile::none(),
+        };
+        let writer = Wake::default();
+        let names = table.len();
+        let upkeep = Upkeep { tidied: Instant::now(), is_unsynced: false, names, has_failed: false };
+        let map = Arc::new(Self {
+            table,
+            pending: Mutex::default(),
+            file: Mutex::new(file),
+            path: path.clone(),
+            writer: writer.clone(),
+            upkeep: Mutex::new(upkeep),
+        });
+        let written = map.clone();
+        let thread = Background::start("inode-map", writer, move |last| written.write(last))?;
+        let shared = Arc::new(SharedMap { map, _writer: thread });
+        open.push((path, Arc::downgrade(&shared)));
+        Ok(shared)
     }
 
     /// Opens an object by one of its recorded names, and checks that it is the same object.
-    /// `enter` opens one entry of a directory.
+    /// `enter` opens one entry of a directory. Waits for a disk.
     pub(super) fn find(
         &self,
-        root: &OwnedFd,
+        (root, root_id): (BorrowedFd<'_>, &ObjectId),
         id: &ObjectId,
-        enter: impl Fn(&OwnedFd, &[u8]) -> Result<OwnedFd>,
+        enter: impl Fn(BorrowedFd<'_>, &[u8]) -> Result<OwnedFd>,
     ) -> Result<OwnedFd> {
         let (inode, generation) = parse(id).ok_or(Error::Stale)?;
+        let (top, _) = parse(root_id).ok_or(Error::Stale)?;
         for again in [false, true] {
             if again {
-                lock(&self.table).catch_up().map_err(|_| Error::Io)?;
+                self.file()?.catch_up(&self.table).map_err(|_| Error::Io)?;
             }
-            let paths = lock(&self.table).paths(self.root, inode, generation);
-            for path in paths {
-                let Ok(fd) = walk(root, &path, &enter) else { continue };
-                let Ok(found) = status(&fd) else { continue };
-                let same = found.born.is_none_or(|born| born == generation);
-                if found.attributes.fileid == inode && same {
-                    return Ok(fd);
+            let Some(known) = self.table.candidates(top, inode, generation) else { continue };
+            for path in known.paths {
+                match walk(root, &path, &enter) {
+                    Ok(fd) => {
+                        let found = status(&fd)?;
+                        let same = found.born.is_none_or(|born| born == known.born);
+                        if found.attributes.fileid == inode && same {
+                            self.used(id);
+                            return Ok(fd);
+                        }
+                    }
+                    // Not there any more; other errors say nothing about the object.
+                    Err(Error::NotFound | Error::NotADirectory | Error::Denied | Error::Stale) => {}
+                    Err(other) => return Err(other),
                 }
             }
         }
         Err(Error::Stale)
     }
 
+    /// The file of the map, unless its disk hangs.
+    fn file(&self) -> Result<MutexGuard<'_, MapFile>> {
+        let begun = Instant::now();
+        loop {
+            match self.file.try_lock() {
+                Ok(file) => return Ok(file),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if begun.elapsed() > FILE_WAIT_MAX => {
+                    return Err(Error::TryLater);
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
     /// Records the entry `name` of `dir` and returns the id of its object.
     pub(super) fn record(&self, dir: &ObjectId, name: &[u8], found: &Status) -> ObjectId {
-        let mut table = lock(&self.table);
         let inode = found.attributes.fileid;
-        let generation = table.generation(found).unwrap_or_else(|| {
-            // Without birth times, a random generation for the inode's time in the map.
-            let Time { seconds, nanoseconds } = found.attributes.changed;
-            sys::random().unwrap_or(seconds as u64 ^ (u64::from(nanoseconds) << 32))
-        });
-        if let Some((parent, _)) = parse(dir) {
-            table.note(RecordKind::NameAdded, inode, generation, parent, name);
+        let known = self.table.generation(inode, found.born);
+        let generation = known.unwrap_or_else(|| random_generation(found));
+        self.add(inode, generation, dir, name);
+        compose(inode, generation)
+    }
+
+    /// The same for an object that has just been created: its id is that of no other object.
+    pub(super) fn record_new(&self, dir: &ObjectId, name: &[u8], found: &Status) -> ObjectId {
+        let inode = found.attributes.fileid;
+        let wanted = found.born.unwrap_or_else(|| random_generation(found));
+        let generation = self.table.new_generation(inode, wanted);
+        self.add(inode, generation, dir, name);
+        if let Some(born) = found.born.filter(|born| *born != generation) {
+            self.born(inode, generation, born);
         }
         compose(inode, generation)
     }
 
     /// The id of an object, without recording a name.
     pub(super) fn identify(&self, found: &Status) -> ObjectId {
-        let generation = lock(&self.table).generation(found).unwrap_or(0);
-        compose(found.attributes.fileid, generation)
+        let inode = found.attributes.fileid;
+        compose(inode, self.table.generation(inode, found.born).unwrap_or(0))
     }
 
     pub(super) fn linked(&self, dir: &ObjectId, name: &[u8], object: &ObjectId) {
@@ -168,203 +207,132 @@ impl InodeMap {
         self.note(RecordKind::NameRemoved, from.0, from.1, object);
     }
 
+    /// The object has another birth time since the server changed it, and is still the same.
+    pub(super) fn reborn(&self, object: &ObjectId, found: &Status) {
+        if let (Some((inode, generation)), Some(born)) = (parse(object), found.born) {
+            self.born(inode, generation, born);
+        }
+    }
+
+    /// A client has presented the handle of this object.
+    pub(super) fn used(&self, object: &ObjectId) {
+        let Some((inode, generation)) = parse(object) else { return };
+        if let Some((parent, name)) = self.table.mark_used(inode, generation) {
+            let kind = RecordKind::NameAdded;
+            self.append(&Record { kind, inode, generation, parent, name: &name });
+        }
+    }
+
+    fn add(&self, inode: u64, generation: u64, dir: &ObjectId, name: &[u8]) {
+        let Some((parent, _)) = parse(dir) else { return };
+        // A name that is known says nothing new. To apply it would mean that the handle is used.
+        if !self.table.has_name(inode, generation, parent, name) {
+            self.apply(&Record { kind: RecordKind::NameAdded, inode, generation, parent, name });
+        }
+    }
+
+    fn born(&self, inode: u64, generation: u64, born: u64) {
+        let kind = RecordKind::Born;
+        self.apply(&Record { kind, inode, generation, parent: born, name: b"" });
+    }
+
     fn note(&self, kind: RecordKind, dir: &ObjectId, name: &[u8], object: &ObjectId) {
         if let (Some((parent, _)), Some((inode, generation))) = (parse(dir), parse(object)) {
-            lock(&self.table).note(kind, inode, generation, parent, name);
+            self.apply(&Record { kind, inode, generation, parent, name });
         }
     }
 
-    /// Makes the file durable, and compacts it if most of it is outdated.
-    pub(super) fn save(&self) {
-        let mut table = lock(&self.table);
-        if !std::mem::take(&mut table.unsaved) {
-            return;
-        }
-        if let Err(error) = table.file.sync_data().and_then(|()| table.rewrite(&self.path)) {
-            tracing::warn!(%error, path = %self.path.display(), "cannot save the inode map");
-        }
-    }
-}
-
-impl Drop for InodeMap {
-    fn drop(&mut self) {
-        self.save();
-    }
-}
-
-impl InodeTable {
-    fn generation(&self, found: &Status) -> Option<u64> {
-        let known = || self.inodes.get(&found.attributes.fileid).map(|inode| inode.generation);
-        found.born.or_else(known)
-    }
-
-    fn note(&mut self, kind: RecordKind, inode: u64, generation: u64, parent: u64, name: &[u8]) {
-        let component = PathComponent { parent, name: name.into() };
-        if !self.apply(kind, inode, generation, component) {
-            return;
-        }
-        let record = encode(kind, inode, generation, parent, name);
-        if let Err(error) = self.file.write_all(&record) {
-            tracing::warn!(%error, "cannot write the inode map; handles may not survive a restart");
-        }
-        self.unsaved = true;
-        if self.inodes.len() > INODES_MAX {
-            self.prune();
+    fn apply(&self, record: &Record<'_>) {
+        if self.table.apply(record) {
+            self.append(record);
         }
     }
 
-    /// Returns whether the record changed anything.
-    fn apply(
-        &mut self,
-        kind: RecordKind,
-        inode: u64,
-        generation: u64,
-        component: PathComponent,
-    ) -> bool {
-        self.clock += 1;
-        let fresh = || Inode { generation, seen: 0, names: Vec::new() };
-        let known = self.inodes.entry(inode).or_insert_with(fresh);
-        if known.generation != generation {
-            if kind == RecordKind::NameRemoved {
-                return false;
-            }
-            *known = fresh();
+    fn append(&self, record: &Record<'_>) {
+        let mut pending = lock(&self.pending);
+        if pending.records.len() > PENDING_MAX {
+            pending.records = Vec::new();
+            pending.has_gap = true;
         }
-        known.seen = self.clock;
-        let there = known.names.iter().position(|p| *p == component);
-        match (kind, there) {
-            (RecordKind::NameAdded, Some(_)) => return false,
-            (RecordKind::NameAdded, None) => {
-                known.names.insert(0, component);
-                known.names.truncate(NAMES_MAX);
-            }
-            (RecordKind::NameRemoved, Some(at)) => drop(known.names.remove(at)),
-            (RecordKind::NameRemoved, None) => {}
-        }
-        if known.names.is_empty() {
-            self.inodes.remove(&inode);
-        }
-        there.is_some() || kind == RecordKind::NameAdded
+        record.encode(&mut pending.records);
+        drop(pending);
+        self.writer.wake();
     }
 
-    /// The known paths of an object, from the root.
-    fn paths(&self, root: u64, inode: u64, generation: u64) -> Vec<Vec<Box<[u8]>>> {
-        let Some(known) = self.inodes.get(&inode) else { return Vec::new() };
-        if known.generation != generation {
-            return Vec::new();
+    /// A round of the writing thread: appends what was recorded. At most once a second it makes the
+    /// file durable, compacts it, and drops unused names.
+    fn write(&self, last: bool) {
+        let mut upkeep = lock(&self.upkeep);
+        let written = self.append_pending(&mut upkeep).and_then(|()| {
+            let is_due = last || upkeep.tidied.elapsed() >= TIDY_EVERY;
+            if is_due { self.tidy(&mut upkeep) } else { Ok(()) }
+        });
+        match written {
+            Ok(()) => upkeep.has_failed = false,
+            // Once for each failure, not once a second.
+            Err(error) if !std::mem::replace(&mut upkeep.has_failed, true) => tracing::warn!(
+                %error, path = %self.path.display(),
+                "cannot write the inode map; handles may not survive a restart"
+            ),
+            Err(_) => {}
         }
-        known.names.iter().filter_map(|component| self.path(root, component)).collect()
     }
 
-    fn path(&self, root: u64, last: &PathComponent) -> Option<Vec<Box<[u8]>>> {
-        let mut component = last;
-        let mut names = vec![component.name.clone()];
-        while component.parent != root {
-            component = self.inodes.get(&component.parent)?.names.first()?;
-            names.push(component.name.clone());
-            if names.len() > DEPTH_MAX {
-                return None;
-            }
+    fn append_pending(&self, upkeep: &mut Upkeep) -> io::Result<()> {
+        // Before the file: the order in it must be that of the table.
+        let mut file = lock(&self.file);
+        let Pending { records, has_gap } = std::mem::take(&mut *lock(&self.pending));
+        if has_gap {
+            file.has_gap();
         }
-        names.reverse();
-        Some(names)
-    }
-
-    /// Applies the records beyond `read_to`, up to the first incomplete one.
-    fn catch_up(&mut self) -> io::Result<()> {
-        if self.file.metadata()?.len() <= self.read_to {
-            return Ok(());
-        }
-        let mut bytes = Vec::new();
-        self.file.seek(SeekFrom::Start(self.read_to))?;
-        self.file.read_to_end(&mut bytes)?;
-        let mut rest = &bytes[..];
-        while let Some((kind, inode, generation, component, length)) = decode(rest) {
-            self.apply(kind, inode, generation, component);
-            self.read_to += length as u64;
-            rest = &rest[length..];
+        if !records.is_empty() {
+            upkeep.is_unsynced = true;
+            file.append(&records, &self.table)?;
         }
         Ok(())
     }
 
-    /// Drops the least recently seen quarter, except directories on the path of the rest.
-    fn prune(&mut self) {
-        let mut ages: Vec<u64> = self.inodes.values().map(|inode| inode.seen).collect();
-        ages.sort_unstable();
-        let limit = ages.get(ages.len() / 4).copied().unwrap_or(0);
-        let mut needed: Vec<u64> = Vec::new();
-        let mut kept = HashMap::new();
-        for (number, inode) in std::mem::take(&mut self.inodes) {
-            if inode.seen >= limit {
-                needed.extend(inode.names.iter().map(|component| component.parent));
-                kept.insert(number, inode);
-            } else {
-                self.inodes.insert(number, inode);
-            }
+    fn tidy(&self, upkeep: &mut Upkeep) -> io::Result<()> {
+        upkeep.tidied = Instant::now();
+        let grown = upkeep.names + NAMES_MAX / 100;
+        if self.table.len() > NAMES_MAX.max(grown) {
+            let with_used = self.table.len() > 2 * NAMES_MAX;
+            self.table.prune(NAMES_MAX / 4 * 3, with_used);
+            upkeep.names = self.table.len();
         }
-        while let Some(number) = needed.pop() {
-            if let Some(inode) = self.inodes.remove(&number) {
-                needed.extend(inode.names.iter().map(|component| component.parent));
-                kept.insert(number, inode);
-            }
-        }
-        self.inodes = kept;
-    }
-
-    fn rewrite(&mut self, path: &Path) -> io::Result<()> {
-        let length = self.file.metadata()?.len();
-        // An estimate, with an average name.
-        let live = self.inodes.len() as u64 * (HEAD + BODY_MIN + 24) as u64;
-        if length < REWRITE_FROM || length < 4 * live {
+        if !std::mem::take(&mut upkeep.is_unsynced) && !lock(&self.file).is_incomplete() {
             return Ok(());
         }
-        if flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Ok(());
-        }
-        self.catch_up()?;
-        let mut content = Vec::new();
-        for (number, inode) in &self.inodes {
-            for component in inode.names.iter().rev() {
-                let (parent, name) = (component.parent, &component.name);
-                content.extend(encode(
-                    RecordKind::NameAdded,
-                    *number,
-                    inode.generation,
-                    parent,
-                    name,
-                ));
-            }
-        }
-        state::replace(path, &content)?;
-        self.file = open_file(path)?.0;
-        self.read_to = content.len() as u64;
-        Ok(())
+        let durable = lock(&self.file).to_sync()?;
+        durable.map_or(Ok(()), |file| file.sync_data())?;
+        lock(&self.file).rewrite_if_due(&self.table)
     }
 }
 
-/// Opens the file under a shared `flock`; `true` if no other process had it locked.
-fn open_file(path: &Path) -> io::Result<(File, bool)> {
-    loop {
-        let file =
-            OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
-        let alone = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-        flock(&file, FlockOperation::LockShared)?;
-        // Replaced between opening and locking?
-        if std::fs::metadata(path)
-            .is_ok_and(|now| file.metadata().is_ok_and(|f| f.ino() == now.ino()))
-        {
-            return Ok((file, alone));
-        }
-    }
+/// Files of version 0.1, which had one for each exported directory.
+fn older_files(state: &Path, name: &str) -> io::Result<Vec<PathBuf>> {
+    let prefix = format!("{name}-");
+    let is_older = |file: &str| {
+        let root = file.strip_prefix(&prefix).and_then(|rest| rest.split('.').next());
+        root.is_some_and(|root| !root.is_empty() && root.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let files = std::fs::read_dir(state)?.flatten();
+    let files = files.filter(|file| file.file_name().to_str().is_some_and(is_older));
+    Ok(files.map(|file| file.path()).collect())
+}
+
+fn random_generation(found: &Status) -> u64 {
+    let Time { seconds, nanoseconds } = found.attributes.changed;
+    sys::random().unwrap_or(seconds as u64 ^ (u64::from(nanoseconds) << 32))
 }
 
 fn walk(
-    root: &OwnedFd,
+    root: BorrowedFd<'_>,
     names: &[Box<[u8]>],
-    enter: impl Fn(&OwnedFd, &[u8]) -> Result<OwnedFd>,
+    enter: impl Fn(BorrowedFd<'_>, &[u8]) -> Result<OwnedFd>,
 ) -> Result<OwnedFd> {
     let (first, rest) = names.split_first().ok_or(Error::Stale)?;
-    rest.iter().try_fold(enter(root, first)?, |dir, name| enter(&dir, name))
+    rest.iter().try_fold(enter(root, first)?, |dir, name| enter(dir.as_fd(), name))
 }
 
 pub(super) fn compose(inode: u64, generation: u64) -> ObjectId {
@@ -376,108 +344,121 @@ pub(super) fn compose(inode: u64, generation: u64) -> ObjectId {
     ObjectId::new(&bytes).unwrap_or_else(|| ObjectId::from(inode))
 }
 
+/// What identifies the file of any object id among the exports of its file system: their maps may
+/// give it different generations.
+pub(super) fn order_key(id: &ObjectId) -> ObjectId {
+    parse(id).map_or(*id, |(inode, _)| ObjectId::from(inode))
+}
+
 fn parse(id: &ObjectId) -> Option<(u64, u64)> {
     let (&TYPE, rest) = id.as_bytes().split_first()? else { return None };
     let (inode, generation) = rest.split_first_chunk()?;
     Some((u64::from_le_bytes(*inode), u64::from_le_bytes(generation.try_into().ok()?)))
 }
 
-fn encode(kind: RecordKind, inode: u64, generation: u64, parent: u64, name: &[u8]) -> Vec<u8> {
-    let mut body = vec![kind as u8];
-    [inode, generation, parent].iter().for_each(|number| body.extend(number.to_le_bytes()));
-    body.extend(name);
-    let mut record = (body.len() as u32).to_le_bytes().to_vec();
-    record.extend(checksum(&body).to_le_bytes());
-    record.extend(body);
-    record
-}
-
-/// The first record and its length; `None` if it is torn.
-fn decode(bytes: &[u8]) -> Option<(RecordKind, u64, u64, PathComponent, usize)> {
-    let (length, rest) = bytes.split_first_chunk()?;
-    let (sum, rest) = rest.split_first_chunk()?;
-    let body = rest.get(..u32::from_le_bytes(*length) as usize)?;
-    if checksum(body) != u64::from_le_bytes(*sum) {
-        return None;
-    }
-    let (kind, numbers) = body.split_first()?;
-    let kind = match kind {
-        1 => RecordKind::NameAdded,
-        2 => RecordKind::NameRemoved,
-        _ => return None,
-    };
-    let (inode, numbers) = numbers.split_first_chunk()?;
-    let (generation, numbers) = numbers.split_first_chunk()?;
-    let (parent, name) = numbers.split_first_chunk()?;
-    let component = PathComponent { parent: u64::from_le_bytes(*parent), name: name.into() };
-    let (inode, generation) = (u64::from_le_bytes(*inode), u64::from_le_bytes(*generation));
-    Some((kind, inode, generation, component, HEAD + body.len()))
-}
-
-fn checksum(body: &[u8]) -> u64 {
-    let mut hasher = SipHasher24::new();
-    hasher.write(body);
-    hasher.finish()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
-    fn entry(map: &InodeMap, inode: u64, parent: u64, name: &str) {
-        map.linked(&compose(parent, 0), name.as_bytes(), &compose(inode, 0));
+    fn open(state: &Path) -> Arc<SharedMap> {
+        InodeMap::open(state, "inodes", true).unwrap()
     }
 
-    fn path(map: &InodeMap, inode: u64) -> Option<String> {
-        let paths = lock(&map.table).paths(1, inode, 0);
-        let names = paths.first()?.iter().map(|name| String::from_utf8_lossy(name).into_owned());
-        Some(names.collect::<Vec<_>>().join("/"))
+    fn name(shared: &SharedMap, inode: u64) -> Option<String> {
+        let mut known = shared.map.table.candidates(1, inode, 0)?.paths.into_iter().next()?;
+        Some(String::from_utf8_lossy(&known.pop()?).into_owned())
+    }
+
+    fn add(shared: &SharedMap, inode: u64, name: &str) {
+        shared.map.linked(&compose(1, 0), name.as_bytes(), &compose(inode, 0));
     }
 
     #[test]
     fn a_mostly_outdated_map_is_compacted() {
         let state = tempfile::tempdir().unwrap();
-        let map = InodeMap::open(state.path(), 7, 1).unwrap();
-        entry(&map, 2, 1, "d");
-        entry(&map, 3, 2, "f");
+        let shared = open(state.path());
+        add(&shared, 3, "f");
         let long = "n".repeat(200);
         for _ in 0..5_000 {
-            entry(&map, 4, 2, &long);
-            map.removed(&compose(2, 0), long.as_bytes(), &compose(4, 0));
+            add(&shared, 4, &long);
+            shared.map.removed(&compose(1, 0), long.as_bytes(), &compose(4, 0));
         }
-        let length = || std::fs::metadata(&map.path).unwrap().len();
-        assert!(length() > REWRITE_FROM);
-        map.save();
-        assert!(length() < 1000);
-        entry(&map, 5, 2, "g");
-        drop(map);
-        let map = InodeMap::open(state.path(), 7, 1).unwrap();
-        assert_eq!(path(&map, 3).as_deref(), Some("d/f"));
-        assert_eq!(path(&map, 5).as_deref(), Some("d/g"));
-        assert_eq!(path(&map, 4), None);
+        let length = || std::fs::metadata(state.path().join("inodes")).unwrap().len();
+        shared.map.write(true);
+        assert!(length() < 1000, "{}", length());
+        add(&shared, 5, "g");
+        drop(shared);
+        let shared = open(state.path());
+        assert_eq!(name(&shared, 3).as_deref(), Some("f"));
+        assert_eq!(name(&shared, 5).as_deref(), Some("g"));
+        assert_eq!(name(&shared, 4), None);
     }
 
     #[test]
-    fn pruning_keeps_recent_inodes_and_their_directories() {
+    fn the_maps_of_0_1_become_one() {
         let state = tempfile::tempdir().unwrap();
-        let map = InodeMap::open(state.path(), 7, 1).unwrap();
-        entry(&map, 2, 1, "old directory");
-        for inode in 10..20 {
-            entry(&map, inode, 1, &inode.to_string());
+        for (root, inode) in [(1, 3), (2, 4)] {
+            let shared = InodeMap::open(state.path(), &format!("inodes-{root}"), true).unwrap();
+            add(&shared, inode, "f");
         }
-        entry(&map, 30, 2, "new");
-        lock(&map.table).prune();
-        assert_eq!(path(&map, 30).as_deref(), Some("old directory/new"));
-        assert_eq!(path(&map, 10), None);
-        assert_eq!(path(&map, 19).as_deref(), Some("19"));
+        for _ in 0..2 {
+            let shared = open(state.path());
+            assert_eq!(name(&shared, 3).as_deref(), Some("f"));
+            assert_eq!(name(&shared, 4).as_deref(), Some("f"));
+            shared.map.write(true);
+            assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 1);
+        }
     }
 
     #[test]
-    fn a_loop_in_the_map_ends() {
+    fn a_map_that_is_not_kept_leaves_no_file() {
         let state = tempfile::tempdir().unwrap();
-        let map = InodeMap::open(state.path(), 7, 1).unwrap();
-        entry(&map, 2, 3, "a");
-        entry(&map, 3, 2, "b");
-        assert_eq!(path(&map, 2), None);
+        let shared = InodeMap::open(state.path(), "inodes", false).unwrap();
+        add(&shared, 3, "f");
+        let other = InodeMap::open(state.path(), "inodes", false).unwrap();
+        assert_eq!(name(&other, 3).as_deref(), Some("f"));
+        shared.map.write(true);
+        drop((shared, other));
+        assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn nothing_waits_for_the_file_but_a_search_for_what_others_wrote() {
+        let state = tempfile::tempdir().unwrap();
+        let shared = open(state.path());
+        let (map, (reached, is_reached)) = (shared.map.clone(), mpsc::channel());
+        // As when the disk of the state directory hangs.
+        let writing = lock(&map.file);
+        let other = shared.map.clone();
+        let thread = std::thread::spawn(move || {
+            for inode in 10..1_000 {
+                other.linked(&compose(1, 0), b"name", &compose(inode, 0));
+                other.used(&compose(inode, 0));
+            }
+            reached.send(()).unwrap();
+            let root = std::fs::File::open("/").unwrap();
+            other.find((root.as_fd(), &compose(1, 0)), &compose(9, 9), |_, _| Err(Error::NotFound)).err()
+        });
+        is_reached.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(thread.join().unwrap(), Some(Error::TryLater));
+        drop(writing);
+        drop((map, shared));
+        assert_eq!(name(&open(state.path()), 999).as_deref(), Some("name"));
+    }
+
+    #[test]
+    fn records_that_could_not_wait_are_in_the_next_file() {
+        let state = tempfile::tempdir().unwrap();
+        let shared = open(state.path());
+        lock(&shared.map.pending).has_gap = true;
+        // Applied, but not to be appended.
+        add(&shared, 7, "f");
+        lock(&shared.map.pending).records.clear();
+        add(&shared, 8, "g");
+        drop(shared);
+        let shared = open(state.path());
+        assert_eq!(name(&shared, 7).as_deref(), Some("f"));
     }
 }

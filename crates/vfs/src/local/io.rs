@@ -4,12 +4,16 @@ use std::{os::fd::OwnedFd, sync::atomic::Ordering::Relaxed};
 
 use bytes::Bytes;
 use rustix::{
-    fs::{fdatasync, fsync, syncfs},
+    fs::{Mode, OFlags, fdatasync, fsync, openat, syncfs},
     io::{Errno, pwrite},
 };
 
 use super::{
-    MetadataMode, node::Node, permission::check_write, sys, tree::Tree,
+    MetadataMode,
+    node::{Node, Opened},
+    permission::check_write,
+    sys,
+    tree::Tree,
     uncommitted::UncommittedFiles,
 };
 use crate::{
@@ -42,7 +46,7 @@ impl Tree {
             let nowait = context.blocking == BlockingMode::Nonblocking;
             while data.len() < wanted {
                 let (left, at) = (wanted - data.len(), offset + data.len() as u64);
-                match sys::read_at(fd, &mut data, left, at, nowait) {
+                match sys::read_at(&fd, &mut data, left, at, nowait) {
                     // Truncated meanwhile.
                     Ok(0) => break,
                     Ok(_) => {}
@@ -71,9 +75,9 @@ impl Tree {
             return Err(Error::TooLarge);
         }
         let (count, file) = {
-            let _order = node.lock_for_change();
-            let before = self.attributes(&node)?;
-            let permission = self.cached_may_write(context, &node, &before);
+            let _order = node.lock_for_write();
+            let found = self.attributes(&node)?;
+            let permission = self.cached_may_write(context, &node, &found);
             permission.unwrap_or(Ok(()))?;
             // Needs the server's privileges, so before the identity changes.
             let fd = self.writer(&node)?;
@@ -83,12 +87,13 @@ impl Tree {
                 if permission.is_none() {
                     check_write(&node)?;
                 }
-                write_all(fd, data, offset)?
+                write_all(&fd, data, offset)?
             };
             if stability == Stability::Unstable && count > 0 {
                 self.uncommitted.add(&node);
             }
-            (count, self.change(&node, &before))
+            // Other writes run at the same time, so the attributes of before are not known.
+            (count, self.change(&node, None))
         };
         match stability {
             Stability::Unstable => {
@@ -121,11 +126,11 @@ impl Tree {
         let _sync = (node.kind == FileKind::Regular).then(|| node.sync_lock());
         let writes = UncommittedFiles::writes(node);
         let fd = match node.open_writer() {
-            Some(fd) => fd,
+            Some(fd) => Opened::Shared(fd),
             // An unprivileged server may be able to write a file that it cannot read.
-            None => self.reader(node).or_else(|_| self.writer(node))?,
+            None => self.reader(node).or_else(|_| self.writer(node).map(Opened::Shared))?,
         };
-        let synced = if stability == Stability::Data { fdatasync(fd) } else { fsync(fd) };
+        let synced = if stability == Stability::Data { fdatasync(&fd) } else { fsync(&fd) };
         match synced {
             Ok(()) => {
                 self.uncommitted.committed(node, writes);
@@ -154,12 +159,27 @@ impl Tree {
                 self.sync(node, Stability::File)
             }
             // Links and special files have no descriptor to `fsync`.
-            _ => syncfs(&self.mount).map_err(|error| {
-                self.renew_verifier();
-                tracing::error!(%error, "syncfs failed; unstable writes may be lost");
-                Error::from(error)
-            }),
+            _ => self.sync_log().or_else(|_| self.sync_all()),
         }
+    }
+
+    /// Makes all changes of metadata durable by the `fsync` of a new file without a name, where they
+    /// share one log. Unlike `syncfs` it waits for no data.
+    fn sync_log(&self) -> Result<()> {
+        if !self.kind.has_one_log {
+            return Err(Error::NotSupported);
+        }
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = openat(&self.mount, c".", flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(fsync(&file)?)
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        syncfs(&self.mount).map_err(|error| {
+            self.renew_verifier();
+            tracing::error!(%error, "syncfs failed; unstable writes may be lost");
+            Error::from(error)
+        })
     }
 
     pub(super) fn write_verifier(&self) -> WriteVerifier {
@@ -172,11 +192,12 @@ impl Tree {
         self.verifier.store(new, Relaxed);
     }
 
-    /// The change of a file's attributes since `before`. The change lock must have been held
-    /// since `before` was read.
-    pub(super) fn change(&self, node: &Node, before: &Attributes) -> AttributeChange {
-        let after = self.attributes(node).ok();
-        AttributeChange { before: Some(WccAttributes::from(before)), after }
+    /// The change of a file's attributes since `before`, if they are known. The order lock must have
+    /// been held since they were read.
+    pub(super) fn change(&self, node: &Node, before: Option<&Attributes>) -> AttributeChange {
+        // Programs of the host may have changed the file in between.
+        let before = before.filter(|_| self.is_exclusive).map(WccAttributes::from);
+        AttributeChange { before, after: self.attributes(node).ok() }
     }
 }
 

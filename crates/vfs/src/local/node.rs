@@ -1,19 +1,28 @@
 //! Open files and directories, and the bounded cache of them.
 //!
 //! The descriptors of a node keep its file alive on disk, so the node of an unlinked file is dropped
-//! at once ([`NodeCache::forget`]) and an idle one after a few seconds ([`NodeCache::sweep`]).
+//! at once ([`NodeCache::forget`]) and an idle one after a few seconds ([`NodeCache::sweep`]). A
+//! descriptor for writing keeps the file from being executed on the host, so it is closed soon after
+//! the last write ([`Node::close_idle_writer`]).
 
 use std::{
     collections::{HashMap, VecDeque},
     hash::{BuildHasher, RandomState},
-    os::fd::OwnedFd,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
-use super::permission::PermissionCache;
+use rustix::fs::ABS;
+
+use super::{
+    background::Wake,
+    device::{Device, OrderLock},
+    identity::thread_may_block,
+    permission::PermissionCache,
+};
 use crate::{FileKind, ObjectId};
 
 const SHARDS: usize = 16;
@@ -26,26 +35,71 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Node {
     pub(super) id: ObjectId,
     pub(super) kind: FileKind,
-    /// Opened with `O_PATH`: for attributes, permissions and entries, not for data.
-    pub(super) path: OwnedFd,
+    /// Opened with `O_PATH`. `None` only while the node is dropped.
+    path: Option<OwnedFd>,
     pub(super) permissions: PermissionCache,
     reader: OnceLock<OwnedFd>,
-    writer: OnceLock<OwnedFd>,
-    change: Mutex<()>,
+    writer: Mutex<Option<Arc<OwnedFd>>>,
+    /// The second in which the writer was last used, by the clock of the cache.
+    written: AtomicU64,
+    order: OnceLock<OrderLock>,
     sync: Mutex<()>,
     /// Unstable writes so far. Changed only under the lock of `UncommittedFiles`.
     pub(super) writes: AtomicU64,
     /// The second of the last use, by the clock of the cache.
     used: AtomicU64,
-    descriptors: Arc<AtomicUsize>,
+    /// A client has presented the handle since the last sweep.
+    is_presented: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+/// What the nodes of a cache have in common.
+#[derive(Default)]
+struct Shared {
+    descriptors: AtomicUsize,
+    device: Arc<Device>,
+    /// Seconds since the start, advanced by [`NodeCache::sweep`].
+    now: AtomicU64,
+    /// Descriptors to be closed by the background thread: closing the last one of an unlinked file
+    /// waits for the disk, which network threads must not do.
+    to_close: Mutex<Vec<OwnedFd>>,
+    closer: Wake,
+}
+
+/// A descriptor of a node, for as long as it is used.
+pub(super) enum Opened<'a> {
+    Own(&'a OwnedFd),
+    Shared(Arc<OwnedFd>),
+}
+
+impl AsFd for Opened<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Own(fd) => fd.as_fd(),
+            Self::Shared(fd) => fd.as_fd(),
+        }
+    }
 }
 
 impl Node {
-    /// Held from reading the attributes before a change to reading those after it, so that no
-    /// other client's change falls between. Lock order: of two directories, the one at the lower
-    /// address first; of a directory and a file in it, the directory first.
-    pub(super) fn lock_for_change(&self) -> MutexGuard<'_, ()> {
-        lock(&self.change)
+    /// For attributes, permissions and entries, not for data.
+    pub(super) fn path(&self) -> BorrowedFd<'_> {
+        self.path.as_ref().map_or(ABS, AsFd::as_fd)
+    }
+
+    /// Held during a change other than a write. See [`device`](super::device).
+    pub(super) fn lock_for_change(&self) -> RwLockWriteGuard<'_, ()> {
+        self.order().write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held during a write.
+    pub(super) fn lock_for_write(&self) -> RwLockReadGuard<'_, ()> {
+        self.order().read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock of [`lock_for_change`](Node::lock_for_change), the same for all nodes of the file.
+    pub(super) fn order(&self) -> &OrderLock {
+        self.order.get_or_init(|| self.shared.device.order_of(super::inodes::order_key(&self.id)))
     }
 
     /// Held from an `fsync` until its outcome has been recorded.
@@ -53,47 +107,74 @@ impl Node {
         lock(&self.sync)
     }
 
-    /// The descriptor for reading data, listing and `fsync`; opened by `open` on first use.
+    /// The descriptor for reading data, listing and `fsync`; opened by `open` on first use. If that
+    /// fails, that for writing will do.
     pub(super) fn reader<E>(
         &self,
         open: impl FnOnce() -> Result<OwnedFd, E>,
-    ) -> Result<&OwnedFd, E> {
-        // A descriptor that can write can read too.
-        match self.reader.get().or_else(|| self.writer.get()) {
-            Some(fd) => Ok(fd),
-            None => self.keep(&self.reader, open()?),
+    ) -> Result<Opened<'_>, E> {
+        if let Some(fd) = self.reader.get() {
+            return Ok(Opened::Own(fd));
+        }
+        match open() {
+            Ok(fd) => Ok(Opened::Own(self.reader.get_or_init(|| {
+                self.shared.descriptors.fetch_add(1, Relaxed);
+                fd
+            }))),
+            Err(error) => self.open_writer().map(Opened::Shared).ok_or(error),
         }
     }
 
+    /// The descriptor for writing; opened by `open` if it is not open.
     pub(super) fn writer<E>(
         &self,
         open: impl FnOnce() -> Result<OwnedFd, E>,
-    ) -> Result<&OwnedFd, E> {
-        match self.writer.get() {
-            Some(fd) => Ok(fd),
-            None => self.keep(&self.writer, open()?),
+    ) -> Result<Arc<OwnedFd>, E> {
+        self.written.store(self.shared.now.load(Relaxed), Relaxed);
+        if let Some(fd) = self.open_writer() {
+            return Ok(fd);
         }
-    }
-
-    /// The descriptor that unstable writes used, if there is one.
-    pub(super) fn open_writer(&self) -> Option<&OwnedFd> {
-        self.writer.get()
-    }
-
-    fn keep<'a, E>(&self, slot: &'a OnceLock<OwnedFd>, fd: OwnedFd) -> Result<&'a OwnedFd, E> {
-        let kept = slot.get_or_init(|| {
-            self.descriptors.fetch_add(1, Relaxed);
-            fd
+        let fd = open()?;
+        let mut writer = lock(&self.writer);
+        let fd = writer.get_or_insert_with(|| {
+            self.shared.descriptors.fetch_add(1, Relaxed);
+            Arc::new(fd)
         });
-        Ok(kept)
+        Ok(fd.clone())
+    }
+
+    /// The descriptor that writes use, if it is open.
+    pub(super) fn open_writer(&self) -> Option<Arc<OwnedFd>> {
+        lock(&self.writer).clone()
+    }
+
+    /// Closes the descriptor for writing if it was last used at least a second ago, unless it is in
+    /// use or `must_stay`.
+    fn close_idle_writer(&self, must_stay: impl FnOnce(&Self) -> bool) {
+        let mut writer = lock(&self.writer);
+        let age = self.shared.now.load(Relaxed).saturating_sub(self.written.load(Relaxed));
+        if age < 2 || writer.as_ref().is_none_or(|fd| Arc::strong_count(fd) > 1) || must_stay(self)
+        {
+            return;
+        }
+        let closed = writer.take();
+        drop(writer);
+        drop(closed);
+        self.shared.descriptors.fetch_sub(1, Relaxed);
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let open =
-            1 + usize::from(self.reader.get().is_some()) + usize::from(self.writer.get().is_some());
-        self.descriptors.fetch_sub(open, Relaxed);
+        let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let writer = writer.and_then(Arc::into_inner);
+        let open = [self.path.take(), self.reader.take(), writer].into_iter().flatten();
+        if thread_may_block() {
+            self.shared.descriptors.fetch_sub(open.map(drop).count(), Relaxed);
+        } else {
+            lock(&self.shared.to_close).extend(open);
+            self.shared.closer.wake();
+        }
     }
 }
 
@@ -101,11 +182,9 @@ impl Drop for Node {
 pub(super) struct NodeCache {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
-    descriptors: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
     descriptors_max: usize,
     turn: AtomicUsize,
-    /// Seconds since the start, advanced by [`NodeCache::sweep`].
-    now: AtomicU64,
 }
 
 #[derive(Default)]
@@ -116,38 +195,42 @@ struct Shard {
 }
 
 impl NodeCache {
-    pub(super) fn new(descriptors_max: usize) -> Self {
+    /// `closer` wakes the thread that calls [`close_dropped`](NodeCache::close_dropped).
+    pub(super) fn new(descriptors_max: usize, device: Arc<Device>, closer: Wake) -> Self {
         Self {
             shards: Default::default(),
             hasher: RandomState::new(),
-            descriptors: Arc::default(),
+            shared: Arc::new(Shared { device, closer, ..Shared::default() }),
             descriptors_max,
             turn: AtomicUsize::new(0),
-            now: AtomicU64::new(0),
         }
     }
 
+    /// The node of a handle that a client presents.
     pub(super) fn get(&self, id: &ObjectId) -> Option<Arc<Node>> {
         let node = lock(self.shard(id)).nodes.get(id).cloned()?;
-        node.used.store(self.now.load(Relaxed), Relaxed);
+        node.used.store(self.shared.now.load(Relaxed), Relaxed);
+        node.is_presented.store(true, Relaxed);
         Some(node)
     }
 
     /// A node that is counted but not cached.
     pub(super) fn node(&self, id: ObjectId, kind: FileKind, path: OwnedFd) -> Node {
-        self.descriptors.fetch_add(1, Relaxed);
+        self.shared.descriptors.fetch_add(1, Relaxed);
         Node {
             id,
             kind,
-            path,
+            path: Some(path),
             permissions: PermissionCache::default(),
             reader: OnceLock::new(),
-            writer: OnceLock::new(),
-            change: Mutex::default(),
+            writer: Mutex::default(),
+            written: AtomicU64::new(0),
+            order: OnceLock::new(),
             sync: Mutex::default(),
             writes: AtomicU64::new(0),
-            used: AtomicU64::new(self.now.load(Relaxed)),
-            descriptors: self.descriptors.clone(),
+            used: AtomicU64::new(self.shared.now.load(Relaxed)),
+            is_presented: AtomicBool::new(false),
+            shared: self.shared.clone(),
         }
     }
 
@@ -169,7 +252,7 @@ impl NodeCache {
 
     /// Evicts nodes if there are too many descriptors. Called after each open.
     pub(super) fn keep_bound(&self) {
-        if self.descriptors.load(Relaxed) > self.descriptors_max {
+        if self.shared.descriptors.load(Relaxed) > self.descriptors_max {
             self.shrink();
         }
     }
@@ -183,7 +266,7 @@ impl NodeCache {
 
     /// Drops nodes that were unused for more than `idle_s_max` seconds. Called once a second.
     pub(super) fn sweep(&self, idle_s_max: u64) {
-        let now = self.now.fetch_add(1, Relaxed) + 1;
+        let now = self.shared.now.fetch_add(1, Relaxed) + 1;
         for shard in &self.shards {
             let mut shard = lock(shard);
             let Shard { nodes, arrivals } = &mut *shard;
@@ -197,6 +280,33 @@ impl NodeCache {
             drop(gone);
         }
         self.keep_bound();
+    }
+
+    /// Closes descriptors for writing that were idle for a second, except of nodes that `must_stay`.
+    pub(super) fn close_idle_writers(&self, must_stay: impl Fn(&Node) -> bool) {
+        for shard in &self.shards {
+            let nodes: Vec<_> = {
+                let shard = lock(shard);
+                let writable = shard.nodes.values().filter(|node| node.open_writer().is_some());
+                writable.cloned().collect()
+            };
+            nodes.iter().for_each(|node| node.close_idle_writer(&must_stay));
+        }
+    }
+
+    /// Closes the descriptors of nodes that network threads have dropped.
+    pub(super) fn close_dropped(&self) {
+        let dropped = std::mem::take(&mut *lock(&self.shared.to_close));
+        self.shared.descriptors.fetch_sub(dropped.into_iter().map(drop).count(), Relaxed);
+    }
+
+    /// Passes on the handles that clients have presented since the last call.
+    pub(super) fn for_each_presented(&self, mut pass: impl FnMut(&ObjectId)) {
+        for shard in &self.shards {
+            let shard = lock(shard);
+            let nodes = shard.nodes.values();
+            nodes.filter(|node| node.is_presented.swap(false, Relaxed)).for_each(|node| pass(&node.id));
+        }
     }
 
     /// Drops every node not in use: the process has run out of descriptors.
@@ -217,9 +327,9 @@ impl NodeCache {
         let first = self.turn.fetch_add(1, Relaxed);
         for shard in (0..SHARDS).map(|step| &self.shards[(first + step) % SHARDS]) {
             let mut looks = lock(shard).arrivals.len();
-            while looks > 0 && self.descriptors.load(Relaxed) > self.descriptors_max {
+            while looks > 0 && self.shared.descriptors.load(Relaxed) > self.descriptors_max {
                 looks -= 1;
-                let gone = lock(shard).evict_one(self.now.load(Relaxed), looks);
+                let gone = lock(shard).evict_one(self.shared.now.load(Relaxed), looks);
                 drop(gone);
             }
         }

@@ -167,7 +167,7 @@ pub(super) fn check_write(node: &Node) -> Result<()> {
 }
 
 fn may(node: &Node, access: Access) -> Result<()> {
-    Ok(sys::access(&node.path, access)?)
+    Ok(sys::access(node.path(), access)?)
 }
 
 /// Whether a further change would get a later change time.

@@ -1,7 +1,7 @@
 //! The served directory: object ids, open nodes, and lookups that cannot leave the export.
 
 use std::{
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat},
+    fs::{Access, AtFlags, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat},
     io::Errno,
     path::DecInt,
 };
@@ -19,7 +19,9 @@ use super::{
     MetadataMode,
     identity::Identity,
     inodes::InodeMap,
-    node::{Node, NodeCache},
+    kind::Kind,
+    listing::SortedListings,
+    node::{Node, NodeCache, Opened},
     status::{Status, status, status_of_entry},
     sys,
     uncommitted::UncommittedFiles,
@@ -41,6 +43,9 @@ pub(super) struct Tree {
     pub(super) id: FileSystemId,
     pub(super) info: FileSystemInfo,
     pub(super) metadata: MetadataMode,
+    pub(super) kind: Kind,
+    /// Only this server changes the file system.
+    pub(super) is_exclusive: bool,
     pub(super) root: Arc<Node>,
     /// The root, not opened with `O_PATH`: required by `open_by_handle_at` and `syncfs`.
     pub(super) mount: OwnedFd,
@@ -51,6 +56,7 @@ pub(super) struct Tree {
     pub(super) proc: OwnedFd,
     pub(super) scheme: ObjectScheme,
     pub(super) cache: NodeCache,
+    pub(super) listings: SortedListings,
     pub(super) uncommitted: UncommittedFiles,
     pub(super) identity: Identity,
     pub(super) verifier: AtomicU64,
@@ -62,7 +68,7 @@ pub(super) enum ObjectScheme {
     /// From kernel file handles.
     Kernel,
     /// From inode number and birth time; opened by recorded names.
-    Map(InodeMap),
+    Map(Arc<InodeMap>),
 }
 
 impl Tree {
@@ -95,7 +101,9 @@ impl Tree {
             ObjectScheme::Kernel => return self.open_handle(id),
             ObjectScheme::Map(map) => map,
         };
-        map.find(&self.root.path, id, |dir, name| self.open_entry(dir, name, ResolveFlags::empty()))
+        map.find((self.root.path(), &self.root.id), id, |dir, name| {
+            self.open_entry(dir, name, ResolveFlags::empty())
+        })
     }
 
     fn open_handle(&self, id: &ObjectId) -> Result<OwnedFd> {
@@ -129,15 +137,41 @@ impl Tree {
         Ok((id, found))
     }
 
+    /// The same for an object that has just been created.
+    pub(super) fn identify_new(
+        &self,
+        fd: &OwnedFd,
+        dir: &Node,
+        name: &[u8],
+    ) -> Result<(ObjectId, Status)> {
+        match &self.scheme {
+            ObjectScheme::Kernel => self.identify(fd, dir, name),
+            ObjectScheme::Map(map) => {
+                let found = status(fd)?;
+                Ok((map.record_new(&dir.id, name, &found), found))
+            }
+        }
+    }
+
+    /// To be called after a change that may have given the file another birth time.
+    pub(super) fn note_birth(&self, node: &Node) {
+        if let ObjectScheme::Map(map) = &self.scheme
+            && !self.kind.has_lasting_births
+            && let Ok(found) = status(node.path())
+        {
+            map.reborn(&node.id, &found);
+        }
+    }
+
     /// The object of an entry, without opening it; `None` if it is gone or is a mount point.
     pub(super) fn identify_entry(&self, dir: &Node, name: &[u8]) -> Option<ObjectId> {
         match &self.scheme {
             ObjectScheme::Kernel => {
-                let (id, mount) = sys::handle_at(&dir.path, name, AtFlags::empty()).ok()?;
+                let (id, mount) = sys::handle_at(dir.path(), name, AtFlags::empty()).ok()?;
                 (mount == self.mount_id).then_some(id)
             }
             ObjectScheme::Map(map) => {
-                let found = status_of_entry(&dir.path, name).ok()?;
+                let found = status_of_entry(dir.path(), name).ok()?;
                 (found.device == self.device).then(|| map.identify(&found))
             }
         }
@@ -151,7 +185,7 @@ impl Tree {
             ObjectScheme::Kernel => Some(self.identify_entry(dir, name)?),
             ObjectScheme::Map(_) => None,
         };
-        let found = status_of_entry(&dir.path, name).ok()?;
+        let found = status_of_entry(dir.path(), name).ok()?;
         if found.attributes.fileid != fileid || found.device != self.device {
             return None;
         }
@@ -164,7 +198,7 @@ impl Tree {
 
     /// The attributes of a file. If it has no name left, drops the node and returns `Stale`.
     pub(super) fn attributes(&self, node: &Node) -> Result<Attributes> {
-        let found = status(&node.path)?.attributes;
+        let found = status(node.path())?.attributes;
         if found.links == 0 {
             self.drop_node(&node.id);
             return Err(Error::Stale);
@@ -175,7 +209,7 @@ impl Tree {
     /// After an entry was removed or replaced: drops the node if that was its last name.
     pub(super) fn unlinked(&self, id: Option<ObjectId>) {
         let Some(node) = id.and_then(|id| self.cache.get(&id)) else { return };
-        if status(&node.path).is_ok_and(|found| found.attributes.links == 0) {
+        if status(node.path()).is_ok_and(|found| found.attributes.links == 0) {
             self.drop_node(&node.id);
         }
     }
@@ -218,19 +252,19 @@ impl Tree {
     /// The parent of `dir`, if it is still below the root: the host may have moved `dir` out of the
     /// export.
     fn parent(&self, dir: &Node) -> Result<LookupReply> {
-        let root = status(&self.root.path)?;
+        let root = status(self.root.path())?;
         let is_root = |found: &Status| {
             found.attributes.fileid == root.attributes.fileid && found.device == root.device
         };
-        let parent = self.open_entry(&dir.path, b"..", ResolveFlags::empty())?;
+        let parent = self.open_entry(dir.path(), b"..", ResolveFlags::empty())?;
         let found = status(&parent)?;
         if is_root(&found) {
             return Ok(LookupReply { object: self.root.id, attributes: found.attributes });
         }
         let (mut below, mut fileid) = (None, found.attributes.fileid);
         for _ in 0..DEPTH_MAX {
-            let above =
-                self.open_entry(below.as_ref().unwrap_or(&parent), b"..", ResolveFlags::empty());
+            let from = below.as_ref().unwrap_or(&parent).as_fd();
+            let above = self.open_entry(from, b"..", ResolveFlags::empty());
             // The root of the mount was reached before that of the export.
             let above = above.map_err(|_| Error::Denied)?;
             let seen = status(&above)?;
@@ -256,10 +290,15 @@ impl Tree {
             BlockingMode::Nonblocking => ResolveFlags::CACHED,
             BlockingMode::MayBlock => ResolveFlags::empty(),
         };
-        self.open_entry(&dir.path, name, cached)
+        self.open_entry(dir.path(), name, cached)
     }
 
-    fn open_entry(&self, dir: &OwnedFd, name: &[u8], more: ResolveFlags) -> Result<OwnedFd> {
+    fn open_entry(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        more: ResolveFlags,
+    ) -> Result<OwnedFd> {
         let cached_only = more.contains(ResolveFlags::CACHED);
         if self.openat2_missing.load(Relaxed) {
             return if cached_only {
@@ -290,7 +329,7 @@ impl Tree {
 
     /// For kernels without `openat2`. A single component is not followed, so only mount points
     /// need a check.
-    fn open_entry_by_openat(&self, dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
+    fn open_entry_by_openat(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
         let fd = self.opening(|| openat(dir, name, PATH_ONLY, Mode::empty()))?;
         if status(&fd)?.device == self.device { Ok(fd) } else { Err(Error::Denied) }
     }
@@ -301,18 +340,18 @@ impl Tree {
         let caller = Caller::new(0, 0, &[]);
         let context = Context { caller: &caller, blocking: BlockingMode::MayBlock };
         let node = self.node(&context, id).ok()?;
-        let (root, path) = (self.path_of(&self.root.path)?, self.path_of(&node.path)?);
+        let (root, path) = (self.path_of(self.root.path())?, self.path_of(node.path())?);
         let below = path.strip_prefix(&root[..])?;
         let below = if root == b"/" { below } else { below.strip_prefix(b"/")? };
         // The kernel also reports paths of removed and replaced files.
         let there = openat(&self.mount, below, PATH_ONLY, Mode::empty()).ok()?;
-        let (found, sought) = (status(&there).ok()?, status(&node.path).ok()?);
+        let (found, sought) = (status(&there).ok()?, status(node.path()).ok()?);
         let same =
             found.device == sought.device && found.attributes.fileid == sought.attributes.fileid;
         same.then(|| below.to_vec())
     }
 
-    fn path_of(&self, fd: &OwnedFd) -> Option<Vec<u8>> {
+    fn path_of(&self, fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
         let name = DecInt::new(fd.as_raw_fd());
         Some(readlinkat(&self.proc, name.as_c_str(), Vec::new()).ok()?.into_bytes())
     }
@@ -340,28 +379,45 @@ impl Tree {
 
     /// The descriptor for reading, listing and `fsync`. Opened with the server's privileges, so not
     /// to be called while the identity of a caller is assumed.
-    pub(super) fn reader<'a>(&self, node: &'a Node) -> Result<&'a OwnedFd> {
+    pub(super) fn reader<'a>(&self, node: &'a Node) -> Result<Opened<'a>> {
         let flags = match node.kind {
             FileKind::Regular => OFlags::RDONLY,
             FileKind::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
             // Opening a device or a pipe has side effects.
             _ => return Err(Error::Invalid),
         };
-        let reader = node.reader(|| self.reopen(&node.path, flags));
+        let reader = node.reader(|| self.reopen(node.path(), flags));
         self.cache.keep_bound();
         reader
     }
 
     /// Like [`reader`](Tree::reader), for writing.
-    pub(super) fn writer<'a>(&self, node: &'a Node) -> Result<&'a OwnedFd> {
+    pub(super) fn writer(&self, node: &Node) -> Result<Arc<OwnedFd>> {
         match node.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Error::IsADirectory),
             _ => return Err(Error::Invalid),
         }
-        let writer = node.writer(|| self.reopen(&node.path, OFlags::RDWR));
-        self.cache.keep_bound();
+        let mut is_new = false;
+        let writer = node.writer(|| {
+            is_new = true;
+            self.reopen(node.path(), OFlags::RDWR)
+        });
+        if is_new {
+            // overlayfs copies a file up when it is opened for writing.
+            self.note_birth(node);
+            self.cache.keep_bound();
+        }
         writer
+    }
+
+    /// Whether the writer of a file must stay open although no write has used it lately: it has
+    /// unstable writes, or the server could not open it again because it was created with a mode
+    /// that denies writing to its owner.
+    pub(super) fn must_keep_writer(&self, node: &Node) -> bool {
+        self.uncommitted.contains(&node.id)
+            || (self.identity == Identity::Server
+                && sys::access(node.path(), Access::READ_OK | Access::WRITE_OK).is_err())
     }
 }
 

@@ -77,6 +77,10 @@ impl UncommittedFiles {
         }
     }
 
+    pub(super) fn contains(&self, id: &ObjectId) -> bool {
+        lock(&self.files).by_object.contains_key(id)
+    }
+
     /// Drops a file that was removed, or whose writes were reported as lost.
     pub(super) fn forget(&self, id: &ObjectId) {
         let gone = lock(&self.files).remove(id);

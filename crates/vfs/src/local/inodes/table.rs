@@ -1,0 +1,458 @@
+//! The inode map in memory: which names lead to which inode.
+//!
+//! Divided into shards by inode, so that look-ups do not wait for the removal of unused entries, nor
+//! for the table to be written. No two shards are locked at once.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use super::{
+    super::node::lock,
+    record::{Record, RecordKind},
+};
+
+const SHARDS: usize = 64;
+const DEPTH_MAX: usize = 4096;
+
+/// Names of one file that are tried when it is opened: the latest.
+const TRIED_MAX: usize = 64;
+
+/// Ids of removed files that each shard remembers, so that none is given to a new file.
+const REMOVED_MAX: usize = 64;
+
+pub(super) struct Table {
+    shards: [Mutex<Shard>; SHARDS],
+    /// Of all inodes.
+    names: AtomicUsize,
+    /// Counts uses, as the time of `Inode::seen`.
+    clock: AtomicU64,
+}
+
+#[derive(Default)]
+struct Shard {
+    inodes: HashMap<u64, Inode>,
+    /// How many names each directory is the parent of. A directory with names is never removed.
+    children: HashMap<u64, u32>,
+    /// Inode and generation of files that lost their last name, the latest last.
+    removed: VecDeque<(u64, u64)>,
+}
+
+struct Inode {
+    generation: u64,
+    /// The birth time that the file system reports. Differs from the generation if the file was
+    /// copied up by overlayfs, or if its id would have been that of a removed file.
+    born: u64,
+    seen: u64,
+    /// A client has presented the handle since it was given out.
+    is_used: bool,
+    /// The latest first.
+    names: Vec<PathComponent>,
+}
+
+/// A directory entry that refers to the inode.
+#[derive(Clone, PartialEq, Eq)]
+struct PathComponent {
+    parent: u64,
+    name: Box<[u8]>,
+}
+
+/// What opens an object: paths from the root to try, and the birth time that it must have.
+pub(super) struct Candidates {
+    pub(super) paths: Vec<Vec<Box<[u8]>>>,
+    pub(super) born: u64,
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        let shards = std::array::from_fn(|_| Mutex::default());
+        Self { shards, names: AtomicUsize::new(0), clock: AtomicU64::new(0) }
+    }
+
+    /// The number of names.
+    pub(super) fn len(&self) -> usize {
+        self.names.load(Relaxed)
+    }
+
+    /// The generation in the id of a file that was found with this birth time; `None` if neither is
+    /// known.
+    pub(super) fn generation(&self, inode: u64, born: Option<u64>) -> Option<u64> {
+        let shard = self.shard(inode);
+        let known = shard.inodes.get(&inode).filter(|known| born.is_none_or(|b| known.born == b));
+        known.map(|known| known.generation).or(born)
+    }
+
+    /// A generation for a file that has just been created, with which no id is that of another
+    /// file: birth times repeat when an inode is used again within a tick of the clock.
+    pub(super) fn new_generation(&self, inode: u64, wanted: u64) -> u64 {
+        let shard = self.shard(inode);
+        let taken = |generation| {
+            shard.removed.contains(&(inode, generation))
+                || shard.inodes.get(&inode).is_some_and(|known| known.generation == generation)
+        };
+        let mut generation = wanted;
+        while taken(generation) {
+            generation = generation.wrapping_add(1);
+        }
+        generation
+    }
+
+    /// Whether the record changed anything. A repeated name marks the inode as used.
+    pub(super) fn apply(&self, record: &Record<'_>) -> bool {
+        let seen = self.clock.fetch_add(1, Relaxed);
+        let Record { kind, inode, generation, parent, .. } = *record;
+        match kind {
+            RecordKind::Born => return self.shard(inode).reborn(inode, generation, parent),
+            // Before the name: a directory must not be removed in between.
+            RecordKind::NameAdded => self.count_child(parent, seen),
+            RecordKind::NameRemoved => {}
+        }
+        let applied = self.shard(inode).apply(record, seen);
+        self.names.fetch_add(usize::from(applied.added), Relaxed);
+        self.names.fetch_sub(applied.orphaned.len(), Relaxed);
+        if kind == RecordKind::NameAdded && !applied.added {
+            self.discount_child(parent);
+        }
+        applied.orphaned.iter().for_each(|parent| self.discount_child(*parent));
+        applied.changed
+    }
+
+    /// Whether this name is recorded; it then counts as seen.
+    pub(super) fn has_name(&self, inode: u64, generation: u64, parent: u64, name: &[u8]) -> bool {
+        let mut shard = self.shard(inode);
+        let Some(known) = shard.inodes.get_mut(&inode) else { return false };
+        let there = known.names.iter().any(|n| n.parent == parent && *n.name == *name);
+        let is_known = known.generation == generation && there;
+        if is_known {
+            known.seen = self.clock.fetch_add(1, Relaxed);
+        }
+        is_known
+    }
+
+    /// Notes that a client has presented the handle; `true` the first time, with a name of the file.
+    pub(super) fn mark_used(&self, inode: u64, generation: u64) -> Option<(u64, Box<[u8]>)> {
+        let seen = self.clock.fetch_add(1, Relaxed);
+        let mut shard = self.shard(inode);
+        let known = shard.inodes.get_mut(&inode).filter(|known| known.generation == generation)?;
+        known.seen = seen;
+        if std::mem::replace(&mut known.is_used, true) {
+            return None;
+        }
+        known.names.first().map(|name| (name.parent, name.name.clone()))
+    }
+
+    /// The known paths of an object, from the root.
+    pub(super) fn candidates(&self, root: u64, inode: u64, generation: u64) -> Option<Candidates> {
+        let (names, born) = {
+            let shard = self.shard(inode);
+            let known = shard.inodes.get(&inode).filter(|known| known.generation == generation)?;
+            (known.names.iter().take(TRIED_MAX).cloned().collect::<Vec<_>>(), known.born)
+        };
+        let paths = names.into_iter().filter_map(|name| self.path(root, name)).collect();
+        Some(Candidates { paths, born })
+    }
+
+    fn path(&self, root: u64, last: PathComponent) -> Option<Vec<Box<[u8]>>> {
+        let mut parent = last.parent;
+        let mut names = vec![last.name];
+        while parent != root {
+            let above = self.shard(parent).inodes.get(&parent)?.names.first()?.clone();
+            names.push(above.name);
+            if names.len() > DEPTH_MAX {
+                return None;
+            }
+            parent = above.parent;
+        }
+        names.reverse();
+        Some(names)
+    }
+
+    /// Removes the entries that were not seen for the longest time until at most `wanted` names are
+    /// left: entries without names below them, and first those whose handle no client has presented
+    /// since it was given out. Used ones go only `with_used`.
+    pub(super) fn prune(&self, wanted: usize, with_used: bool) {
+        for used in [false, true].into_iter().take(1 + usize::from(with_used)) {
+            let Some(excess) = self.len().checked_sub(wanted + 1) else { return };
+            let mut ages = Vec::new();
+            for shard in &self.shards {
+                let shard = lock(shard);
+                let removable = shard.inodes.iter().filter(|(n, i)| shard.may_go(**n, i, used));
+                ages.extend(removable.map(|(_, inode)| inode.seen));
+            }
+            if ages.is_empty() {
+                continue;
+            }
+            let last = excess.min(ages.len() - 1);
+            let limit = *ages.select_nth_unstable(last).1;
+            for shard in &self.shards {
+                let orphaned = lock(shard).remove_up_to(limit, used);
+                self.names.fetch_sub(orphaned.len(), Relaxed);
+                orphaned.iter().for_each(|parent| self.discount_child(*parent));
+            }
+        }
+    }
+
+    /// Writes all entries as records, a shard at a time.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        for shard in &self.shards {
+            for (&inode, known) in &lock(shard).inodes {
+                known.encode(inode, out);
+            }
+        }
+    }
+
+    fn count_child(&self, parent: u64, seen: u64) {
+        let mut shard = self.shard(parent);
+        *shard.children.entry(parent).or_default() += 1;
+        if let Some(known) = shard.inodes.get_mut(&parent) {
+            known.seen = seen;
+        }
+    }
+
+    fn discount_child(&self, parent: u64) {
+        let mut shard = self.shard(parent);
+        if let Some(count) = shard.children.get_mut(&parent) {
+            *count -= 1;
+            if *count == 0 {
+                shard.children.remove(&parent);
+            }
+        }
+    }
+
+    fn shard(&self, inode: u64) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[inode as usize % SHARDS])
+    }
+}
+
+/// What a record did to a shard.
+#[derive(Default)]
+struct Applied {
+    changed: bool,
+    /// A name was added.
+    added: bool,
+    /// The parents of names that were dropped.
+    orphaned: Vec<u64>,
+}
+
+impl Shard {
+    fn apply(&mut self, record: &Record<'_>, seen: u64) -> Applied {
+        let Record { kind, inode, generation, parent, name } = *record;
+        let mut applied = Applied::default();
+        let is_addition = kind == RecordKind::NameAdded;
+        let known = match self.inodes.get_mut(&inode) {
+            Some(known) if known.generation == generation => known,
+            other if is_addition => {
+                // The inode belongs to another file now.
+                applied.orphaned = other.map(|other| other.parents()).unwrap_or_default();
+                let known = self.inodes.entry(inode).insert_entry(Inode::new(generation));
+                known.into_mut()
+            }
+            _ => return applied,
+        };
+        known.seen = seen;
+        let there = known.names.iter().position(|n| n.parent == parent && *n.name == *name);
+        match (is_addition, there) {
+            (true, Some(_)) => applied.changed = !std::mem::replace(&mut known.is_used, true),
+            (true, None) => {
+                known.names.insert(0, PathComponent { parent, name: name.into() });
+                (applied.added, applied.changed) = (true, true);
+            }
+            (false, Some(at)) => {
+                known.names.remove(at);
+                applied.orphaned.push(parent);
+                applied.changed = true;
+            }
+            (false, None) => {}
+        }
+        if known.names.is_empty() {
+            self.forget(inode);
+        }
+        applied
+    }
+
+    fn reborn(&mut self, inode: u64, generation: u64, born: u64) -> bool {
+        let known = self.inodes.entry(inode).or_insert_with(|| Inode::new(generation));
+        // A new file is recorded by its birth before its name.
+        if known.generation != generation && known.names.is_empty() {
+            *known = Inode::new(generation);
+        }
+        let changed = known.generation == generation && known.born != born;
+        if changed {
+            known.born = born;
+        }
+        changed
+    }
+
+    fn forget(&mut self, inode: u64) {
+        if let Some(gone) = self.inodes.remove(&inode) {
+            self.removed.push_back((inode, gone.generation));
+            if self.removed.len() > REMOVED_MAX {
+                self.removed.pop_front();
+            }
+        }
+    }
+
+    fn may_go(&self, number: u64, inode: &Inode, used: bool) -> bool {
+        inode.is_used == used && !self.children.contains_key(&number)
+    }
+
+    /// Removes entries last seen at `limit` or before; returns the parents of their names.
+    fn remove_up_to(&mut self, limit: u64, used: bool) -> Vec<u64> {
+        let Self { inodes, children, .. } = self;
+        let old = |number: &u64, inode: &mut Inode| {
+            inode.seen <= limit && inode.is_used == used && !children.contains_key(number)
+        };
+        inodes.extract_if(old).flat_map(|(_, inode)| inode.parents()).collect()
+    }
+}
+
+impl Inode {
+    fn new(generation: u64) -> Self {
+        Self { generation, born: generation, seen: 0, is_used: false, names: Vec::new() }
+    }
+
+    fn parents(&self) -> Vec<u64> {
+        self.names.iter().map(|name| name.parent).collect()
+    }
+
+    fn encode(&self, inode: u64, out: &mut Vec<u8>) {
+        let Self { generation, born, .. } = *self;
+        let mut put = |kind, parent, name: &[u8]| {
+            Record { kind, inode, generation, parent, name }.encode(out);
+        };
+        if born != generation {
+            put(RecordKind::Born, born, b"");
+        }
+        for name in self.names.iter().rev() {
+            put(RecordKind::NameAdded, name.parent, &name.name);
+        }
+        if let Some(name) = self.names.first().filter(|_| self.is_used) {
+            put(RecordKind::NameAdded, name.parent, &name.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(table: &Table, inode: u64, parent: u64, name: &str) {
+        table.apply(&record(RecordKind::NameAdded, inode, parent, name));
+    }
+
+    fn remove(table: &Table, inode: u64, parent: u64, name: &str) {
+        table.apply(&record(RecordKind::NameRemoved, inode, parent, name));
+    }
+
+    fn record(kind: RecordKind, inode: u64, parent: u64, name: &str) -> Record<'_> {
+        Record { kind, inode, generation: 0, parent, name: name.as_bytes() }
+    }
+
+    fn path(table: &Table, inode: u64) -> Option<String> {
+        let paths = table.candidates(1, inode, 0)?.paths;
+        let names = paths.first()?.iter().map(|name| String::from_utf8_lossy(name).into_owned());
+        Some(names.collect::<Vec<_>>().join("/"))
+    }
+
+    #[test]
+    fn the_longest_unseen_go_first_and_directories_stay_with_what_is_below() {
+        let table = Table::new();
+        add(&table, 2, 1, "old directory");
+        for inode in 10..20 {
+            add(&table, inode, 1, &inode.to_string());
+        }
+        add(&table, 30, 2, "new");
+        table.prune(7, false);
+        assert_eq!(table.len(), 7);
+        assert_eq!(path(&table, 30).as_deref(), Some("old directory/new"));
+        assert_eq!(path(&table, 10), None);
+        assert_eq!(path(&table, 19).as_deref(), Some("19"));
+        remove(&table, 30, 2, "new");
+        table.prune(0, false);
+        assert_eq!((path(&table, 2), table.len()), (None, 0));
+    }
+
+    #[test]
+    fn a_handle_that_a_client_uses_stays_whatever_is_looked_up_after_it() {
+        let table = Table::new();
+        add(&table, 2, 1, "daily");
+        assert!(table.mark_used(2, 0).is_some() && table.mark_used(2, 0).is_none());
+        for inode in 10..10_000 {
+            add(&table, inode, 1, &inode.to_string());
+        }
+        table.prune(100, false);
+        assert_eq!(path(&table, 2).as_deref(), Some("daily"));
+        assert_eq!(table.len(), 100);
+    }
+
+    #[test]
+    fn used_handles_go_by_age_where_even_they_are_too_many() {
+        let table = Table::new();
+        for inode in 10..20 {
+            add(&table, inode, 1, &inode.to_string());
+            table.mark_used(inode, 0);
+        }
+        table.mark_used(10, 0);
+        table.prune(5, false);
+        assert_eq!(table.len(), 10);
+        table.prune(5, true);
+        assert_eq!(table.len(), 5);
+        assert!(path(&table, 10).is_some() && path(&table, 11).is_none());
+    }
+
+    #[test]
+    fn a_file_is_found_by_its_last_name_however_many_it_had() {
+        let table = Table::new();
+        for name in 0..300 {
+            add(&table, 2, 1, &name.to_string());
+        }
+        for name in 1..300 {
+            remove(&table, 2, 1, &name.to_string());
+        }
+        assert_eq!(path(&table, 2).as_deref(), Some("0"));
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn a_loop_ends() {
+        let table = Table::new();
+        add(&table, 2, 3, "a");
+        add(&table, 3, 2, "b");
+        assert_eq!(path(&table, 2), None);
+    }
+
+    #[test]
+    fn a_new_file_gets_no_id_of_a_removed_one() {
+        let table = Table::new();
+        add(&table, 2, 1, "a");
+        assert_eq!(table.new_generation(2, 0), 1);
+        remove(&table, 2, 1, "a");
+        assert_eq!(table.generation(2, Some(0)), Some(0));
+        assert_eq!(table.new_generation(2, 0), 1);
+        assert_eq!(table.new_generation(3, 0), 0);
+    }
+
+    #[test]
+    fn what_is_encoded_gives_the_same_table() {
+        let table = Table::new();
+        add(&table, 2, 1, "d");
+        add(&table, 3, 2, "f");
+        table.mark_used(3, 0);
+        table.apply(&Record { parent: 77, ..record(RecordKind::Born, 3, 0, "") });
+        let mut bytes = Vec::new();
+        table.encode(&mut bytes);
+        let (copy, mut rest) = (Table::new(), &bytes[..]);
+        while let Some((record, length)) = Record::decode(rest) {
+            copy.apply(&record);
+            rest = &rest[length..];
+        }
+        assert_eq!(path(&copy, 3).as_deref(), Some("d/f"));
+        assert_eq!(copy.candidates(1, 3, 0).unwrap().born, 77);
+        assert_eq!(copy.mark_used(3, 0), None);
+        assert!(copy.mark_used(2, 0).is_some());
+    }
+}

@@ -1,0 +1,103 @@
+//! What a kind of host file system can be relied on for. The table is in `docs/filesystems.md`.
+//!
+//! Kernel handles, directory offsets and answers without waiting are promises of the file-system
+//! driver that no system call reports, so they are known by type. An unknown type gets the
+//! cautious answer, except for kernel handles: a driver that has them and whose handles can be
+//! opened keeps them, unless it is listed here.
+
+use std::os::fd::AsFd;
+
+use rustix::{fs::fstatfs, io::Result};
+
+/// Promises of a file-system driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kind {
+    /// A kernel file handle leads to its file or is stale, also after a restart of whatever
+    /// provides the file system.
+    pub(super) has_lasting_handles: bool,
+    /// The offset of a directory entry stays while other entries come and go.
+    pub(super) has_lasting_offsets: bool,
+    /// Attributes and cached names are answered from memory, whatever the disk does.
+    pub(super) answers_from_memory: bool,
+    /// The birth time of a file never changes.
+    pub(super) has_lasting_births: bool,
+    /// An `fsync` of a new file makes all earlier metadata changes durable: they share one log.
+    pub(super) has_one_log: bool,
+}
+
+/// A file system on a local disk with everything that can be promised but the common log.
+const DISK: Kind = Kind {
+    has_lasting_handles: true,
+    has_lasting_offsets: true,
+    answers_from_memory: true,
+    has_lasting_births: true,
+    has_one_log: false,
+};
+
+/// Not in the table.
+const UNKNOWN: Kind =
+    Kind { has_lasting_offsets: false, answers_from_memory: false, ..DISK };
+
+/// Numbers its files anew whenever its daemon or server starts, or may wait for one.
+const REMOTE: Kind = Kind { has_lasting_handles: false, ..UNKNOWN };
+
+impl Kind {
+    /// The kind of the file system of `fd`.
+    pub(super) fn of(fd: impl AsFd) -> Result<Self> {
+        let release = rustix::system::uname();
+        Ok(Self::by_type(fstatfs(fd)?.f_type as u32, &release.release().to_string_lossy()))
+    }
+
+    /// `number` is `statfs.f_type`, `release` that of the kernel.
+    fn by_type(number: u32, release: &str) -> Self {
+        match number {
+            // ext2, ext3, ext4; XFS.
+            0xEF53 | 0x5846_5342 => Kind { has_one_log: true, ..DISK },
+            // Btrfs, F2FS, ZFS, bcachefs.
+            0x9123_683E | 0xF2F5_2010 | 0x2FC1_2FC1 | 0xCA45_1A4E => DISK,
+            // tmpfs: before 6.6 an offset was a position in a list.
+            0x0102_1994 => Kind { has_lasting_offsets: is_at_least(release, 6, 6), ..DISK },
+            // overlayfs: a file is born again when its first change copies it up.
+            0x794C_7630 => Kind { has_lasting_births: false, ..UNKNOWN },
+            // FUSE and virtiofs, 9p, CIFS, SMB2, vboxsf, AFS, Coda.
+            0x6573_5546 | 0x0102_1997 | 0xFF53_4D42 | 0xFE53_4D42 | 0x786F_4256 | 0x5346_414F
+            | 0x7375_7245 => REMOTE,
+            _ => UNKNOWN,
+        }
+    }
+}
+
+fn is_at_least(release: &str, major: u32, minor: u32) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FUSE: u32 = 0x6573_5546;
+    const TMPFS: u32 = 0x0102_1994;
+
+    #[test]
+    fn only_known_local_file_systems_are_called_on_network_threads() {
+        assert!(Kind::by_type(0xEF53, "6.1.0").answers_from_memory);
+        assert!(Kind::by_type(TMPFS, "6.1.0").answers_from_memory);
+        for number in [FUSE, 0x6969, 0x794C_7630, 0x0BAD_0BAD] {
+            assert!(!Kind::by_type(number, "6.18.0").answers_from_memory, "{number:x}");
+        }
+    }
+
+    #[test]
+    fn offsets_of_tmpfs_last_since_linux_6_6() {
+        let lasts = |release| Kind::by_type(TMPFS, release).has_lasting_offsets;
+        assert!(!lasts("6.1.0-28-amd64") && !lasts("5.15") && !lasts("garbage"));
+        assert!(lasts("6.6.0") && lasts("6.18.44-fc-v595") && lasts("7.0"));
+    }
+
+    #[test]
+    fn a_directory_of_this_host_has_a_kind() {
+        let dir = std::fs::File::open("/proc").unwrap();
+        assert_eq!(Kind::of(&dir).unwrap(), UNKNOWN);
+    }
+}
