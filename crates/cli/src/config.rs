@@ -283,6 +283,8 @@ pub(crate) struct Export {
     pub ports: Option<Ports>,
     #[serde(default)]
     pub metadata: Metadata,
+    #[serde(default)]
+    pub exclusive: bool,
     #[serde(default = "yes")]
     pub lock_auth: bool,
     #[serde(default)]
@@ -305,6 +307,7 @@ impl Export {
             anonymous_gid: nobody(),
             ports: None,
             metadata: Metadata::default(),
+            exclusive: false,
             lock_auth: true,
             exclusive_lock: ExclusiveLock::default(),
             stateless_clients: false,

@@ -23,6 +23,13 @@ use wire::nfs3::*;
 
 /// A server of a directory, and the directory.
 async fn serve(fill: impl FnOnce(&std::path::Path)) -> (TestServer, TempDir) {
+    serve_with(fill, |_| ()).await
+}
+
+async fn serve_with(
+    fill: impl FnOnce(&std::path::Path),
+    set: impl FnOnce(&mut Options),
+) -> (TestServer, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let (root, state) = (dir.path().join("root"), dir.path().join("state"));
     std::fs::create_dir(&root).unwrap();
@@ -31,6 +38,7 @@ async fn serve(fill: impl FnOnce(&std::path::Path)) -> (TestServer, TempDir) {
     let mut options = Options::new(root, state);
     // What disks do is not the matter here.
     options.metadata = MetadataMode::Async;
+    set(&mut options);
     let filesystem = Arc::new(LocalFs::open(options).unwrap());
     (TestServer::start(filesystem, Limits::default()).await, dir)
 }
@@ -132,7 +140,7 @@ async fn entries_that_stay_are_listed_once_while_others_come_and_go() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_change_begins_where_the_one_before_ended() {
-    let (server, _dir) = serve(|_| ()).await;
+    let (server, _dir) = serve_with(|_| (), |options| options.exclusive = true).await;
     let (connection, nfs, root) = (server.connect().await, server.nfs().await, server.root().await);
     let mut last: Option<WccAttributes> = None;
     let mut follow = |what: &str, wcc: &Wcc| {
@@ -171,7 +179,7 @@ async fn each_change_begins_where_the_one_before_ended() {
 /// that takes the whole difference for its own change keeps what is outdated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attributes_of_before_are_given_only_by_an_exclusive_file_system() {
-    let (server, _dir) = serve(|options| options.exclusive = false).await;
+    let (server, _dir) = serve(|_| ()).await;
     let (connection, nfs, root) = (server.connect().await, server.nfs().await, server.root().await);
     let how = CreateHow::Guarded(NewAttributes::default());
     let made = connection.call::<Create>(&CreateArgs { at: at(&root, "f"), how }).await.unwrap();

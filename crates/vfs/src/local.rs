@@ -56,8 +56,8 @@ use status::status;
 use tree::{ObjectScheme, PATH_ONLY, Tree};
 use uncommitted::UncommittedFiles;
 
-/// Common file systems store the text of a link of up to this length in the inode, so reading it
-/// does not block.
+/// Where links are in the inode, the text of a link of up to this length is, so reading it does not
+/// block.
 const SHORT_LINK: u64 = 59;
 
 /// How to serve a directory.
@@ -355,7 +355,7 @@ impl FileSystem for LocalFs {
             return Err(Error::Invalid);
         }
         let attributes = self.tree.attributes(&node)?;
-        if attributes.size > SHORT_LINK {
+        if attributes.size > SHORT_LINK || !self.tree.kind.has_links_in_inode {
             require_blocking(context)?;
         }
         let text = readlinkat(node.path(), c"", Vec::with_capacity(256))?;

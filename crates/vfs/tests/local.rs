@@ -183,8 +183,31 @@ fn idle_files_are_closed_except_those_with_unstable_writes() {
 }
 
 #[test]
+fn a_program_can_be_executed_on_the_host_soon_after_it_was_written() {
+    let Some(host) = Host::new() else { return };
+    let alice = alice();
+    let fs = host.open(HandleChoice::Auto);
+    let by = CallerView::new(&fs, &alice);
+    let program = by.create(&fs.root(), "program", 0o755).unwrap();
+    by.write(&program, 0, b"#!/bin/true\n").unwrap();
+    let execute = || std::process::Command::new(host.path("program")).status();
+    assert_eq!(execute().unwrap_err().raw_os_error(), Some(libc::ETXTBSY));
+    by.fs.commit(&by.context(), &program, 0, 0).unwrap();
+    let begin = Instant::now();
+    while execute().is_err() {
+        // Clients that look at it do not keep it from being executed.
+        by.read(&program, 0, 100).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(8), "still busy");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    by.write(&program, 0, b"#!/bin/false\n").unwrap();
+    assert!(execute().is_err());
+}
+
+#[test]
 fn descriptors_are_bounded() {
     let Some(host) = Host::new() else { return };
+    prepare_worker_thread();
     let root = root();
     let options = options(host.root.path(), host.state.path(), HandleChoice::Auto);
     let fs = LocalFs::open(Options { descriptors_max: 64, ..options }).unwrap();
@@ -320,6 +343,7 @@ fn renames_in_opposite_directions_do_not_block_each_other() {
 #[test]
 fn nothing_is_lost_when_many_files_are_written_with_few_descriptors() {
     let Some(host) = Host::new() else { return };
+    prepare_worker_thread();
     let options = options(host.root.path(), host.state.path(), HandleChoice::Auto);
     let fs = LocalFs::open(Options { descriptors_max: 64, ..options }).unwrap();
     let root = root();
@@ -332,6 +356,7 @@ fn nothing_is_lost_when_many_files_are_written_with_few_descriptors() {
         for thread in 0..4_u64 {
             let (fs, root, files) = (&fs, &root, &files);
             scope.spawn(move || {
+                prepare_worker_thread();
                 let by = CallerView::new(fs, root);
                 for round in 0..10 {
                     for (number, file) in files.iter().enumerate() {

@@ -3,10 +3,13 @@
 
 mod fixture;
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use fixture::*;
-use lockkeeper_vfs::{Error, FileSystem, Stability, local::HandleChoice};
+use lockkeeper_vfs::{
+    Error, FileSystem, NewAttributes, Stability,
+    local::{HandleChoice, LocalFs, MetadataMode, Options},
+};
 
 /// Runs the test `name` of this file again in a mount namespace of its own. `true` if this is
 /// already that run.
@@ -15,13 +18,16 @@ fn in_own_mount_space(name: &str) -> bool {
         return true;
     }
     if is_root() {
-        let status = Command::new("unshare")
+        let output = Command::new("unshare")
             .args(["--mount", "--propagation", "private"])
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", name, "--nocapture"])
             .env("OWN_MOUNT_SPACE", "1")
-            .status();
-        assert!(status.is_ok_and(|status| status.success()), "run by unshare, of util-linux");
+            .output()
+            .unwrap();
+        let [said, errors] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        assert!(output.status.success() && said.contains("1 passed"), "{said}{errors}");
     }
     false
 }
@@ -177,7 +183,7 @@ fn a_file_system_keeps_its_id_wherever_it_is_mounted() {
 
 #[test]
 fn handles_open_files_that_were_not_looked_up_since_the_mount() {
-    if !in_own_mount_space("handles_lead_to_files_that_the_kernel_has_not_seen_since_it_started") {
+    if !in_own_mount_space("handles_open_files_that_were_not_looked_up_since_the_mount") {
         return;
     }
     for handles in [HandleChoice::Auto, HandleChoice::InodeMap] {
@@ -213,4 +219,40 @@ fn handles_open_files_that_were_not_looked_up_since_the_mount() {
         drop(fs);
         unmount(host.root.path());
     }
+}
+
+#[test]
+fn attributes_of_a_link_become_durable_without_a_sync_of_the_whole_file_system() {
+    if !in_own_mount_space(
+        "attributes_of_a_link_become_durable_without_a_sync_of_the_whole_file_system",
+    ) {
+        return;
+    }
+    let host = Host::new().unwrap();
+    let image = host.state.path().join("image");
+    make_image(&image);
+    mount(&["-o", "loop", &image.to_string_lossy()], host.root.path());
+    let root = root();
+    let options = options(host.root.path(), host.state.path(), HandleChoice::Auto);
+    let fs = LocalFs::open(Options { metadata: MetadataMode::Sync, ..options }).unwrap();
+    let by = CallerView::new(&fs, &root);
+    std::os::unix::fs::symlink("target", host.path("link")).unwrap();
+    let link = by.lookup(&fs.root(), "link").unwrap();
+    let trace = host.state.path().join("trace");
+    let said = host.state.path().join("said");
+    let mut strace = Command::new("strace")
+        .args(["-f", "-e", "trace=fsync,syncfs", "-p", &std::process::id().to_string(), "-o"])
+        .arg(&trace)
+        .stderr(fs::File::create(&said).unwrap())
+        .spawn()
+        .unwrap();
+    while !fs::read_to_string(&said).unwrap().contains("attached") {
+        assert!(strace.try_wait().unwrap().is_none(), "{}", fs::read_to_string(&said).unwrap());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    by.set(&link, NewAttributes { uid: Some(1000), ..NewAttributes::default() }).unwrap();
+    strace.kill().unwrap();
+    strace.wait().unwrap();
+    let trace = fs::read_to_string(trace).unwrap();
+    assert!(trace.contains("fsync(") && !trace.contains("syncfs("), "{trace}");
 }

@@ -212,6 +212,7 @@ fn export(export: Export) -> Table {
         anonymous_gid,
         ports,
         metadata,
+        exclusive,
         lock_auth,
         exclusive_lock,
         stateless_clients,
@@ -254,6 +255,7 @@ fn export(export: Export) -> Table {
     table.insert("anonymous_gid".into(), i64::from(anonymous_gid).into());
     table.insert("ports".into(), ports.into());
     table.insert("metadata".into(), metadata.into());
+    table.insert("exclusive".into(), exclusive.into());
     table.insert("lock_auth".into(), lock_auth.into());
     table.insert("exclusive_lock".into(), exclusive_lock.into());
     table.insert("stateless_clients".into(), stateless_clients.into());

@@ -45,6 +45,7 @@ struct ExportSource {
     inode: u64,
     id: Option<u64>,
     metadata: config::Metadata,
+    exclusive: bool,
 }
 
 impl ExportOpener {
@@ -145,6 +146,7 @@ impl ExportOpener {
             inode: found.ino(),
             id: export.filesystem_id,
             metadata: export.metadata,
+            exclusive: export.exclusive,
         };
         if let Some((_, filesystem)) = self.open.iter().find(|(known, _)| *known == source) {
             return Ok((source, filesystem.clone()));
@@ -159,6 +161,7 @@ impl ExportOpener {
             },
             descriptors_max: (self.descriptors_max / exports.max(1)).max(64),
             handles: local::HandleChoice::Auto,
+            exclusive: source.exclusive,
         };
         let filesystem =
             LocalFs::open(options).with_context(|| format!("cannot export {shown}"))?;
@@ -225,18 +228,30 @@ impl ExportOpener {
         let in_memory = self.in_memory.iter().map(|(source, _)| {
             format!("{}: its files are in memory and end with the server", source.path.display())
         });
-        let local = self
-            .open
-            .iter()
-            .filter(|(_, filesystem)| filesystem.handle_kind() == local::HandleKind::InodeMap)
-            .map(|(source, _)| {
-                format!(
-                    "{}: no kernel file handles (they require root): a file renamed on the host \
-                     becomes stale for clients",
-                    source.root.display()
-                )
-            });
+        let local = self.open.iter().filter_map(|(source, filesystem)| {
+            let limitation = limitation(filesystem.handle_kind())?;
+            Some(format!("{}: {limitation}", source.root.display()))
+        });
         local.chain(in_memory).collect()
+    }
+}
+
+fn limitation(handles: local::HandleKind) -> Option<&'static str> {
+    match handles {
+        local::HandleKind::Kernel => None,
+        local::HandleKind::InodeMap => Some(
+            "no kernel file handles (they require root, and a file system whose handles last): a \
+             file renamed on the host becomes stale for clients",
+        ),
+        local::HandleKind::Mount => Some(
+            "this kind of file system may number its files anew when it is mounted: the files of \
+             clients become stale then, and when a file is renamed on the host",
+        ),
+        local::HandleKind::Process => Some(
+            "this kind of file system may number its files anew when it is mounted, and this \
+             kernel (before Linux 6.8) does not tell mounts apart: the files of clients become \
+             stale when the server restarts, and when a file is renamed on the host",
+        ),
     }
 }
 

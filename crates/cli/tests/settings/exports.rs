@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 use client::nfs::Nfs;
 use client::{Locker, mount as mounting};
 use testbed::wait::until;
-use wire::nfs3::{Handle, NewAttributes, SetAttr, SetAttrArgs};
+use wire::nfs3::{
+    Create, CreateArgs, CreateHow, DirOpArgs, Handle, NewAttributes, SetAttr, SetAttrArgs,
+};
 
 use crate::setup::{Running, Setup, byte};
 
@@ -101,6 +103,16 @@ async fn lock_of_another(mut setup: Setup, mode: u32) -> String {
     server.connect(0, 0).await.call::<SetAttr>(&args).await.unwrap().unwrap();
     let bob = Locker::new(server.connect(2000, 2000).await, "bob", 1);
     format!("{:?}", bob.lock(&file, byte(0)).await.unwrap())
+}
+
+/// Whether a change of a directory comes with the attributes of before.
+pub async fn before(setup: Setup) -> String {
+    let server = setup.start();
+    let root = mounted(&server, setup.text("export.path")).await.unwrap();
+    let at = DirOpArgs { dir: root, name: b"new"[..].into() };
+    let how = CreateHow::Guarded(NewAttributes::default());
+    let made = server.connect(0, 0).await.call::<Create>(&CreateArgs { at, how }).await.unwrap();
+    if made.unwrap().dir.before.is_some() { "given" } else { "not given" }.into()
 }
 
 /// The system calls that sync, while files are created.

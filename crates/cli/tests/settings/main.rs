@@ -128,6 +128,7 @@ const ROWS: &[Row] = &[
     row("export.anonymous_gid", "1234", by!(exports::squashed), "65534:1234", "65534:65534"),
     row("export.ports", "'reserved'", by!(exports::mount), "refused", "mounted"),
     row("export.metadata", "'async'", by!(exports::syncs), "no sync", "a sync for each"),
+    row("export.exclusive", "true", by!(exports::before), "given", "not given"),
     row("export.lock_auth", "false", by!(exports::private_lock), "Granted", "Failed"),
     row("export.exclusive_lock", "'write'", by!(exports::readers_lock), "Failed", "Granted"),
     row("export.stateless_clients", "true", by!(recovery::reset), "released", "held"),

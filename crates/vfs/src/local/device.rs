@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn a_number_that_is_used_again_is_another_device() {
-        let assign = |new: u64| move |first: Option<_>| Ok::<_, ()>(first.unwrap_or(FileSystemId(new)));
+        let assign =
+            |new: u64| move |first: Option<_>| Ok::<_, ()>(first.unwrap_or(FileSystemId(new)));
         let device = Device::of((7, 3));
         assert_eq!(device.id(assign(1)), Ok(FileSystemId(1)));
         assert_eq!(Device::of((7, 3)).id(assign(2)), Ok(FileSystemId(1)));

@@ -320,10 +320,11 @@ impl Tree {
             let made = self.identify_entry(dir, name);
             // As the caller: the host may have replaced the file, and the caller may not be
             // allowed to remove the new one.
-            let _ = self.as_caller(context, || match unlinkat(dir.path(), name, AtFlags::empty()) {
-                Err(Errno::ISDIR) => unlinkat(dir.path(), name, AtFlags::REMOVEDIR),
-                other => other,
-            });
+            let _ =
+                self.as_caller(context, || match unlinkat(dir.path(), name, AtFlags::empty()) {
+                    Err(Errno::ISDIR) => unlinkat(dir.path(), name, AtFlags::REMOVEDIR),
+                    other => other,
+                });
             self.forget_name(dir, name, made.as_ref());
             self.unlinked(made);
         }

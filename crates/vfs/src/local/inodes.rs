@@ -97,7 +97,8 @@ impl InodeMap {
         };
         let writer = Wake::default();
         let names = table.len();
-        let upkeep = Upkeep { tidied: Instant::now(), is_unsynced: false, names, has_failed: false };
+        let upkeep =
+            Upkeep { tidied: Instant::now(), is_unsynced: false, names, has_failed: false };
         let map = Arc::new(Self {
             table,
             pending: Mutex::default(),
@@ -439,7 +440,9 @@ mod tests {
             }
             reached.send(()).unwrap();
             let root = std::fs::File::open("/").unwrap();
-            other.find((root.as_fd(), &compose(1, 0)), &compose(9, 9), |_, _| Err(Error::NotFound)).err()
+            other
+                .find((root.as_fd(), &compose(1, 0)), &compose(9, 9), |_, _| Err(Error::NotFound))
+                .err()
         });
         is_reached.recv_timeout(Duration::from_secs(20)).unwrap();
         assert_eq!(thread.join().unwrap(), Some(Error::TryLater));

@@ -21,22 +21,24 @@ pub(super) struct Kind {
     pub(super) answers_from_memory: bool,
     /// The birth time of a file never changes.
     pub(super) has_lasting_births: bool,
+    /// The text of a short symbolic link is in the inode.
+    pub(super) has_links_in_inode: bool,
     /// An `fsync` of a new file makes all earlier metadata changes durable: they share one log.
     pub(super) has_one_log: bool,
 }
 
-/// A file system on a local disk with everything that can be promised but the common log.
+/// A file system on a local disk, with what all of them promise.
 const DISK: Kind = Kind {
     has_lasting_handles: true,
     has_lasting_offsets: true,
     answers_from_memory: true,
     has_lasting_births: true,
+    has_links_in_inode: false,
     has_one_log: false,
 };
 
 /// Not in the table.
-const UNKNOWN: Kind =
-    Kind { has_lasting_offsets: false, answers_from_memory: false, ..DISK };
+const UNKNOWN: Kind = Kind { has_lasting_offsets: false, answers_from_memory: false, ..DISK };
 
 /// Numbers its files anew whenever its daemon or server starts, or may wait for one.
 const REMOTE: Kind = Kind { has_lasting_handles: false, ..UNKNOWN };
@@ -52,11 +54,15 @@ impl Kind {
     fn by_type(number: u32, release: &str) -> Self {
         match number {
             // ext2, ext3, ext4; XFS.
-            0xEF53 | 0x5846_5342 => Kind { has_one_log: true, ..DISK },
+            0xEF53 | 0x5846_5342 => Kind { has_links_in_inode: true, has_one_log: true, ..DISK },
             // Btrfs, F2FS, ZFS, bcachefs.
             0x9123_683E | 0xF2F5_2010 | 0x2FC1_2FC1 | 0xCA45_1A4E => DISK,
             // tmpfs: before 6.6 an offset was a position in a list.
-            0x0102_1994 => Kind { has_lasting_offsets: is_at_least(release, 6, 6), ..DISK },
+            0x0102_1994 => Kind {
+                has_lasting_offsets: is_at_least(release, 6, 6),
+                has_links_in_inode: true,
+                ..DISK
+            },
             // overlayfs: a file is born again when its first change copies it up.
             0x794C_7630 => Kind { has_lasting_births: false, ..UNKNOWN },
             // FUSE and virtiofs, 9p, CIFS, SMB2, vboxsf, AFS, Coda.

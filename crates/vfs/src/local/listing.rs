@@ -55,7 +55,12 @@ impl Tree {
     }
 
     /// Returns whether the end was reached.
-    fn list_by_offset(&self, listed: &Listed<'_>, cookie: u64, sink: &mut Sink<'_>) -> Result<bool> {
+    fn list_by_offset(
+        &self,
+        listed: &Listed<'_>,
+        cookie: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<bool> {
         let fd = self.reopen(listed.dir.path(), OFlags::RDONLY | OFlags::DIRECTORY)?;
         if cookie != 0 {
             // The kernel refuses offsets that the file system cannot have given out.

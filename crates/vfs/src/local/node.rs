@@ -169,12 +169,17 @@ impl Drop for Node {
         let writer = self.writer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let writer = writer.and_then(Arc::into_inner);
         let open = [self.path.take(), self.reader.take(), writer].into_iter().flatten();
-        if thread_may_block() {
-            self.shared.descriptors.fetch_sub(open.map(drop).count(), Relaxed);
-        } else {
-            lock(&self.shared.to_close).extend(open);
-            self.shared.closer.wake();
-        }
+        let count = match thread_may_block() {
+            true => open.map(drop).count(),
+            false => {
+                let mut to_close = lock(&self.shared.to_close);
+                let before = to_close.len();
+                to_close.extend(open);
+                self.shared.closer.wake();
+                to_close.len() - before
+            }
+        };
+        self.shared.descriptors.fetch_sub(count, Relaxed);
     }
 }
 
@@ -297,7 +302,13 @@ impl NodeCache {
     /// Closes the descriptors of nodes that network threads have dropped.
     pub(super) fn close_dropped(&self) {
         let dropped = std::mem::take(&mut *lock(&self.shared.to_close));
-        self.shared.descriptors.fetch_sub(dropped.into_iter().map(drop).count(), Relaxed);
+        drop(dropped);
+    }
+
+    /// Whether so many descriptors wait to be closed that network threads must open no more: the disk
+    /// hangs.
+    pub(super) fn is_behind_with_closing(&self) -> bool {
+        lock(&self.shared.to_close).len() > self.descriptors_max
     }
 
     /// Passes on the handles that clients have presented since the last call.
@@ -305,7 +316,9 @@ impl NodeCache {
         for shard in &self.shards {
             let shard = lock(shard);
             let nodes = shard.nodes.values();
-            nodes.filter(|node| node.is_presented.swap(false, Relaxed)).for_each(|node| pass(&node.id));
+            nodes
+                .filter(|node| node.is_presented.swap(false, Relaxed))
+                .for_each(|node| pass(&node.id));
         }
     }
 

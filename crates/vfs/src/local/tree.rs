@@ -287,18 +287,16 @@ impl Tree {
     /// Opens an entry without following a symbolic link or crossing a mount point.
     pub(super) fn enter(&self, dir: &Node, name: &[u8], blocking: BlockingMode) -> Result<OwnedFd> {
         let cached = match blocking {
+            BlockingMode::Nonblocking if self.cache.is_behind_with_closing() => {
+                return Err(Error::WouldBlock);
+            }
             BlockingMode::Nonblocking => ResolveFlags::CACHED,
             BlockingMode::MayBlock => ResolveFlags::empty(),
         };
         self.open_entry(dir.path(), name, cached)
     }
 
-    fn open_entry(
-        &self,
-        dir: BorrowedFd<'_>,
-        name: &[u8],
-        more: ResolveFlags,
-    ) -> Result<OwnedFd> {
+    fn open_entry(&self, dir: BorrowedFd<'_>, name: &[u8], more: ResolveFlags) -> Result<OwnedFd> {
         let cached_only = more.contains(ResolveFlags::CACHED);
         if self.openat2_missing.load(Relaxed) {
             return if cached_only {

@@ -266,8 +266,7 @@ mod tests {
         let entries = entries.map(|(hash, name)| entry(&mut names, hash, name)).to_vec();
         let page = Page::new(entries, names, 1, None);
         assert_eq!(listed(&page, 0), ["a", "b", "c", "z"]);
-        let cookies: Vec<u64> =
-            page.entries_after(Position(0)).map(|entry| entry.cookie).collect();
+        let cookies: Vec<u64> = page.entries_after(Position(0)).map(|entry| entry.cookie).collect();
         assert_eq!(cookies, [80, 81, 82, 144]);
         assert_eq!(listed(&page, 80), ["b", "c", "z"]);
         assert_eq!(listed(&page, 144), [""; 0]);
