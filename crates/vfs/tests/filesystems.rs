@@ -336,12 +336,24 @@ fn a_listing_goes_on_after_the_file_system_was_opened_again() {
 /// What a FUSE daemon, killed and started again, has in the place of its files.
 #[derive(Debug, Clone, Copy)]
 enum Meanwhile {
-    /// The same names, looked up in another order.
-    Reordered,
+    /// The same.
+    Nothing,
     /// Names were exchanged, so that each leads to another file.
     Renamed,
     /// Files were removed and new ones made under their names.
     Replaced,
+}
+
+/// How the server and the FUSE daemon are used.
+#[derive(Debug, Clone, Copy)]
+struct Restart {
+    program: Fuse,
+    handles: HandleChoice,
+    meanwhile: Meanwhile,
+    /// The names are looked up again in this order, by which the daemon numbers its nodes.
+    reversed: bool,
+    /// The server is restarted too. Otherwise it still serves what was mounted before.
+    reopened: bool,
 }
 
 #[test]
@@ -350,16 +362,15 @@ fn an_id_never_leads_to_another_file_after_a_fuse_daemon_was_restarted() {
     on_each(name, &FUSE.map(Kind::Fuse), |kind| {
         let Kind::Fuse(program) = kind else { unreachable!() };
         let mut failed = Vec::new();
-        for meanwhile in [Meanwhile::Reordered, Meanwhile::Renamed, Meanwhile::Replaced] {
+        for meanwhile in [Meanwhile::Nothing, Meanwhile::Renamed, Meanwhile::Replaced] {
             for handles in [HandleChoice::Auto, HandleChoice::InodeMap] {
-                for reopened in [true, false] {
-                    let wrong = restart(program, handles, meanwhile, reopened);
+                for (reversed, reopened) in
+                    [(false, true), (true, true), (false, false), (true, false)]
+                {
+                    let case = Restart { program, handles, meanwhile, reversed, reopened };
+                    let wrong = restart(case);
                     if let Some(one) = wrong.first() {
-                        failed.push(format!(
-                            "{program:?}, {handles:?}, {meanwhile:?}, reopened {reopened}: \
-                             {} wrong, such as: {one}",
-                            wrong.len()
-                        ));
+                        failed.push(format!("{case:?}: {} wrong, such as: {one}", wrong.len()));
                     }
                 }
             }
@@ -368,14 +379,9 @@ fn an_id_never_leads_to_another_file_after_a_fuse_daemon_was_restarted() {
     });
 }
 
-/// Which ids led to another file. `reopened`: the server was restarted too; otherwise it still serves
-/// what was mounted before.
-fn restart(
-    program: Fuse,
-    handles: HandleChoice,
-    meanwhile: Meanwhile,
-    reopened: bool,
-) -> Vec<String> {
+/// Which ids led to another file.
+fn restart(case: Restart) -> Vec<String> {
+    let Restart { program, handles, meanwhile, reversed, reopened } = case;
     let names = numbered("file", 12);
     let mut host = Host::new(Kind::Fuse(program), &names);
     let root = root();
@@ -389,7 +395,7 @@ fn restart(
     let (at, d) = (host.mount.at().to_path_buf(), host.source.join("d"));
     host.mount.detach().unwrap();
     match meanwhile {
-        Meanwhile::Reordered => {}
+        Meanwhile::Nothing => {}
         Meanwhile::Renamed => {
             fs::rename(d.join(&names[0]), d.join("aside")).unwrap();
             for pair in names.windows(2) {
@@ -408,8 +414,11 @@ fn restart(
         }
     }
     host.mount = Mount::fuse(program, &host.source, &at).unwrap();
-    for name in names.iter().rev() {
-        fs::metadata(at.join("d").join(name)).unwrap();
+    let look_up = |name: &String| drop(fs::metadata(at.join("d").join(name)).unwrap());
+    if reversed {
+        names.iter().rev().for_each(look_up);
+    } else {
+        names.iter().for_each(look_up);
     }
     if reopened {
         drop(fs);
@@ -432,7 +441,7 @@ fn restart(
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();
         let own = match meanwhile {
-            Meanwhile::Reordered => path.file_name().unwrap().to_string_lossy().into_owned(),
+            Meanwhile::Nothing => path.file_name().unwrap().to_string_lossy().into_owned(),
             Meanwhile::Renamed => renamed_from(&path, &names),
             Meanwhile::Replaced => "new".to_owned(),
         };
