@@ -62,7 +62,8 @@ fn exercise(drill: &Drill, kind: Kind, user: Option<u32>) -> Result<()> {
 fn remove(drill: &Drill, kind: Kind) -> Result<()> {
     let mut plan = Plan::new(drill, None)?;
     plan.add("files", kind, fill)?;
-    let site = plan.serve("vers=3")?;
+    // Listed in small parts, of which most come after the first REMOVE.
+    let site = plan.serve("vers=3,rsize=4096")?;
     let dir = site.dir("files");
     let removed = drill.alice()?.run_for(&format!("rm -r {}/many", dir.guest), TIMEOUT)?;
     let left = fs::read_dir(dir.file("many")).map_or(0, Iterator::count);

@@ -99,7 +99,7 @@ fn time_build_at_most(drill: &Drill, site: &Site, most: Duration) -> Result<Dura
 /// With the headers that the project brings.
 const COMPILE: &str = "tcc -nostdinc -Iinclude -Iinclude/x86_64-linux-gnu -Itcc";
 const LINK: &str =
-    "tcc -nostdlib -o program crt1.o crti.o module-*.o main.o libc.so libtcc1.a crtn.o";
+    "tcc -nostdlib -L. -o program crt1.o crti.o module-*.o main.o libc.so libtcc1.a crtn.o";
 
 /// Makes the sources, with headers and libraries, and packs them into `project.tar` in `to`.
 fn project(work: &Path, to: &Path) -> Result<()> {
@@ -132,6 +132,7 @@ fn project(work: &Path, to: &Path) -> Result<()> {
         ("crti.o", "crti.o"),
         ("crtn.o", "crtn.o"),
         ("libc.so.6", "libc.so"),
+        ("ld-linux-x86-64.so.2", "ld-linux-x86-64.so.2"),
         ("tcc/libtcc1.a", "libtcc1.a"),
     ] {
         fs::copy(libraries.join(from), project.join(name)).with_context(|| from.to_owned())?;
