@@ -177,7 +177,7 @@ fn a_file_system_keeps_its_id_wherever_it_is_mounted() {
 
 #[test]
 fn handles_open_files_that_were_not_looked_up_since_the_mount() {
-    if !in_own_mount_space("handles_lead_to_files_that_the_kernel_has_not_seen_since_it_started") {
+    if !in_own_mount_space("handles_open_files_that_were_not_looked_up_since_the_mount") {
         return;
     }
     for handles in [HandleChoice::Auto, HandleChoice::InodeMap] {
