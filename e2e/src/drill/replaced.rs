@@ -29,6 +29,9 @@ pub(super) const STEPS: &[Step] = &[
     Step::long("fuse-daemon-restarted-and-a-reload-by-a-user", |drill| {
         daemon(drill, Fuse::Unionfs, USER, Then::Reload)
     }),
+    Step::long("fuse-daemon-restarted-unnoticed", |drill| {
+        daemon(drill, Fuse::Bindfs, None, Then::Nothing)
+    }),
     Step::new("disks-swapped-under-one-path", |drill| disks(drill, Then::Restart)),
     Step::new("disks-swapped-and-a-reload", |drill| disks(drill, Then::Reload)),
 ];
@@ -42,12 +45,15 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 enum Then {
     Restart,
     Reload,
+    /// It still serves what was mounted before.
+    Nothing,
 }
 
 fn tell(site: &mut Site, then: Then) -> Result<()> {
     match then {
         Then::Restart => site.server.stop().and_then(|()| site.server.start()),
         Then::Reload => site.server.reload(),
+        Then::Nothing => Ok(()),
     }
     .with_context(|| site.server.said())
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -12,7 +12,7 @@ use super::context::{Drill, StepDir};
 use crate::file_server::FileServer;
 use crate::server::Export;
 
-/// A kind of file system.
+/// A kind of file system, new and empty unless a layer or a source is beneath it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Ext4,
@@ -70,9 +70,13 @@ impl<'a> Plan<'a> {
         &mut self,
         name: &'static str,
         kind: Kind,
-        fill: impl FnOnce(&std::path::Path) -> Result<()>,
+        fill: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<()> {
-        let (source, at) = (self.source(name), self.points.path(name));
+        let at = self.points.path(name);
+        let source = match kind {
+            Kind::OverlayAcross => self.points.path(&format!("{name}-lower")),
+            _ => self.source(name),
+        };
         let upper = self.source(&format!("{name}-upper"));
         let mount = match kind {
             Kind::Ext4 | Kind::Xfs => {
