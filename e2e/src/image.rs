@@ -25,6 +25,7 @@ const PROGRAMS: &[&str] = &[
     "/sbin/showmount",
     "/usr/sbin/rpcinfo",
     "/sbin/ip",
+    "/usr/bin/tcc",
 ];
 
 const TABLES: &[&str] = &["/etc/netconfig", "/etc/protocols", "/etc/rpc", "/etc/services"];

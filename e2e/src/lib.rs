@@ -10,6 +10,7 @@ pub mod apt;
 pub mod archive;
 pub mod capture;
 pub mod drill;
+pub mod file_server;
 pub mod guest;
 pub mod image;
 pub mod kernel;

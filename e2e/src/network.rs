@@ -11,6 +11,7 @@ use std::thread;
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use testbed::mounts;
 use testbed::namespace::{self, Namespace};
 use testbed::process::run;
 
@@ -115,6 +116,7 @@ fn watch_signals() {
             thread::spawn(move || {
                 if let Some(signal) = signals.forever().next() {
                     namespace::remove_all();
+                    mounts::remove_all();
                     std::process::exit(128 + signal);
                 }
             });

@@ -1,8 +1,10 @@
 //! The Debian packages that the lab is made of.
 
 pub const PACKAGES: &[&str] = &[
+    "bindfs",
     "busybox-static",
     "e2fsprogs",
+    "fuse3",
     "gcc",
     "iproute2",
     "iputils-arping",
@@ -14,7 +16,10 @@ pub const PACKAGES: &[&str] = &[
     "postgresql",
     "qemu-system-x86",
     "rpcbind",
+    "tcc",
     "tshark",
+    "unionfs-fuse",
     "util-linux",
+    "xfsprogs",
     "xz-utils",
 ];

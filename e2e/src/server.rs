@@ -20,7 +20,7 @@ const STATE: &str = "state";
 const RUN: &str = "run";
 /// `ip netns exec` makes a mount namespace for each program: this one sees the lab's directory where
 /// others see the machine's. The shell becomes the server, under the same process id.
-const WITH_RUN_DIRECTORY: &str =
+pub(crate) const WITH_RUN_DIRECTORY: &str =
     r#"mkdir -p /run/lockkeeper && mount --bind "$0" /run/lockkeeper && exec "$@""#;
 const NFS_PORT: u16 = 2049;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -269,7 +269,7 @@ impl Server {
     }
 }
 
-fn configuration(exports: &[Export], settings: &Settings) -> String {
+pub(crate) fn configuration(exports: &[Export], settings: &Settings) -> String {
     let mut text = String::new();
     let Settings { window_seconds, grace, unreachable, durability, names } = settings;
     if !names.is_empty() {

@@ -7,6 +7,7 @@
 //! | [`wait`] | bounded waits |
 //! | [`process`] | child processes with a log, commands run to their end |
 //! | [`server`] | `lockkeeper serve` as a process: started, killed, stopped |
+//! | [`mounts`] | mounted file systems: ext4, XFS, tmpfs, overlayfs, FUSE |
 //! | [`namespace`] | network namespaces, veth pairs, threads and commands inside |
 //! | [`debian`] | rpcbind, statd and sm-notify on a machine of their own |
 //! | [`peer`] | scripted rpcbind, lock manager and status monitor peers over UDP and TCP |
@@ -25,6 +26,7 @@
 
 pub mod debian;
 pub mod fixtures;
+pub mod mounts;
 pub mod namespace;
 pub mod packages;
 pub mod peer;

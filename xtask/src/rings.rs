@@ -141,11 +141,13 @@ fn unit() -> Result<()> {
 
 /// Programs that the tests of the crates use.
 const UNIT_PACKAGES: &[&str] = &[
+    "bindfs",
     "chromium",
     "chromium-driver",
     "curl",
     "e2fsprogs",
     "faketime",
+    "fuse3",
     "gcc",
     "iproute2",
     "jq",
@@ -161,7 +163,9 @@ const UNIT_PACKAGES: &[&str] = &[
     "strace",
     "systemd",
     "tshark",
+    "unionfs-fuse",
     "util-linux",
+    "xfsprogs",
 ];
 
 /// Fuzz targets need a nightly compiler feature; `RUSTC_BOOTSTRAP` enables it on stable.

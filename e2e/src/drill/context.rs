@@ -22,6 +22,9 @@ pub struct Size {
     pub listed_entries: u64,
     pub exercise_rounds: u64,
     pub exercise_operations: u64,
+    /// On each kind of file system.
+    pub kind_tree_files: u64,
+    pub kind_rounds: u64,
     pub churn_seconds: u64,
     pub races: u64,
     /// How long to watch that nothing happens.
@@ -40,6 +43,8 @@ impl Size {
         listed_entries: 100_000,
         exercise_rounds: 24,
         exercise_operations: 60,
+        kind_tree_files: 1_000,
+        kind_rounds: 8,
         churn_seconds: 8,
         races: 200,
         stillness_seconds: 8,
@@ -54,6 +59,8 @@ impl Size {
         listed_entries: 20_000,
         exercise_rounds: 10,
         exercise_operations: 50,
+        kind_tree_files: 60,
+        kind_rounds: 2,
         churn_seconds: 4,
         races: 60,
         stillness_seconds: 3,
@@ -217,6 +224,11 @@ impl Drill {
 impl StepDir {
     pub fn file(&self, name: &str) -> PathBuf {
         self.host.join(name)
+    }
+
+    /// The path of a file in a guest.
+    pub fn file_in_guest(&self, name: &str) -> String {
+        format!("{}/{name}", self.guest)
     }
 
     /// Permission bits of a file as the server's disk has them.

@@ -6,6 +6,8 @@ pub mod context;
 mod client_crash;
 mod contents;
 mod crash;
+mod filesystems;
+mod hung_disk;
 mod increments;
 mod large;
 mod listing;
@@ -19,8 +21,10 @@ mod permissions;
 mod reboots;
 mod recorded;
 mod recovery;
+mod replaced;
 mod roster;
 mod server_crash;
+mod site;
 mod spoof;
 mod standby;
 mod waiting;
@@ -73,6 +77,9 @@ pub fn steps() -> Vec<Step> {
         recorded::STEPS,
         increments::STEPS,
         standby::STEPS,
+        filesystems::STEPS,
+        replaced::STEPS,
+        hung_disk::STEPS,
     ]
     .concat()
 }
