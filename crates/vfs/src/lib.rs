@@ -18,12 +18,15 @@
 //! | `local.rs` | [`local::LocalFs`]: opening, options, dispatch |
 //! | `local/tree.rs` | object id to open file; lookup without leaving the export |
 //! | `local/node.rs` | open files and the bounded cache of them |
-//! | `local/directory.rs`, `listing.rs` | create, remove, rename, link; READDIR |
+//! | `local/directory.rs` | create, remove, rename, link |
+//! | `local/listing.rs`, `listing/sorted.rs` | READDIR by offset, or by the hashes of names |
 //! | `local/change.rs` | SETATTR |
 //! | `local/io.rs`, `uncommitted.rs` | READ, WRITE, COMMIT and the write verifier; files that await a COMMIT |
 //! | `local/permission.rs`, `identity.rs` | access checks by the kernel, cached; acting as the caller |
-//! | `local/fsid.rs`, `inodes.rs` | file-system ids; object ids where kernel handles are unavailable |
-//! | `local/housekeeping.rs`, `state.rs` | background thread; small state files |
+//! | `local/kind.rs` | what a kind of file system can be relied on for |
+//! | `local/fsid.rs`, `device.rs` | file-system ids; what exports of one file system share |
+//! | `local/inodes.rs`, `inodes/` | object ids where kernel handles are unavailable: table, file, records |
+//! | `local/background.rs`, `housekeeping.rs`, `state.rs` | background threads and their work; small state files |
 //! | `local/status.rs`, `sys.rs` | statx; raw system calls, the crate's unsafe code |
 
 #![warn(missing_docs)]

@@ -81,7 +81,6 @@ impl Tree {
         if as_writer {
             utimensat(node.path(), c"", &times, AtFlags::EMPTY_PATH)?;
         }
-        self.note_birth(node);
         Ok(())
     }
 

@@ -201,11 +201,8 @@ impl Tree {
             self.forget_name(&target, to.1, victim.as_ref());
             if let (ObjectScheme::Map(map), Some(moved)) = (&self.scheme, &moved) {
                 map.moved((&source.id, from.1), (&target.id, to.1), moved);
-                // overlayfs copies up what is moved.
-                if !self.kind.has_lasting_births
-                    && let Ok(found) = status_of_entry(target.path(), to.1)
-                {
-                    map.reborn(moved, &found);
+                if let Ok(found) = status_of_entry(target.path(), to.1) {
+                    self.note_birth(moved, &found);
                 }
             }
             Ok(victim)
@@ -249,7 +246,6 @@ impl Tree {
             let there = DecInt::new(file.path().as_raw_fd());
             let link = || linkat(&self.proc, there, dir.path(), name, AtFlags::SYMLINK_FOLLOW);
             self.as_caller(context, link)?;
-            self.note_birth(&file);
             if let ObjectScheme::Map(map) = &self.scheme {
                 map.linked(&dir.id, name, &file.id);
             }

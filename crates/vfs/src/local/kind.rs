@@ -95,6 +95,16 @@ mod tests {
     }
 
     #[test]
+    fn handles_of_what_numbers_its_files_anew_do_not_last() {
+        for number in [FUSE, 0x0102_1997, 0xFE53_4D42] {
+            assert!(!Kind::by_type(number, "6.18.0").has_lasting_handles, "{number:x}");
+        }
+        assert!(Kind::by_type(0xEF53, "6.18.0").has_lasting_handles);
+        // By trying.
+        assert!(Kind::by_type(0x0BAD_0BAD, "6.18.0").has_lasting_handles);
+    }
+
+    #[test]
     fn offsets_of_tmpfs_last_since_linux_6_6() {
         let lasts = |release| Kind::by_type(TMPFS, release).has_lasting_offsets;
         assert!(!lasts("6.1.0-28-amd64") && !lasts("5.15") && !lasts("garbage"));

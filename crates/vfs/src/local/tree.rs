@@ -153,16 +153,6 @@ impl Tree {
         }
     }
 
-    /// To be called after a change that may have given the file another birth time.
-    pub(super) fn note_birth(&self, node: &Node) {
-        if let ObjectScheme::Map(map) = &self.scheme
-            && !self.kind.has_lasting_births
-            && let Ok(found) = status(node.path())
-        {
-            map.reborn(&node.id, &found);
-        }
-    }
-
     /// The object of an entry, without opening it; `None` if it is gone or is a mount point.
     pub(super) fn identify_entry(&self, dir: &Node, name: &[u8]) -> Option<ObjectId> {
         match &self.scheme {
@@ -198,12 +188,23 @@ impl Tree {
 
     /// The attributes of a file. If it has no name left, drops the node and returns `Stale`.
     pub(super) fn attributes(&self, node: &Node) -> Result<Attributes> {
-        let found = status(node.path())?.attributes;
-        if found.links == 0 {
+        let found = status(node.path())?;
+        if found.attributes.links == 0 {
             self.drop_node(&node.id);
             return Err(Error::Stale);
         }
-        Ok(found)
+        self.note_birth(&node.id, &found);
+        Ok(found.attributes)
+    }
+
+    /// Records the birth time of an object that is known to be the same as before: overlayfs changes
+    /// it with the first change of a file.
+    pub(super) fn note_birth(&self, id: &ObjectId, found: &Status) {
+        if let ObjectScheme::Map(map) = &self.scheme
+            && !self.kind.has_lasting_births
+        {
+            map.reborn(id, found);
+        }
     }
 
     /// After an entry was removed or replaced: drops the node if that was its last name.
@@ -396,16 +397,8 @@ impl Tree {
             FileKind::Directory => return Err(Error::IsADirectory),
             _ => return Err(Error::Invalid),
         }
-        let mut is_new = false;
-        let writer = node.writer(|| {
-            is_new = true;
-            self.reopen(node.path(), OFlags::RDWR)
-        });
-        if is_new {
-            // overlayfs copies a file up when it is opened for writing.
-            self.note_birth(node);
-            self.cache.keep_bound();
-        }
+        let writer = node.writer(|| self.reopen(node.path(), OFlags::RDWR));
+        self.cache.keep_bound();
         writer
     }
 
