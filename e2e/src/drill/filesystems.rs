@@ -31,6 +31,7 @@ pub(super) const STEPS: &[Step] = &[
         remove(drill, Kind::OverlayAcross)
     }),
     Step::new("rm-r-leaves-nothing-on-fuse", |drill| remove(drill, BINDFS)),
+    Step::new("lock-holds-through-a-copy-up", copy_up),
 ];
 
 const BINDFS: Kind = Kind::Fuse(Fuse::Bindfs);
@@ -71,6 +72,23 @@ fn remove(drill: &Drill, kind: Kind) -> Result<()> {
     ensure!(removed.status == 0, "nothing is left, but rm failed: {}", removed.errors());
     let exists = dir.file("many").exists();
     ensure!(!exists, "the directory is left");
+    site.leave(drill)
+}
+
+/// The first write to a file on overlayfs makes a copy of it: still the same file to who locks it.
+fn copy_up(drill: &Drill) -> Result<()> {
+    let mut plan = Plan::new(drill, None)?;
+    plan.add("files", Kind::Overlay, |lower| Ok(fs::write(lower.join("file"), "below")?))?;
+    let site = plan.serve("vers=3")?;
+    let dir = site.dir("files");
+    let mut holder = dir.locker(drill.alice()?, "file")?;
+    holder.takes("write 0 10")?;
+    drill.alice()?.succeed(&format!("echo above > {}/file", dir.guest))?;
+    let mut thief = dir.locker(drill.bob()?, "file")?;
+    thief.is_refused("write 0 10").context("what alice holds")?;
+    holder.unlocks("0 10")?;
+    thief.takes("write 0 10")?;
+    drop((holder, thief));
     site.leave(drill)
 }
 
