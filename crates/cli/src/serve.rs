@@ -84,12 +84,9 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     let handle = server.handle();
     let run = server.run();
     tokio::pin!(run);
-    loop {
+    let ended = loop {
         tokio::select! {
-            ended = &mut run => match ended? {
-                ServerExit::Stopped => break,
-                ServerExit::Crashed => return start_again(),
-            },
+            ended = &mut run => break ended,
             _ = terminate.recv() => stop(&handle, "SIGTERM"),
             _ = interrupt.recv() => stop(&handle, "SIGINT"),
             _ = hangup.recv() => drop(reload(&args, &mut opener, &handle)),
@@ -98,8 +95,18 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
                 let _ = answer.send(reload(&args, &mut opener, &handle));
             }
         }
+    };
+    // Everything that a successor needs is released here, as the end of the process may have to wait for
+    // a file system that hangs (B8.81).
+    if let Some(admin) = admin {
+        admin.close().await;
     }
-    info!("stopped");
+    tokio::task::spawn_blocking(move || opener.close()).await?;
+    drop(state);
+    match ended? {
+        ServerExit::Stopped => info!("stopped"),
+        ServerExit::Crashed => return start_again(),
+    }
     Ok(())
 }
 

@@ -1,6 +1,9 @@
 //! Start and stop of the server. Start: restore the locks, bind the sockets, build the services,
-//! register with rpcbind, listen, begin to decide. Stop: close the sockets, unregister, send the
-//! last replies, commit the stop.
+//! register with rpcbind, listen, begin to decide. Stop: listen no more, unregister, answer what is
+//! under way, close the sockets, commit the stop, release the store, give up the file systems.
+//!
+//! Sockets and store are released by name, not by the end of the process: as long as the kernel holds a
+//! thread in a file system that hangs, the process's descriptors stay open (B8.81).
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -13,7 +16,7 @@ use tokio::time::{interval, sleep, timeout};
 use tracing::warn;
 
 use keeper::identity::{Epoch, HostKey};
-use vfs::{Exports, HandleKey};
+use vfs::{Closing, Exports, HandleKey};
 
 use crate::callbacks::{self, Callbacks, OnReport, Report};
 use crate::control::Control;
@@ -42,8 +45,8 @@ use crate::service::nlm::Nlm;
 use crate::service::nsm::Nsm;
 use crate::service::rpcbind::Rpcbind;
 use crate::service_lease::ServiceLease;
-use crate::transport::Peer;
 use crate::transport::listen::{BoundSockets, ListenError};
+use crate::transport::{ANSWERS_MAX, Peer};
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -124,6 +127,7 @@ pub struct Server {
     addresses: Vec<SocketAddr>,
     registrar: Registrar,
     tasks: JoinSet<()>,
+    peers: Peers,
     stop: watch::Sender<bool>,
     engine: AbandonOnDrop,
     lease: ServiceLease,
@@ -152,11 +156,15 @@ impl ServerHandle {
     }
 }
 
-/// How long the last replies have before the end. A clean stop waits for those of TCP connections
-/// separately.
-const LAST_REPLIES: Duration = Duration::from_millis(200);
-/// How long a clean stop waits for the store to commit it.
+/// How long the last callbacks have before the end. Replies have [`ANSWERS_MAX`].
+const LAST_CALLBACKS: Duration = Duration::from_millis(200);
+/// How long after the beginning of a clean stop the store must have committed it: the rest of the 15 s
+/// that a stop may take (B8.81) is for giving up file systems.
+const STOP_COMMITTED_BY: Duration = Duration::from_millis(13_500);
+/// How long a clean stop waits for the store at most.
 const LAST_COMMIT: Duration = Duration::from_secs(5);
+/// How long a stop waits for file systems that are given up. One that hangs is left to the kernel.
+const CLOSING_MAX: Duration = Duration::from_millis(500);
 
 impl Server {
     /// Restores the locks, opens the sockets and starts to serve. When this returns, clients can
@@ -197,7 +205,7 @@ impl Server {
         let report = report_callbacks(engine, metrics.clone());
         let callbacks = Callbacks::new(settings, peers.clone(), report);
         let settings = liveness::Settings::default();
-        let liveness = Liveness::new(settings, peers, report_resets(engine));
+        let liveness = Liveness::new(settings, peers.clone(), report_resets(engine));
 
         let refusals = Refusals::new(event_log.clone(), metrics.clone(), engine.clock());
         let refusals = Arc::new(refusals);
@@ -319,6 +327,7 @@ impl Server {
             addresses,
             registrar,
             tasks,
+            peers,
             stop,
             engine: abandon_on_drop,
             lease,
@@ -371,21 +380,53 @@ impl Server {
         }
         if crashed {
             // The reply to SM_SIMU_CRASH goes out first.
-            sleep(LAST_REPLIES).await;
+            sleep(LAST_CALLBACKS).await;
             return Ok(ServerExit::Crashed);
         }
-        self.stop.send_replace(true);
-        if matches!(self.rpcbind(), RpcbindState::System { .. }) {
-            self.registrar.unregister().await;
-        }
-        while self.tasks.join_next().await.is_some() {}
-        sleep(LAST_REPLIES).await;
+        let begun = tokio::time::Instant::now();
+        self.close_sockets().await;
         let ended = match failure {
             Some(failure) => Err(failure),
-            None => self.stop_engine().await,
+            None => {
+                let left = STOP_COMMITTED_BY.saturating_sub(begun.elapsed());
+                timeout(left, self.stop_engine()).await.unwrap_or_else(|_| Err(uncommitted()))
+            }
         };
-        drop(self.workers);
+        // Nothing after a clean stop; otherwise it releases the store.
+        self.engine().abandon();
+        self.peers.close();
+        self.close_files().await;
         ended.map(|()| ServerExit::Stopped)
+    }
+
+    /// Answers what is under way, then closes the sockets that clients use.
+    async fn close_sockets(&mut self) {
+        self.stop.send_replace(true);
+        let registrar = &self.registrar;
+        let unregister = async {
+            if matches!(self.control.rpcbind(), RpcbindState::System { .. }) {
+                registrar.unregister().await;
+            }
+        };
+        let tasks = &mut self.tasks;
+        let answers = async { while tasks.join_next().await.is_some() {} };
+        // The tasks have bounds of their own, a little less than this.
+        let _ = timeout(ANSWERS_MAX * 6 / 5, async { tokio::join!(unregister, answers) }).await;
+        self.tasks.abort_all();
+        sleep(LAST_CALLBACKS).await;
+    }
+
+    /// Ends the workers and gives up the file systems. Names the calls that do not end.
+    async fn close_files(self) {
+        let (workers, files) = (self.workers, self.files);
+        let close = move || {
+            let workers = Closing::begin([workers]);
+            let files = files.close();
+            let _ = workers.wait(CLOSING_MAX / 2);
+            let _ = files.wait(CLOSING_MAX / 2);
+        };
+        // Fails only if the runtime is shutting down.
+        let _ = tokio::task::spawn_blocking(close).await;
     }
 
     async fn stop_engine(&self) -> Result<(), ServerError> {
@@ -396,12 +437,15 @@ impl Server {
         match timeout(LAST_COMMIT, self.engine().ended()).await {
             Ok(End::Stopped | End::Abandoned) => Ok(()),
             Ok(End::Failed(why)) => Err(ServerError(why)),
-            Err(_) => Err(ServerError(
-                "the store did not commit the clean stop; the next start begins with a grace period"
-                    .into(),
-            )),
+            Err(_) => Err(uncommitted()),
         }
     }
+}
+
+fn uncommitted() -> ServerError {
+    ServerError(
+        "the store did not commit the clean stop; the next start begins with a grace period".into(),
+    )
 }
 
 /// Reports the results of callbacks and notices to the engine.

@@ -11,8 +11,8 @@ use tracing::warn;
 use vfs::groups::GroupCache;
 use vfs::names::Names;
 use vfs::{
-    BlockingMode, Caller, Context, Error, ExclusiveLock, Export, ExportAccess, Exports, FileKey,
-    HandleKey, ObjectId, Result, VerifiedHandle,
+    BlockingMode, Caller, Closing, Context, Error, ExclusiveLock, Export, ExportAccess, Exports,
+    FileKey, HandleKey, ObjectId, Result, VerifiedHandle,
 };
 use wire::nfs3::Handle;
 use wire::rpc::Credential;
@@ -65,8 +65,15 @@ impl Files {
         let mut current = self.exports.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *current, Arc::new(exports));
         drop(current);
-        // Dropping the last reference to a file system may wait for its disk.
-        std::thread::spawn(move || drop(old));
+        close(&old);
+    }
+
+    /// Serves no export any more.
+    pub(crate) fn close(&self) -> Closing {
+        let mut current = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::take(&mut *current);
+        drop(current);
+        close(&old)
     }
 
     /// The identity that resolves a MOUNT path below the export's root. Where reserved ports are
@@ -188,6 +195,11 @@ impl Files {
     fn current_exports(&self) -> RwLockReadGuard<'_, Arc<Exports>> {
         self.exports.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Gives up these exports. Dropping the last reference to a file system may wait for its disk.
+fn close(exports: &Exports) -> Closing {
+    Closing::begin(exports.iter().cloned().collect::<Vec<_>>())
 }
 
 /// Applies an export's rules to a caller. [`Error::Denied`] if its address is not admitted,

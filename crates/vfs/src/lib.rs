@@ -11,6 +11,7 @@
 //! | `attributes.rs`, `error.rs`, `caller.rs` | file attributes; errors and their NFSv3 status; caller identity |
 //! | `handle.rs` | the bytes of a file handle; signing and verifying it |
 //! | `export.rs` | exports and their rules: clients, squashing, access |
+//! | `closing.rs` | dropping file systems without waiting for their disks |
 //! | `groups.rs` | supplementary groups from the host's name service, cached |
 //! | `names.rs` | the last known name of each file, for display |
 //! | `secrets.rs` | keys that outlive the process |
@@ -31,6 +32,7 @@
 
 mod attributes;
 mod caller;
+mod closing;
 mod error;
 pub mod export;
 mod filesystem;
@@ -45,6 +47,7 @@ pub use attributes::{
     AttributeChange, Attributes, Device, FileKind, NewAttributes, SetTime, Time, WccAttributes,
 };
 pub use caller::Caller;
+pub use closing::Closing;
 pub use error::{Error, Result};
 pub use export::{ExclusiveLock, Export, ExportAccess, Exports, Rules, Squash};
 pub use filesystem::{

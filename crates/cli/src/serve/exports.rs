@@ -6,16 +6,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use bytes::Bytes;
 
 use vfs::local::{self, LocalFs};
 use vfs::memory::MemoryFs;
-use vfs::{FileSystem, FileSystemId, Rules};
+use vfs::{Closing, FileSystem, FileSystemId, Rules};
 
 use crate::cli::Ports;
 use crate::config;
+
+/// How long a stop waits for file systems to be given up.
+const CLOSING_MAX: Duration = Duration::from_millis(500);
 
 /// Keeps file systems open across reloads, with their unwritten data and write verifiers.
 pub(super) struct ExportOpener {
@@ -110,8 +114,19 @@ impl ExportOpener {
         }
         refuse_shared_ids(&open)?;
         let exports = vfs::Exports::new(exports).map_err(|error| anyhow!(error))?;
-        (self.open, self.in_memory) = (open, in_memory);
+        let closed = std::mem::replace(&mut self.open, open);
+        // Not waited for: it may take as long as the disk of a removed export.
+        drop(Closing::begin(
+            closed.into_iter().map(|(_, filesystem)| filesystem).collect::<Vec<_>>(),
+        ));
+        self.in_memory = in_memory;
         Ok(exports)
+    }
+
+    /// Gives up the file systems; one that hangs is left to the kernel.
+    pub(super) fn close(self) {
+        let open = self.open.into_iter().map(|(_, filesystem)| filesystem);
+        Closing::begin(open.collect::<Vec<_>>()).wait(CLOSING_MAX);
     }
 
     /// A reload keeps the files.

@@ -127,8 +127,8 @@ pub(crate) struct InFlightGuard {
     to: ReplyTo,
     weight: usize,
     bookkeeping: Bookkeeping,
-    /// Counted in [`Datagrams::started`](crate::transport::udp::Datagrams::started). All peers share
-    /// that bound, so only calls on a worker count; the engine has a bound of its own.
+    /// Counted in [`Answering::started_on_worker`](crate::transport::udp::Answering::started_on_worker).
+    /// All peers share that bound, so only calls on a worker count; the engine has a bound of its own.
     is_counted_datagram: bool,
 }
 
@@ -140,8 +140,9 @@ impl InFlightGuard {
         bookkeeping: Bookkeeping,
     ) -> Self {
         dispatcher.load().fetch_add(weight, Ordering::Relaxed);
-        if let ReplyTo::Connection(outgoing) = &to {
-            outgoing.started(weight);
+        match &to {
+            ReplyTo::Connection(outgoing) => outgoing.started(weight),
+            ReplyTo::Datagram(datagrams, _) => datagrams.started(),
         }
         Self { dispatcher, to, weight, bookkeeping, is_counted_datagram: false }
     }
@@ -151,7 +152,7 @@ impl InFlightGuard {
         if let ReplyTo::Datagram(datagrams, _) = &self.to
             && !self.is_counted_datagram
         {
-            datagrams.started();
+            datagrams.started_on_worker();
             self.is_counted_datagram = true;
         }
     }
@@ -184,8 +185,12 @@ impl Drop for InFlightGuard {
         self.dispatcher.load().fetch_sub(self.weight, Ordering::Relaxed);
         match &self.to {
             ReplyTo::Connection(outgoing) => outgoing.finished(self.weight),
-            ReplyTo::Datagram(datagrams, _) if self.is_counted_datagram => datagrams.finished(),
-            ReplyTo::Datagram(..) => {}
+            ReplyTo::Datagram(datagrams, _) => {
+                if self.is_counted_datagram {
+                    datagrams.finished_on_worker();
+                }
+                datagrams.finished();
+            }
         }
     }
 }
