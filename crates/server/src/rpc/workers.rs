@@ -3,6 +3,8 @@
 //! At first there is one per processor, at least two. More are started only when jobs wait although
 //! all threads are busy: then those wait for a disk, or for each other, rather than for a processor.
 
+mod unfinished;
+
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,12 +14,16 @@ use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
 
+pub(crate) use unfinished::Unfinished;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A job that has waited this long causes one more thread to be started.
 const QUEUE_WAIT_MAX: Duration = Duration::from_millis(5);
 /// A thread that has been idle for this long ends, if there are more than at first.
 const IDLE_MAX: Duration = Duration::from_secs(10);
+/// How long a pool that is dropped runs what is queued.
+const DROP_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Workers {
     pool: Arc<Pool>,
@@ -87,20 +93,44 @@ impl Workers {
     }
 }
 
-impl Drop for Workers {
-    /// Runs the jobs that are queued, then joins the threads.
-    fn drop(&mut self) {
+impl Workers {
+    /// Runs the jobs that are queued, for up to `wait`, and joins the threads that have ended. Returns
+    /// what still runs or waits: a thread that the kernel holds is left behind. To be called when no
+    /// more calls are received; blocks the calling thread, but never longer than `wait`.
+    pub(crate) fn stop(&self, wait: Duration) -> Vec<Unfinished> {
+        let until = Instant::now() + wait;
         let mut queue = self.pool.lock();
         queue.stopped = true;
-        let threads = std::mem::take(&mut queue.threads);
         drop(queue);
         self.pool.ready.notify_all();
         self.pool.crowded.notify_all();
         // The last reference may have been held by a job, so this may be a worker thread.
         let here = std::thread::current().id();
-        for thread in threads.into_iter().filter(|thread| thread.thread().id() != here) {
-            let _ = thread.join();
+        loop {
+            let mut queue = self.pool.lock();
+            let (ended, running): (Vec<_>, Vec<_>) = std::mem::take(&mut queue.threads)
+                .into_iter()
+                .filter(|thread| thread.thread().id() != here)
+                .partition(JoinHandle::is_finished);
+            queue.threads = running;
+            let done = queue.threads.is_empty();
+            drop(queue);
+            for thread in ended {
+                let _ = thread.join();
+            }
+            if done || Instant::now() >= until {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
+        self.pool.lock().jobs.clear();
+        Vec::new()
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.stop(DROP_WAIT);
     }
 }
 
