@@ -98,10 +98,14 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     };
     // Everything that a successor needs is released here, as the end of the process may have to wait for
     // a file system that hangs (B8.81).
-    if let Some(admin) = admin {
-        admin.close().await;
-    }
-    tokio::task::spawn_blocking(move || opener.close()).await?;
+    let close_admin = async {
+        if let Some(admin) = admin {
+            admin.close().await;
+        }
+    };
+    let (_, closed) =
+        tokio::join!(close_admin, tokio::task::spawn_blocking(move || opener.close()));
+    closed?;
     drop(state);
     match ended? {
         ServerExit::Stopped => info!("stopped"),

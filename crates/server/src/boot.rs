@@ -1,9 +1,7 @@
-//! Start and stop of the server. Start: restore the locks, bind the sockets, build the services,
-//! register with rpcbind, listen, begin to decide. Stop: listen no more, unregister, answer what is
-//! under way, close the sockets, commit the stop, release the store, give up the file systems.
-//!
-//! Sockets and store are released by name, not by the end of the process: as long as the kernel holds a
-//! thread in a file system that hangs, the process's descriptors stay open (B8.81).
+//! Start of the server: restore the locks, bind the sockets, build the services, register with rpcbind,
+//! listen, begin to decide. Its stop is in [`stop`].
+
+mod stop;
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -12,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{interval, sleep};
 use tracing::warn;
 
 use keeper::identity::{Epoch, HostKey};
-use vfs::{Closing, Exports, HandleKey};
+use vfs::{Exports, HandleKey};
 
 use crate::callbacks::{self, Callbacks, OnReport, Report};
 use crate::control::Control;
@@ -32,9 +30,7 @@ use crate::peer::{self, Peers};
 use crate::refusals::Refusals;
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
 use crate::restore::{LockConfig, RestoreError, restore};
-use crate::roster_copy::{
-    CopyHealth, RosterFile, Schedule, refresh_before_stop, refresh_regularly,
-};
+use crate::roster_copy::{CopyHealth, RosterFile, Schedule, refresh_regularly};
 use crate::rpc::dispatch::{Dispatcher, OnHeard};
 use crate::rpc::limits::Limits;
 use crate::rpc::workers::Workers;
@@ -46,7 +42,7 @@ use crate::service::nsm::Nsm;
 use crate::service::rpcbind::Rpcbind;
 use crate::service_lease::ServiceLease;
 use crate::transport::listen::{BoundSockets, ListenError};
-use crate::transport::{ANSWERS_MAX, Peer};
+use crate::transport::Peer;
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -155,16 +151,6 @@ impl ServerHandle {
         self.files.replace_exports(exports);
     }
 }
-
-/// How long the last callbacks have before the end. Replies have [`ANSWERS_MAX`].
-const LAST_CALLBACKS: Duration = Duration::from_millis(200);
-/// How long after the beginning of a clean stop the store must have committed it: the rest of the 15 s
-/// that a stop may take (B8.81) is for giving up file systems.
-const STOP_COMMITTED_BY: Duration = Duration::from_millis(13_500);
-/// How long a clean stop waits for the store at most.
-const LAST_COMMIT: Duration = Duration::from_secs(5);
-/// How long a stop waits for file systems that are given up. One that hangs is left to the kernel.
-const CLOSING_MAX: Duration = Duration::from_millis(500);
 
 impl Server {
     /// Restores the locks, opens the sockets and starts to serve. When this returns, clients can
@@ -366,7 +352,7 @@ impl Server {
     /// Serves until [`ServerHandle::stop`], then stops cleanly: accepts nothing more, unregisters
     /// from rpcbind, sends the last replies and commits the stop. Fails if the engine or its store
     /// failed, if a standby took over, or if the stop was not committed in time.
-    pub async fn run(mut self) -> Result<ServerExit, ServerError> {
+    pub async fn run(self) -> Result<ServerExit, ServerError> {
         let mut stopped = self.stop.subscribe();
         let (mut failure, mut crashed) = (None, false);
         tokio::select! {
@@ -380,72 +366,11 @@ impl Server {
         }
         if crashed {
             // The reply to SM_SIMU_CRASH goes out first.
-            sleep(LAST_CALLBACKS).await;
+            sleep(stop::LAST_CALLBACKS).await;
             return Ok(ServerExit::Crashed);
         }
-        let begun = tokio::time::Instant::now();
-        self.close_sockets().await;
-        let ended = match failure {
-            Some(failure) => Err(failure),
-            None => {
-                let left = STOP_COMMITTED_BY.saturating_sub(begun.elapsed());
-                timeout(left, self.stop_engine()).await.unwrap_or_else(|_| Err(uncommitted()))
-            }
-        };
-        // Nothing after a clean stop; otherwise it releases the store.
-        self.engine().abandon();
-        self.peers.close();
-        self.close_files().await;
-        ended.map(|()| ServerExit::Stopped)
+        self.stop(failure).await.map(|()| ServerExit::Stopped)
     }
-
-    /// Answers what is under way, then closes the sockets that clients use.
-    async fn close_sockets(&mut self) {
-        self.stop.send_replace(true);
-        let registrar = &self.registrar;
-        let unregister = async {
-            if matches!(self.control.rpcbind(), RpcbindState::System { .. }) {
-                registrar.unregister().await;
-            }
-        };
-        let tasks = &mut self.tasks;
-        let answers = async { while tasks.join_next().await.is_some() {} };
-        // The tasks have bounds of their own, a little less than this.
-        let _ = timeout(ANSWERS_MAX * 6 / 5, async { tokio::join!(unregister, answers) }).await;
-        self.tasks.abort_all();
-        sleep(LAST_CALLBACKS).await;
-    }
-
-    /// Ends the workers and gives up the file systems. Names the calls that do not end.
-    async fn close_files(self) {
-        let (workers, files) = (self.workers, self.files);
-        let close = move || {
-            let workers = Closing::begin([workers]);
-            let files = files.close();
-            let _ = workers.wait(CLOSING_MAX / 2);
-            let _ = files.wait(CLOSING_MAX / 2);
-        };
-        // Fails only if the runtime is shutting down.
-        let _ = tokio::task::spawn_blocking(close).await;
-    }
-
-    async fn stop_engine(&self) -> Result<(), ServerError> {
-        if let Some((file, health)) = &self.roster_copy {
-            refresh_before_stop(self.engine(), self.epoch, file, health).await;
-        }
-        self.engine().report(Input::Stop);
-        match timeout(LAST_COMMIT, self.engine().ended()).await {
-            Ok(End::Stopped | End::Abandoned) => Ok(()),
-            Ok(End::Failed(why)) => Err(ServerError(why)),
-            Err(_) => Err(uncommitted()),
-        }
-    }
-}
-
-fn uncommitted() -> ServerError {
-    ServerError(
-        "the store did not commit the clean stop; the next start begins with a grace period".into(),
-    )
 }
 
 /// Reports the results of callbacks and notices to the engine.
