@@ -41,8 +41,8 @@ use crate::service::nlm::Nlm;
 use crate::service::nsm::Nsm;
 use crate::service::rpcbind::Rpcbind;
 use crate::service_lease::ServiceLease;
-use crate::transport::listen::{BoundSockets, ListenError};
 use crate::transport::Peer;
+use crate::transport::listen::{BoundSockets, ListenError};
 
 #[derive(Debug, Clone)]
 pub struct Config {

@@ -139,6 +139,9 @@ mod tests {
             "1 call on /srv/b did not end: WRITE from 10.0.0.5 since 14 s"
         );
         let many = describe("", &[&call; 9]);
-        assert!(many.starts_with("9 calls did not end: WRITE") && many.ends_with(", ..."), "{many}");
+        assert!(
+            many.starts_with("9 calls did not end: WRITE") && many.ends_with(", ..."),
+            "{many}"
+        );
     }
 }
