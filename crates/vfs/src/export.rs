@@ -108,7 +108,8 @@ impl Rules {
 
     /// The identity for a call with this AUTH_SYS credential. A credential with 16 groups, the
     /// most it can carry, may be truncated: then the groups that this host has for the user count
-    /// instead, which may take a query ([`Error::WouldBlock`] if that is not allowed).
+    /// instead, which may take a query ([`Error::WouldBlock`] if that is not allowed,
+    /// [`Error::TryLater`] if it fails).
     pub fn caller(
         &self,
         uid: u32,
@@ -127,6 +128,7 @@ impl Rules {
             match cache.groups_of(uid, blocking) {
                 GroupLookup::Groups(known) => Some(known),
                 GroupLookup::Unknown => None,
+                GroupLookup::Failed => return Err(Error::TryLater),
                 GroupLookup::WouldBlock => return Err(Error::WouldBlock),
             }
         };
@@ -274,6 +276,22 @@ mod tests {
         let unknown =
             rules.caller(4_000_000_000, 1, &sent, &cache, BlockingMode::MayBlock).unwrap();
         assert!(unknown.in_group(115));
+    }
+
+    #[test]
+    fn a_caller_whose_groups_cannot_be_looked_up_tries_later() {
+        struct Failing;
+        impl crate::groups::NameService for Failing {
+            fn groups(&self, _: u32) -> std::io::Result<Option<Vec<u32>>> {
+                Err(std::io::Error::from_raw_os_error(libc::ETIMEDOUT))
+            }
+        }
+        let rules = Rules { squash: Squash::None, ..Rules::default() };
+        let hour = std::time::Duration::from_secs(3600);
+        let cache = GroupCache::new(hour, hour, Failing);
+        let caller = |groups: &[u32]| rules.caller(7, 7, groups, &cache, BlockingMode::MayBlock);
+        assert_eq!(caller(&[1; 16]), Err(Error::TryLater));
+        assert!(caller(&[1; 15]).is_ok());
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! | `handle.rs` | the bytes of a file handle; signing and verifying it |
 //! | `export.rs` | exports and their rules: clients, squashing, access |
 //! | `closing.rs` | dropping file systems without waiting for their disks |
-//! | `groups.rs` | supplementary groups from the host's name service, cached |
+//! | `groups.rs` | supplementary groups, cached; `groups/host_names.rs` asks the host's name service |
 //! | `names.rs` | the last known name of each file, for display |
 //! | `secrets.rs` | keys that outlive the process |
 //! | `memory.rs` | [`memory::MemoryFs`]: `memory/state.rs` (tree), `file.rs` (permissions), `data.rs` (sparse content) |
