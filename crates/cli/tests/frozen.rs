@@ -193,7 +193,8 @@ async fn inside() {
         let range = Range { offset: 0, length: 1 };
         assert_eq!(locker.lock(file, range).await.unwrap(), Status::Granted);
     }
-    let written = Nfs(world.connect().await).call::<Write, _, _>(&write_args(&files[0], b"x")).await;
+    let written =
+        Nfs(world.connect().await).call::<Write, _, _>(&write_args(&files[0], b"x")).await;
     assert_eq!(written.unwrap().count, 1);
 
     drop(frozen);

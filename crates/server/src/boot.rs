@@ -280,6 +280,7 @@ impl Server {
             rpcbind,
             open_reason: restored.open_reason,
             roster_copy: restored.roster_copy.as_ref().map(|(_, health)| health.clone()),
+            lookups: Arc::default(),
         };
         let effects = ServerEffects {
             reporter: engine.reporter(),

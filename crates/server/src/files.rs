@@ -2,6 +2,8 @@
 //!
 //! Called from network and worker threads. No lock is held while a file system is called.
 
+mod lanes;
+
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -111,7 +111,11 @@ fn report_unfinished(unfinished: &[Unfinished]) {
 fn describe(exports: &str, calls: &[&Unfinished]) -> String {
     let count = calls.len();
     let noun = if count == 1 { "call" } else { "calls" };
-    let place = if exports.is_empty() { String::new() } else { format!(" on {exports}") };
+    let place = if calls.iter().all(|call| call.file_system.is_none()) {
+        String::new()
+    } else {
+        format!(" on {exports}")
+    };
     let named = calls.iter().take(NAMED_MAX).map(|call| {
         format!("{} from {} since {} s", call.procedure, call.peer, call.age.as_secs())
     });
@@ -122,14 +126,16 @@ fn describe(exports: &str, calls: &[&Unfinished]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use vfs::FileSystemId;
+
     use super::*;
 
     #[test]
     fn calls_that_do_not_end_are_named_with_their_export() {
         let call = Unfinished {
-            file_system: None,
+            file_system: Some(FileSystemId(1)),
             exports: "/srv/b".into(),
-            procedure: "WRITE",
+            procedure: "WRITE".into(),
             peer: [10, 0, 0, 5].into(),
             age: Duration::from_millis(14_200),
             running: true,
@@ -138,7 +144,8 @@ mod tests {
             describe("/srv/b", &[&call]),
             "1 call on /srv/b did not end: WRITE from 10.0.0.5 since 14 s"
         );
-        let many = describe("", &[&call; 9]);
+        let call = Unfinished { file_system: None, ..call };
+        let many = describe("no export", &[&call; 9]);
         assert!(
             many.starts_with("9 calls did not end: WRITE") && many.ends_with(", ..."),
             "{many}"

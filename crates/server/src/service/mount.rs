@@ -139,7 +139,11 @@ impl Service for MountService {
         let (call, peer) = (incoming.call, incoming.peer);
         match call.procedure {
             Null::NUMBER => simple(call, out, |()| ()),
-            Mnt::NUMBER if blocking == BlockingMode::Nonblocking => ServeOutcome::WOULD_BLOCK,
+            Mnt::NUMBER if blocking == BlockingMode::Nonblocking => {
+                let path: Path = decode!(call);
+                let file_system = self.files.file_system_at(&path);
+                ServeOutcome::WouldBlock { file_system, order: None }
+            }
             Mnt::NUMBER => {
                 let path: Path = decode!(call);
                 let mounted = self.mount(&path, call, peer);

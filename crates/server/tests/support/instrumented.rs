@@ -111,6 +111,10 @@ impl FileSystem for InstrumentedFs {
         self.inner.root()
     }
 
+    fn path(&self, object: &ObjectId) -> Option<Vec<u8>> {
+        self.during("path", |inner| inner.path(object))
+    }
+
     fn supports_nonblocking(&self) -> bool {
         self.nonblocking
     }

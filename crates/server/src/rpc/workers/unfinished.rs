@@ -14,7 +14,7 @@ pub(crate) struct Unfinished {
     /// The paths under which it is exported.
     pub(crate) exports: String,
     /// The procedure, as in `WRITE`.
-    pub(crate) procedure: &'static str,
+    pub(crate) procedure: String,
     pub(crate) peer: IpAddr,
     /// Since the call was received.
     pub(crate) age: Duration,

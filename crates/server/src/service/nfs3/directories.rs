@@ -125,10 +125,11 @@ impl Request<'_> {
         let no_attributes = || RenameWcc { from: Wcc::default(), to: Wcc::default() };
         let from = self.open_to_change(&args.from.dir).map_err(refuse(no_attributes))?;
         let to = self.open_to_change(&args.to.dir).map_err(refuse(no_attributes))?;
+        // Before any attributes: those of another file system could block this one's workers.
+        check_same_export(&from, &to).map_err(refuse(no_attributes))?;
         let rename = || {
             check_name(&args.from.name)?;
             check_name(&args.to.name)?;
-            self.check_same_export(&from, &to)?;
             from.export.filesystem.rename(
                 &from.context(),
                 (&from.object, &args.from.name),
@@ -147,9 +148,9 @@ impl Request<'_> {
         let no_attributes = || LinkWcc { attributes: None, dir: Wcc::default() };
         let file = self.open_to_change(&args.file).map_err(refuse(no_attributes))?;
         let dir = self.open_to_change(&args.to.dir).map_err(refuse(no_attributes))?;
+        check_same_export(&file, &dir).map_err(refuse(no_attributes))?;
         let link = || {
             check_name(&args.to.name)?;
-            self.check_same_export(&file, &dir)?;
             let filesystem = &file.export.filesystem;
             filesystem.link(&file.context(), &file.object, &dir.object, &args.to.name)
         };
@@ -159,11 +160,6 @@ impl Request<'_> {
             attributes: Some(attributes(&found, &file.export)),
             dir: wcc(&change, &dir.export),
         })
-    }
-
-    /// RENAME and LINK do not cross exports, even of one file system: their rules may differ.
-    fn check_same_export(&self, a: &Target, b: &Target) -> vfs::Result<()> {
-        if a.export.id == b.export.id { Ok(()) } else { Err(Error::CrossesFileSystems) }
     }
 
     pub(super) fn read_dir(
@@ -245,6 +241,11 @@ impl Request<'_> {
         }
         Ok(listed)
     }
+}
+
+/// RENAME and LINK do not cross exports, even of one file system: their rules may differ.
+fn check_same_export(a: &Target, b: &Target) -> vfs::Result<()> {
+    if a.export.id == b.export.id { Ok(()) } else { Err(Error::CrossesFileSystems) }
 }
 
 /// The space left in a listing's reply.
