@@ -203,10 +203,11 @@ impl<J: ?Sized> Schedule<J> {
     }
 
     /// Whether a call that can be put off must be: its file system is stalled and has enough calls, or
-    /// holds more than `bytes_max`.
+    /// its calls hold `bytes_max` and there are others that need the rest. If it is alone, its
+    /// connections wait for room instead, as that costs their clients less.
     pub(super) fn refuses(&self, lane: Lane, bytes: usize, bytes_max: usize) -> bool {
         let Some(calls) = self.lanes.iter().find(|calls| calls.lane == lane) else { return false };
-        let too_much = calls.bytes > 0 && calls.bytes + bytes > bytes_max;
+        let too_much = self.has_neighbours && calls.bytes > 0 && calls.bytes + bytes > bytes_max;
         let enough = calls.len() >= BACKLOG_CALLS || calls.bytes >= BACKLOG_BYTES;
         too_much || (calls.stalled_since.is_some() && enough)
     }
