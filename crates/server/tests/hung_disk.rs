@@ -385,3 +385,84 @@ async fn datagrams_are_served_while_as_many_as_may_be_in_flight_hang() {
     world.hangs.release("write");
     caller.reply(0).await;
 }
+
+#[tokio::test]
+async fn calls_of_an_owner_behind_one_that_hangs_do_not_fill_the_connection() {
+    let limits = Limits { requests_in_flight_max: 4, ..Limits::default() };
+    let world = World::new(limits).await;
+    world.hangs.hold("access");
+    let options = Options::default().user(1000, 1000, &[]);
+    let connection = world.server.connect_as(&options).await;
+    let locker = Locker::new(connection.clone(), "client", 1);
+    let victim = world.victim.clone();
+    let locked = tokio::spawn({
+        let (locker, victim) = (locker.clone(), victim.clone());
+        async move { locker.lock(&victim, range(0, 1)).await }
+    });
+    until("LOCK started", || world.hangs.running("access") == 1).await;
+    let mut unlocked = Vec::new();
+    for _ in 0..3 {
+        let (locker, victim) = (locker.clone(), victim.clone());
+        unlocked.push(tokio::spawn(async move { locker.unlock(&victim, range(0, 1)).await }));
+    }
+    sleep(NOTICED).await;
+    let found = GetAttrArgs { object: world.root.clone() };
+    in_time("GETATTR", connection.call::<GetAttr>(&found)).await.unwrap().unwrap();
+    assert!(!locked.is_finished() && unlocked.iter().all(|unlock| !unlock.is_finished()));
+    world.hangs.release("access");
+    for unlock in unlocked {
+        in_time("UNLOCK", unlock).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_rename_to_a_file_system_that_hangs_is_refused_without_asking_it() {
+    let world = World::new(Limits::default()).await;
+    for operation in ["attributes", "rename", "lookup", "access"] {
+        world.hangs.hold(operation);
+    }
+    let connection = world.server.connect().await;
+    let at = |dir: Handle| DirOpArgs { dir, name: b"file"[..].into() };
+    let rename = RenameArgs { from: at(world.root.clone()), to: at(mount_handle(&world)) };
+    let renamed = in_time("RENAME", connection.call::<Rename>(&rename)).await.unwrap();
+    assert_eq!(renamed.unwrap_err().0, Status::XDev);
+    let link = LinkArgs { file: world.file.clone(), to: at(mount_handle(&world)) };
+    let linked = in_time("LINK", connection.call::<Link>(&link)).await.unwrap();
+    assert_eq!(linked.unwrap_err().0, Status::XDev);
+}
+
+#[tokio::test]
+async fn no_call_reaches_a_file_system_that_may_block_on_a_network_thread() {
+    // The test's runtime has one thread, which is the server's network thread as well.
+    let world = World::new(Limits::default()).await;
+    let here = std::thread::current().id();
+    world.hangs.forbid(here);
+    let connection = world.server.connect().await;
+    let nfs = Nfs(connection.clone());
+    let root = mount::mount(&connection, PATH).await.unwrap();
+    let file = support::file(&nfs, &root, "another", 10).await;
+    nfs.attributes(&file).await.unwrap();
+    nfs.lookup(&root, b"another").await.unwrap();
+    nfs.read(&file, 0, 10).await.unwrap();
+    nfs.commit(&file).await.unwrap();
+    let object = file.clone();
+    connection.call::<Access>(&AccessArgs { object, access: 63 }).await.unwrap().unwrap();
+    connection.call::<FsStat>(&FsArgs { root: root.clone() }).await.unwrap().unwrap();
+    connection.call::<FsInfo>(&FsArgs { root: root.clone() }).await.unwrap().unwrap();
+    connection.call::<PathConf>(&FsArgs { root: root.clone() }).await.unwrap().unwrap();
+    let list = ReadDirPlusArgs {
+        dir: root.clone(),
+        cookie: 0,
+        verifier: [0; 8],
+        dir_count: 4096,
+        max_count: 8192,
+    };
+    connection.call::<ReadDirPlus>(&list).await.unwrap().unwrap();
+    let options = Options::default().user(1000, 1000, &[]);
+    let locker = Locker::new(world.server.connect_as(&options).await, "client", 1);
+    locker.test(&file, range(0, 1)).await.unwrap();
+    locker.lock(&file, range(0, 1)).await.unwrap();
+    locker.unlock(&file, range(0, 1)).await.unwrap();
+    nfs.remove(&root, b"another").await.unwrap();
+    assert!(world.hangs.started("attributes") > 0);
+}

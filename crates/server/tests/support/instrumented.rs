@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +28,7 @@ struct Calls {
     panics: HashSet<&'static str>,
     errors: HashMap<&'static str, Error>,
     delays: HashMap<&'static str, Duration>,
+    forbidden: Option<ThreadId>,
 }
 
 impl InstrumentedFs {
@@ -73,6 +75,11 @@ impl InstrumentedFs {
         self.calls().errors.insert(operation, error);
     }
 
+    /// Calls on this thread panic.
+    pub fn forbid(&self, thread: ThreadId) {
+        self.calls().forbidden = Some(thread);
+    }
+
     /// Calls of this operation take that much longer.
     pub fn delay(&self, operation: &'static str, by: Duration) {
         self.calls().delays.insert(operation, by);
@@ -100,6 +107,7 @@ impl InstrumentedFs {
         work: impl FnOnce(&MemoryFs) -> Result<T>,
     ) -> Result<T> {
         let mut calls = self.calls();
+        assert_ne!(calls.forbidden, Some(std::thread::current().id()), "{operation}");
         *calls.started.entry(operation).or_default() += 1;
         while calls.held.contains(operation) {
             calls = self.changed.wait(calls).unwrap();
