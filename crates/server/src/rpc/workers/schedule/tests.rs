@@ -50,7 +50,7 @@ impl World {
     fn end(&mut self, name: &str) -> Option<Resumed> {
         let at = self.running.iter().position(|(_, call)| **call == name).unwrap();
         let (ticket, _) = self.running.remove(at);
-        self.schedule.ended(&ticket, self.now)
+        self.schedule.ended(&ticket, self.now).resumed
     }
 
     /// How many calls are exempted, and the lanes whose stall is to be logged.
