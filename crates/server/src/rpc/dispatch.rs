@@ -195,7 +195,8 @@ impl Dispatcher {
                     Some(order) => self.enter_order(order, call)?,
                     None => call,
                 };
-                self.submit(call);
+                let now = call.arrived();
+                self.submit(call, now);
                 None
             }
         }
@@ -231,9 +232,9 @@ impl Dispatcher {
             && self.workers.refuses(lane, bytes, bytes_max)
     }
 
-    pub(super) fn submit(&self, call: Arc<WorkerCall>) {
+    pub(super) fn submit(&self, call: Arc<WorkerCall>, now: Instant) {
         let (lane, bytes) = (call.file_system(), call.bytes());
-        self.workers.submit(lane, call, bytes);
+        self.workers.submit(lane, call, bytes, now);
     }
 
     /// Exempts the calls that wait behind one that has hung for `age` from the limits of their

@@ -115,7 +115,7 @@ impl Job for WorkerCall {
         if let Some(order) = self.order
             && let Some(next) = self.dispatcher.finish_order(order)
         {
-            self.dispatcher.submit(next);
+            self.dispatcher.submit(next, Instant::now());
         }
     }
 

@@ -153,11 +153,10 @@ impl Workers {
         }
     }
 
-    /// The queues are bounded by the callers: each connection limits its requests in progress, and
+    /// `now` may be a little in the past. The queues are bounded by the callers: each connection limits its requests in progress, and
     /// [`refuses`](Self::refuses) tells when a file system has enough. A call that is submitted after
     /// the stop is dropped.
-    pub(crate) fn submit(&self, lane: Lane, call: Arc<dyn Job>, bytes: usize) {
-        let now = Instant::now();
+    pub(crate) fn submit(&self, lane: Lane, call: Arc<dyn Job>, bytes: usize, now: Instant) {
         let mut state = self.pool.lock();
         if state.phase == Phase::Stopped {
             drop(state);
@@ -216,17 +215,22 @@ impl PoolState {
 impl Pool {
     fn work(&self) {
         let mut now = Instant::now();
+        // The memory of the last call, to be freed without the lock.
+        let mut last = None;
         let mut state = self.lock();
         loop {
             if let Some((ticket, call)) = state.schedule.next(now) {
                 drop(state);
+                drop(last);
                 // A panic in one call must not cost a thread.
                 if catch_unwind(AssertUnwindSafe(|| call.run())).is_err() {
                     error!("a request panicked and gets no reply");
                 }
                 now = Instant::now();
                 state = self.lock();
-                if let Some(resumed) = state.schedule.ended(&ticket, now) {
+                let ended = state.schedule.ended(&ticket, now);
+                last = ended.call;
+                if let Some(resumed) = ended.resumed {
                     self.count_stalled(&state);
                     drop(state);
                     self.report_resumed(&resumed);

@@ -83,6 +83,14 @@ pub(super) struct Ticket {
     serial: u64,
 }
 
+/// A call that has run.
+pub(super) struct Ended<J: ?Sized> {
+    /// The last reference to its memory, to be dropped without the lock of the pool.
+    pub(super) call: Option<Weak<J>>,
+    /// If it ended a stall.
+    pub(super) resumed: Option<Resumed>,
+}
+
 /// What [`Schedule::check`] found.
 pub(super) struct Overdue<J: ?Sized> {
     /// Calls that must not count against the limits of their connections any more; each once.
@@ -186,27 +194,31 @@ impl<J: ?Sized> Schedule<J> {
         None
     }
 
-    /// To be called when a call has run. Tells if that ended a stall.
-    pub(super) fn ended(&mut self, ticket: &Ticket, now: Instant) -> Option<Resumed> {
-        let calls = self.lanes.get_mut(ticket.lane)?;
-        let at = calls.running.iter().position(|call| call.serial == ticket.serial)?;
+    /// To be called when a call has run.
+    pub(super) fn ended(&mut self, ticket: &Ticket, now: Instant) -> Ended<J> {
+        let calls = &mut self.lanes[ticket.lane];
+        let at = calls.running.iter().position(|call| call.serial == ticket.serial);
+        let Some(at) = at else { return Ended { call: None, resumed: None } };
         let call = calls.running.swap_remove(at);
         calls.bytes -= call.bytes;
         calls.exempt -= usize::from(call.exempt);
         calls.last_end = now;
         self.running -= 1;
-        let since = calls.stalled_since.take()?;
-        self.stalled -= 1;
-        let stalled_for = now.saturating_duration_since(since);
-        let logged = std::mem::take(&mut calls.logged);
-        Some(Resumed { lane: calls.lane, stalled_for, logged })
+        let resumed = calls.stalled_since.take().map(|since| {
+            self.stalled -= 1;
+            let stalled_for = now.saturating_duration_since(since);
+            let logged = std::mem::take(&mut calls.logged);
+            Resumed { lane: calls.lane, stalled_for, logged }
+        });
+        Ended { call: Some(call.call), resumed }
     }
 
     /// Whether a call that can be put off must be: its file system is stalled and has enough calls, or
-    /// holds more than `bytes_max`.
+    /// its calls hold `bytes_max` and there are others that need the rest. If it is alone, its
+    /// connections wait for room instead, as that costs their clients less.
     pub(super) fn refuses(&self, lane: Lane, bytes: usize, bytes_max: usize) -> bool {
         let Some(calls) = self.lanes.iter().find(|calls| calls.lane == lane) else { return false };
-        let too_much = calls.bytes > 0 && calls.bytes + bytes > bytes_max;
+        let too_much = self.has_neighbours && calls.bytes > 0 && calls.bytes + bytes > bytes_max;
         let enough = calls.len() >= BACKLOG_CALLS || calls.bytes >= BACKLOG_BYTES;
         too_much || (calls.stalled_since.is_some() && enough)
     }

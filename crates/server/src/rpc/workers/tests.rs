@@ -23,8 +23,9 @@ impl Job for Closure {
     }
 }
 
-fn call(work: impl FnOnce() + Send + 'static) -> Arc<dyn Job> {
-    Arc::new(Closure(Mutex::new(Some(Box::new(work)))))
+fn submit(workers: &Workers, lane: Lane, work: impl FnOnce() + Send + 'static) {
+    let call = Arc::new(Closure(Mutex::new(Some(Box::new(work)))));
+    workers.submit(lane, call, 1, Instant::now());
 }
 
 /// What a call waits for.
@@ -73,7 +74,7 @@ fn every_call_is_done_even_after_one_panics() {
             assert!(number != 500, "on purpose");
             done.fetch_add(1, Ordering::Relaxed);
         };
-        workers.submit(if number % 3 == 0 { A } else { B }, call(work), 1);
+        submit(&workers, if number % 3 == 0 { A } else { B }, work);
     }
     drop(workers);
     assert_eq!(done.load(Ordering::Relaxed), 999);
@@ -90,7 +91,7 @@ fn calls_that_wait_for_others_get_threads_up_to_the_limit() {
             arrived.send(number).unwrap();
             gate.pass();
         };
-        workers.submit(A, call(work), 1);
+        submit(&workers, A, work);
     }
     let arrived = std::iter::from_fn(|| arrivals.recv_timeout(Duration::from_secs(1)).ok());
     assert_eq!(arrived.count(), 24);
@@ -112,7 +113,7 @@ fn a_file_system_that_hangs_leaves_half_of_the_threads_to_others() {
                 arrived.send(lane).unwrap();
                 gate.pass();
             };
-            workers.submit(lane, call(work), 1);
+            submit(&workers, lane, work);
         }
     }
     let arrived = std::iter::from_fn(|| arrivals.recv_timeout(Duration::from_secs(1)).ok());
@@ -128,11 +129,7 @@ fn few_threads_are_started_for_calls_that_end_quickly() {
     let (done, all_done) = mpsc::channel();
     for number in 0..20_000 {
         let done = done.clone();
-        workers.submit(
-            if number % 2 == 0 { A } else { B },
-            call(move || done.send(()).unwrap()),
-            1,
-        );
+        submit(&workers, if number % 2 == 0 { A } else { B }, move || done.send(()).unwrap());
         if number % 8 == 0 {
             all_done.recv().unwrap();
         }
@@ -153,11 +150,11 @@ fn a_stop_runs_what_it_can_and_names_what_hangs() {
             gate.pass();
             done.send(A).unwrap();
         };
-        workers.submit(A, call(work), 1);
+        submit(&workers, A, work);
     }
     for _ in 0..50 {
         let done = done.clone();
-        workers.submit(B, call(move || done.send(B).unwrap()), 1);
+        submit(&workers, B, move || done.send(B).unwrap());
     }
     let begun = Instant::now();
     let unfinished = workers.stop(Duration::from_millis(500));
@@ -171,7 +168,7 @@ fn a_stop_runs_what_it_can_and_names_what_hangs() {
     assert_eq!(first.file_system, A);
     // What waited is not run when the disk answers, nor is anything new.
     let late = done.clone();
-    workers.submit(B, call(move || late.send(B).unwrap()), 1);
+    submit(&workers, B, move || late.send(B).unwrap());
     let begun = Instant::now();
     assert_eq!(workers.stop(Duration::from_secs(60)).len(), 2);
     assert!(begun.elapsed() < Duration::from_secs(5), "a second stop waits for nothing");
@@ -192,7 +189,7 @@ fn a_pool_may_be_dropped_by_its_own_thread() {
         drop(own);
         dropped.send(()).unwrap();
     };
-    workers.submit(A, call(work), 1);
+    submit(&workers, A, work);
     drop(workers);
     gate.open();
     was_dropped.recv_timeout(Duration::from_secs(5)).unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::schedule::{Overdue, Resumed, STALL, Stall};
-use super::{Job, Lane, Phase, Pool, PoolState, Watch};
+use super::{Job, Lane, Phase, Pool, PoolState, Summary, Watch};
 
 /// A call that has waited this long causes one more thread to be started.
 const QUEUE_WAIT_MAX: Duration = Duration::from_millis(5);
@@ -73,17 +73,9 @@ impl Pool {
     }
 
     fn report(&self, stall: &Stall<dyn Job>, now: Instant) {
-        let Some((oldest, since)) = &stall.oldest else { return };
-        let (summary, age) = (oldest.summary(), now.saturating_duration_since(*since));
-        let (paths, procedure) = (self.paths(stall.lane), summary.procedure.to_uppercase());
-        warn!(
-            "{paths}: {} calls have not ended for {} s, the oldest is {procedure} from {} since {} s; \
-             its clients wait, those of other file systems do not",
-            stall.calls,
-            STALL.as_secs(),
-            summary.peer,
-            age.as_secs()
-        );
+        if let Some(text) = text_of(stall, &self.paths(stall.lane), now) {
+            warn!("{text}");
+        }
     }
 
     /// To be called without the lock.
@@ -105,5 +97,52 @@ impl Pool {
 
     pub(super) fn paths(&self, lane: Lane) -> String {
         self.file_systems.get().map(|file_systems| file_systems.paths(lane)).unwrap_or_default()
+    }
+}
+
+/// `None` if the last call has just ended.
+fn text_of(stall: &Stall<dyn Job>, paths: &str, now: Instant) -> Option<String> {
+    let (oldest, since) = stall.oldest.as_ref()?;
+    let Summary { procedure, peer } = oldest.summary();
+    let (calls, procedure) = (stall.calls, procedure.to_uppercase());
+    let calls = if calls == 1 { "1 call has".into() } else { format!("{calls} calls have") };
+    let (limit, age) = (STALL.as_secs(), now.saturating_duration_since(*since).as_secs());
+    Some(format!(
+        "{paths}: {calls} not ended for {limit} s, the oldest is {procedure} from {peer} since {age} s; \
+         other file systems are served"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    struct Write;
+
+    impl Job for Write {
+        fn run(self: Arc<Self>) {}
+
+        fn exempt(&self, _: Duration) {}
+
+        fn summary(&self) -> Summary {
+            Summary { procedure: "write", peer: [10, 0, 0, 5].into() }
+        }
+    }
+
+    #[test]
+    fn a_stall_is_told_with_its_exports_and_the_oldest_call() {
+        let now = Instant::now();
+        let call: Arc<dyn Job> = Arc::new(Write);
+        let oldest = Some((call, now));
+        let mut stall = Stall { lane: None, calls: 12, oldest };
+        assert_eq!(
+            text_of(&stall, "/srv/b", now + Duration::from_secs(3)).unwrap(),
+            "/srv/b: 12 calls have not ended for 2 s, the oldest is WRITE from 10.0.0.5 since 3 s; \
+             other file systems are served"
+        );
+        stall.calls = 1;
+        assert!(text_of(&stall, "/srv/b", now).unwrap().contains("1 call has not ended"));
     }
 }

@@ -50,7 +50,7 @@ impl World {
     fn end(&mut self, name: &str) -> Option<Resumed> {
         let at = self.running.iter().position(|(_, call)| **call == name).unwrap();
         let (ticket, _) = self.running.remove(at);
-        self.schedule.ended(&ticket, self.now)
+        self.schedule.ended(&ticket, self.now).resumed
     }
 
     /// How many calls are exempted, and the lanes whose stall is to be logged.
@@ -250,6 +250,9 @@ fn one_file_system_does_not_hold_more_bytes_than_its_part() {
     assert!(!world.schedule.refuses(B, 101, 1000));
     world.run();
     assert!(world.schedule.refuses(A, 101, 1000), "running calls hold them too");
+    world.schedule.set_neighbours(false);
+    assert!(!world.schedule.refuses(A, 101, 1000), "nobody else needs the rest");
+    world.schedule.set_neighbours(true);
     world.end("a");
     assert!(!world.schedule.refuses(A, 101, 1000));
 }
