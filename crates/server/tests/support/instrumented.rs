@@ -151,7 +151,7 @@ impl FileSystem for InstrumentedFs {
     }
 
     fn path(&self, object: &ObjectId) -> Option<Vec<u8>> {
-        self.during("path", |inner| inner.path(object))
+        self.during("path", |inner| Ok(inner.path(object))).ok().flatten()
     }
 
     fn supports_nonblocking(&self) -> bool {
