@@ -309,7 +309,9 @@ fn rpc(metrics: &Metrics, out: &mut MetricsWriter<'_>) -> fmt::Result {
     for (program, name) in Program::LABELS {
         observe_in(&mut durations, &[("program", name)], metrics.duration(program))?;
     }
-    Ok(())
+    let help = "File systems that have answered no call for seconds";
+    let mut stalled = out.gauge("lockkeeper_stalled_file_systems", help)?;
+    stalled.encode_gauge(&metrics.stalled_file_systems.get())
 }
 
 type Family<'a> = Result<MetricEncoder<'a>, fmt::Error>;

@@ -36,6 +36,20 @@ impl Count {
     }
 }
 
+/// A number that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
 /// Durations, in buckets whose bounds are powers of two from 16 microseconds to 67 seconds.
 #[derive(Debug, Default)]
 pub struct Histogram {
@@ -210,6 +224,8 @@ pub struct Metrics {
     /// Reboots and releases that freed at least one lock; an operator's are not counted.
     pub clean_ups: Count,
     pub locks_cleaned: Count,
+    /// File systems none of whose calls end.
+    pub stalled_file_systems: Gauge,
     refusals: RefusalCounts,
 }
 

@@ -4,7 +4,10 @@
 pub mod admission;
 pub(crate) mod dispatch;
 pub mod duplicate_cache;
+pub(crate) mod duplicates;
 pub mod limits;
 pub mod order;
 pub(crate) mod pending;
+mod served_file_systems;
+pub(crate) mod worker_call;
 pub(crate) mod workers;

@@ -10,12 +10,15 @@ pub(crate) mod nlm;
 pub(crate) mod nsm;
 pub(crate) mod rpcbind;
 
+use std::sync::Arc;
+
 use keeper::identity;
 use keeper::request::Source;
-use vfs::BlockingMode;
+use vfs::{BlockingMode, FileSystemId};
 use wire::rpc::{Accepted, AuthStatus, Call, Denial};
 use wire::{Decode, Encode, Message, Writer};
 
+use crate::files::Files;
 use crate::rpc::order::OrderKey;
 use crate::rpc::pending::IncomingCall;
 use crate::transport::{Peer, Transport};
@@ -57,6 +60,17 @@ pub(crate) trait Service: Send + Sync {
         cached
     }
 
+    /// Writes the results that have the client repeat the call later, if the protocol has such. The
+    /// call does not run.
+    fn write_try_later(&self, _: &Call, _: &Peer, _: &mut Writer) -> bool {
+        false
+    }
+
+    /// The exports, of a service that has them.
+    fn files(&self) -> Option<Arc<Files>> {
+        None
+    }
+
     /// Called when all records of one read have been dispatched: submits what was batched.
     fn flush(&self) {}
 }
@@ -72,6 +86,9 @@ pub(crate) enum CacheClass {
     Bulk,
     /// As `Once`, until the host reboots.
     Lock,
+    /// While a worker has it; nothing is cached. The dispatcher's choice for `Uncached` calls, never a
+    /// service's.
+    UnderWay,
 }
 
 /// What a service did with a call.
@@ -80,8 +97,9 @@ pub(crate) enum ServeOutcome {
     /// The results are written.
     Reply,
     /// It would block; only with [`BlockingMode::Nonblocking`]. To be served on a worker thread, after
-    /// earlier calls of the same `order`.
-    WouldBlock { order: Option<OrderKey> },
+    /// earlier calls of the same `order`, and in the share of the file system that it needs. That one
+    /// is exported; `None` is for calls whose file system is not known.
+    WouldBlock { file_system: Option<FileSystemId>, order: Option<OrderKey> },
     /// The service answers later ([`IncomingCall::defer`]).
     Deferred,
     /// The procedure did not run.
@@ -91,7 +109,6 @@ pub(crate) enum ServeOutcome {
 }
 
 impl ServeOutcome {
-    pub(crate) const WOULD_BLOCK: Self = Self::WouldBlock { order: None };
     pub(crate) const GARBAGE: Self = Self::NotRun(Accepted::GarbageArgs);
     pub(crate) const NO_SUCH_PROCEDURE: Self = Self::NotRun(Accepted::ProcedureUnavailable);
     pub(crate) const TOO_WEAK: Self = Self::Denied(Denial::Auth(AuthStatus::TooWeak));

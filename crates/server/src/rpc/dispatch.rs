@@ -1,12 +1,11 @@
 //! The dispatcher: from a record to a call, its service, the duplicate request cache and the thread
 //! that serves it.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -14,21 +13,23 @@ use vfs::BlockingMode;
 use wire::rpc::{self, Accepted, Call, CallParseError, Credential, Procedure};
 use wire::{Message, Writer, nfs3, nlm, nsm};
 
-use super::duplicate_cache::{CacheBounds, CacheLookup, CallKey, DuplicateCache};
+use super::duplicate_cache::CacheLookup;
+use super::duplicates::DuplicateCaches;
 use super::limits::Limits;
 use super::order::{Order, OrderKey};
-use super::pending::{
-    Bookkeeping, CallTimer, InFlightGuard, IncomingCall, PendingCall, Stage, accepted, denied,
-};
-use super::workers::Workers;
+use super::pending::{Bookkeeping, CallTimer, IncomingCall, Stage, accepted, denied};
+use super::served_file_systems::ServedFileSystems;
+use super::worker_call::WorkerCall;
+use super::workers::{Lane, Workers};
 use crate::liveness::Liveness;
 use crate::metrics::{CallOutcome, Metrics};
 use crate::service::{CacheClass, ServeOutcome, Service};
 use crate::service_lease::ServiceLease;
 use crate::transport::{Peer, ReplyBatch, ReplyTo, Transport};
 
-/// The checksum of a call covers this many bytes at either end of its record.
-const CHECKSUM_BYTES: usize = 512;
+/// Calls that wait behind one of their owner, of those that do not count against their connection
+/// while its file system hangs (`rpc/workers/schedule.rs`).
+const EXEMPT_BEHIND_MAX: usize = 16;
 
 /// Serves the calls of all connections and sockets of one port. A call runs on the network thread if
 /// its service can answer without blocking, else on a worker.
@@ -37,7 +38,7 @@ pub(crate) struct Dispatcher {
     workers: Arc<Workers>,
     limits: Limits,
     caches: DuplicateCaches,
-    order: Mutex<Order<OrderKey, PendingCall>>,
+    order: Mutex<Order<OrderKey, Arc<WorkerCall>>>,
     /// The number of busy keys in `order`; read without the lock.
     busy_orders: AtomicUsize,
     /// Bytes of requests in progress, of their expected replies and of unsent replies, over all
@@ -56,86 +57,6 @@ pub(crate) struct Dispatcher {
 /// NULL, which proves nothing. Must not block.
 pub(crate) type OnHeard = Box<dyn Fn(&Peer) -> bool + Send + Sync>;
 
-/// The duplicate request cache, in parts so that calls of one kind do not evict those of another.
-struct DuplicateCaches {
-    checksums: RandomState,
-    started: Instant,
-    once: Mutex<Cache>,
-    /// WRITE, which is mostly harmless to repeat: a quarter of the bounds.
-    bulk: Mutex<Cache>,
-    /// Lock calls, which a reboot of their host removes.
-    locks: Mutex<Cache>,
-}
-
-type Cache = DuplicateCache<ReplyTo, Message>;
-
-impl DuplicateCaches {
-    fn new(bounds: CacheBounds) -> Self {
-        let cache = |divisor: usize| {
-            let CacheBounds { per_origin, entries, bytes } = bounds;
-            let (per_origin, entries) = (per_origin / divisor, entries / divisor);
-            Mutex::new(Cache::new(CacheBounds { per_origin, entries, bytes: bytes / divisor }))
-        };
-        Self {
-            checksums: RandomState::new(),
-            started: Instant::now(),
-            once: cache(1),
-            bulk: cache(4),
-            locks: cache(1),
-        }
-    }
-
-    fn lock(&self, class: CacheClass) -> Option<MutexGuard<'_, Cache>> {
-        let part = match class {
-            CacheClass::Uncached => return None,
-            CacheClass::Once => &self.once,
-            CacheClass::Bulk => &self.bulk,
-            CacheClass::Lock => &self.locks,
-        };
-        Some(part.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn begin(
-        &self,
-        class: CacheClass,
-        key: CallKey,
-        peer: &Peer,
-        to: &ReplyTo,
-    ) -> CacheLookup<Message> {
-        let (origin, to, now) = (to.origin(peer), to.clone(), self.started.elapsed());
-        let Some(mut cache) = self.lock(class) else { return CacheLookup::New };
-        let found = cache.begin(key, origin, to, now, ReplyTo::same_as);
-        let evicted = cache.take_evicted();
-        drop(cache);
-        // Dropping an entry takes time, so the lock goes first.
-        drop(evicted);
-        found
-    }
-
-    /// `record` is the whole call, with its credential.
-    fn key(&self, call: &Call, record: &[u8], peer: &Peer, name: &[u8]) -> CallKey {
-        let mut hasher = self.checksums.build_hasher();
-        hasher.write_usize(record.len());
-        hasher.write(&record[..record.len().min(CHECKSUM_BYTES)]);
-        if record.len() > CHECKSUM_BYTES {
-            hasher.write(&record[record.len() - CHECKSUM_BYTES..]);
-        }
-        CallKey {
-            from: peer.remote.ip(),
-            transport: peer.transport,
-            reserved_port: peer.uses_reserved_port(),
-            xid: call.xid,
-            procedure: (call.program, call.version, call.procedure),
-            checksum: hasher.finish(),
-            name: self.hash(name),
-        }
-    }
-
-    fn hash(&self, name: &[u8]) -> u64 {
-        if name.is_empty() { 0 } else { self.checksums.hash_one(name) }
-    }
-}
-
 impl Dispatcher {
     pub(crate) fn new(
         services: Vec<Arc<dyn Service>>,
@@ -147,6 +68,9 @@ impl Dispatcher {
         on_heard: OnHeard,
     ) -> Self {
         let caches = DuplicateCaches::new(limits.duplicates());
+        if let Some(files) = services.iter().find_map(|service| service.files()) {
+            workers.observe(Box::new(ServedFileSystems { files, metrics: metrics.clone() }));
+        }
         Self {
             services,
             workers,
@@ -247,53 +171,82 @@ impl Dispatcher {
                     None
                 }
             },
-            Answer::WouldBlock { order } => {
-                let mut pending = incoming.defer();
-                pending.guard.iter_mut().for_each(InFlightGuard::count_datagram);
-                let pending = match order {
-                    Some(order) => self.enter_order(order, pending)?,
-                    None => pending,
+            Answer::WouldBlock { file_system, order } => {
+                if self.is_repeat(&mut incoming, &record) {
+                    return None;
+                }
+                if self.must_put_off(file_system, weight)
+                    && let Some(reply) = try_later(&**service, &incoming)
+                {
+                    let mut replies = ReplyBatch::default();
+                    incoming.defer().finish(None, &reply, CallOutcome::Success, &mut replies);
+                    replies.send();
+                    return None;
+                }
+                let call = WorkerCall::new(
+                    self.clone(),
+                    service.clone(),
+                    to.clone(),
+                    incoming.defer(),
+                    file_system,
+                    order,
+                )?;
+                let call = match order {
+                    Some(order) => self.enter_order(order, call)?,
+                    None => call,
                 };
-                self.submit(service.clone(), pending, order);
+                let now = call.arrived();
+                self.submit(call, now);
                 None
             }
         }
     }
 
-    /// Serves a call on a worker, and then the next call with its order key.
-    fn submit(
-        self: &Arc<Self>,
-        service: Arc<dyn Service>,
-        pending: PendingCall,
-        order: Option<OrderKey>,
-    ) {
-        let dispatcher = self.clone();
-        self.workers.submit(move || {
-            dispatcher.run(&*service, pending);
-            if let Some(order) = order
-                && let Some(next) = dispatcher.finish_order(order)
-            {
-                dispatcher.submit(service, next, Some(order));
+    /// Enters a call that goes to a worker, and that no other part of the duplicate request cache
+    /// knows. Whether it repeats one that is under way: then both get the reply of that one.
+    fn is_repeat(&self, incoming: &mut IncomingCall<'_>, record: &[u8]) -> bool {
+        let Stage::Received { to, bookkeeping, .. } = &mut incoming.stage else { return false };
+        if bookkeeping.key.is_some() {
+            return false;
+        }
+        let key = self.caches.key(incoming.call, record, incoming.peer, &[]);
+        match self.caches.begin(CacheClass::UnderWay, key, incoming.peer, to) {
+            CacheLookup::New => bookkeeping.key = Some((CacheClass::UnderWay, key)),
+            // Only the call that runs is counted.
+            CacheLookup::InProgress => {
+                std::mem::take(&mut bookkeeping.timer).discard();
+                return true;
             }
-        });
+            // A repeat of it will take another worker.
+            CacheLookup::Full | CacheLookup::Cached(_) => {}
+        }
+        false
     }
 
-    /// Serves a call, on a worker thread.
-    fn run(&self, service: &dyn Service, pending: PendingCall) {
-        let PendingCall { call, peer, guard } = pending;
-        let Some(guard) = guard.filter(|_| self.lease.is_held()) else { return };
-        let mut incoming = IncomingCall { call: &call, peer: &peer, stage: Stage::OnWorker(guard) };
-        let answer = serve(service, &mut incoming, BlockingMode::MayBlock);
-        if let Some(Answer::Reply { reply, kept, outcome }) = answer
-            && let Stage::OnWorker(guard) = std::mem::replace(&mut incoming.stage, Stage::Deferred)
-        {
-            // Frees the request's buffer before the reply lets the peer send the next one.
-            drop(call);
-            let mut replies = ReplyBatch::default();
-            guard.finish(kept.then_some(&reply), &reply, outcome, &mut replies);
-            replies.send();
-        }
-        service.flush();
+    /// Whether the file system that a call needs has so many that it must come again later.
+    fn must_put_off(&self, lane: Lane, bytes: usize) -> bool {
+        // One file system must not hold what all need.
+        let bytes_max = self.limits.total_bytes_max / 2;
+        let may_hold_too_much = self.load.load(Ordering::Relaxed) + bytes > bytes_max;
+        (may_hold_too_much || self.workers.any_stalled())
+            && self.workers.refuses(lane, bytes, bytes_max)
+    }
+
+    pub(super) fn submit(&self, call: Arc<WorkerCall>, now: Instant) {
+        let (lane, bytes) = (call.file_system(), call.bytes());
+        self.workers.submit(lane, call, bytes, now);
+    }
+
+    /// Exempts the calls that wait behind one that has hung for `age` from the limits of their
+    /// connections.
+    pub(super) fn exempt_behind(&self, order: OrderKey, age: Duration) {
+        let now = Instant::now();
+        let order_of_calls = self.order();
+        let behind = order_of_calls.waiting(&order).take(EXEMPT_BEHIND_MAX);
+        let behind = behind.filter(|call| now.saturating_duration_since(call.arrived()) >= age);
+        let behind: Vec<Arc<WorkerCall>> = behind.cloned().collect();
+        drop(order_of_calls);
+        behind.iter().for_each(|call| call.stop_counting());
     }
 
     /// Whether a call with this key waits for a worker or runs on one.
@@ -301,15 +254,16 @@ impl Dispatcher {
         self.busy_orders.load(Ordering::Acquire) > 0 && self.order().is_busy(&order())
     }
 
-    fn enter_order(&self, order: OrderKey, pending: PendingCall) -> Option<PendingCall> {
-        let first = self.order().enter(order, pending);
+    fn enter_order(&self, order: OrderKey, call: Arc<WorkerCall>) -> Option<Arc<WorkerCall>> {
+        let first = self.order().enter(order, call);
         if first.is_some() {
             self.busy_orders.fetch_add(1, Ordering::AcqRel);
         }
         first
     }
 
-    fn finish_order(&self, order: OrderKey) -> Option<PendingCall> {
+    /// The next call with this key, when one has been served.
+    pub(super) fn finish_order(&self, order: OrderKey) -> Option<Arc<WorkerCall>> {
         let next = self.order().finish(&order);
         if next.is_none() {
             self.busy_orders.fetch_sub(1, Ordering::AcqRel);
@@ -317,7 +271,7 @@ impl Dispatcher {
         next
     }
 
-    fn order(&self) -> MutexGuard<'_, Order<OrderKey, PendingCall>> {
+    fn order(&self) -> MutexGuard<'_, Order<OrderKey, Arc<WorkerCall>>> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -329,43 +283,18 @@ impl Dispatcher {
         }
     }
 
-    /// Stores the reply for retransmissions, or removes the call if there is none to store. Returns
-    /// the recipients.
-    pub(super) fn complete_call(
-        &self,
-        class: CacheClass,
-        key: &CallKey,
-        kept: Option<Message>,
-    ) -> impl IntoIterator<Item = ReplyTo> + use<> {
-        let now = self.caches.started.elapsed();
-        let mut cache = self.caches.lock(class);
-        let recipients = cache.as_mut().map(|cache| match kept {
-            Some(kept) => {
-                let bytes = kept.len();
-                cache.answered(key, kept, bytes, now)
-            }
-            None => cache.abandoned(key),
-        });
-        drop(cache);
-        recipients.into_iter().flatten()
+    pub(super) fn caches(&self) -> &DuplicateCaches {
+        &self.caches
     }
 
     /// Lets the cached calls of a connection expire.
     pub(crate) fn connection_ended(&self, connection: u64) {
-        let now = self.caches.started.elapsed();
-        for class in [CacheClass::Once, CacheClass::Bulk, CacheClass::Lock] {
-            if let Some(mut cache) = self.caches.lock(class) {
-                cache.connection_ended(connection, now);
-            }
-        }
+        self.caches.connection_ended(connection);
     }
 
     /// Removes the cached lock calls of a host that rebooted, since it may reuse transaction ids.
     pub(crate) fn forget_host(&self, address: IpAddr, name: &[u8]) {
-        let (name, now) = (self.caches.hash(name), self.caches.started.elapsed());
-        if let Some(mut locks) = self.caches.lock(CacheClass::Lock) {
-            locks.forget(|key| key.from == address && key.name == name, now);
-        }
+        self.caches.forget_host(address, name);
     }
 
     /// Tells `liveness` the name of the peer's machine, and `on_heard` of its first call.
@@ -412,7 +341,7 @@ impl Dispatcher {
 }
 
 /// The result of a call that the service did not defer.
-enum Answer {
+pub(super) enum Answer {
     /// `kept`: the procedure ran, so a retransmission gets the same reply.
     Reply {
         reply: Message,
@@ -420,11 +349,12 @@ enum Answer {
         outcome: CallOutcome,
     },
     WouldBlock {
+        file_system: Lane,
         order: Option<OrderKey>,
     },
 }
 
-fn serve(
+pub(super) fn serve(
     service: &dyn Service,
     incoming: &mut IncomingCall<'_>,
     blocking: BlockingMode,
@@ -442,13 +372,23 @@ fn serve(
                 outcome: CallOutcome::Success,
             });
         }
-        Ok(ServeOutcome::WouldBlock { order }) => return Some(Answer::WouldBlock { order }),
+        Ok(ServeOutcome::WouldBlock { file_system, order }) => {
+            return Some(Answer::WouldBlock { file_system, order });
+        }
         Ok(ServeOutcome::Deferred) => return None,
         Ok(ServeOutcome::NotRun(status)) => (accepted(xid, status), CallOutcome::NotRun),
         Ok(ServeOutcome::Denied(denial)) => (denied(xid, denial), CallOutcome::Denied),
         Err(_) => (accepted(xid, Accepted::SystemError), CallOutcome::NotRun),
     };
     Some(Answer::Reply { reply, kept: false, outcome })
+}
+
+/// The reply that has the client repeat the call later, if its protocol has one.
+fn try_later(service: &dyn Service, incoming: &IncomingCall<'_>) -> Option<Message> {
+    let mut out = Writer::new();
+    rpc::write_accepted(&mut out, incoming.call.xid, Accepted::Success);
+    let written = service.write_try_later(incoming.call, incoming.peer, &mut out);
+    written.then(|| out.finish())
 }
 
 fn refusal(refused: CallParseError) -> Option<Message> {

@@ -45,6 +45,11 @@ impl<K: Hash + Eq, T> Order<K, T> {
         }
     }
 
+    /// The calls that wait behind the one with this key that is served.
+    pub fn waiting(&self, key: &K) -> impl Iterator<Item = &T> {
+        self.busy.get(key).into_iter().flatten()
+    }
+
     /// To be called when a call has been served. Returns the next one with its key, which the caller
     /// must serve and finish as well.
     pub fn finish(&mut self, key: &K) -> Option<T> {

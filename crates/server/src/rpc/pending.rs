@@ -11,6 +11,7 @@ use wire::{Message, Writer};
 use super::dispatch::Dispatcher;
 use super::duplicate_cache::CallKey;
 use super::order::OrderKey;
+use super::worker_call::WorkerCall;
 use crate::metrics::{CallOutcome, CallStart, Metrics};
 use crate::service::CacheClass;
 use crate::transport::{Peer, ReplyBatch, ReplyTo};
@@ -127,9 +128,13 @@ pub(crate) struct InFlightGuard {
     to: ReplyTo,
     weight: usize,
     bookkeeping: Bookkeeping,
-    /// Counted in [`Datagrams::started`](crate::transport::udp::Datagrams::started). All peers share
-    /// that bound, so only calls on a worker count; the engine has a bound of its own.
+    /// Counted in [`Answering::started_on_worker`](crate::transport::udp::Answering::started_on_worker).
+    /// All peers share that bound, so only calls on a worker count; the engine has a bound of its own.
     is_counted_datagram: bool,
+    /// It counts in the total only, no longer against the limits of its connection or socket.
+    is_uncounted: bool,
+    /// Set while the call runs on a worker, which may do that at any time.
+    worker: Option<Arc<WorkerCall>>,
 }
 
 impl InFlightGuard {
@@ -140,10 +145,16 @@ impl InFlightGuard {
         bookkeeping: Bookkeeping,
     ) -> Self {
         dispatcher.load().fetch_add(weight, Ordering::Relaxed);
-        if let ReplyTo::Connection(outgoing) = &to {
-            outgoing.started(weight);
+        match &to {
+            ReplyTo::Connection(outgoing) => outgoing.started(weight),
+            ReplyTo::Datagram(datagrams, _) => datagrams.started(),
         }
-        Self { dispatcher, to, weight, bookkeeping, is_counted_datagram: false }
+        let (is_counted_datagram, is_uncounted, worker) = (false, false, None);
+        Self { dispatcher, to, weight, bookkeeping, is_counted_datagram, is_uncounted, worker }
+    }
+
+    pub(super) fn weight(&self) -> usize {
+        self.weight
     }
 
     /// To be called before the call goes to a worker.
@@ -151,9 +162,19 @@ impl InFlightGuard {
         if let ReplyTo::Datagram(datagrams, _) = &self.to
             && !self.is_counted_datagram
         {
-            datagrams.started();
+            datagrams.started_on_worker();
             self.is_counted_datagram = true;
         }
+    }
+
+    /// The call runs on a worker.
+    pub(super) fn on_worker(&mut self, call: Arc<WorkerCall>) {
+        self.worker = Some(call);
+    }
+
+    /// The call was uncounted while it waited for a worker, and will not run.
+    pub(super) fn was_uncounted(&mut self) {
+        self.is_uncounted = true;
     }
 
     pub(super) fn finish(
@@ -167,7 +188,7 @@ impl InFlightGuard {
         match self.bookkeeping.key.take() {
             None => replies.put(self.to.clone(), sent.clone()),
             Some((class, key)) => {
-                for to in self.dispatcher.complete_call(class, &key, kept.cloned()) {
+                for to in self.dispatcher.caches().complete(class, &key, kept.cloned()) {
                     replies.put(to, sent.clone());
                 }
             }
@@ -179,13 +200,25 @@ impl InFlightGuard {
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
         if let Some((class, key)) = &self.bookkeeping.key {
-            drop(self.dispatcher.complete_call(*class, key, None));
+            drop(self.dispatcher.caches().complete(*class, key, None));
         }
         self.dispatcher.load().fetch_sub(self.weight, Ordering::Relaxed);
-        match &self.to {
-            ReplyTo::Connection(outgoing) => outgoing.finished(self.weight),
-            ReplyTo::Datagram(datagrams, _) if self.is_counted_datagram => datagrams.finished(),
-            ReplyTo::Datagram(..) => {}
+        let counts = !self.is_uncounted;
+        if counts && self.worker.as_ref().is_none_or(|call| call.take_count()) {
+            uncount(&self.to, self.weight, self.is_counted_datagram);
+        }
+    }
+}
+
+/// Stops counting a call against the limits of its connection or socket.
+pub(super) fn uncount(to: &ReplyTo, weight: usize, is_counted_datagram: bool) {
+    match to {
+        ReplyTo::Connection(outgoing) => outgoing.finished(weight),
+        ReplyTo::Datagram(datagrams, _) => {
+            if is_counted_datagram {
+                datagrams.finished_on_worker();
+            }
+            datagrams.finished();
         }
     }
 }

@@ -1,110 +1,200 @@
 //! Worker threads, for calls that may block on a disk, so that network threads never do.
 //!
-//! At first there is one per processor, at least two. More are started only when jobs wait although
+//! At first there is one per processor, at least two. More are started only when calls wait although
 //! all threads are busy: then those wait for a disk, or for each other, rather than for a processor.
+//! Which call runs next is decided by [`schedule`], so that no file system takes all threads.
 
-use std::collections::VecDeque;
+mod schedule;
+mod stop;
+mod unfinished;
+mod watch;
+
 use std::io;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tracing::{error, warn};
+use tracing::error;
 
-type Job = Box<dyn FnOnce() + Send>;
+pub(crate) use schedule::Lane;
+use schedule::Schedule;
+pub(crate) use unfinished::Unfinished;
 
-/// A job that has waited this long causes one more thread to be started.
-const QUEUE_WAIT_MAX: Duration = Duration::from_millis(5);
-/// A thread that has been idle for this long ends, if there are more than at first.
+/// A thread that has been idle for this long ends, if more are idle than there were at first.
 const IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// A call that is served by a worker.
+pub(crate) trait Job: Send + Sync {
+    /// Runs the call; called once.
+    fn run(self: Arc<Self>);
+
+    /// The call has taken `age`, so that it must not count against the limits of its connection any
+    /// more. May be called at any time, also again and after the call has ended.
+    fn exempt(&self, age: Duration);
+
+    fn summary(&self) -> Summary;
+}
+
+/// A call in a few words.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Summary {
+    /// As in `write`.
+    pub(crate) procedure: &'static str,
+    pub(crate) peer: IpAddr,
+}
+
+/// What the workers know of the exports, and whom they tell of stalls.
+pub(crate) trait FileSystems: Send + Sync {
+    /// Whether more than one file system is exported.
+    fn are_several(&self) -> bool;
+
+    /// The paths under which a file system is exported.
+    fn paths(&self, lane: Lane) -> String;
+
+    /// The number of stalled file systems has changed.
+    fn count_stalled(&self, count: usize);
+}
 
 pub(crate) struct Workers {
     pool: Arc<Pool>,
 }
 
 struct Pool {
-    queue: Mutex<JobQueue>,
+    state: Mutex<PoolState>,
+    /// Wakes idle threads.
     ready: Condvar,
-    /// Wakes the watcher, when a job finds no idle thread.
-    crowded: Condvar,
+    /// Wakes the watcher.
+    watcher: Condvar,
+    /// Tells that a thread has ended.
+    ended: Condvar,
+    /// How many file systems are stalled; read without the lock.
+    stalled: AtomicUsize,
     threads_min: usize,
-    threads_max: usize,
     prepare: fn(),
+    file_systems: OnceLock<Box<dyn FileSystems>>,
 }
 
-#[derive(Default)]
-struct JobQueue {
-    jobs: VecDeque<(Instant, Job)>,
+struct PoolState {
+    schedule: Schedule<dyn Job>,
     idle: usize,
-    running: usize,
+    /// Threads that have not ended, without the watcher.
+    threads: usize,
     started: usize,
-    stopped: bool,
-    /// The watcher sleeps, because no job waits.
-    unwatched: bool,
-    threads: Vec<JoinHandle<()>>,
+    handles: Vec<JoinHandle<()>>,
+    watch: Watch,
+    phase: Phase,
+}
+
+/// What the watcher waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    /// The first call.
+    Call,
+    /// The next check, or calls that find no idle thread.
+    Crowd,
+    /// The next look at the calls that wait.
+    Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// Threads end when nothing may run.
+    Stopping,
+    /// Calls are refused.
+    Stopped,
 }
 
 impl Workers {
-    /// `prepare` runs once on each thread before its first job.
+    /// `prepare` runs once on each thread before its first call.
     pub(crate) fn start(threads_max: usize, prepare: fn()) -> io::Result<Self> {
         let threads_max = threads_max.max(1);
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
         let threads_min = processors.max(2).min(threads_max);
-        let (queue, ready, crowded) = (Mutex::default(), Condvar::new(), Condvar::new());
-        let pool = Arc::new(Pool { queue, ready, crowded, threads_min, threads_max, prepare });
-        let mut queue = pool.lock();
+        let state = PoolState {
+            schedule: Schedule::new(threads_max),
+            idle: 0,
+            threads: 0,
+            started: 0,
+            handles: Vec::new(),
+            watch: Watch::Time,
+            phase: Phase::Serving,
+        };
+        let pool = Arc::new(Pool {
+            state: Mutex::new(state),
+            ready: Condvar::new(),
+            watcher: Condvar::new(),
+            ended: Condvar::new(),
+            stalled: AtomicUsize::new(0),
+            threads_min,
+            prepare,
+            file_systems: OnceLock::new(),
+        });
+        let mut state = pool.lock();
         for _ in 0..threads_min {
-            queue.add_thread(&pool)?;
+            state.add_thread(&pool)?;
         }
-        if threads_min < threads_max {
-            let pool = pool.clone();
-            let watch = std::thread::Builder::new().name("worker-watch".into());
-            queue.threads.push(watch.spawn(move || pool.watch())?);
-        }
-        drop(queue);
+        drop(state);
+        let (watcher, watched) =
+            (std::thread::Builder::new().name("worker-watch".into()), pool.clone());
+        // Ends by itself after the stop.
+        drop(watcher.spawn(move || watched.watch())?);
         Ok(Self { pool })
     }
 
-    /// The queue is bounded by the callers: each connection limits its requests in progress.
-    pub(crate) fn submit(&self, job: impl FnOnce() + Send + 'static) {
-        let now = Instant::now();
-        let mut queue = self.pool.lock();
-        queue.jobs.push_back((now, Box::new(job)));
-        // A thread that was woken counts as idle until it runs, and its job as queued.
-        let wake = queue.idle > 0;
-        let watch = queue.unwatched && queue.jobs.len() > queue.idle;
-        if watch {
-            queue.unwatched = false;
+    /// To be called before the first call is submitted.
+    pub(crate) fn observe(&self, file_systems: Box<dyn FileSystems>) {
+        let several = file_systems.are_several();
+        if self.pool.file_systems.set(file_systems).is_ok() {
+            self.pool.lock().schedule.set_neighbours(several);
         }
-        drop(queue);
+    }
+
+    /// `now` may be a little in the past. The queues are bounded by the callers: each connection limits its requests in progress, and
+    /// [`refuses`](Self::refuses) tells when a file system has enough. A call that is submitted after
+    /// the stop is dropped.
+    pub(crate) fn submit(&self, lane: Lane, call: Arc<dyn Job>, bytes: usize, now: Instant) {
+        let mut state = self.pool.lock();
+        if state.phase == Phase::Stopped {
+            drop(state);
+            return;
+        }
+        state.schedule.push(lane, call, bytes, now);
+        // A thread that was woken counts as idle until it runs, and its call as queued.
+        let wake = state.idle > 0;
+        let watch = match state.watch {
+            Watch::Call => true,
+            Watch::Crowd => state.schedule.is_crowded(state.idle),
+            Watch::Time => false,
+        };
+        if watch {
+            state.watch = Watch::Time;
+        }
+        drop(state);
         if wake {
             self.pool.ready.notify_one();
         }
         if watch {
-            self.pool.crowded.notify_one();
+            self.pool.watcher.notify_one();
         }
+    }
+
+    /// Whether some file system is stalled. Cheap.
+    pub(crate) fn any_stalled(&self) -> bool {
+        self.pool.stalled.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a call that can be put off must be, because its file system is stalled and has enough
+    /// calls, or because its calls hold `bytes_max`.
+    pub(crate) fn refuses(&self, lane: Lane, bytes: usize, bytes_max: usize) -> bool {
+        self.pool.lock().schedule.refuses(lane, bytes, bytes_max)
     }
 }
 
-impl Drop for Workers {
-    /// Runs the jobs that are queued, then joins the threads.
-    fn drop(&mut self) {
-        let mut queue = self.pool.lock();
-        queue.stopped = true;
-        let threads = std::mem::take(&mut queue.threads);
-        drop(queue);
-        self.pool.ready.notify_all();
-        self.pool.crowded.notify_all();
-        // The last reference may have been held by a job, so this may be a worker thread.
-        let here = std::thread::current().id();
-        for thread in threads.into_iter().filter(|thread| thread.thread().id() != here) {
-            let _ = thread.join();
-        }
-    }
-}
-
-impl JobQueue {
+impl PoolState {
     fn add_thread(&mut self, pool: &Arc<Pool>) -> io::Result<()> {
         let (number, pool) = (self.started, pool.clone());
         let thread = std::thread::Builder::new()
@@ -114,110 +204,65 @@ impl JobQueue {
                 (pool.prepare)();
                 pool.work();
             })?;
-        self.threads.retain(|thread| !thread.is_finished());
-        self.threads.push(thread);
+        self.handles.retain(|thread| !thread.is_finished());
+        self.handles.push(thread);
         self.started += 1;
-        self.running += 1;
+        self.threads += 1;
         Ok(())
     }
 }
 
 impl Pool {
     fn work(&self) {
-        let mut queue = self.lock();
+        let mut now = Instant::now();
+        // The memory of the last call, to be freed without the lock.
+        let mut last = None;
+        let mut state = self.lock();
         loop {
-            if let Some((_, job)) = queue.jobs.pop_front() {
-                drop(queue);
-                // A panic in one job must not cost a thread.
-                if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            if let Some((ticket, call)) = state.schedule.next(now) {
+                drop(state);
+                drop(last);
+                // A panic in one call must not cost a thread.
+                if catch_unwind(AssertUnwindSafe(|| call.run())).is_err() {
                     error!("a request panicked and gets no reply");
                 }
-                queue = self.lock();
+                now = Instant::now();
+                state = self.lock();
+                let ended = state.schedule.ended(&ticket, now);
+                last = ended.call;
+                if let Some(resumed) = ended.resumed {
+                    self.count_stalled(&state);
+                    drop(state);
+                    self.report_resumed(&resumed);
+                    state = self.lock();
+                }
                 continue;
             }
-            if queue.stopped {
-                return;
+            if state.phase != Phase::Serving {
+                break;
             }
-            queue.idle += 1;
-            let (woken, waited) =
-                self.ready.wait_timeout(queue, IDLE_MAX).unwrap_or_else(PoisonError::into_inner);
-            queue = woken;
-            queue.idle -= 1;
-            let too_many = queue.running > self.threads_min;
-            if waited.timed_out() && too_many && queue.jobs.is_empty() {
-                queue.running -= 1;
-                return;
-            }
-        }
-    }
-
-    /// Starts a thread when a job has waited too long. Runs on a thread of its own (`worker-watch`):
-    /// when all workers wait for a disk and no new job arrives, no other thread would notice.
-    fn watch(self: &Arc<Self>) {
-        let mut queue = self.lock();
-        while !queue.stopped {
-            let Some((since, _)) = queue.jobs.front() else {
-                queue.unwatched = true;
-                queue = self.crowded.wait(queue).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            if since.elapsed() > QUEUE_WAIT_MAX
-                && queue.running < self.threads_max
-                && let Err(error) = queue.add_thread(self)
+            state.idle += 1;
+            let waited = self.ready.wait_timeout(state, IDLE_MAX);
+            let (woken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.idle -= 1;
+            now = Instant::now();
+            if waited.timed_out()
+                && state.idle >= self.threads_min
+                && state.schedule.waiting_since().is_none()
             {
-                warn!("cannot start another worker thread: {error}");
+                break;
             }
-            let waited = self.crowded.wait_timeout(queue, QUEUE_WAIT_MAX);
-            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        state.threads -= 1;
+        drop(state);
+        self.ended.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, JobQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc;
-
-    #[test]
-    fn every_job_is_done_even_after_one_panics() {
-        let done = Arc::new(AtomicUsize::new(0));
-        let workers = Workers::start(3, || ()).unwrap();
-        for number in 0..1000 {
-            let done = done.clone();
-            workers.submit(move || {
-                assert!(number != 500, "on purpose");
-                done.fetch_add(1, Ordering::Relaxed);
-            });
-        }
-        drop(workers);
-        assert_eq!(done.load(Ordering::Relaxed), 999);
-    }
-
-    #[test]
-    fn jobs_that_wait_for_others_get_threads_up_to_the_limit() {
-        let workers = Workers::start(24, || ()).unwrap();
-        let (arrived, arrivals) = mpsc::channel();
-        let gate = Arc::new((Mutex::new(false), Condvar::new()));
-        for number in 0..40 {
-            let (arrived, gate) = (arrived.clone(), gate.clone());
-            workers.submit(move || {
-                arrived.send(number).unwrap();
-                let mut open = gate.0.lock().unwrap();
-                while !*open {
-                    open = gate.1.wait(open).unwrap();
-                }
-            });
-        }
-        let arrived = std::iter::from_fn(|| arrivals.recv_timeout(Duration::from_secs(1)).ok());
-        assert_eq!(arrived.count(), 24);
-        *gate.0.lock().unwrap() = true;
-        gate.1.notify_all();
-        drop(workers);
-        assert_eq!(arrivals.try_iter().count(), 16);
-    }
-}
+mod tests;

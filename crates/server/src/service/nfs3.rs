@@ -12,7 +12,8 @@ mod volume;
 use std::sync::Arc;
 
 use vfs::{
-    Attributes, BlockingMode, Caller, Context, Error, Export, ExportAccess, ObjectId, Result,
+    Attributes, BlockingMode, Caller, Context, Error, Export, ExportAccess, FileSystemId, ObjectId,
+    Result,
 };
 use wire::nfs3::{self, ErrorReply, Handle, Status, Wcc};
 use wire::rpc::{Call, Credential, Procedure};
@@ -35,7 +36,15 @@ struct Request<'a> {
     files: &'a Files,
     credential: &'a Credential,
     peer: &'a Peer,
-    blocking: BlockingMode,
+    mode: Mode,
+}
+
+/// How a call is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Serve(BlockingMode),
+    /// The client is asked to repeat the call later; no file system is called.
+    PutOff,
 }
 
 /// A file, and the identity under which the call uses it.
@@ -97,22 +106,45 @@ impl Request<'_> {
         Ok(target)
     }
 
+    /// The file of a handle, for COMMIT. It changes nothing: what it makes durable was accepted before,
+    /// so neither an export that has become read-only nor a fence refuses it (B1.80). It needs the
+    /// lease, because after a takeover this server must not vouch for files.
+    fn open_to_commit(&self, handle: &Handle) -> Result<Target> {
+        let target = self.open(handle)?;
+        if !self.files.may_change() {
+            return Err(Error::TryLater);
+        }
+        Ok(target)
+    }
+
     /// The file of a handle, if the handle is genuine, its export still exists and admits the caller.
     fn target(&self, handle: &Handle, action: Action) -> Result<Target> {
+        let Mode::Serve(blocking) = self.mode else { return Err(Error::TryLater) };
         let opened = self.files.verify(handle)?;
         let export = self.files.export_of(&opened, self.peer, action)?;
         // A file system that always blocks is never called on a network thread.
-        if self.blocking == BlockingMode::Nonblocking && !export.filesystem.supports_nonblocking() {
+        if blocking == BlockingMode::Nonblocking && !export.filesystem.supports_nonblocking() {
             return Err(Error::WouldBlock);
         }
-        let caller = self.files.caller(&export, self.credential, self.blocking)?;
-        Ok(Target { export, object: opened.file.object, caller, blocking: self.blocking })
+        let caller = self.files.caller(&export, self.credential, blocking)?;
+        Ok(Target { export, object: opened.file.object, caller, blocking })
     }
 }
 
 impl Nfs3 {
     pub(crate) fn new(files: Arc<Files>) -> Self {
         Self { files }
+    }
+
+    fn request<'a>(&'a self, call: &'a Call, peer: &'a Peer, mode: Mode) -> Request<'a> {
+        Request { files: &self.files, credential: &call.credential, peer, mode }
+    }
+
+    /// The file system of the first handle: every procedure's arguments begin with it. RENAME and LINK
+    /// have a second one, which must be of the same export.
+    fn file_system_of(&self, call: &Call) -> Option<FileSystemId> {
+        let (length, rest) = call.args.split_first_chunk::<4>()?;
+        self.files.file_system_of(rest.get(..u32::from_be_bytes(*length) as usize)?)
     }
 }
 
@@ -160,36 +192,61 @@ impl Service for Nfs3 {
         blocking: BlockingMode,
         out: &mut Writer,
     ) -> ServeOutcome {
-        let (call, peer) = (incoming.call, incoming.peer);
-        let request = Request { files: &self.files, credential: &call.credential, peer, blocking };
+        let request = self.request(incoming.call, incoming.peer, Mode::Serve(blocking));
+        match request.run(incoming.call, out) {
+            WOULD_BLOCK if blocking == BlockingMode::Nonblocking => {
+                let file_system = self.file_system_of(incoming.call);
+                ServeOutcome::WouldBlock { file_system, order: None }
+            }
+            // The file system has nothing to offer on a worker either.
+            WOULD_BLOCK => {
+                self.request(incoming.call, incoming.peer, Mode::PutOff).run(incoming.call, out)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn write_try_later(&self, call: &Call, peer: &Peer, out: &mut Writer) -> bool {
+        self.request(call, peer, Mode::PutOff).run(call, out) == ServeOutcome::Reply
+    }
+
+    fn files(&self) -> Option<Arc<Files>> {
+        Some(self.files.clone())
+    }
+}
+
+/// The call is to be served on a worker.
+const WOULD_BLOCK: ServeOutcome = ServeOutcome::WouldBlock { file_system: None, order: None };
+
+impl Request<'_> {
+    /// Decodes the arguments, runs the procedure and writes its results.
+    fn run(&self, call: &Call, out: &mut Writer) -> ServeOutcome {
         // Changes wait for the disk, and listings may: they go to a worker at once.
-        let on_network_thread = blocking == BlockingMode::Nonblocking;
+        let on_network_thread = self.mode == Mode::Serve(BlockingMode::Nonblocking);
         match call.procedure {
             nfs3::Null::NUMBER => super::simple(call, out, |()| ()),
-            nfs3::GetAttr::NUMBER => run(call, out, |args| request.get_attr(args)),
-            nfs3::Lookup::NUMBER => run(call, out, |args| request.lookup(args)),
-            nfs3::Access::NUMBER => run(call, out, |args| request.access(args)),
-            nfs3::ReadLink::NUMBER => run(call, out, |args| request.read_link(args)),
-            nfs3::Read::NUMBER => run(call, out, |args| request.read(args)),
-            nfs3::FsStat::NUMBER => run(call, out, |args| request.fs_stat(args)),
-            nfs3::FsInfo::NUMBER => run(call, out, |args| request.fs_info(args)),
-            nfs3::PathConf::NUMBER => run(call, out, |args| request.path_conf(args)),
-            nfs3::SetAttr::NUMBER..=nfs3::Commit::NUMBER if on_network_thread => {
-                ServeOutcome::WOULD_BLOCK
-            }
-            nfs3::SetAttr::NUMBER => run(call, out, |args| request.set_attr(args)),
-            nfs3::Write::NUMBER => run(call, out, |args| request.write(args)),
-            nfs3::Create::NUMBER => run(call, out, |args| request.create(args)),
-            nfs3::MkDir::NUMBER => run(call, out, |args| request.mk_dir(args)),
-            nfs3::SymLink::NUMBER => run(call, out, |args| request.sym_link(args)),
-            nfs3::MkNod::NUMBER => run(call, out, |args| request.mk_nod(args)),
-            nfs3::Remove::NUMBER => run(call, out, |args| request.remove(args)),
-            nfs3::RmDir::NUMBER => run(call, out, |args| request.rm_dir(args)),
-            nfs3::Rename::NUMBER => run(call, out, |args| request.rename(args)),
-            nfs3::Link::NUMBER => run(call, out, |args| request.link(args)),
-            nfs3::ReadDir::NUMBER => run(call, out, |args| request.read_dir(args)),
-            nfs3::ReadDirPlus::NUMBER => run(call, out, |args| request.read_dir_plus(args)),
-            nfs3::Commit::NUMBER => run(call, out, |args| request.commit(args)),
+            nfs3::GetAttr::NUMBER => run(call, out, |args| self.get_attr(args)),
+            nfs3::Lookup::NUMBER => run(call, out, |args| self.lookup(args)),
+            nfs3::Access::NUMBER => run(call, out, |args| self.access(args)),
+            nfs3::ReadLink::NUMBER => run(call, out, |args| self.read_link(args)),
+            nfs3::Read::NUMBER => run(call, out, |args| self.read(args)),
+            nfs3::FsStat::NUMBER => run(call, out, |args| self.fs_stat(args)),
+            nfs3::FsInfo::NUMBER => run(call, out, |args| self.fs_info(args)),
+            nfs3::PathConf::NUMBER => run(call, out, |args| self.path_conf(args)),
+            nfs3::SetAttr::NUMBER..=nfs3::Commit::NUMBER if on_network_thread => WOULD_BLOCK,
+            nfs3::SetAttr::NUMBER => run(call, out, |args| self.set_attr(args)),
+            nfs3::Write::NUMBER => run(call, out, |args| self.write(args)),
+            nfs3::Create::NUMBER => run(call, out, |args| self.create(args)),
+            nfs3::MkDir::NUMBER => run(call, out, |args| self.mk_dir(args)),
+            nfs3::SymLink::NUMBER => run(call, out, |args| self.sym_link(args)),
+            nfs3::MkNod::NUMBER => run(call, out, |args| self.mk_nod(args)),
+            nfs3::Remove::NUMBER => run(call, out, |args| self.remove(args)),
+            nfs3::RmDir::NUMBER => run(call, out, |args| self.rm_dir(args)),
+            nfs3::Rename::NUMBER => run(call, out, |args| self.rename(args)),
+            nfs3::Link::NUMBER => run(call, out, |args| self.link(args)),
+            nfs3::ReadDir::NUMBER => run(call, out, |args| self.read_dir(args)),
+            nfs3::ReadDirPlus::NUMBER => run(call, out, |args| self.read_dir_plus(args)),
+            nfs3::Commit::NUMBER => run(call, out, |args| self.commit(args)),
             _ => ServeOutcome::NO_SUCH_PROCEDURE,
         }
     }
@@ -214,7 +271,7 @@ fn run<A: Decode, T: Encode, F: Encode>(
             failed.0.encode(out);
             failed.1.encode(out);
         }
-        Err(None) => return ServeOutcome::WOULD_BLOCK,
+        Err(None) => return WOULD_BLOCK,
     }
     ServeOutcome::Reply
 }

@@ -224,9 +224,14 @@ impl Nlm {
         };
         if let Some(access) = &access {
             let order = || OrderKey(self.order_keys.hash_one(request.subject()));
+            let would_block = || {
+                let file_system = access.target.file_system();
+                ServeOutcome::WouldBlock { file_system, order: Some(order()) }
+            };
+            let on_network_thread = blocking == BlockingMode::Nonblocking;
             // A worker takes calls of one order one at a time, so it need not check.
-            if blocking == BlockingMode::Nonblocking && incoming.is_behind(order) {
-                return ServeOutcome::WouldBlock { order: Some(order()) };
+            if on_network_thread && incoming.is_behind(order) {
+                return would_block();
             }
             let (call, peer) = (incoming.call, incoming.peer);
             let allowed = self.files.may_lock(
@@ -238,9 +243,7 @@ impl Nlm {
             );
             match allowed {
                 Ok(()) => {}
-                Err(vfs::Error::WouldBlock) => {
-                    return ServeOutcome::WouldBlock { order: Some(order()) };
-                }
+                Err(vfs::Error::WouldBlock) if on_network_thread => return would_block(),
                 Err(error) => {
                     let reply = EarlyReply::Status(format, request::status(error));
                     return self.reply_early(incoming, reply);

@@ -2,11 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
 
 use bytes::Bytes;
 use vfs::memory::MemoryFs;
 use vfs::{
-    AttributeChange, Attributes, Context, CreateMode, CreateReply, DirEntry, FileSystem,
+    AttributeChange, Attributes, Context, CreateMode, CreateReply, DirEntry, Error, FileSystem,
     FileSystemId, LookupReply, NewAttributes, NodeKind, ObjectId, Permissions, ReadDirReply,
     ReadReply, RemoveReply, RenameReply, Result, Space, Stability, Time, WriteReply, WriteVerifier,
 };
@@ -24,6 +26,9 @@ struct Calls {
     ended: HashMap<&'static str, usize>,
     held: HashSet<&'static str>,
     panics: HashSet<&'static str>,
+    errors: HashMap<&'static str, Error>,
+    delays: HashMap<&'static str, Duration>,
+    forbidden: Option<ThreadId>,
 }
 
 impl InstrumentedFs {
@@ -33,7 +38,16 @@ impl InstrumentedFs {
     }
 
     pub fn with(nonblocking: bool) -> Arc<Self> {
-        let inner = MemoryFs::new(FileSystemId(1));
+        Self::build(1, nonblocking)
+    }
+
+    /// As [`new`](Self::new), for tests with several.
+    pub fn with_id(id: u64) -> Arc<Self> {
+        Self::build(id, false)
+    }
+
+    fn build(id: u64, nonblocking: bool) -> Arc<Self> {
+        let inner = MemoryFs::new(FileSystemId(id));
         Arc::new(Self { inner, nonblocking, calls: Mutex::default(), changed: Condvar::new() })
     }
 
@@ -56,6 +70,21 @@ impl InstrumentedFs {
         };
     }
 
+    /// Calls of this operation fail at once.
+    pub fn set_error(&self, operation: &'static str, error: Error) {
+        self.calls().errors.insert(operation, error);
+    }
+
+    /// Calls on this thread panic.
+    pub fn forbid(&self, thread: ThreadId) {
+        self.calls().forbidden = Some(thread);
+    }
+
+    /// Calls of this operation take that much longer.
+    pub fn delay(&self, operation: &'static str, by: Duration) {
+        self.calls().delays.insert(operation, by);
+    }
+
     /// How often the operation was started.
     pub fn started(&self, operation: &'static str) -> usize {
         self.calls().started.get(operation).copied().unwrap_or(0)
@@ -72,16 +101,26 @@ impl InstrumentedFs {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn during<T>(&self, operation: &'static str, work: impl FnOnce(&MemoryFs) -> T) -> T {
+    fn during<T>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&MemoryFs) -> Result<T>,
+    ) -> Result<T> {
         let mut calls = self.calls();
+        assert_ne!(calls.forbidden, Some(std::thread::current().id()), "{operation}");
         *calls.started.entry(operation).or_default() += 1;
         while calls.held.contains(operation) {
             calls = self.changed.wait(calls).unwrap();
         }
         let panics = calls.panics.contains(operation);
+        let (error, delay) =
+            (calls.errors.get(operation).copied(), calls.delays.get(operation).copied());
         drop(calls);
         assert!(!panics, "on purpose");
-        let outcome = work(&self.inner);
+        if let Some(delay) = delay {
+            std::thread::sleep(delay);
+        }
+        let outcome = error.map_or_else(|| work(&self.inner), Err);
         *self.calls().ended.entry(operation).or_default() += 1;
         outcome
     }
@@ -109,6 +148,10 @@ impl FileSystem for InstrumentedFs {
 
     fn root(&self) -> ObjectId {
         self.inner.root()
+    }
+
+    fn path(&self, object: &ObjectId) -> Option<Vec<u8>> {
+        self.during("path", |inner| Ok(inner.path(object))).ok().flatten()
     }
 
     fn supports_nonblocking(&self) -> bool {

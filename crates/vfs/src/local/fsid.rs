@@ -70,11 +70,12 @@ pub(super) fn identify(
     lifetime: &Lifetime,
     device: &Device,
 ) -> Result<AssignedId> {
-    static TABLE: Mutex<()> = Mutex::new(());
-    let _table = lock(&TABLE);
     let uuid =
         sys::filesystem_uuid(root).map(|bytes| text(&bytes)).or_else(|| udev_uuid(found.device));
     let root_key = root_key(root, found);
+    // From here on only the state directory is used: other exports may have to wait for this.
+    static TABLE: Mutex<()> = Mutex::new(());
+    let _table = lock(&TABLE);
     if let Some(uuid) = uuid {
         let uuid_key = format!("uuid:{uuid}");
         let id = id_by_uuid(state, &uuid_key, &root_key)?;

@@ -16,14 +16,21 @@ use super::{Refusal, Request, Target, check_name, refuse};
 impl Request<'_> {
     pub(super) fn lookup(&self, args: DirOpArgs) -> Result<LookupOk, Refusal<Option<Attributes>>> {
         let dir = self.open(&args.dir).map_err(refuse(|| None))?;
+        // Before the look-up: newer attributes with an older answer would let the client keep an entry,
+        // or its absence, that is wrong (B1.82).
+        let before = match dir.export.filesystem.attributes(&dir.context(), &dir.object) {
+            Ok(found) => Some(attributes(&found, &dir.export)),
+            Err(Error::WouldBlock) => return Err(None),
+            Err(_) => None,
+        };
         let found = check_name(&args.name)
             .and_then(|()| dir.export.filesystem.lookup(&dir.context(), &dir.object, &args.name))
-            .map_err(refuse(|| dir.post_op_attributes()))?;
+            .map_err(refuse(|| before))?;
         self.files.record_name(&dir.export, &found.object, &dir.object, &args.name);
         Ok(LookupOk {
             object: self.files.sign(&dir.export, &found.object),
             attributes: Some(attributes(&found.attributes, &dir.export)),
-            dir: dir.post_op_attributes(),
+            dir: before,
         })
     }
 
@@ -118,10 +125,11 @@ impl Request<'_> {
         let no_attributes = || RenameWcc { from: Wcc::default(), to: Wcc::default() };
         let from = self.open_to_change(&args.from.dir).map_err(refuse(no_attributes))?;
         let to = self.open_to_change(&args.to.dir).map_err(refuse(no_attributes))?;
+        // Before any attributes: those of another file system could block this one's workers.
+        check_same_export(&from, &to).map_err(refuse(no_attributes))?;
         let rename = || {
             check_name(&args.from.name)?;
             check_name(&args.to.name)?;
-            self.check_same_export(&from, &to)?;
             from.export.filesystem.rename(
                 &from.context(),
                 (&from.object, &args.from.name),
@@ -140,9 +148,9 @@ impl Request<'_> {
         let no_attributes = || LinkWcc { attributes: None, dir: Wcc::default() };
         let file = self.open_to_change(&args.file).map_err(refuse(no_attributes))?;
         let dir = self.open_to_change(&args.to.dir).map_err(refuse(no_attributes))?;
+        check_same_export(&file, &dir).map_err(refuse(no_attributes))?;
         let link = || {
             check_name(&args.to.name)?;
-            self.check_same_export(&file, &dir)?;
             let filesystem = &file.export.filesystem;
             filesystem.link(&file.context(), &file.object, &dir.object, &args.to.name)
         };
@@ -152,11 +160,6 @@ impl Request<'_> {
             attributes: Some(attributes(&found, &file.export)),
             dir: wcc(&change, &dir.export),
         })
-    }
-
-    /// RENAME and LINK do not cross exports, even of one file system: their rules may differ.
-    fn check_same_export(&self, a: &Target, b: &Target) -> vfs::Result<()> {
-        if a.export.id == b.export.id { Ok(()) } else { Err(Error::CrossesFileSystems) }
     }
 
     pub(super) fn read_dir(
@@ -238,6 +241,11 @@ impl Request<'_> {
         }
         Ok(listed)
     }
+}
+
+/// RENAME and LINK do not cross exports, even of one file system: their rules may differ.
+fn check_same_export(a: &Target, b: &Target) -> vfs::Result<()> {
+    if a.export.id == b.export.id { Ok(()) } else { Err(Error::CrossesFileSystems) }
 }
 
 /// The space left in a listing's reply.

@@ -285,6 +285,9 @@ pub(super) fn status(error: vfs::Error) -> Status {
     match error {
         vfs::Error::Stale | vfs::Error::BadHandle | vfs::Error::NotFound => Status::StaleFh,
         vfs::Error::ReadOnly => Status::RoFs,
+        // Not now: Linux repeats a LOCK, TEST or SHARE with this status after five seconds, whereas
+        // the program would see any other one.
+        vfs::Error::TryLater | vfs::Error::WouldBlock => Status::DeniedGracePeriod,
         // Not DENIED: a client reports that as a lock of another owner.
         _ => Status::Failed,
     }
