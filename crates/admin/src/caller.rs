@@ -233,7 +233,7 @@ fn is_member(groups: &GroupCache, uid: u32, gid: u32) -> bool {
     }
     match groups.groups_of(uid, BlockingMode::MayBlock) {
         GroupLookup::Groups(groups) => groups.contains(&group),
-        GroupLookup::Unknown | GroupLookup::WouldBlock => false,
+        GroupLookup::Unknown | GroupLookup::Failed | GroupLookup::WouldBlock => false,
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use keeper::bytes::FileKey;
 use server::{Control, FileLocation};
 
-use crate::api::{File, Problem};
+use crate::api::File;
 use crate::display;
 use crate::row::Row;
 
@@ -15,29 +15,13 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Looks up the files of the rows. Names not in the cache are searched on a blocking thread.
-    pub(crate) async fn of(control: &Control, rows: &[Row]) -> Result<Self, Problem> {
+    /// Looks up the files of the rows.
+    pub(crate) async fn of(control: &Control, rows: &[Row]) -> Self {
         let mut files = Self::default();
-        let mut unseen = HashSet::new();
-        for row in rows {
-            if files.known.contains_key(&row.file) || unseen.contains(&row.file) {
-                continue;
-            }
-            match control.cached_location(&row.file) {
-                Some(place) => files.add(row.file.clone(), place),
-                None => drop(unseen.insert(row.file.clone())),
-            }
-        }
-        if !unseen.is_empty() {
-            let control = control.clone();
-            let seek = move || {
-                let found = unseen.into_iter().map(|file| (control.locate(&file), file));
-                found.collect::<Vec<_>>()
-            };
-            let found = tokio::task::spawn_blocking(seek).await.map_err(|_| Problem::ending())?;
-            found.into_iter().for_each(|(place, file)| files.add(file, place));
-        }
-        Ok(files)
+        let sought: HashSet<_> = rows.iter().map(|row| row.file.clone()).collect();
+        let located = control.locate(sought).await;
+        located.into_iter().for_each(|(file, place)| files.add(file, place));
+        files
     }
 
     pub(crate) fn place(&self, file: &FileKey) -> Option<&FileLocation> {
@@ -58,13 +42,15 @@ impl Files {
     }
 }
 
-fn to_api(key: &FileKey, FileLocation { export, path, inode }: &FileLocation) -> File {
+fn to_api(key: &FileKey, place: &FileLocation) -> File {
+    let FileLocation { export, path, inode, unanswered } = place;
     let export = export.as_deref().map(display::bytes);
     let path = path.as_deref().map(display::bytes);
     let shown = match (&export, &path, inode) {
         (Some(export), Some(path), _) if path.is_empty() => export.clone(),
         (Some(export), Some(path), _) => format!("{}/{path}", export.trim_end_matches('/')),
         (Some(export), None, Some(inode)) => format!("inode {inode} in {export}"),
+        (Some(export), None, None) if *unanswered => format!("file in {export}, which hangs"),
         (Some(export), None, None) => format!("deleted file in {export}"),
         _ => "file in an export that is not served".into(),
     };

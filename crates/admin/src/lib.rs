@@ -44,7 +44,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -68,6 +68,9 @@ pub use token::TokenError;
 
 /// Concurrent readers of events.
 const READERS_MAX: usize = 64;
+
+/// How long a stop waits for requests that hang in a file system.
+const CLOSE_MAX: Duration = Duration::from_millis(500);
 
 /// Status before the server starts or stands by.
 pub(crate) const STARTING: &str = "starting";
@@ -197,6 +200,14 @@ impl Admin {
                 *control = Err(why.to_string());
             }
         }
+    }
+
+    /// Closes the sockets and ends all connections before it returns.
+    pub async fn close(self) {
+        let Self { admin, socket, runtime } = self;
+        drop(socket);
+        runtime.close(CLOSE_MAX).await;
+        drop(admin);
     }
 
     /// Connects the API to the running server.

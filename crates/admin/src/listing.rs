@@ -152,9 +152,7 @@ pub(crate) async fn on_path(
     query: &LockQuery,
     limit: usize,
 ) -> Result<Listing, Problem> {
-    let (finder, sought) = (control.clone(), path.to_owned());
-    let found = tokio::task::spawn_blocking(move || finder.resolve_path(sought.as_bytes()));
-    let found: Vec<PathMatch> = found.await.map_err(|_| Problem::ending())?;
+    let found: Vec<PathMatch> = control.resolve_path(path.as_bytes()).await;
     if found.iter().any(|found| found.directory) {
         return below(control, found, clients, query, limit).await;
     }
@@ -196,7 +194,7 @@ async fn by_suffix(control: &Control, path: &str) -> Result<FileKey, Problem> {
         }
         let look = move |keeper: &Keeper| some_by_id(keeper, after, None, LOOK_MAX);
         let (rows, last) = control.read(look).await?;
-        let files = Files::of(control, &rows).await?;
+        let files = Files::of(control, &rows).await;
         for row in rows {
             let file = files.to_api(&row.file);
             if file.path.is_some() && file.shown.ends_with(&suffix) {
@@ -245,7 +243,7 @@ async fn below(
             clients.as_ref().is_none_or(|clients| clients.contains(&row.owner().host))
         });
         let found: Vec<Row> = found.collect();
-        let files = Files::of(control, &found).await?;
+        let files = Files::of(control, &found).await;
         let is_below = |row: &Row| {
             let place = files.place(&row.file);
             place.is_some_and(|place| within.iter().any(|found| found.contains(place)))

@@ -160,7 +160,7 @@ pub(crate) fn limit_of(limit: Option<u32>) -> Result<usize, Problem> {
 
 /// The rows as API types.
 async fn to_api(control: &Control, rows: &[Row]) -> Result<Vec<Lock>, Problem> {
-    let files = Files::of(control, rows).await?;
+    let files = Files::of(control, rows).await;
     let now_ms = control.engine().clock().now().wall_ms;
     Ok(rows.iter().map(|row| row.to_api(&files, now_ms)).collect())
 }

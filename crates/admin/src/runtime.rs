@@ -1,6 +1,7 @@
 //! The API's own thread, so that requests to it take no worker from the NFS service.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
@@ -23,6 +24,17 @@ impl AdminRuntime {
         F: Future<Output: Send + 'static> + Send + 'static,
     {
         self.handle.spawn(work)
+    }
+}
+
+impl AdminRuntime {
+    /// Ends all tasks, which closes their sockets. Does not wait longer for one that hangs.
+    pub(crate) async fn close(mut self, limit: Duration) {
+        if let Some(runtime) = self.runtime.take() {
+            let close = move || runtime.shutdown_timeout(limit);
+            // Fails only if the caller's runtime is shutting down.
+            let _ = tokio::task::spawn_blocking(close).await;
+        }
     }
 }
 

@@ -26,11 +26,15 @@ mod interrupts;
 mod serve;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// How long a stopped server waits for its tasks.
+const RUNTIME_END_MAX: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let arguments = cli::Cli::parse();
@@ -43,7 +47,10 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         cli::Command::Serve(args) => {
             let bound = args.end_with_parent.map_or(Ok(()), child_server::die_with_parent);
-            bound.and_then(|()| runtime.block_on(serve::serve(*args)))
+            let served = bound.and_then(|()| runtime.block_on(serve::serve(*args)));
+            // Closes what tasks still hold; a thread that hangs in a file system is not waited for.
+            runtime.shutdown_timeout(RUNTIME_END_MAX);
+            served
         }
         cli::Command::Store(command) => commands::store::run(&command),
         cli::Command::Operate(command) => {

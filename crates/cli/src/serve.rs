@@ -12,6 +12,7 @@ mod takeover;
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -26,9 +27,12 @@ use server::{Config, Limits, RpcbindMode, Server, ServerExit};
 use crate::cli;
 use crate::config::{self, File};
 use banner::banner;
-use exports::ExportOpener;
+use exports::{ExportOpener, RELOAD_MAX, START_MAX};
 use lock_service::{LockService, StoreChoice};
 use state_directory::StateDirectory;
+
+/// How often the exports are looked at whose file systems do not answer yet.
+const LATE_EXPORTS_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     let mut file = load(&args)?;
@@ -41,7 +45,7 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     let choice = StoreChoice::of(&args, &file, &state.path)?;
     let mut opener = ExportOpener::new(&state.path, args.ports, descriptors / 4)
         .for_pair(choice.is_shared_by_pair(&args, &file));
-    let exports = opener.open(&configured)?;
+    let exports = opener.open(&configured, START_MAX)?;
 
     // Installed before readiness is reported, so that an early signal is not lost.
     let mut terminate = signal(SignalKind::terminate())?;
@@ -84,12 +88,15 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     let handle = server.handle();
     let run = server.run();
     tokio::pin!(run);
-    loop {
+    let mut retries = tokio::time::interval(LATE_EXPORTS_EVERY);
+    let ended = loop {
         tokio::select! {
-            ended = &mut run => match ended? {
-                ServerExit::Stopped => break,
-                ServerExit::Crashed => return start_again(),
-            },
+            _ = retries.tick(), if opener.is_waiting() => {
+                if let Some(exports) = opener.retry() {
+                    handle.replace_exports(exports);
+                }
+            }
+            ended = &mut run => break ended,
             _ = terminate.recv() => stop(&handle, "SIGTERM"),
             _ = interrupt.recv() => stop(&handle, "SIGINT"),
             _ = hangup.recv() => drop(reload(&args, &mut opener, &handle)),
@@ -98,8 +105,22 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
                 let _ = answer.send(reload(&args, &mut opener, &handle));
             }
         }
+    };
+    // Everything that a successor needs is released here, as the end of the process may have to wait for
+    // a file system that hangs (B8.81).
+    let close_admin = async {
+        if let Some(admin) = admin {
+            admin.close().await;
+        }
+    };
+    let (_, closed) =
+        tokio::join!(close_admin, tokio::task::spawn_blocking(move || opener.close()));
+    closed?;
+    drop(state);
+    match ended? {
+        ServerExit::Stopped => info!("stopped"),
+        ServerExit::Crashed => return start_again(),
     }
-    info!("stopped");
     Ok(())
 }
 
@@ -172,7 +193,7 @@ fn reload(
 fn reopen(args: &cli::Serve, opener: &mut ExportOpener) -> Result<vfs::Exports> {
     let mut file = load(args)?;
     let configured = configured_exports(args, &mut file)?;
-    opener.open(&configured)
+    opener.open(&configured, RELOAD_MAX)
 }
 
 fn server_config(args: &cli::Serve, file: &File) -> Config {

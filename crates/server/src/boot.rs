@@ -1,6 +1,7 @@
-//! Start and stop of the server. Start: restore the locks, bind the sockets, build the services,
-//! register with rpcbind, listen, begin to decide. Stop: close the sockets, unregister, send the
-//! last replies, commit the stop.
+//! Start of the server: restore the locks, bind the sockets, build the services, register with rpcbind,
+//! listen, begin to decide. Its stop is in [`stop`].
+
+mod stop;
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{interval, sleep};
 use tracing::warn;
 
 use keeper::identity::{Epoch, HostKey};
@@ -29,9 +30,7 @@ use crate::peer::{self, Peers};
 use crate::refusals::Refusals;
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
 use crate::restore::{LockConfig, RestoreError, restore};
-use crate::roster_copy::{
-    CopyHealth, RosterFile, Schedule, refresh_before_stop, refresh_regularly,
-};
+use crate::roster_copy::{CopyHealth, RosterFile, Schedule, refresh_regularly};
 use crate::rpc::dispatch::{Dispatcher, OnHeard};
 use crate::rpc::limits::Limits;
 use crate::rpc::workers::Workers;
@@ -124,6 +123,7 @@ pub struct Server {
     addresses: Vec<SocketAddr>,
     registrar: Registrar,
     tasks: JoinSet<()>,
+    peers: Peers,
     stop: watch::Sender<bool>,
     engine: AbandonOnDrop,
     lease: ServiceLease,
@@ -151,12 +151,6 @@ impl ServerHandle {
         self.files.replace_exports(exports);
     }
 }
-
-/// How long the last replies have before the end. A clean stop waits for those of TCP connections
-/// separately.
-const LAST_REPLIES: Duration = Duration::from_millis(200);
-/// How long a clean stop waits for the store to commit it.
-const LAST_COMMIT: Duration = Duration::from_secs(5);
 
 impl Server {
     /// Restores the locks, opens the sockets and starts to serve. When this returns, clients can
@@ -197,7 +191,7 @@ impl Server {
         let report = report_callbacks(engine, metrics.clone());
         let callbacks = Callbacks::new(settings, peers.clone(), report);
         let settings = liveness::Settings::default();
-        let liveness = Liveness::new(settings, peers, report_resets(engine));
+        let liveness = Liveness::new(settings, peers.clone(), report_resets(engine));
 
         let refusals = Refusals::new(event_log.clone(), metrics.clone(), engine.clock());
         let refusals = Arc::new(refusals);
@@ -286,6 +280,7 @@ impl Server {
             rpcbind,
             open_reason: restored.open_reason,
             roster_copy: restored.roster_copy.as_ref().map(|(_, health)| health.clone()),
+            lookups: Arc::default(),
         };
         let effects = ServerEffects {
             reporter: engine.reporter(),
@@ -319,6 +314,7 @@ impl Server {
             addresses,
             registrar,
             tasks,
+            peers,
             stop,
             engine: abandon_on_drop,
             lease,
@@ -357,7 +353,7 @@ impl Server {
     /// Serves until [`ServerHandle::stop`], then stops cleanly: accepts nothing more, unregisters
     /// from rpcbind, sends the last replies and commits the stop. Fails if the engine or its store
     /// failed, if a standby took over, or if the stop was not committed in time.
-    pub async fn run(mut self) -> Result<ServerExit, ServerError> {
+    pub async fn run(self) -> Result<ServerExit, ServerError> {
         let mut stopped = self.stop.subscribe();
         let (mut failure, mut crashed) = (None, false);
         tokio::select! {
@@ -371,36 +367,10 @@ impl Server {
         }
         if crashed {
             // The reply to SM_SIMU_CRASH goes out first.
-            sleep(LAST_REPLIES).await;
+            sleep(stop::LAST_CALLBACKS).await;
             return Ok(ServerExit::Crashed);
         }
-        self.stop.send_replace(true);
-        if matches!(self.rpcbind(), RpcbindState::System { .. }) {
-            self.registrar.unregister().await;
-        }
-        while self.tasks.join_next().await.is_some() {}
-        sleep(LAST_REPLIES).await;
-        let ended = match failure {
-            Some(failure) => Err(failure),
-            None => self.stop_engine().await,
-        };
-        drop(self.workers);
-        ended.map(|()| ServerExit::Stopped)
-    }
-
-    async fn stop_engine(&self) -> Result<(), ServerError> {
-        if let Some((file, health)) = &self.roster_copy {
-            refresh_before_stop(self.engine(), self.epoch, file, health).await;
-        }
-        self.engine().report(Input::Stop);
-        match timeout(LAST_COMMIT, self.engine().ended()).await {
-            Ok(End::Stopped | End::Abandoned) => Ok(()),
-            Ok(End::Failed(why)) => Err(ServerError(why)),
-            Err(_) => Err(ServerError(
-                "the store did not commit the clean stop; the next start begins with a grace period"
-                    .into(),
-            )),
-        }
+        self.stop(failure).await.map(|()| ServerExit::Stopped)
     }
 }
 

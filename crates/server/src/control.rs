@@ -1,6 +1,7 @@
 //! The interface between a running server and its admin API: reads of the keeper, operators' commands,
 //! and the paths of locked files.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use keeper::identity::HostKey;
 use keeper::request::{OperatorAction, OperatorRequest, ProbeAnswer, Question};
 use keeper::step::{OperatorError, OperatorOutcome, Reply};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use vfs::{
     BlockingMode, Caller, Context, Export, Exports, FileKey, FileKind, FileSystemId, ObjectId,
@@ -22,6 +24,7 @@ use crate::event_text::EventText;
 use crate::files::{Files, lock_key};
 use crate::liveness::{Inquiry, Liveness};
 use crate::metrics::Metrics;
+use crate::path_lookup::{Findings, PathLookups};
 use crate::registrar::RpcbindState;
 use crate::restore::OpenReason;
 use crate::roster_copy::CopyHealth;
@@ -42,6 +45,7 @@ pub struct Control {
     pub(crate) rpcbind: RpcbindState,
     pub(crate) open_reason: Option<OpenReason>,
     pub(crate) roster_copy: Option<CopyHealth>,
+    pub(crate) lookups: Arc<PathLookups>,
 }
 
 /// Why a read or a command failed.
@@ -63,11 +67,17 @@ pub struct FileLocation {
     /// The path below the export; empty for its root.
     pub path: Option<Vec<u8>>,
     pub inode: Option<u64>,
+    /// The file system did not answer in time.
+    pub unanswered: bool,
 }
 
 impl FileLocation {
     fn of(export: &Export, path: Vec<u8>) -> Self {
-        Self { export: Some(export.path.to_vec()), path: Some(path), inode: None }
+        Self { path: Some(path), ..Self::in_export(export) }
+    }
+
+    fn in_export(export: &Export) -> Self {
+        Self { export: Some(export.path.to_vec()), ..Self::default() }
     }
 }
 
@@ -190,55 +200,118 @@ impl Control {
         })
     }
 
-    /// The location of a file, as far as it can be found. Blocks on the file system.
-    pub fn locate(&self, file: &keeper::bytes::FileKey) -> FileLocation {
-        if let Some(cached) = self.cached_location(file) {
-            return cached;
-        }
-        let Some(file) = file_of(file) else { return FileLocation::default() };
-        let exports = self.files.exports();
-        let mut location = FileLocation::default();
-        for export in exports.iter().filter(|export| is_in(&file, export)) {
-            let filesystem = &export.filesystem;
-            if let Some(path) = filesystem.path(&file.object) {
-                return FileLocation::of(export, path);
-            }
-            if location.export.is_none() {
-                let caller = Caller::new(0, 0, &[]);
-                let context = Context { caller: &caller, blocking: BlockingMode::MayBlock };
-                location.export = Some(export.path.to_vec());
-                let attributes = filesystem.attributes(&context, &file.object).ok();
-                location.inode = attributes.map(|attributes| attributes.fileid);
+    /// The locations of files, as far as they can be found within a second.
+    pub async fn locate(
+        &self,
+        files: impl IntoIterator<Item = keeper::bytes::FileKey>,
+    ) -> Vec<(keeper::bytes::FileKey, FileLocation)> {
+        let mut located = Vec::new();
+        let mut unseen: HashMap<FileSystemId, Vec<(keeper::bytes::FileKey, FileKey)>> =
+            HashMap::new();
+        for key in files {
+            match (self.cached_location(&key), file_of(&key)) {
+                (Some(cached), _) => located.push((key, cached)),
+                (None, None) => located.push((key, FileLocation::default())),
+                (None, Some(file)) => unseen.entry(file.filesystem).or_default().push((key, file)),
             }
         }
-        location
+        let mut searches = JoinSet::new();
+        for (filesystem, files) in unseen {
+            let control = self.clone();
+            searches.spawn(async move { control.locate_in(filesystem, files).await });
+        }
+        while let Some(found) = searches.join_next().await {
+            located.extend(found.unwrap_or_default());
+        }
+        located
     }
 
-    /// The files that a path names: an absolute path, one below each export, or one that begins with
-    /// the last names of an export's own path (`projects/a.db` in `/srv/projects`). Blocks on the file
-    /// system.
-    pub fn resolve_path(&self, path: &[u8]) -> Vec<PathMatch> {
-        let caller = Caller::new(0, 0, &[]);
-        let context = Context { caller: &caller, blocking: BlockingMode::MayBlock };
+    async fn locate_in(
+        &self,
+        filesystem: FileSystemId,
+        files: Vec<(keeper::bytes::FileKey, FileKey)>,
+    ) -> Vec<(keeper::bytes::FileKey, FileLocation)> {
         let exports = self.files.exports();
-        let mut found = Vec::new();
-        for export in exports.iter() {
-            let walk = |below: &[&[u8]]| {
-                let filesystem = &export.filesystem;
-                let mut at = filesystem.root();
-                let mut kind = FileKind::Directory;
-                for part in below {
-                    let looked = filesystem.lookup(&context, &at, part).ok()?;
-                    (at, kind) = (looked.object, looked.attributes.kind);
+        let exports = exports.iter().filter(|export| export.filesystem.id() == filesystem);
+        let exports: Vec<Arc<Export>> = exports.cloned().collect();
+        let Some(first) = exports.first() else {
+            return files.into_iter().map(|(key, _)| (key, FileLocation::default())).collect();
+        };
+        let unanswered = FileLocation { unanswered: true, ..FileLocation::in_export(first) };
+        let sought = files.clone();
+        let look = move |found: &Findings<_>| {
+            for (key, file) in sought {
+                // Fails if the request has been answered without.
+                if found.send((key, locate_among(&exports, &file))).is_err() {
+                    return;
                 }
-                let file = lock_key(&FileKey { filesystem: filesystem.id(), object: at });
-                let (export, path) = (export.path.to_vec(), below.join(&b'/'));
-                Some(PathMatch { file, directory: kind == FileKind::Directory, export, path })
-            };
-            found.extend(below_export(&export.path, path).iter().find_map(|below| walk(below)));
+            }
+        };
+        let (mut found, all) = self.lookups.run(filesystem, look).await;
+        if !all {
+            let seen: HashSet<_> = found.iter().map(|(key, _)| key.clone()).collect();
+            let rest = files.into_iter().filter(|(key, _)| !seen.contains(key));
+            found.extend(rest.map(|(key, _)| (key, unanswered.clone())));
         }
         found
     }
+
+    /// The files that a path names: an absolute path, one below each export, or one that begins with
+    /// the last names of an export's own path (`projects/a.db` in `/srv/projects`). What a file system
+    /// does not answer within a second is left out.
+    pub async fn resolve_path(&self, path: &[u8]) -> Vec<PathMatch> {
+        let mut searches = JoinSet::new();
+        for (position, export) in self.files.exports().iter().cloned().enumerate() {
+            let (lookups, path) = (self.lookups.clone(), path.to_vec());
+            searches.spawn(async move {
+                let filesystem = export.filesystem.id();
+                let look = move |found: &Findings<_>| {
+                    let below = below_export(&export.path, &path);
+                    if let Some(first) = below.iter().find_map(|below| walk(&export, below)) {
+                        let _ = found.send(first);
+                    }
+                };
+                (position, lookups.run(filesystem, look).await.0)
+            });
+        }
+        let mut found = searches.join_all().await;
+        found.sort_by_key(|(position, _)| *position);
+        found.into_iter().flat_map(|(_, found)| found).collect()
+    }
+}
+
+/// Blocks on the file system.
+fn locate_among(exports: &[Arc<Export>], file: &FileKey) -> FileLocation {
+    let mut location = FileLocation::default();
+    for export in exports {
+        if let Some(path) = export.filesystem.path(&file.object) {
+            return FileLocation::of(export, path);
+        }
+        if location.export.is_none() {
+            let caller = Caller::new(0, 0, &[]);
+            let context = Context { caller: &caller, blocking: BlockingMode::MayBlock };
+            let attributes = export.filesystem.attributes(&context, &file.object).ok();
+            let inode = attributes.map(|attributes| attributes.fileid);
+            location = FileLocation { inode, ..FileLocation::in_export(export) };
+        }
+    }
+    location
+}
+
+/// Blocks on the file system.
+fn walk(export: &Export, below: &[&[u8]]) -> Option<PathMatch> {
+    let caller = Caller::new(0, 0, &[]);
+    let context = Context { caller: &caller, blocking: BlockingMode::MayBlock };
+    let filesystem = &export.filesystem;
+    let mut at = filesystem.root();
+    let mut kind = FileKind::Directory;
+    for part in below {
+        let looked = filesystem.lookup(&context, &at, part).ok()?;
+        (at, kind) = (looked.object, looked.attributes.kind);
+    }
+    let file = lock_key(&FileKey { filesystem: filesystem.id(), object: at });
+    let (export, path) = (export.path.to_vec(), below.join(&b'/'));
+    Some(PathMatch { file, directory: kind == FileKind::Directory, export, path })
 }
 
 /// The paths below an export that `path` may mean, the likeliest first.

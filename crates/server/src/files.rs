@@ -13,8 +13,8 @@ use tracing::warn;
 use vfs::groups::GroupCache;
 use vfs::names::Names;
 use vfs::{
-    BlockingMode, Caller, Context, Error, ExclusiveLock, Export, ExportAccess, Exports, FileKey,
-    HandleKey, ObjectId, Result, VerifiedHandle,
+    BlockingMode, Caller, Closing, Context, Error, ExclusiveLock, Export, ExportAccess, Exports,
+    FileKey, HandleKey, ObjectId, OpeningExport, Result, VerifiedHandle,
 };
 use wire::nfs3::Handle;
 use wire::rpc::Credential;
@@ -67,8 +67,15 @@ impl Files {
         let mut current = self.exports.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *current, Arc::new(exports));
         drop(current);
-        // Dropping the last reference to a file system may wait for its disk.
-        std::thread::spawn(move || drop(old));
+        drop(close(old));
+    }
+
+    /// Serves no export any more.
+    pub(crate) fn close(&self) -> Closing {
+        let mut current = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::take(&mut *current);
+        drop(current);
+        close(old)
     }
 
     /// The identity that resolves a MOUNT path below the export's root. Where reserved ports are
@@ -120,14 +127,24 @@ impl Files {
         self.key.verify(handle)
     }
 
-    /// The export of a handle, if it still exists and admits the peer for `action`.
+    /// The export of a handle, if it still exists and admits the peer for `action`. [`Error::TryLater`]
+    /// if its file system does not answer yet (B1.84).
     pub(crate) fn export_of(
         &self,
         opened: &VerifiedHandle,
         peer: &Peer,
         action: Action,
     ) -> Result<Arc<Export>> {
-        let export = self.current_exports().by_id(opened.export).ok_or(Error::Stale)?.clone();
+        let export = {
+            let exports = self.current_exports();
+            exports.by_id(opened.export).cloned().ok_or_else(|| {
+                match opening(&exports, opened.export) {
+                    Some(opening) if opening.rules.admits(peer.remote.ip()) => Error::TryLater,
+                    Some(_) => Error::Denied,
+                    None => Error::Stale,
+                }
+            })?
+        };
         if export.filesystem.id() != opened.file.filesystem {
             return Err(Error::Stale);
         }
@@ -138,15 +155,19 @@ impl Files {
 
     /// Whether any export admits this address.
     pub(crate) fn admits(&self, address: IpAddr) -> bool {
-        self.current_exports().iter().any(|export| export.rules.admits(address))
+        let exports = self.current_exports();
+        exports.iter().any(|export| export.rules.admits(address))
+            || exports.opening().iter().any(|export| export.rules.admits(address))
     }
 
     /// The file that a lock request names. Its export may no longer exist: releasing a lock needs
     /// only the handle (B2.8).
     pub(crate) fn lock_target(&self, handle: &[u8]) -> Result<LockTarget> {
         let opened = self.verify(handle)?;
-        let export = self.current_exports().by_id(opened.export).cloned();
-        Ok(LockTarget { file: lock_key(&opened.file), export, opened })
+        let exports = self.current_exports();
+        let export = exports.by_id(opened.export).cloned();
+        let opening = opening(&exports, opened.export).cloned();
+        Ok(LockTarget { file: lock_key(&opened.file), export, opening, opened })
     }
 
     /// Ok if the caller has the required access to the file (B2.8). Does not check the source port.
@@ -192,6 +213,19 @@ impl Files {
     }
 }
 
+/// The export of this id, if its file system does not answer yet (B1.84).
+fn opening(exports: &Exports, id: u32) -> Option<&OpeningExport> {
+    exports.opening().iter().find(|export| export.id == id)
+}
+
+/// Gives up these exports. Dropping the last reference to a file system may wait for its disk.
+fn close(exports: Arc<Exports>) -> Closing {
+    let list: Vec<Arc<Export>> = exports.iter().cloned().collect();
+    // Before the threads drop theirs, so that this is not the last reference.
+    drop(exports);
+    Closing::begin(list)
+}
+
 /// Applies an export's rules to a caller. [`Error::Denied`] if its address is not admitted,
 /// [`Error::NotOwner`] if its port is not; the latter is logged with the remedy.
 pub(crate) fn admit_to_export(export: &Export, peer: &Peer, action: Action) -> Result<()> {
@@ -230,17 +264,19 @@ pub(crate) enum RequiredAccess {
 /// The file of a lock request.
 pub(crate) struct LockTarget {
     pub file: keeper::bytes::FileKey,
-    /// `None` if it is no longer exported.
+    /// `None` if it is no longer exported, or not yet.
     pub export: Option<Arc<Export>>,
+    opening: Option<OpeningExport>,
     opened: VerifiedHandle,
 }
 
 impl LockTarget {
-    /// Whether the file is exported, and its export admits this address.
+    /// Whether the file is exported, or will be, and its export admits this address.
     pub(crate) fn admits(&self, address: IpAddr) -> bool {
+        let opening = self.opening.as_ref();
         self.export.as_ref().is_some_and(|export| {
             export.filesystem.id() == self.opened.file.filesystem && export.rules.admits(address)
-        })
+        }) || opening.is_some_and(|export| export.rules.admits(address))
     }
 }
 

@@ -25,6 +25,7 @@
 //! | `server_names` | the names that notices carry |
 //! | `service_lease` | whether a server that shares its store may serve |
 //! | `control` | reads, operators' commands and file paths, for the admin API |
+//! | `path_lookup` | look-ups in file systems for operators, bounded in number and time |
 //! | `event_log`, `event_text` | the recent events, and their wording |
 //! | `refusals` | refused SM_MON and FREE_ALL calls: log, event log, counters |
 //! | `metrics` | counters and histograms |
@@ -75,6 +76,7 @@ pub mod liveness;
 mod log_rate_limit;
 pub mod metrics;
 mod mounted_hosts;
+mod path_lookup;
 pub mod peer;
 mod refusals;
 mod registrar;

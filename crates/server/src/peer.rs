@@ -142,6 +142,11 @@ impl Peers {
         self.0.gate.may_call(host, ours)
     }
 
+    /// Closes the connections that are kept for later calls.
+    pub(crate) fn close(&self) {
+        self.0.connections.close();
+    }
+
     /// Waits for a slot among the callbacks to that host, in order of arrival.
     pub(crate) async fn permit(&self, host: IpAddr) -> HostPermit<'_> {
         self.0.limits.permit(host).await

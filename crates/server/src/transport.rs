@@ -9,6 +9,7 @@ pub(crate) mod udp;
 use std::future::pending;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use wire::Message;
@@ -16,7 +17,11 @@ use wire::Message;
 use crate::rpc::duplicate_cache::Origin;
 use crate::rpc::pending::InFlightGuard;
 use outgoing::OutgoingReplies;
-use udp::Datagrams;
+use udp::Answering;
+
+/// How long a clean stop waits for the answers to requests under way. Those that a file system stalls
+/// do not count as under way.
+pub(crate) const ANSWERS_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
@@ -72,7 +77,7 @@ async fn stopping(stop: &mut watch::Receiver<bool>) {
 #[derive(Clone)]
 pub(crate) enum ReplyTo {
     Connection(Arc<OutgoingReplies>),
-    Datagram(Arc<Datagrams>, Peer),
+    Datagram(Answering, Peer),
 }
 
 impl ReplyTo {

@@ -80,10 +80,30 @@ async fn a_read_only_export_is_not_changed_by_any_procedure() {
     for (name, found) in changes(&connection, &dir, &object).await {
         assert_eq!(found, Status::RoFs, "{name}");
     }
+    // It changes nothing.
+    assert_eq!(commit(&connection, &object).await, Status::Ok);
     assert_eq!(&nfs.read(&object, 0, 10).await.unwrap().data[..], b"xxxxxxxxxx");
     let asked = AccessArgs { object, access: access::ALL };
     let granted = nfs.call::<Access, _, _>(&asked).await.unwrap().access;
     assert_eq!(granted & (access::MODIFY | access::EXTEND | access::DELETE), 0);
+}
+
+/// B1.80
+#[tokio::test]
+async fn what_was_written_before_an_export_became_read_only_can_be_committed() {
+    let filesystem = memory();
+    let server = TestServer::start(filesystem.clone(), Limits::default()).await;
+    let (nfs, root) = (server.nfs().await, server.root().await);
+    let written = file(&nfs, &root, "f", 10).await;
+    let rules = Rules { access: ExportAccess::ReadOnly, ..open_rules() };
+    let reloaded = vec![export(PATH, filesystem, rules)];
+    server.handle.replace_exports(vfs::Exports::new(reloaded).unwrap());
+    assert_eq!(commit(&nfs.0, &written).await, Status::Ok);
+}
+
+async fn commit(by: &Connection, file: &Handle) -> Status {
+    let args = CommitArgs { file: file.clone(), offset: 0, count: 0 };
+    failed(by.call::<Commit>(&args).await.unwrap())
 }
 
 /// Every procedure that changes something, and what came of it.
@@ -102,12 +122,10 @@ async fn changes(by: &Connection, dir: &Handle, object: &Handle) -> Vec<(&'stati
     };
     let set = SetAttrArgs { object: object.clone(), new, guard: None };
     let rename = RenameArgs { from: at(&dir, b"f"), to: at(&dir, b"g") };
-    let link = LinkArgs { file: object.clone(), to: at(&dir, b"h") };
-    let commit = CommitArgs { file: object, offset: 0, count: 0 };
+    let link = LinkArgs { file: object, to: at(&dir, b"h") };
     vec![
         ("SETATTR", failed(by.call::<SetAttr>(&set).await.unwrap())),
         ("WRITE", failed(by.call::<Write>(&write).await.unwrap())),
-        ("COMMIT", failed(by.call::<Commit>(&commit).await.unwrap())),
         (
             "CREATE",
             failed(by.call::<Create>(&CreateArgs { at: at(&dir, b"c"), how }).await.unwrap()),
@@ -139,6 +157,7 @@ async fn a_reserved_port_is_needed_where_the_export_says_so_except_to_look() {
     for (name, found) in changes(&high, &dir, &object).await {
         assert_eq!(found, Status::Perm, "{name}");
     }
+    assert_eq!(commit(&high, &object).await, Status::Perm);
     let nfs = Nfs(high);
     assert_eq!(status(nfs.read(&object, 0, 10).await), Status::Perm);
     assert_eq!(status(nfs.lookup(&dir, b"f").await), Status::Perm);

@@ -10,6 +10,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use lockkeeper_server::Limits;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use support::{
@@ -21,7 +22,7 @@ use testbed::process::own_resident_kilobytes;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
-use wire::nfs3::{self, GetAttr, GetAttrArgs, Null, Read, ReadArgs};
+use wire::nfs3::{self, GetAttr, GetAttrArgs, Null, Read, ReadArgs, Stability, Write, WriteArgs};
 use wire::rpc::Credential;
 
 fn null(xid: u32) -> Vec<u8> {
@@ -107,6 +108,28 @@ async fn a_record_that_is_sent_byte_by_byte_for_ever_closes_the_connection() {
         sleep(Duration::from_millis(20)).await;
         assert!(begun.elapsed() < Duration::from_secs(5), "still open");
     }
+}
+
+/// B1.81
+#[tokio::test]
+async fn a_record_that_takes_longer_than_the_limit_arrives_if_it_makes_progress() {
+    let server = TestServer::start(memory(), quick()).await;
+    let root = server.root().await;
+    let file = file(&server.nfs().await, &root, "f", 1).await;
+    let mut stream = server.stream().await;
+    let data = Bytes::from(vec![b'y'; 200 << 10]);
+    let count = data.len() as u32;
+    let args = WriteArgs { file, offset: 0, count, stability: Stability::Unstable, data };
+    let record = marked(&call::<Write>(1, &user(0, 0, &[]), &args));
+    let begun = Instant::now();
+    // Ten times what is needed, in five times the limit.
+    for piece in record.chunks(8 << 10) {
+        stream.send(piece).await;
+        sleep(Duration::from_millis(60)).await;
+    }
+    assert!(begun.elapsed() > quick().record_time_max * 4);
+    let written = results::<Write>(stream.receive().await.expect("the connection was closed"));
+    assert_eq!(written.unwrap().count, count);
 }
 
 #[tokio::test]

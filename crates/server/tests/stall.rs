@@ -196,3 +196,18 @@ async fn a_broken_disk_ends_the_server_with_the_reason() {
     let failed = tokio::join!(timeout(LIMIT, asked), server.failed()).1;
     assert!(failed.contains("the disk failed to keep"), "{failed}");
 }
+
+/// B8.80
+#[tokio::test]
+async fn a_lock_that_waits_for_the_store_at_a_stop_is_answered() {
+    let (disk, server, file) = start().await;
+    let alice = locker(server.at, "alice", 1).await;
+    disk.becomes(Mood::Full);
+    let lock = tokio::spawn(async move { alice.lock(&file, range(0, 1)).await });
+    sleep(Duration::from_millis(200)).await;
+    server.stop();
+    sleep(Duration::from_secs(2)).await;
+    disk.becomes(Mood::Works);
+    assert_eq!(lock.await.unwrap().expect("no reply to LOCK"), Status::Granted);
+    server.ended().await;
+}

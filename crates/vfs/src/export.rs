@@ -108,7 +108,8 @@ impl Rules {
 
     /// The identity for a call with this AUTH_SYS credential. A credential with 16 groups, the
     /// most it can carry, may be truncated: then the groups that this host has for the user count
-    /// instead, which may take a query ([`Error::WouldBlock`] if that is not allowed).
+    /// instead, which may take a query ([`Error::WouldBlock`] if that is not allowed,
+    /// [`Error::TryLater`] if it fails).
     pub fn caller(
         &self,
         uid: u32,
@@ -127,6 +128,7 @@ impl Rules {
             match cache.groups_of(uid, blocking) {
                 GroupLookup::Groups(known) => Some(known),
                 GroupLookup::Unknown => None,
+                GroupLookup::Failed => return Err(Error::TryLater),
                 GroupLookup::WouldBlock => return Err(Error::WouldBlock),
             }
         };
@@ -164,11 +166,24 @@ impl Export {
     }
 }
 
+/// An export whose file system does not answer yet. Its handles are not stale: what they name will be
+/// served.
+#[derive(Debug, Clone)]
+pub struct OpeningExport {
+    /// As in [`Export`].
+    pub id: u32,
+    /// As in [`Export`].
+    pub path: Bytes,
+    /// To whom it will be served.
+    pub rules: Rules,
+}
+
 /// All exports of a server. Replaced as a whole when the configuration is reloaded.
 #[derive(Clone, Default)]
 pub struct Exports {
     list: Vec<Arc<Export>>,
     by_id: HashMap<u32, Arc<Export>>,
+    opening: Vec<OpeningExport>,
 }
 
 impl Exports {
@@ -189,7 +204,38 @@ impl Exports {
                 ));
             }
         }
-        Ok(Self { list, by_id })
+        Ok(Self { list, by_id, opening: Vec::new() })
+    }
+
+    /// With exports that are not served yet. Fails if one has the id or the path of another.
+    pub fn with_opening(self, opening: Vec<OpeningExport>) -> std::result::Result<Self, String> {
+        let open = self.list.iter().map(|export| (export.id, &export.path));
+        let mut known: Vec<(u32, &Bytes)> = open.collect();
+        for export in &opening {
+            let taken = known.iter().find(|(id, path)| *id == export.id || *path == &export.path);
+            if let Some((_, other)) = taken {
+                let (path, other) = (export.path.escape_ascii(), other.escape_ascii());
+                return Err(format!("{path} and {other} have the same path or export id"));
+            }
+            known.push((export.id, &export.path));
+        }
+        Ok(Self { opening, ..self })
+    }
+
+    /// The exports that are not served yet.
+    pub fn opening(&self) -> &[OpeningExport] {
+        &self.opening
+    }
+
+    /// The export that contains `path`, if it is not served yet.
+    pub fn opening_at(&self, path: &[u8]) -> Option<&OpeningExport> {
+        let parts = components(path);
+        let served = self.by_path(path).map_or(0, |(export, _)| components(&export.path).len());
+        let containing = self.opening.iter().filter(|export| {
+            let own = components(&export.path);
+            parts.starts_with(&own) && own.len() >= served
+        });
+        containing.max_by_key(|export| components(&export.path).len())
     }
 
     /// In the order of [`Exports::new`].
@@ -204,14 +250,10 @@ impl Exports {
 
     /// The innermost export that contains `path`, and the components of `path` below its root.
     pub fn by_path<'a>(&self, path: &'a [u8]) -> Option<(&Arc<Export>, Vec<&'a [u8]>)> {
-        let names = |path: &'a [u8]| -> Vec<&'a [u8]> {
-            path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect()
-        };
-        let wanted = names(path);
+        let wanted = components(path);
         let depth = |export: &Export| {
-            let own: Vec<&[u8]> =
-                export.path.split(|byte| *byte == b'/').filter(|p| !p.is_empty()).collect();
-            (wanted.len() >= own.len() && wanted[..own.len()] == own[..]).then_some(own.len())
+            let own = components(&export.path);
+            wanted.starts_with(&own).then_some(own.len())
         };
         let (depth, export) = self
             .list
@@ -220,6 +262,10 @@ impl Exports {
             .max_by_key(|(depth, _)| *depth)?;
         Some((export, wanted[depth..].to_vec()))
     }
+}
+
+fn components(path: &[u8]) -> Vec<&[u8]> {
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -277,6 +323,22 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_whose_groups_cannot_be_looked_up_tries_later() {
+        struct Failing;
+        impl crate::groups::NameService for Failing {
+            fn groups(&self, _: u32) -> std::io::Result<Option<Vec<u32>>> {
+                Err(std::io::Error::from_raw_os_error(libc::ETIMEDOUT))
+            }
+        }
+        let rules = Rules { squash: Squash::None, ..Rules::default() };
+        let hour = std::time::Duration::from_secs(3600);
+        let cache = GroupCache::new(hour, hour, Failing);
+        let caller = |groups: &[u32]| rules.caller(7, 7, groups, &cache, BlockingMode::MayBlock);
+        assert_eq!(caller(&[1; 16]), Err(Error::TryLater));
+        assert!(caller(&[1; 15]).is_ok());
+    }
+
+    #[test]
     fn the_deepest_export_wins_and_the_rest_is_walked() {
         let exports = Exports::new(vec![export("/srv"), export("/srv/a"), export("/x")]).unwrap();
         let find = |path: &'static str| {
@@ -286,6 +348,22 @@ mod tests {
         assert_eq!(find("/srv/a//b/c/"), Some(("/srv/a".into(), 2)));
         assert_eq!(find("/srv/ab"), Some(("/srv".into(), 1)));
         assert_eq!(find("/etc"), None);
+    }
+
+    #[test]
+    fn an_export_that_is_not_served_yet_has_its_path_and_id() {
+        let opening = |path: &'static str| OpeningExport {
+            id: Export::id_of_path(path.as_bytes()),
+            path: path.into(),
+            rules: Rules::default(),
+        };
+        let served = || Exports::new(vec![export("/srv"), export("/srv/a/b")]).unwrap();
+        let exports = served().with_opening(vec![opening("/srv/a")]).unwrap();
+        let at = |path: &str| exports.opening_at(path.as_bytes()).is_some();
+        assert!(at("/srv/a") && at("/srv/a/c"));
+        assert!(!at("/srv") && !at("/srv/ab") && !at("/srv/a/b/c"));
+        assert!(served().with_opening(vec![opening("/srv")]).is_err());
+        assert!(served().with_opening(vec![opening("/x"), opening("/x")]).is_err());
     }
 
     #[test]

@@ -1,136 +1,179 @@
 //! The groups of a user according to the host's name service, for users in more groups than the 16
 //! that AUTH_SYS carries.
+//!
+//! Name services can be slow and can fail. One call at a time asks for a user, and the others wait for
+//! its answer; a failure is no answer (B1.83).
+
+mod host_names;
 
 use std::collections::HashMap;
-use std::ffi::CString;
-use std::mem::MaybeUninit;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use tracing::warn;
 
 use crate::BlockingMode;
 
 const AGE_MAX: Duration = Duration::from_secs(300);
+/// How old an answer may be that is used while the name service fails or is being asked.
+const EXPIRED_AGE_MAX: Duration = Duration::from_secs(3600);
+/// After a failure the name service is left alone for this long.
+const FAILED_FOR: Duration = Duration::from_secs(2);
+/// How long a call waits for the answer to another one's question.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 const USERS_MAX: usize = 4096;
-const GROUPS_MAX: usize = 65_536;
 
-/// A cache of group lists by uid, because name services can be slow. Entries expire after five
-/// minutes by default.
+/// Where groups come from. May block.
+pub trait NameService: Send + Sync {
+    /// All groups of a user, the primary one included; `None` if there is no such user. An error says
+    /// nothing about the user.
+    fn groups(&self, uid: u32) -> io::Result<Option<Vec<u32>>>;
+}
+
+/// A cache of group lists by uid. Entries expire after five minutes by default.
 pub struct GroupCache {
     age_max: Duration,
-    users: Mutex<HashMap<u32, CachedGroups>>,
+    expired_age_max: Duration,
+    names: Box<dyn NameService>,
+    users: Mutex<HashMap<u32, CachedUser>>,
+    answered: Condvar,
 }
 
 impl Default for GroupCache {
     fn default() -> Self {
-        Self::with_age_max(AGE_MAX)
+        Self::new(AGE_MAX, EXPIRED_AGE_MAX, host_names::HostNames)
     }
 }
 
-struct CachedGroups {
-    /// `None`: the host does not know the user.
-    groups: Option<Arc<[u32]>>,
-    queried: Instant,
+#[derive(Default)]
+struct CachedUser {
+    /// The last answer: the groups, or `None` for no such user. And when it was asked for.
+    answer: Option<(Option<Arc<[u32]>>, Instant)>,
+    failed: Option<Instant>,
+    is_asked: bool,
+}
+
+impl CachedUser {
+    fn answer_within(&self, age_max: Duration) -> Option<GroupLookup> {
+        let (groups, since) = self.answer.as_ref()?;
+        (since.elapsed() < age_max).then(|| match groups {
+            Some(groups) => GroupLookup::Groups(groups.clone()),
+            None => GroupLookup::Unknown,
+        })
+    }
 }
 
 /// The result of [`GroupCache::groups_of`].
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupLookup {
     /// All groups of the user, the primary one included.
     Groups(Arc<[u32]>),
     /// The host does not know the user.
     Unknown,
+    /// The name service failed or is too slow, and no answer is recent enough.
+    Failed,
     /// Not cached, and the name service may not be queried in this blocking mode.
     WouldBlock,
 }
 
 impl GroupCache {
-    /// A cache whose answers are never older than `age_max`.
+    /// A cache of the host's names whose answers are never older than `age_max`.
     pub fn with_age_max(age_max: Duration) -> Self {
-        Self { age_max, users: Mutex::default() }
+        Self::new(age_max, age_max, host_names::HostNames)
+    }
+
+    /// A cache whose answers are older than `age_max` only while the name service fails or is being
+    /// asked, and never older than `expired_age_max`.
+    pub fn new(
+        age_max: Duration,
+        expired_age_max: Duration,
+        names: impl NameService + 'static,
+    ) -> Self {
+        let (names, answered) = (Box::new(names), Condvar::new());
+        Self { age_max, expired_age_max, names, users: Mutex::default(), answered }
     }
 
     /// The groups of `uid`, from the cache or, with [`BlockingMode::MayBlock`], from the name
     /// service.
     pub fn groups_of(&self, uid: u32, blocking: BlockingMode) -> GroupLookup {
-        let lock = || self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = |groups: &Option<Arc<[u32]>>| match groups {
-            Some(groups) => GroupLookup::Groups(groups.clone()),
-            None => GroupLookup::Unknown,
-        };
-        if let Some(cached) = lock().get(&uid)
-            && cached.queried.elapsed() < self.age_max
-        {
-            return answer(&cached.groups);
+        let until = Instant::now() + WAIT_MAX;
+        let mut users = self.lock();
+        loop {
+            if users.len() >= USERS_MAX && !users.contains_key(&uid) {
+                users.retain(|_, user| user.is_asked);
+            }
+            let user = users.entry(uid).or_default();
+            if let Some(fresh) = user.answer_within(self.age_max) {
+                return fresh;
+            }
+            let expired = user.answer_within(self.expired_age_max);
+            if user.failed.is_some_and(|since| since.elapsed() < FAILED_FOR) {
+                return expired.unwrap_or(GroupLookup::Failed);
+            }
+            if user.is_asked
+                && let Some(expired) = expired
+            {
+                return expired;
+            }
+            if blocking == BlockingMode::Nonblocking {
+                return GroupLookup::WouldBlock;
+            }
+            if !user.is_asked {
+                user.is_asked = true;
+                drop(users);
+                return self.ask(uid);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return GroupLookup::Failed;
+            }
+            let waited = self.answered.wait_timeout(users, left);
+            users = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        if blocking == BlockingMode::Nonblocking {
-            return GroupLookup::WouldBlock;
+    }
+
+    /// Asks the name service, for all calls that wait.
+    fn ask(&self, uid: u32) -> GroupLookup {
+        let _asked = Asked { cache: self, uid };
+        let begun = Instant::now();
+        let found = self.names.groups(uid);
+        let mut users = self.lock();
+        let user = users.entry(uid).or_default();
+        match found {
+            Ok(groups) => {
+                user.answer = Some((groups.map(Arc::from), begun));
+                user.failed = None;
+                // An answer counts for this call however long it took.
+                user.answer_within(Duration::MAX).unwrap_or(GroupLookup::Failed)
+            }
+            Err(error) => {
+                warn!("cannot look up the groups of user {uid}: {error}");
+                user.failed = Some(Instant::now());
+                user.answer_within(self.expired_age_max).unwrap_or(GroupLookup::Failed)
+            }
         }
-        let groups = query_name_service(uid).map(Arc::from);
-        let found = answer(&groups);
-        let mut users = lock();
-        if users.len() >= USERS_MAX {
-            users.clear();
-        }
-        users.insert(uid, CachedGroups { groups, queried: Instant::now() });
-        found
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, CachedUser>> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-#[allow(unsafe_code)]
-fn query_name_service(uid: u32) -> Option<Vec<u32>> {
-    let mut text = vec![0u8; 16 * 1024];
-    let mut entry = MaybeUninit::<libc::passwd>::uninit();
-    let mut result = std::ptr::null_mut();
-    // SAFETY: all pointers are to live buffers of the lengths given; `entry` is read only after
-    // `result` says that it was filled.
-    let (name, gid) = unsafe {
-        let buffer = text.as_mut_ptr().cast();
-        let status = libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer, text.len(), &mut result);
-        if status != 0 || result.is_null() {
-            return None;
+/// Ends a question, even by a panic, and wakes who waits for the answer.
+struct Asked<'a> {
+    cache: &'a GroupCache,
+    uid: u32,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if let Some(user) = self.cache.lock().get_mut(&self.uid) {
+            user.is_asked = false;
         }
-        let entry = entry.assume_init_ref();
-        (CString::from(std::ffi::CStr::from_ptr(entry.pw_name)), entry.pw_gid)
-    };
-    let mut groups = vec![0u32; 64];
-    loop {
-        let mut count = groups.len() as libc::c_int;
-        // SAFETY: `groups` has room for `count` entries.
-        let status =
-            unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &mut count) };
-        let wanted = usize::try_from(count).ok()?;
-        if status >= 0 {
-            groups.truncate(wanted);
-            return Some(groups);
-        }
-        if wanted <= groups.len() || wanted > GROUPS_MAX {
-            return None;
-        }
-        groups.resize(wanted, 0);
+        self.cache.answered.notify_all();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn root_has_a_group_and_nobody_knows_user_four_billion() {
-        let cache = GroupCache::default();
-        assert_eq!(cache.groups_of(0, BlockingMode::Nonblocking), GroupLookup::WouldBlock);
-        let GroupLookup::Groups(groups) = cache.groups_of(0, BlockingMode::MayBlock) else {
-            panic!()
-        };
-        assert!(groups.contains(&0));
-        assert_eq!(cache.groups_of(0, BlockingMode::Nonblocking), GroupLookup::Groups(groups));
-        assert_eq!(cache.groups_of(4_000_000_000, BlockingMode::MayBlock), GroupLookup::Unknown);
-        assert_eq!(cache.groups_of(4_000_000_000, BlockingMode::Nonblocking), GroupLookup::Unknown);
-    }
-
-    #[test]
-    fn an_expired_answer_is_not_used() {
-        let cache = GroupCache::with_age_max(Duration::ZERO);
-        assert!(matches!(cache.groups_of(0, BlockingMode::MayBlock), GroupLookup::Groups(_)));
-        assert_eq!(cache.groups_of(0, BlockingMode::Nonblocking), GroupLookup::WouldBlock);
-    }
-}
+mod tests;

@@ -11,7 +11,8 @@
 //! | `attributes.rs`, `error.rs`, `caller.rs` | file attributes; errors and their NFSv3 status; caller identity |
 //! | `handle.rs` | the bytes of a file handle; signing and verifying it |
 //! | `export.rs` | exports and their rules: clients, squashing, access |
-//! | `groups.rs` | supplementary groups from the host's name service, cached |
+//! | `closing.rs` | dropping file systems without waiting for their disks |
+//! | `groups.rs` | supplementary groups, cached; `groups/host_names.rs` asks the host's name service |
 //! | `names.rs` | the last known name of each file, for display |
 //! | `secrets.rs` | keys that outlive the process |
 //! | `memory.rs` | [`memory::MemoryFs`]: `memory/state.rs` (tree), `file.rs` (permissions), `data.rs` (sparse content) |
@@ -31,6 +32,7 @@
 
 mod attributes;
 mod caller;
+mod closing;
 mod error;
 pub mod export;
 mod filesystem;
@@ -45,8 +47,9 @@ pub use attributes::{
     AttributeChange, Attributes, Device, FileKind, NewAttributes, SetTime, Time, WccAttributes,
 };
 pub use caller::Caller;
+pub use closing::Closing;
 pub use error::{Error, Result};
-pub use export::{ExclusiveLock, Export, ExportAccess, Exports, Rules, Squash};
+pub use export::{ExclusiveLock, Export, ExportAccess, Exports, OpeningExport, Rules, Squash};
 pub use filesystem::{
     BlockingMode, Context, CreateMode, CreateReply, DirEntry, FileSystem, FileSystemInfo,
     LookupReply, NodeKind, ObjectId, Permissions, ReadDirReply, ReadReply, RemoveReply,

@@ -27,6 +27,10 @@ pub(super) async fn banner(
     for export in exports.iter() {
         line("export", describe(export, as_server(export)));
     }
+    for export in exports.opening() {
+        let path = export.path.escape_ascii();
+        line("export", format!("{path}   not served yet: its file system does not answer"));
+    }
     let port = server.port();
     let families = server.addresses().iter().map(|address| address.ip().to_string());
     let families = families.collect::<Vec<_>>().join(" ");

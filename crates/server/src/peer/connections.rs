@@ -119,6 +119,11 @@ impl Connections {
         slot
     }
 
+    pub(super) fn close(&self) {
+        let slots = std::mem::take(&mut *self.lock());
+        drop(slots);
+    }
+
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.lock().len()

@@ -34,7 +34,7 @@ pub struct Limits {
     pub fragments_max: usize,
     /// An idle connection is closed after this time, unless `liveness` needs it.
     pub idle_max: Duration,
-    /// The most time from the first byte of a record to its last.
+    /// The most time in which a record is neither completed nor makes progress (`transport/tcp.rs`).
     pub record_time_max: Duration,
     /// How long a peer may leave a reply unread.
     pub unread_time_max: Duration,

@@ -128,8 +128,8 @@ pub(crate) struct InFlightGuard {
     to: ReplyTo,
     weight: usize,
     bookkeeping: Bookkeeping,
-    /// Counted in [`Datagrams::started`](crate::transport::udp::Datagrams::started). All peers share
-    /// that bound, so only calls on a worker count; the engine has a bound of its own.
+    /// Counted in [`Answering::started_on_worker`](crate::transport::udp::Answering::started_on_worker).
+    /// All peers share that bound, so only calls on a worker count; the engine has a bound of its own.
     is_counted_datagram: bool,
     /// It no longer counts against the limits of its connection or socket.
     is_exempt: bool,
@@ -145,8 +145,9 @@ impl InFlightGuard {
         bookkeeping: Bookkeeping,
     ) -> Self {
         dispatcher.load().fetch_add(weight, Ordering::Relaxed);
-        if let ReplyTo::Connection(outgoing) = &to {
-            outgoing.started(weight);
+        match &to {
+            ReplyTo::Connection(outgoing) => outgoing.started(weight),
+            ReplyTo::Datagram(datagrams, _) => datagrams.started(),
         }
         let (is_counted_datagram, is_exempt, worker) = (false, false, None);
         Self { dispatcher, to, weight, bookkeeping, is_counted_datagram, is_exempt, worker }
@@ -161,7 +162,7 @@ impl InFlightGuard {
         if let ReplyTo::Datagram(datagrams, _) = &self.to
             && !self.is_counted_datagram
         {
-            datagrams.started();
+            datagrams.started_on_worker();
             self.is_counted_datagram = true;
         }
     }
@@ -207,10 +208,12 @@ impl Drop for InFlightGuard {
         match &self.to {
             ReplyTo::Connection(outgoing) if is_exempt => outgoing.finished_exempt(),
             ReplyTo::Connection(outgoing) => outgoing.finished(self.weight),
-            ReplyTo::Datagram(datagrams, _) if self.is_counted_datagram && !is_exempt => {
+            ReplyTo::Datagram(datagrams, _) => {
+                if self.is_counted_datagram && !is_exempt {
+                    datagrams.finished_on_worker();
+                }
                 datagrams.finished();
             }
-            ReplyTo::Datagram(..) => {}
         }
     }
 }

@@ -84,7 +84,7 @@ impl WorkerCall {
         if self.take_count() {
             match &self.to {
                 ReplyTo::Connection(outgoing) => outgoing.exempted(self.bytes),
-                ReplyTo::Datagram(datagrams, _) => datagrams.finished(),
+                ReplyTo::Datagram(datagrams, _) => datagrams.finished_on_worker(),
             }
         }
     }

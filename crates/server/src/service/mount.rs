@@ -39,6 +39,16 @@ impl MountService {
 
     fn mount(&self, path: &Path, call: &Call, peer: &Peer) -> Result<Handle, MountStatus> {
         let exports = self.files.exports();
+        if let Some(opening) = exports.opening_at(path) {
+            let (path, ip) = (opening.path.escape_ascii(), peer.remote.ip());
+            if !opening.rules.admits(ip) {
+                return Err(MountStatus::Acces);
+            }
+            if REFUSED_MOUNTS.due() {
+                warn!("{ip} asked for {path}, whose file system does not answer yet");
+            }
+            return Err(MountStatus::ServerFault);
+        }
         let Some((export, names)) = exports.by_path(path) else {
             if REFUSED_MOUNTS.due() {
                 let (path, ip) = (path.escape_ascii(), peer.remote.ip());

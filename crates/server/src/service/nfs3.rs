@@ -106,6 +106,17 @@ impl Request<'_> {
         Ok(target)
     }
 
+    /// The file of a handle, for COMMIT. It changes nothing: what it makes durable was accepted before,
+    /// so neither an export that has become read-only nor a fence refuses it (B1.80). It needs the
+    /// lease, because after a takeover this server must not vouch for files.
+    fn open_to_commit(&self, handle: &Handle) -> Result<Target> {
+        let target = self.open(handle)?;
+        if !self.files.may_change() {
+            return Err(Error::TryLater);
+        }
+        Ok(target)
+    }
+
     /// The file of a handle, if the handle is genuine, its export still exists and admits the caller.
     fn target(&self, handle: &Handle, action: Action) -> Result<Target> {
         let Mode::Serve(blocking) = self.mode else { return Err(Error::TryLater) };

@@ -15,7 +15,7 @@ use wire::record::{MARK_BYTES, Next, Records};
 
 use super::connections::Connections;
 use super::outgoing::OutgoingReplies;
-use super::{Peer, ReplyTo, Transport, canonical, stopping};
+use super::{ANSWERS_MAX, Peer, ReplyTo, Transport, canonical, stopping};
 use crate::liveness::ConnectionGuard;
 use crate::log_rate_limit::LogRateLimit;
 use crate::rpc::dispatch::Dispatcher;
@@ -31,13 +31,15 @@ const UNSENT_MAX: usize = 512 << 10;
 const GATHERED_MAX: usize = 128 << 10;
 /// How often a connection checks whether the server is still overloaded.
 const OVERLOAD_PAUSE: Duration = Duration::from_millis(5);
-/// How long requests in progress may still be answered after the peer has closed the connection or
-/// the server was stopped.
+/// How long requests in progress may still be answered after the peer has closed the connection, and
+/// how long a peer may take to read the last replies.
 const LAST_REPLIES: Duration = Duration::from_secs(1);
 /// Bytes that a connection may receive and send before it yields.
 const TURN_BYTES: usize = 256 << 10;
 /// A peer that reads fewer bytes than this within `unread_time_max` is too slow.
 const PROGRESS_MIN: u64 = 16 << 10;
+/// A peer that sends fewer bytes of a record than this within `record_time_max` is too slow.
+const RECORD_PROGRESS_MIN: u64 = 4 << 10;
 /// The pause in accepting when the process is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Records that a connection may take from its buffer before it yields.
@@ -46,7 +48,7 @@ const RECORDS_PER_TURN: usize = 256;
 static NO_DESCRIPTORS: LogRateLimit = LogRateLimit::new();
 static CONNECTION_REFUSED: LogRateLimit = LogRateLimit::new();
 
-/// Accepts connections until `stop` changes, then waits for the open ones to end, up to two seconds.
+/// Accepts connections until `stop` changes, then waits for the open ones to answer what is under way.
 pub(crate) async fn accept(
     listener: TcpListener,
     dispatcher: Arc<Dispatcher>,
@@ -94,7 +96,7 @@ pub(crate) async fn accept(
     }
     // Resets connections that wait to be accepted.
     drop(listener);
-    let _ = timeout(LAST_REPLIES * 2, connections.ended()).await;
+    let _ = timeout(ANSWERS_MAX + LAST_REPLIES, connections.ended()).await;
 }
 
 fn is_out_of_resources(error: &io::Error) -> bool {
@@ -140,6 +142,7 @@ async fn serve(
         to: ReplyTo::Connection(outgoing.clone()),
         records: Records::new(limits.record()),
         received: BytesMut::new(),
+        received_total: 0,
         record_last: 0,
         moved: 0,
         timers: PeerTimers::new(),
@@ -152,7 +155,9 @@ async fn serve(
         guard.ended(connection.outgoing.was_reset() || is_reset(&ended));
     }
     if ended.is_ok() {
-        let _ = timeout(LAST_REPLIES, connection.last_replies()).await;
+        let answers_max = if *stop.borrow() { ANSWERS_MAX } else { LAST_REPLIES };
+        let _ = timeout(answers_max, connection.last_replies(true)).await;
+        let _ = timeout(LAST_REPLIES, connection.last_replies(false)).await;
     }
     connection.outgoing.close();
     connection.dispatcher.connection_ended(connection.outgoing.id());
@@ -165,6 +170,8 @@ struct Connection {
     outgoing: Arc<OutgoingReplies>,
     records: Records,
     received: BytesMut,
+    /// Bytes received since the connection was opened.
+    received_total: u64,
     /// The size of the last record, as a guess for the next.
     record_last: usize,
     /// Bytes received and sent since the last yield.
@@ -178,15 +185,28 @@ struct Connection {
 struct PeerTimers {
     /// When bytes were last received.
     active: Instant,
-    /// When the first byte of an incomplete record was received.
-    record_begun: Option<Instant>,
+    /// When a record was found incomplete, or the peer last made progress with it; and the bytes
+    /// received by then.
+    record_since: Option<(Instant, u64)>,
     /// When the socket became full, or the peer last made progress; and the bytes written by then.
     stuck_since: Option<(Instant, u64)>,
 }
 
 impl PeerTimers {
     fn new() -> Self {
-        Self { active: Instant::now(), record_begun: None, stuck_since: None }
+        Self { active: Instant::now(), record_since: None, stuck_since: None }
+    }
+
+    /// Whether the peer has sent too little of a record for too long. Less than
+    /// [`RECORD_PROGRESS_MIN`] is no progress, so the total time depends on the size of the record and
+    /// not on the speed of the link.
+    fn is_slow_record(&mut self, now: Instant, waits: bool, received: u64, max: Duration) -> bool {
+        let since = match self.record_since {
+            Some(since) if waits && received < since.1 + RECORD_PROGRESS_MIN => since,
+            _ => (now, received),
+        };
+        self.record_since = waits.then_some(since);
+        waits && now - since.0 > max
     }
 
     /// Whether the peer has left replies unread for too long. Less than [`PROGRESS_MIN`] is no
@@ -239,12 +259,13 @@ impl Connection {
         }
     }
 
-    /// Waits until all requests in progress are answered and their replies written.
-    async fn last_replies(&self) {
+    /// Writes replies until all requests in progress are answered, or until all replies are written.
+    async fn last_replies(&self, to_be_answered: bool) {
         loop {
             self.outgoing.want_room();
             let stuck = self.outgoing.is_stuck();
-            if self.outgoing.is_broken() || (self.outgoing.unanswered() == 0 && !stuck) {
+            let done = if to_be_answered { self.outgoing.unanswered() == 0 } else { !stuck };
+            if self.outgoing.is_broken() || done {
                 return;
             }
             tokio::select! {
@@ -285,7 +306,7 @@ impl Connection {
                 Next::Record(record) => {
                     self.record_last = record.len();
                     self.moved += record.len();
-                    self.timers.record_begun = None;
+                    self.timers.record_since = None;
                     if let Some(reply) = self.dispatcher.receive(record, &self.peer, &self.to) {
                         gathered += reply.len();
                         self.moved += reply.len();
@@ -325,10 +346,12 @@ impl Connection {
         }
         match self.outgoing.socket().try_read_buf(&mut self.received) {
             Ok(0) => Ok(false),
-            Ok(_) => {
+            Ok(bytes) => {
                 let now = Instant::now();
                 self.timers.active = now;
-                self.timers.record_begun.get_or_insert(now);
+                // A record that is complete already ends this at once.
+                self.timers.record_since.get_or_insert((now, self.received_total));
+                self.received_total += bytes as u64;
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
@@ -340,14 +363,9 @@ impl Connection {
         let now = Instant::now();
         let is_paused = !self.has_room();
         let timers = &mut self.timers;
-        if self.records.between(&self.received) {
-            timers.record_begun = None;
-        } else if is_paused || timers.record_begun.is_none() {
-            // The timer stands still while the server does not read. It starts here if the first
-            // byte came in the same read as the end of the previous record.
-            timers.record_begun = Some(now);
-        }
-        if timers.record_begun.is_some_and(|begun| now - begun > self.limits.record_time_max) {
+        // The timer stands still while the server does not read.
+        let waits = !is_paused && !self.records.between(&self.received);
+        if timers.is_slow_record(now, waits, self.received_total, self.limits.record_time_max) {
             return Err(CloseReason::SlowRecord);
         }
         let (stuck, written) = (self.outgoing.is_stuck(), self.outgoing.written());
@@ -366,6 +384,32 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// B1.81
+    #[test]
+    fn a_record_may_take_any_time_while_it_makes_progress() {
+        let (mut timers, start, max) = (PeerTimers::new(), Instant::now(), Duration::from_secs(30));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        // 1 MiB at 9.6 kbit/s takes a quarter of an hour.
+        for second in 0..900 {
+            assert!(!timers.is_slow_record(at(second), true, second * 1200, max), "{second}");
+        }
+        // The server did not read for a minute.
+        assert!(!timers.is_slow_record(at(960), false, 900 * 1200, max));
+        assert!(!timers.is_slow_record(at(961), true, 900 * 1200, max));
+        assert!(!timers.is_slow_record(at(991), true, 900 * 1200, max));
+        assert!(timers.is_slow_record(at(992), true, 900 * 1200, max));
+    }
+
+    #[test]
+    fn a_byte_now_and_then_does_not_keep_a_record_incomplete_for_ever() {
+        let (mut timers, start, max) = (PeerTimers::new(), Instant::now(), Duration::from_secs(30));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for second in 0..=30 {
+            assert!(!timers.is_slow_record(at(second), true, second, max));
+        }
+        assert!(timers.is_slow_record(at(31), true, 31, max));
+    }
 
     #[test]
     fn reading_a_byte_now_and_then_does_not_keep_a_reply_for_ever() {

@@ -1,9 +1,13 @@
 //! UDP: one datagram is one record. A reply is sent from the address that the request was sent to.
+//!
+//! The socket belongs to the task that reads it. Requests refer to it weakly ([`Answering`]), so that a
+//! request that hangs in a file system cannot keep the port of a stopped server.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use nix::sys::socket::{setsockopt, sockopt::Ipv6DontFrag};
@@ -14,11 +18,12 @@ use rustix::net::sockopt::{
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use wire::Message;
 
-use super::{Peer, ReplyTo, Transport, stopping};
+use super::{ANSWERS_MAX, Peer, ReplyTo, Transport, stopping};
 use crate::rpc::dispatch::Dispatcher;
 use crate::service_lease::ServiceLease;
 
@@ -27,6 +32,7 @@ pub(crate) const DATAGRAM_MAX: usize = 65_507;
 const BUFFER_BYTES: usize = 64 << 10;
 /// Datagrams that are received by one system call.
 const BUFFERS: usize = 8;
+const POLL_EVERY: Duration = Duration::from_millis(5);
 
 /// A UDP socket that knows to which local address each datagram was sent.
 pub(crate) struct Datagrams {
@@ -34,6 +40,8 @@ pub(crate) struct Datagrams {
     state: UdpSocketState,
     local: SocketAddr,
     /// Requests that wait for a worker or run on one.
+    on_workers: AtomicUsize,
+    /// Requests that are under way, lock requests that wait included.
     unanswered: AtomicUsize,
     lease: ServiceLease,
 }
@@ -50,15 +58,18 @@ impl Datagrams {
             set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DONT)?;
             setsockopt(&socket, Ipv6DontFrag, &false)?;
         }
-        Ok(Self { socket, state, local, unanswered: AtomicUsize::new(0), lease })
+        let (on_workers, unanswered) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Ok(Self { socket, state, local, on_workers, unanswered, lease })
     }
 
-    pub(crate) fn started(&self) {
-        self.unanswered.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn finished(&self) {
-        self.unanswered.fetch_sub(1, Ordering::Relaxed);
+    /// Resolves when no request is under way, or they have had their time.
+    async fn answered(&self) {
+        let answered = async {
+            while self.unanswered.load(Ordering::Acquire) > 0 {
+                sleep(POLL_EVERY).await;
+            }
+        };
+        let _ = timeout(ANSWERS_MAX, answered).await;
     }
 
     /// Sends a datagram, or drops it if the socket is full: the client retransmits. Never blocks.
@@ -87,7 +98,44 @@ impl Datagrams {
     }
 }
 
-/// Passes the datagrams of one socket to the dispatcher until `stop` changes.
+/// The socket that answers a request; sends nothing once it is closed.
+#[derive(Clone)]
+pub(crate) struct Answering(Weak<Datagrams>);
+
+impl Answering {
+    pub(crate) fn through(datagrams: &Arc<Datagrams>) -> Self {
+        Self(Arc::downgrade(datagrams))
+    }
+
+    pub(crate) fn send(&self, peer: &Peer, message: &Message) {
+        self.with(|datagrams| datagrams.send(peer, message));
+    }
+
+    /// A request is under way: the socket is not closed before it was answered.
+    pub(crate) fn started(&self) {
+        self.with(|datagrams| datagrams.unanswered.fetch_add(1, Ordering::AcqRel));
+    }
+
+    pub(crate) fn finished(&self) {
+        self.with(|datagrams| datagrams.unanswered.fetch_sub(1, Ordering::AcqRel));
+    }
+
+    /// It goes to a worker.
+    pub(crate) fn started_on_worker(&self) {
+        self.with(|datagrams| datagrams.on_workers.fetch_add(1, Ordering::Relaxed));
+    }
+
+    pub(crate) fn finished_on_worker(&self) {
+        self.with(|datagrams| datagrams.on_workers.fetch_sub(1, Ordering::Relaxed));
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&Datagrams) -> T) {
+        self.0.upgrade().as_deref().map(act);
+    }
+}
+
+/// Passes the datagrams of one socket to the dispatcher until `stop` changes, then answers what is
+/// under way and closes the socket.
 pub(crate) async fn serve(
     datagrams: Arc<Datagrams>,
     dispatcher: Arc<Dispatcher>,
@@ -98,7 +146,7 @@ pub(crate) async fn serve(
     loop {
         tokio::select! {
             ready = datagrams.socket.readable() => if ready.is_err() { return },
-            () = stopping(&mut stop) => return,
+            () = stopping(&mut stop) => return datagrams.answered().await,
         }
         let mut meta = [RecvMeta::default(); BUFFERS];
         let mut buffers: Vec<IoSliceMut<'_>> =
@@ -114,11 +162,11 @@ pub(crate) async fn serve(
             let peer = Peer::new(meta.addr, local, Transport::Udp);
             // With GRO the kernel puts several datagrams of one sender into one buffer.
             for datagram in buffer[..meta.len].chunks(meta.stride.max(1)) {
-                if datagrams.unanswered.load(Ordering::Relaxed) >= in_flight_max {
+                if datagrams.on_workers.load(Ordering::Relaxed) >= in_flight_max {
                     debug!("datagram from {} dropped: too many requests in progress", peer.remote);
                     continue;
                 }
-                let to = ReplyTo::Datagram(datagrams.clone(), peer);
+                let to = ReplyTo::Datagram(Answering::through(&datagrams), peer);
                 let record = Bytes::copy_from_slice(datagram);
                 if let Some(reply) = dispatcher.receive(record, &peer, &to) {
                     datagrams.send(&peer, &reply);

@@ -150,6 +150,10 @@ impl FileSystem for InstrumentedFs {
         self.inner.root()
     }
 
+    fn path(&self, object: &ObjectId) -> Option<Vec<u8>> {
+        self.during("path", |inner| Ok(inner.path(object))).ok().flatten()
+    }
+
     fn supports_nonblocking(&self) -> bool {
         self.nonblocking
     }

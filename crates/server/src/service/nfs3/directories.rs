@@ -16,14 +16,21 @@ use super::{Refusal, Request, Target, check_name, refuse};
 impl Request<'_> {
     pub(super) fn lookup(&self, args: DirOpArgs) -> Result<LookupOk, Refusal<Option<Attributes>>> {
         let dir = self.open(&args.dir).map_err(refuse(|| None))?;
+        // Before the look-up: newer attributes with an older answer would let the client keep an entry,
+        // or its absence, that is wrong (B1.82).
+        let before = match dir.export.filesystem.attributes(&dir.context(), &dir.object) {
+            Ok(found) => Some(attributes(&found, &dir.export)),
+            Err(Error::WouldBlock) => return Err(None),
+            Err(_) => None,
+        };
         let found = check_name(&args.name)
             .and_then(|()| dir.export.filesystem.lookup(&dir.context(), &dir.object, &args.name))
-            .map_err(refuse(|| dir.post_op_attributes()))?;
+            .map_err(refuse(|| before))?;
         self.files.record_name(&dir.export, &found.object, &dir.object, &args.name);
         Ok(LookupOk {
             object: self.files.sign(&dir.export, &found.object),
             attributes: Some(attributes(&found.attributes, &dir.export)),
-            dir: dir.post_op_attributes(),
+            dir: before,
         })
     }
 

@@ -109,7 +109,7 @@ impl Request<'_> {
     }
 
     pub(super) fn commit(&self, args: CommitArgs) -> Result<CommitOk, Refusal<Wcc>> {
-        let target = self.open_to_change(&args.file).map_err(refuse(Wcc::default))?;
+        let target = self.open_to_commit(&args.file).map_err(refuse(Wcc::default))?;
         let filesystem = &target.export.filesystem;
         let change = filesystem
             .commit(&target.context(), &target.object, args.offset, args.count)
