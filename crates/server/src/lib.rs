@@ -40,7 +40,8 @@
 //! - **READ**: `service/nfs3.rs` (handle, export, caller), `service/nfs3/files.rs`, `vfs`. Served on
 //!   the network thread if the file system answers without blocking, else again on a worker
 //!   (`rpc/workers.rs`).
-//! - **WRITE**: the same files, and its call is in the duplicate request cache until it expires.
+//! - **WRITE**: the same files, and its call is in the duplicate request cache until it expires. The
+//!   worker takes it when it is the turn of its file system (`rpc/workers/schedule.rs`).
 //! - **LOCK**: `service/nlm.rs` (any version or _MSG form to one request; the file's permissions on a
 //!   worker, in order of receipt by `rpc/order.rs`), `engine.rs` (inbox), `engine/batch.rs`
 //!   (`keeper.handle_lock`, commit), `service/nlm/reply.rs`. A waiter's GRANTED goes through
@@ -55,7 +56,7 @@
 //! |---|---|
 //! | the runtime's | one task per connection and per UDP socket, calls to peers, probes, timers; never blocks on a disk |
 //! | `worker-N` | calls that may block on the file system (`rpc/workers.rs`) |
-//! | `worker-watch` | starts workers when jobs wait |
+//! | `worker-watch` | starts workers when calls wait, notices file systems that stall |
 //! | `committer` | batches that are large or wait for the store (`engine.rs`) |
 //!
 //! An uncontended lock is decided, committed and answered on the thread that received it.

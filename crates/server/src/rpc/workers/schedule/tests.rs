@@ -4,12 +4,15 @@ const A: Lane = Some(FileSystemId(1));
 const B: Lane = Some(FileSystemId(2));
 const C: Lane = Some(FileSystemId(3));
 
+/// A call.
+struct Named(&'static str);
+
 /// A schedule, the calls that were submitted to it, and a clock.
 struct World {
-    schedule: Schedule<&'static str>,
+    schedule: Schedule<Named>,
     start: Instant,
     now: Instant,
-    running: Vec<(Ticket, Arc<&'static str>)>,
+    running: Vec<(Ticket, Arc<Named>)>,
 }
 
 impl World {
@@ -32,7 +35,7 @@ impl World {
 
     fn push_bytes(&mut self, lane: Lane, name: &'static str, count: usize, bytes: usize) {
         for _ in 0..count {
-            self.schedule.push(lane, Arc::new(name), bytes, self.now);
+            self.schedule.push(lane, Arc::new(Named(name)), bytes, self.now);
         }
     }
 
@@ -40,7 +43,7 @@ impl World {
     fn run(&mut self) -> Vec<&'static str> {
         let mut names = Vec::new();
         while let Some((ticket, call)) = self.schedule.next(self.now) {
-            names.push(*call);
+            names.push(call.0);
             self.running.push((ticket, call));
         }
         names
@@ -48,7 +51,7 @@ impl World {
 
     /// Ends the first call of that name.
     fn end(&mut self, name: &str) -> Option<Resumed> {
-        let at = self.running.iter().position(|(_, call)| **call == name).unwrap();
+        let at = self.running.iter().position(|(_, call)| call.0 == name).unwrap();
         let (ticket, _) = self.running.remove(at);
         self.schedule.ended(&ticket, self.now).resumed
     }
