@@ -466,3 +466,16 @@ async fn no_call_reaches_a_file_system_that_may_block_on_a_network_thread() {
     nfs.remove(&root, b"another").await.unwrap();
     assert!(world.hangs.started("attributes") > 0);
 }
+
+#[tokio::test]
+async fn a_connection_with_a_call_that_hangs_is_not_idle() {
+    let limits = Limits { idle_max: Duration::from_millis(500), ..Limits::default() };
+    let world = World::new(limits).await;
+    let mut stream = world.server.stream().await;
+    world.hang(&mut stream, 1, 100).await;
+    sleep(NOTICED).await;
+    world.hangs.release("write");
+    let written = in_time("WRITE", stream.receive()).await.expect("the connection was closed");
+    assert_eq!(status_of_write(written), Status::Ok);
+    stream.assert_closed().await;
+}

@@ -131,9 +131,9 @@ pub(crate) struct InFlightGuard {
     /// Counted in [`Answering::started_on_worker`](crate::transport::udp::Answering::started_on_worker).
     /// All peers share that bound, so only calls on a worker count; the engine has a bound of its own.
     is_counted_datagram: bool,
-    /// It counts in the total only, no longer against the limits of its connection or socket.
-    is_uncounted: bool,
-    /// Set while the call runs on a worker, which may do that at any time.
+    /// It no longer counts against the limits of its connection or socket.
+    is_exempt: bool,
+    /// Set while the call runs on a worker, which may be exempted at any time.
     worker: Option<Arc<WorkerCall>>,
 }
 
@@ -149,8 +149,8 @@ impl InFlightGuard {
             ReplyTo::Connection(outgoing) => outgoing.started(weight),
             ReplyTo::Datagram(datagrams, _) => datagrams.started(),
         }
-        let (is_counted_datagram, is_uncounted, worker) = (false, false, None);
-        Self { dispatcher, to, weight, bookkeeping, is_counted_datagram, is_uncounted, worker }
+        let (is_counted_datagram, is_exempt, worker) = (false, false, None);
+        Self { dispatcher, to, weight, bookkeeping, is_counted_datagram, is_exempt, worker }
     }
 
     pub(super) fn weight(&self) -> usize {
@@ -172,9 +172,9 @@ impl InFlightGuard {
         self.worker = Some(call);
     }
 
-    /// The call was uncounted while it waited for a worker, and will not run.
-    pub(super) fn was_uncounted(&mut self) {
-        self.is_uncounted = true;
+    /// The call was exempted while it waited for a worker, and will not run.
+    pub(super) fn was_exempted(&mut self) {
+        self.is_exempt = true;
     }
 
     pub(super) fn finish(
@@ -203,22 +203,17 @@ impl Drop for InFlightGuard {
             drop(self.dispatcher.caches().complete(*class, key, None));
         }
         self.dispatcher.load().fetch_sub(self.weight, Ordering::Relaxed);
-        let counts = !self.is_uncounted;
-        if counts && self.worker.as_ref().is_none_or(|call| call.take_count()) {
-            uncount(&self.to, self.weight, self.is_counted_datagram);
-        }
-    }
-}
-
-/// Stops counting a call against the limits of its connection or socket.
-pub(super) fn uncount(to: &ReplyTo, weight: usize, is_counted_datagram: bool) {
-    match to {
-        ReplyTo::Connection(outgoing) => outgoing.finished(weight),
-        ReplyTo::Datagram(datagrams, _) => {
-            if is_counted_datagram {
-                datagrams.finished_on_worker();
+        let worker = self.worker.as_ref();
+        let is_exempt = self.is_exempt || worker.is_some_and(|call| !call.take_count());
+        match &self.to {
+            ReplyTo::Connection(outgoing) if is_exempt => outgoing.finished_exempt(),
+            ReplyTo::Connection(outgoing) => outgoing.finished(self.weight),
+            ReplyTo::Datagram(datagrams, _) => {
+                if self.is_counted_datagram && !is_exempt {
+                    datagrams.finished_on_worker();
+                }
+                datagrams.finished();
             }
-            datagrams.finished();
         }
     }
 }

@@ -10,7 +10,7 @@ use vfs::BlockingMode;
 
 use super::dispatch::{Answer, Dispatcher, serve};
 use super::order::OrderKey;
-use super::pending::{IncomingCall, PendingCall, Stage, uncount};
+use super::pending::{IncomingCall, PendingCall, Stage};
 use super::workers::{Job, Lane, Summary};
 use crate::metrics::Program;
 use crate::service::Service;
@@ -29,7 +29,7 @@ pub(super) struct WorkerCall {
     to: ReplyTo,
     bytes: usize,
     /// It does not count against the limits of its connection or socket any more.
-    is_uncounted: AtomicBool,
+    is_exempt: AtomicBool,
     /// Until it runs.
     pending: Mutex<Option<PendingCall>>,
 }
@@ -56,7 +56,7 @@ impl WorkerCall {
             peer: pending.peer.remote.ip(),
             to,
             bytes: guard.weight(),
-            is_uncounted: AtomicBool::new(false),
+            is_exempt: AtomicBool::new(false),
             pending: Mutex::new(Some(pending)),
         }))
     }
@@ -74,14 +74,18 @@ impl WorkerCall {
         self.arrived
     }
 
-    /// Stops counting the call against the limits of its connection or socket. True the first time.
+    /// Whether the call still counts against the limits of its connection or socket; true once: the
+    /// caller subtracts it.
     pub(super) fn take_count(&self) -> bool {
-        !self.is_uncounted.swap(true, Ordering::AcqRel)
+        !self.is_exempt.swap(true, Ordering::AcqRel)
     }
 
     pub(super) fn stop_counting(&self) {
         if self.take_count() {
-            uncount(&self.to, self.bytes, true);
+            match &self.to {
+                ReplyTo::Connection(outgoing) => outgoing.exempted(self.bytes),
+                ReplyTo::Datagram(datagrams, _) => datagrams.finished_on_worker(),
+            }
         }
     }
 
@@ -140,10 +144,10 @@ impl Drop for WorkerCall {
     fn drop(&mut self) {
         let pending = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
         // It was never run, so the guard does not know.
-        if *self.is_uncounted.get_mut()
+        if *self.is_exempt.get_mut()
             && let Some(PendingCall { guard: Some(guard), .. }) = pending
         {
-            guard.was_uncounted();
+            guard.was_exempted();
         }
     }
 }

@@ -34,7 +34,9 @@ pub(crate) struct OutgoingReplies {
     queue: Mutex<WriteQueue>,
     /// Requests in progress.
     unanswered: AtomicUsize,
-    /// Bytes of those requests and of their expected replies.
+    /// Those among them that have taken so long that they do not count against the limits.
+    exempt: AtomicUsize,
+    /// Bytes of the others and of their expected replies.
     load: AtomicUsize,
     /// Bytes of replies that are not written yet.
     unsent: AtomicUsize,
@@ -77,6 +79,7 @@ impl OutgoingReplies {
             had_call: AtomicBool::new(false),
             queue: Mutex::default(),
             unanswered: AtomicUsize::new(0),
+            exempt: AtomicUsize::new(0),
             load: AtomicUsize::new(0),
             unsent: AtomicUsize::new(0),
             total,
@@ -130,6 +133,24 @@ impl OutgoingReplies {
         // Sequentially consistent with `want_room`: either the task sees the new count, or this sees
         // that the task waits.
         self.unanswered.fetch_sub(1, Ordering::SeqCst);
+        self.made_room();
+    }
+
+    /// It is still in progress, but does not count against the limits any more.
+    pub(crate) fn exempted(&self, weight: usize) {
+        self.load.fetch_sub(weight, Ordering::Relaxed);
+        self.exempt.fetch_add(1, Ordering::SeqCst);
+        self.made_room();
+    }
+
+    /// A request that was exempted was answered, or will get no reply.
+    pub(crate) fn finished_exempt(&self) {
+        self.exempt.fetch_sub(1, Ordering::SeqCst);
+        self.unanswered.fetch_sub(1, Ordering::SeqCst);
+        self.made_room();
+    }
+
+    fn made_room(&self) {
         if self.wants_room.swap(false, Ordering::SeqCst) {
             self.wake.notify_one();
         }
@@ -144,7 +165,12 @@ impl OutgoingReplies {
         self.unanswered.load(Ordering::SeqCst)
     }
 
-    /// Bytes of requests in progress, of their expected replies and of unsent replies.
+    /// Requests in progress that count against the limits.
+    pub(crate) fn counted(&self) -> usize {
+        self.unanswered().saturating_sub(self.exempt.load(Ordering::SeqCst))
+    }
+
+    /// Bytes of those, of their expected replies and of unsent replies.
     pub(crate) fn load(&self) -> usize {
         self.load.load(Ordering::Relaxed) + self.unsent()
     }

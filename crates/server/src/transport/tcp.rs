@@ -283,7 +283,7 @@ impl Connection {
 
     /// Whether another request may be read.
     fn has_room(&self) -> bool {
-        self.outgoing.unanswered() < self.limits.requests_in_flight_max
+        self.outgoing.counted() < self.limits.requests_in_flight_max
             && self.outgoing.load() < self.limits.connection_bytes_max
             && self.outgoing.unsent() < UNSENT_MAX
             // A connection with nothing in progress gets one request through: peers that do not
