@@ -56,8 +56,8 @@ async fn what_is_under_way_is_answered_even_if_that_takes_a_while() {
         until(operation, || filesystem.running(operation) == 1).await;
     }
     server.stop();
-    // Longer than connections that their clients close may answer, shorter than what makes a stall.
-    sleep(Duration::from_millis(1_400)).await;
+    // Longer than connections that their clients close may answer, and than what makes a stall.
+    sleep(Duration::from_millis(3_500)).await;
     assert!(TcpStream::connect(server.at).await.is_err(), "the port is still open");
     for operation in ["remove", "attributes", "access"] {
         filesystem.release(operation);
