@@ -26,6 +26,7 @@ struct Host {
     name: String,
     // The mount goes before the directories that it is on.
     mount: Mount,
+    _layers: Vec<Mount>,
     source: PathBuf,
     state: PathBuf,
     _dir: TempDir,
@@ -41,7 +42,7 @@ enum Kind {
     OverlayLower,
     /// `d` is in both layers, half of the entries in each.
     OverlayMerged,
-    /// The layers are on two file systems.
+    /// The layers are on two file systems that number their inodes alike, half of the entries in each.
     OverlayAcross,
     Fuse(Fuse),
 }
@@ -65,16 +66,18 @@ impl Host {
         let (source, upper, image, at) = (path("source"), path("upper"), path("image"), path("at"));
         fs::create_dir(path("state")).unwrap();
         fs::create_dir(&source).unwrap();
-        if matches!(kind, Kind::OverlayAcross) {
-            mount(&["-t", "tmpfs", "none"], &source);
+        let mut layers = Vec::new();
+        if kind == Kind::OverlayAcross {
+            layers = [&source, &path("top")].map(|layer| Mount::tmpfs(layer).unwrap()).into();
         }
+        let upper = if kind == Kind::OverlayAcross { path("top/upper") } else { upper };
         let halves = match kind {
-            Kind::OverlayMerged => files.split_at(files.len() / 2),
-            Kind::OverlayLower | Kind::OverlayAcross | Kind::Fuse(_) => (files, &[][..]),
+            Kind::OverlayMerged | Kind::OverlayAcross => files.split_at(files.len() / 2),
+            Kind::OverlayLower | Kind::Fuse(_) => (files, &[][..]),
             Kind::Ext4 | Kind::Xfs | Kind::Tmpfs => (&[][..], &[][..]),
         };
         fill(&source.join("d"), halves.0);
-        if matches!(kind, Kind::OverlayMerged) {
+        if matches!(kind, Kind::OverlayMerged | Kind::OverlayAcross) {
             fill(&upper.join("d"), halves.1);
         }
         let mounted = match kind {
@@ -90,7 +93,14 @@ impl Host {
         if OTHERS.contains(&kind) {
             fill(&at.join("d"), files);
         }
-        Self { name: format!("{kind:?}"), mount, source, state: path("state"), _dir: dir }
+        Self {
+            name: format!("{kind:?}"),
+            mount,
+            _layers: layers,
+            source,
+            state: path("state"),
+            _dir: dir,
+        }
     }
 
     fn open(&self) -> LocalFs {
@@ -102,11 +112,6 @@ impl Host {
         let entries = fs::read_dir(self.mount.at().join("d")).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
-}
-
-fn mount(arguments: &[&str], at: &Path) {
-    let status = std::process::Command::new("mount").args(arguments).arg(at).status();
-    assert!(status.unwrap().success(), "cannot mount {arguments:?}: this needs root");
 }
 
 fn fill(dir: &Path, names: &[String]) {
@@ -465,6 +470,32 @@ fn renamed_from(path: &Path, names: &[String]) -> String {
     let place = names.iter().position(|known| *known == name).unwrap();
     names[(place + 1) % names.len()].clone()
 }
+
+#[test]
+fn no_two_files_have_one_id() {
+    on_each("no_two_files_have_one_id", &[&POSITIONS[..], &OTHERS[..]].concat(), |kind| {
+        let names = numbered("file", 40);
+        let host = Host::new(kind, &names);
+        let root = root();
+        for handles in [HandleChoice::Auto, HandleChoice::InodeMap] {
+            let state = tempfile::tempdir().unwrap();
+            let fs = open(host.mount.at(), state.path(), handles);
+            let by = CallerView::new(&fs, &root);
+            let dir = by.lookup(&fs.root(), "d").unwrap();
+            let ids: Vec<_> = names.iter().map(|name| by.lookup(&dir, name).unwrap()).collect();
+            let mut distinct: BTreeSet<_> = ids.iter().map(|id| id.as_bytes().to_vec()).collect();
+            distinct.insert(dir.as_bytes().to_vec());
+            distinct.insert(fs.root().as_bytes().to_vec());
+            let doubled = ids.len() + 2 - distinct.len();
+            assert_eq!(doubled, 0, "{}, {handles:?}: ids that are another file's too", host.name);
+            for (name, id) in names.iter().zip(&ids) {
+                let read = by.read(id, 0, 99).map(|(data, _)| data);
+                assert_eq!(read.as_deref(), Ok(name.as_bytes()), "{}, {handles:?}", host.name);
+            }
+        }
+    });
+}
+
 /// Locks are held on ids: with a second id, a file could be locked twice.
 #[test]
 fn a_file_keeps_its_id_when_it_is_copied_up() {

@@ -111,6 +111,13 @@ fn daemon(drill: &Drill, program: Fuse, user: Option<u32>, then: Then) -> Result
         let order = if reversed { "other" } else { "same" };
         drill.note(format!("{order} order: {} of {FILES} right, {} stale", read.right, read.stale));
         ensure!(wrong.is_empty(), "{order} order: {} wrong:\n{}", wrong.len(), wrong.join("\n"));
+        if then != Then::Nothing {
+            let last = FILES - 1;
+            let (seen, own) = (read_anew(drill, &site, &name(last))?, name(last));
+            // Its own descriptor may have been right, and have written to it.
+            let right = [own.clone(), format!("{own}+{last}")].contains(&seen);
+            ensure!(right, "a new mount reads {seen:?}");
+        }
         drop(files);
         site.leave(drill)?;
     }
@@ -170,14 +177,21 @@ fn disks(drill: &Drill, then: Then) -> Result<()> {
     }
     drill.note(format!("{} of {FILES} right, {} stale", read.right, read.stale));
     ensure!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
-    // A new mount is that of the new disk.
-    let dir = site.dir("files");
-    let source = format!("{}:{}", site.server.address(), at.display());
-    drill.mount_at(alice, &source, "vers=3,nosharecache", "/mnt/swapped")?;
-    let seen = alice.succeed("cat /mnt/swapped/file-0; umount /mnt/swapped")?;
-    ensure!(seen == "two-0", "a new mount reads {seen:?} in {}", dir.guest);
+    let seen = read_anew(drill, &site, &name(0))?;
+    ensure!(seen == "two-0", "a new mount reads {seen:?}");
     drop(files);
     site.leave(drill)
+}
+
+/// What a file contains in a mount that knows no old handle.
+fn read_anew(drill: &Drill, site: &Site, name: &str) -> Result<String> {
+    const POINT: &str = "/mnt/anew";
+    let source = format!("{}:{}", site.server.address(), site.point("files").display());
+    let alice = drill.alice()?;
+    drill.mount_at(alice, &source, "vers=3,nosharecache", POINT)?;
+    let read = alice.succeed(&format!("cat {POINT}/{name}"));
+    alice.succeed(&format!("umount {POINT}"))?;
+    read
 }
 
 /// Opens every file in a guest, and reads it: it begins with its name, or with `tag-NUMBER`.
