@@ -81,13 +81,18 @@ impl Mount {
         Self::new(at, |command| command.args(["-t", "tmpfs", "-o", "size=256m", "none"]))
     }
 
-    /// An overlayfs whose changes go to `upper`; its work directory is beside that.
+    /// An overlayfs whose changes go to `upper`; its work directory is beside that. Inode numbers are
+    /// unique even if the layers are on different file systems.
     pub fn overlay(lower: &Path, upper: &Path, at: &Path) -> Result<Self> {
+        Self::overlay_with("xino=on", lower, upper, at)
+    }
+
+    pub fn overlay_with(option: &str, lower: &Path, upper: &Path, at: &Path) -> Result<Self> {
         let work = upper.with_extension("work");
         fs::create_dir_all(upper)?;
         fs::create_dir_all(&work)?;
         let [lower, upper, work] = [lower, upper, &work].map(|path| path.display().to_string());
-        let layers = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let layers = format!("lowerdir={lower},upperdir={upper},workdir={work},{option}");
         Self::new(at, |command| command.args(["-t", "overlay", "-o", &layers, "none"]))
     }
 

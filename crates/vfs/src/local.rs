@@ -262,6 +262,7 @@ impl LocalFs {
             identity,
             verifier: AtomicU64::new(verifier),
             openat2_missing: AtomicBool::new(false),
+            has_reported_devices: AtomicBool::new(false),
         });
         let housekeeping = housekeeping::start(tree.clone(), wake).map_err(start_error)?;
         let (id_is_portable, _housekeeping) = (is_portable, housekeeping);

@@ -496,6 +496,31 @@ fn no_two_files_have_one_id() {
     });
 }
 
+/// Their inode numbers are not unique then, and change with the first write.
+#[test]
+fn files_of_layers_on_different_file_systems_are_refused_without_xino() {
+    if !mounts::in_own_namespace(
+        "files_of_layers_on_different_file_systems_are_refused_without_xino",
+    )
+    .unwrap()
+    {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    fill(&path("lower"), &numbered("file", 1));
+    fs::create_dir_all(path("state")).unwrap();
+    let top = Mount::tmpfs(&path("top")).unwrap();
+    let upper = path("top/upper");
+    let over = Mount::overlay_with("xino=off", &path("lower"), &upper, &path("at")).unwrap();
+    let (served, root) = (open(over.at(), &path("state"), HandleChoice::Auto), root());
+    let by = CallerView::new(&served, &root);
+    assert_eq!(by.lookup(&served.root(), "file-0000"), Err(Error::NotSupported));
+    assert_eq!(by.create(&served.root(), "new", 0o644), Err(Error::NotSupported));
+    assert!(!path("at/new").exists());
+    drop((served, over, top));
+}
+
 /// Locks are held on ids: with a second id, a file could be locked twice.
 #[test]
 fn a_file_keeps_its_id_when_it_is_copied_up() {

@@ -61,6 +61,8 @@ pub(super) struct Tree {
     pub(super) identity: Identity,
     pub(super) verifier: AtomicU64,
     pub(super) openat2_missing: AtomicBool,
+    /// Files of another device were refused and reported.
+    pub(super) has_reported_devices: AtomicBool,
 }
 
 /// How object ids are formed.
@@ -132,9 +134,29 @@ impl Tree {
         let found = status(fd)?;
         let id = match &self.scheme {
             ObjectScheme::Kernel => sys::handle_at(fd, c"", AtFlags::EMPTY_PATH)?.0,
-            ObjectScheme::Map(map) => map.record(&dir.id, name, &found),
+            ObjectScheme::Map(map) => {
+                self.check_device(&found)?;
+                map.record(&dir.id, name, &found)
+            }
         };
         Ok((id, found))
+    }
+
+    /// Inode numbers identify the files of one device only.
+    fn check_device(&self, found: &Status) -> Result<()> {
+        if found.device == self.device {
+            return Ok(());
+        }
+        if !self.has_reported_devices.swap(true, Relaxed) {
+            let path = self.path_of(self.root.path()).unwrap_or_default();
+            let path = String::from_utf8_lossy(&path);
+            tracing::error!(
+                "{path}: files of another device are refused, because only kernel file handles tell \
+                 them apart. Mount an overlayfs with layers on different file systems with -o xino=on; \
+                 export a subvolume separately"
+            );
+        }
+        Err(Error::NotSupported)
     }
 
     /// The same for an object that has just been created.
@@ -148,6 +170,7 @@ impl Tree {
             ObjectScheme::Kernel => self.identify(fd, dir, name),
             ObjectScheme::Map(map) => {
                 let found = status(fd)?;
+                self.check_device(&found)?;
                 Ok((map.record_new(&dir.id, name, &found), found))
             }
         }
