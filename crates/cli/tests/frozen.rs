@@ -37,9 +37,9 @@ const SCRIPT: &str = r#"
     mount -o loop "$home/image" "$home/disk" || exit 1
     thaw() { fsfreeze -u "$home/disk" 2>/dev/null; }
     trap thaw EXIT INT TERM
-    (sleep 150; thaw) >/dev/null 2>&1 & watch=$!
+    (sleep 150 & nap=$!; trap 'kill $nap; exit' TERM; wait $nap; thaw) >/dev/null 2>&1 & watch=$!
     "$@"; code=$?
-    thaw; kill $watch
+    thaw; kill $watch; wait $watch; umount "$home/disk"
     exit $code
 "#;
 

@@ -19,8 +19,8 @@ use crate::rpc::pending::InFlightGuard;
 use outgoing::OutgoingReplies;
 use udp::Answering;
 
-/// How long a clean stop waits for the answers to requests under way. Those that a file system stalls
-/// do not count as under way.
+/// How long a clean stop waits for the answers to requests under way, also on a file system that is
+/// stalled: it may be slow.
 pub(crate) const ANSWERS_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

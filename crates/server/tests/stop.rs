@@ -32,7 +32,7 @@ async fn a_request_that_is_under_way_is_answered_before_the_end() {
 
 /// B8.80
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_under_way_is_answered_even_if_that_takes_a_while() {
+async fn what_is_under_way_is_answered_even_if_that_takes_seconds() {
     let filesystem = InstrumentedFs::new();
     let server = TestServer::start(filesystem.clone(), Limits::default()).await;
     let (nfs, root) = (server.nfs().await, server.root().await);
@@ -56,8 +56,8 @@ async fn what_is_under_way_is_answered_even_if_that_takes_a_while() {
         until(operation, || filesystem.running(operation) == 1).await;
     }
     server.stop();
-    // Longer than connections that their clients close may answer, and than what makes a stall.
-    sleep(Duration::from_millis(3_500)).await;
+    // Long enough for the file system to be called stalled.
+    sleep(Duration::from_secs(4)).await;
     assert!(TcpStream::connect(server.at).await.is_err(), "the port is still open");
     for operation in ["remove", "attributes", "access"] {
         filesystem.release(operation);

@@ -74,6 +74,8 @@ mod tests {
         assert_eq!(order.enter('b', 2), Some(2));
         assert_eq!(order.enter('a', 3), None);
         assert_eq!(order.enter('a', 4), None);
+        assert_eq!(order.waiting(&'a').copied().collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(order.waiting(&'b').count() + order.waiting(&'c').count(), 0);
         assert_eq!(order.finish(&'a'), Some(3));
         assert_eq!(order.enter('a', 5), None);
         assert_eq!(order.finish(&'a'), Some(4));
