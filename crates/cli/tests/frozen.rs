@@ -200,7 +200,7 @@ async fn inside() {
     drop(frozen);
     assert_eq!(first.wait().unwrap().code(), Some(0), "{}", first.output());
     let said = first.output();
-    assert!(said.contains("did not end: WRITE from 127.0.0.1 since "), "{said}");
+    assert!(said.contains("did not end: WRITE from 127.0.0.1 ("), "{said}");
     assert!(said.contains(&format!("on {}", disk.display())), "{said}");
     drop(second);
 }

@@ -116,9 +116,10 @@ fn describe(exports: &str, calls: &[&Unfinished]) -> String {
     } else {
         format!(" on {exports}")
     };
-    let named = calls.iter().take(NAMED_MAX).map(|call| {
-        format!("{} from {} since {} s", call.procedure, call.peer, call.age.as_secs())
-    });
+    let named = calls
+        .iter()
+        .take(NAMED_MAX)
+        .map(|call| format!("{} from {} ({} s)", call.procedure, call.peer, call.age.as_secs()));
     let named = named.collect::<Vec<_>>().join(", ");
     let more = if count > NAMED_MAX { ", ..." } else { "" };
     format!("{count} {noun}{place} did not end: {named}{more}")
@@ -142,7 +143,7 @@ mod tests {
         };
         assert_eq!(
             describe("/srv/b", &[&call]),
-            "1 call on /srv/b did not end: WRITE from 10.0.0.5 since 14 s"
+            "1 call on /srv/b did not end: WRITE from 10.0.0.5 (14 s)"
         );
         let call = Unfinished { file_system: None, ..call };
         let many = describe("no export", &[&call; 9]);

@@ -42,6 +42,9 @@ const PENDING_MAX: usize = 64 << 20;
 
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 
+/// How often it is tried to write a file anew that could not be written.
+const RETRY_EVERY: Duration = Duration::from_secs(30);
+
 /// How long a look-up waits for the file when it wants to know what other processes appended.
 const FILE_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -264,12 +267,13 @@ impl InodeMap {
     /// file durable, compacts it, and drops unused names.
     fn write(&self, last: bool) {
         let mut upkeep = lock(&self.upkeep);
-        let written = self.append_pending(&mut upkeep).and_then(|()| {
-            let is_due = last || upkeep.tidied.elapsed() >= TIDY_EVERY;
-            if is_due { self.tidy(&mut upkeep) } else { Ok(()) }
-        });
+        let every = if upkeep.has_failed { RETRY_EVERY } else { TIDY_EVERY };
+        let is_due = last || upkeep.tidied.elapsed() >= every;
+        let written = self.append_pending(&mut upkeep);
+        let written = if is_due { written.and_then(|()| self.tidy(&mut upkeep)) } else { written };
         match written {
-            Ok(()) => upkeep.has_failed = false,
+            Ok(()) if is_due => upkeep.has_failed = false,
+            Ok(()) => {}
             // Once for each failure, not once a second.
             Err(error) if !std::mem::replace(&mut upkeep.has_failed, true) => tracing::warn!(
                 %error, path = %self.path.display(),

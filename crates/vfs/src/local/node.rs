@@ -27,6 +27,9 @@ use crate::{FileKind, ObjectId};
 
 const SHARDS: usize = 16;
 
+/// So many descriptors that wait to be closed wake the thread that closes them.
+const CLOSED_TOGETHER: usize = 64;
+
 /// Locks a mutex, ignoring poison: the guarded values are consistent after every statement.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -175,7 +178,10 @@ impl Drop for Node {
                 let mut to_close = lock(&self.shared.to_close);
                 let before = to_close.len();
                 to_close.extend(open);
-                self.shared.closer.wake();
+                // The others wait for the next round of the thread, a second at most.
+                if to_close.len() >= CLOSED_TOGETHER {
+                    self.shared.closer.wake();
+                }
                 to_close.len() - before
             }
         };
@@ -331,6 +337,7 @@ impl NodeCache {
             };
             drop(gone);
         }
+        self.shared.closer.wake();
     }
 
     /// Evicts the oldest nodes until the bound holds. Nodes in use, or with unstable writes (which

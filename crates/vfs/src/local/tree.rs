@@ -334,8 +334,11 @@ impl Tree {
         for _ in 0..ATTEMPTS {
             let open = || openat2(dir, name, PATH_ONLY, Mode::empty(), resolve);
             return match self.opening(open) {
-                // INVAL: kernels before 5.12 do not know `CACHED`.
-                Err(Errno::AGAIN | Errno::INVAL) if cached_only => Err(Error::WouldBlock),
+                // INVAL: kernels before 5.12 do not know `CACHED`. MFILE, NFILE: the descriptors of the
+                // cache are closed by another thread.
+                Err(Errno::AGAIN | Errno::INVAL | Errno::MFILE | Errno::NFILE) if cached_only => {
+                    Err(Error::WouldBlock)
+                }
                 Err(Errno::AGAIN) => continue,
                 Err(Errno::XDEV) => Err(Error::Denied),
                 // A seccomp filter may reject the call.

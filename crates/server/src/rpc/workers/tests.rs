@@ -164,7 +164,7 @@ fn a_stop_runs_what_it_can_and_names_what_hangs() {
     let running = unfinished.iter().filter(|call| call.running).count();
     assert_eq!((unfinished.len(), running), (3, 2));
     let first = &unfinished[0];
-    assert_eq!(first.to_string(), "/srv/a: WRITE from 10.0.0.5 runs since 0 s");
+    assert_eq!(first.to_string(), "/srv/a: WRITE from 10.0.0.5 has been running for 0 s");
     assert_eq!(first.file_system, A);
     // What waited is not run when the disk answers, nor is anything new.
     let late = done.clone();

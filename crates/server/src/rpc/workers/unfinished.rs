@@ -25,7 +25,7 @@ pub(crate) struct Unfinished {
 impl fmt::Display for Unfinished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { exports, procedure, peer, age, running, .. } = self;
-        let state = if *running { "runs" } else { "waits" };
-        write!(f, "{exports}: {procedure} from {peer} {state} since {} s", age.as_secs())
+        let state = if *running { "running" } else { "waiting" };
+        write!(f, "{exports}: {procedure} from {peer} has been {state} for {} s", age.as_secs())
     }
 }
