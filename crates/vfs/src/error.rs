@@ -114,12 +114,11 @@ impl From<rustix::io::Errno> for Error {
             E::NAMETOOLONG => Self::NameTooLong,
             E::NOTEMPTY => Self::NotEmpty,
             E::DQUOT => Self::Quota,
-            // ENOTCONN: the daemon of a FUSE file system is gone, and with it all of its objects.
-            E::STALE | E::NOTCONN => Self::Stale,
+            E::STALE => Self::Stale,
             E::NOTSUP | E::NOSYS => Self::NotSupported,
-            // EAGAIN and the two after it: from file systems behind a network or a daemon.
+            // EAGAIN and the others of this line: from file systems behind a network or a daemon.
             // Operations that must not wait tell EAGAIN apart before it is converted.
-            E::AGAIN | E::TIMEDOUT | E::CONNABORTED => Self::TryLater,
+            E::AGAIN | E::TIMEDOUT | E::CONNABORTED | E::NOTCONN => Self::TryLater,
             E::MFILE | E::NFILE | E::NOMEM | E::INTR | E::BUSY => Self::TryLater,
             _ => Self::Io,
         }
@@ -137,6 +136,5 @@ mod tests {
         for errno in [Errno::AGAIN, Errno::TIMEDOUT, Errno::CONNABORTED, Errno::NOMEM] {
             assert_eq!(Error::from(errno), Error::TryLater, "{errno}");
         }
-        assert_eq!(Error::from(Errno::NOTCONN), Error::Stale);
     }
 }

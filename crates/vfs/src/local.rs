@@ -204,9 +204,9 @@ impl LocalFs {
         // Through the open directory: `options.root` may be a symbolic link.
         let root = openat(&mount, c".", PATH_ONLY, Mode::empty()).map_err(root_error)?;
         let found = status(&root).map_err(root_error)?;
-        let kind = Kind::of(&mount).map_err(root_error)?;
-        let lifetime = Lifetime::of(&mount, &found, kind);
+        let kind = Kind::of(&mount, found.device).map_err(root_error)?;
         let device = Device::of(found.device);
+        let lifetime = Lifetime::of(&mount, &found, kind, &device);
         let fsid::AssignedId { id, is_portable } = match options.id {
             Some(id) => fsid::AssignedId { id, is_portable: true },
             None => {
@@ -226,11 +226,9 @@ impl LocalFs {
                 let is_kept = lifetime != Lifetime::Process;
                 let shared = InodeMap::open(&state, &name, is_kept).map_err(state_error)?;
                 let scheme = ObjectScheme::Map(shared.map.clone());
+                let map_id = shared.map.identify_directory(&found);
                 map = Some(shared);
-                // The root is always open and never looked up in the map, so a file system without
-                // birth times needs no substitute here.
-                let inode = found.attributes.fileid;
-                (scheme, inodes::compose(inode, found.born.unwrap_or(0)), 0)
+                (scheme, map_id, 0)
             }
         };
 

@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex, RwLock, Weak},
 };
 
-use super::node::lock;
+use super::{fsid::Lifetime, node::lock};
 use crate::{FileSystemId, ObjectId};
 
 /// Written by changes, read by WRITEs, which may run at the same time.
@@ -20,6 +20,7 @@ pub(super) type OrderLock = Arc<RwLock<()>>;
 #[derive(Default)]
 pub(super) struct Device {
     id: Mutex<Option<FileSystemId>>,
+    lifetime: Mutex<Option<Lifetime>>,
     orders: Mutex<OrderLocks>,
 }
 
@@ -60,6 +61,11 @@ impl Device {
         let id = assign(*first)?;
         first.get_or_insert(id);
         Ok(id)
+    }
+
+    /// How long inode numbers can be relied on: what `find` says for the first export.
+    pub(super) fn lifetime(&self, find: impl FnOnce() -> Lifetime) -> Lifetime {
+        lock(&self.lifetime).get_or_insert_with(find).clone()
     }
 
     /// The order lock of a file. `key` is the same for all exports of the file system.

@@ -172,10 +172,10 @@ impl Tree {
         let (victim, change) = self.with_change(dir, || {
             let victim = self.identify_entry(dir, name);
             self.as_caller(context, || unlinkat(dir.path(), name, flags))?;
-            self.forget_name(dir, name, victim.as_ref());
+            self.forget_name(dir, name, victim);
             Ok(victim)
         })?;
-        self.unlinked(victim);
+        self.unlinked(victim.map(|(id, _)| id));
         self.sync_metadata(dir)?;
         Ok(RemoveReply { dir: change })
     }
@@ -198,14 +198,14 @@ impl Tree {
             if moved.is_some() && moved == victim {
                 return Ok(None);
             }
-            self.forget_name(&target, to.1, victim.as_ref());
-            if let (ObjectScheme::Map(map), Some(moved)) = (&self.scheme, &moved) {
+            self.forget_name(&target, to.1, victim);
+            if let (ObjectScheme::Map(map), Some((moved, _))) = (&self.scheme, &moved) {
                 map.moved((&source.id, from.1), (&target.id, to.1), moved);
                 if let Ok(found) = status_of_entry(target.path(), to.1) {
                     self.note_birth(moved, &found);
                 }
             }
-            Ok(victim)
+            Ok(victim.map(|(id, _)| id))
         };
         let is_same = Arc::ptr_eq(source.order(), target.order());
         let (victim, from, to) = if is_same {
@@ -321,8 +321,8 @@ impl Tree {
                     Err(Errno::ISDIR) => unlinkat(dir.path(), name, AtFlags::REMOVEDIR),
                     other => other,
                 });
-            self.forget_name(dir, name, made.as_ref());
-            self.unlinked(made);
+            self.forget_name(dir, name, made);
+            self.unlinked(made.map(|(id, _)| id));
         }
         furnished
     }
@@ -339,7 +339,7 @@ impl Tree {
             Some(fd) => self.reopen(fd, PATH_ONLY.difference(OFlags::NOFOLLOW))?,
             None => self.enter(dir, name, BlockingMode::MayBlock)?,
         };
-        let (object, status) = self.identify_new(&path, dir, name)?;
+        let (object, status) = self.identify(&path, dir, name)?;
         let mut attributes = status.attributes;
         let node = self.cache.insert(object, attributes.kind, path);
         if let Some(fd) = opened {
@@ -428,9 +428,13 @@ impl Tree {
         Ok(CreateReply { object: found.object, attributes: found.attributes, dir: change })
     }
 
-    fn forget_name(&self, dir: &Node, name: &[u8], object: Option<&ObjectId>) {
-        if let (ObjectScheme::Map(map), Some(object)) = (&self.scheme, object) {
-            map.removed(&dir.id, name, object);
+    /// `victim` as from [`identify_entry`](Tree::identify_entry), before the name was removed.
+    fn forget_name(&self, dir: &Node, name: &[u8], victim: Option<(ObjectId, bool)>) {
+        if let (ObjectScheme::Map(map), Some((object, is_last))) = (&self.scheme, victim) {
+            map.removed(&dir.id, name, &object);
+            if is_last {
+                map.died(&object);
+            }
         }
     }
 }

@@ -50,15 +50,20 @@ pub(super) enum Lifetime {
 }
 
 impl Lifetime {
-    pub(super) fn of(root: &OwnedFd, found: &Status, kind: Kind) -> Self {
+    pub(super) fn of(root: &OwnedFd, found: &Status, kind: Kind, device: &Device) -> Self {
         if kind.has_lasting_handles || found.born.is_some() {
             return Self::Lasting;
         }
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
-        match (boot, unique_mount_id(root)) {
-            (Some(boot), Some(mount)) => Self::Mount(format!("{}:{mount}", boot.trim())),
-            _ => Self::Process,
-        }
+        // The same for all exports of the device, which may be mounted several times.
+        device.lifetime(|| {
+            let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+            let connection = || fuse_connection(found.device).filter(|_| kind.has_daemon);
+            let mount = connection().or_else(|| unique_mount_id(root));
+            match (boot, mount) {
+                (Some(boot), Some(mount)) => Self::Mount(format!("{}:{mount}", boot.trim())),
+                _ => Self::Process,
+            }
+        })
     }
 }
 
@@ -144,6 +149,12 @@ fn forget_other_mounts(state: &Path, mount: &str) -> Result<()> {
     if gone.is_empty() {
         return Ok(());
     }
+    // A configured id can be that of several mounts.
+    let is_kept = |prefix: &String| {
+        let id = prefix.trim_start_matches("inodes-").trim_end_matches('-');
+        kept.lines().any(|line| line.split_once(' ').is_some_and(|(known, _)| known == id))
+    };
+    gone.retain(|prefix| !is_kept(prefix));
     remove_files(state, |name| gone.iter().any(|prefix| name.starts_with(prefix)))?;
     state::replace(&state.join(FILE), kept.as_bytes())
 }
@@ -223,12 +234,22 @@ fn root_key(root: &OwnedFd, found: &Status) -> String {
     }
 }
 
-/// The number of the mount that `fd` is on, never used again by this kernel. Linux 6.8 and later.
-fn unique_mount_id(fd: &OwnedFd) -> Option<u64> {
+/// Identifies a mounted FUSE file system, wherever it is mounted: its connection to the daemon, by
+/// the object in sysfs that the kernel makes for it.
+fn fuse_connection(device: (u32, u32)) -> Option<String> {
+    // As the kernel numbers devices inside.
+    let number = (u64::from(device.0) << 20) | u64::from(device.1);
+    let found = fs::metadata(format!("/sys/fs/fuse/connections/{number}")).ok()?;
+    Some(format!("{number}.{}.{}.{}", found.ino(), found.ctime(), found.ctime_nsec()))
+}
+
+/// Identifies the mount that `fd` is on; no other mount of this kernel gets the same. Linux 6.8 and
+/// later. A mount namespace has mounts of its own.
+fn unique_mount_id(fd: &OwnedFd) -> Option<String> {
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
     let wanted = StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
     let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted).ok()?;
-    (found.stx_mask & STATX_MNT_ID_UNIQUE != 0).then_some(found.stx_mnt_id)
+    (found.stx_mask & STATX_MNT_ID_UNIQUE != 0).then(|| found.stx_mnt_id.to_string())
 }
 
 /// The UUID that udev found on the device.

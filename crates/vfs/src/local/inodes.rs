@@ -25,7 +25,7 @@ use super::{
     status::{Status, status},
     sys,
 };
-use crate::{Error, ObjectId, Result, Time};
+use crate::{Error, FileKind, ObjectId, Result, Time};
 use file::MapFile;
 use record::{Record, RecordKind};
 use table::Table;
@@ -166,31 +166,67 @@ impl InodeMap {
         }
     }
 
-    /// Records the entry `name` of `dir` and returns the id of its object.
-    pub(super) fn record(&self, dir: &ObjectId, name: &[u8], found: &Status) -> ObjectId {
+    /// The id of the object that was found as the entry `name` of `dir`.
+    ///
+    /// `is_open` tells whether the server has an object open: its inode number cannot be used for
+    /// another one meanwhile, so what is found with it is the same, also if overlayfs has given it
+    /// another birth time. Without birth times, a single name that is not known shows another object.
+    pub(super) fn identify(
+        &self,
+        dir: &ObjectId,
+        name: &[u8],
+        found: &Status,
+        is_open: impl FnOnce(&ObjectId) -> bool,
+    ) -> ObjectId {
         let inode = found.attributes.fileid;
-        let known = self.table.generation(inode, found.born);
-        let generation = known.unwrap_or_else(|| random_generation(found));
-        self.add(inode, generation, dir, name);
-        compose(inode, generation)
-    }
-
-    /// The same for an object that has just been created: its id is that of no other object.
-    pub(super) fn record_new(&self, dir: &ObjectId, name: &[u8], found: &Status) -> ObjectId {
-        let inode = found.attributes.fileid;
-        let wanted = found.born.unwrap_or_else(|| random_generation(found));
-        let generation = self.table.new_generation(inode, wanted);
-        self.add(inode, generation, dir, name);
-        if let Some(born) = found.born.filter(|born| *born != generation) {
-            self.born(inode, generation, born);
+        let parent = parse(dir).map_or(0, |(parent, _)| parent);
+        if let Some(known) = self.table.known(inode, parent, name) {
+            let id = compose(inode, known.generation);
+            let has_one_name =
+                found.attributes.links == 1 || found.attributes.kind == FileKind::Directory;
+            let is_same = match found.born {
+                Some(born) => born == known.born,
+                None => known.has_name || !has_one_name,
+            };
+            if is_same || is_open(&id) {
+                if let Some(born) = found.born.filter(|born| *born != known.born) {
+                    self.born(inode, known.generation, born);
+                }
+                return id;
+            }
         }
-        compose(inode, generation)
+        let wanted = found.born.unwrap_or_else(|| random_generation(found));
+        compose(inode, self.table.new_generation(inode, wanted))
     }
 
-    /// The id of an object, without recording a name.
-    pub(super) fn identify(&self, found: &Status) -> ObjectId {
+    /// The same, and records the name.
+    pub(super) fn record(
+        &self,
+        dir: &ObjectId,
+        name: &[u8],
+        found: &Status,
+        is_open: impl FnOnce(&ObjectId) -> bool,
+    ) -> ObjectId {
+        let id = self.identify(dir, name, found, is_open);
+        let ids = (parse(dir), parse(&id));
+        if let (Some((parent, _)), Some((inode, generation))) = ids
+            && !self.table.has_name(inode, generation, parent, name)
+        {
+            // A name that is known says nothing new: to apply it would mean that the handle is used.
+            self.apply(&Record { kind: RecordKind::NameAdded, inode, generation, parent, name });
+            if let Some(born) = found.born.filter(|born| *born != generation) {
+                self.born(inode, generation, born);
+            }
+        }
+        id
+    }
+
+    /// The id of a directory whose name is not known: the root, or a parent.
+    pub(super) fn identify_directory(&self, found: &Status) -> ObjectId {
         let inode = found.attributes.fileid;
-        compose(inode, self.table.generation(inode, found.born).unwrap_or(0))
+        let known = self.table.known(inode, 0, b"");
+        let same = known.filter(|known| found.born.is_none_or(|born| born == known.born));
+        compose(inode, same.map(|known| known.generation).or(found.born).unwrap_or(0))
     }
 
     pub(super) fn linked(&self, dir: &ObjectId, name: &[u8], object: &ObjectId) {
@@ -211,6 +247,13 @@ impl InodeMap {
         self.note(RecordKind::NameRemoved, from.0, from.1, object);
     }
 
+    /// The object has lost its last name.
+    pub(super) fn died(&self, object: &ObjectId) {
+        if let Some((inode, generation)) = parse(object) {
+            self.table.died(inode, generation);
+        }
+    }
+
     /// The object has another birth time since the server changed it, and is still the same.
     pub(super) fn reborn(&self, object: &ObjectId, found: &Status) {
         if let (Some((inode, generation)), Some(born)) = (parse(object), found.born) {
@@ -221,18 +264,10 @@ impl InodeMap {
     /// A client has presented the handle of this object.
     pub(super) fn used(&self, object: &ObjectId) {
         let Some((inode, generation)) = parse(object) else { return };
-        if let Some((parent, name)) = self.table.mark_used(inode, generation) {
+        self.table.mark_used(inode, generation, |parent, name| {
             let kind = RecordKind::NameAdded;
-            self.append(&Record { kind, inode, generation, parent, name: &name });
-        }
-    }
-
-    fn add(&self, inode: u64, generation: u64, dir: &ObjectId, name: &[u8]) {
-        let Some((parent, _)) = parse(dir) else { return };
-        // A name that is known says nothing new. To apply it would mean that the handle is used.
-        if !self.table.has_name(inode, generation, parent, name) {
-            self.apply(&Record { kind: RecordKind::NameAdded, inode, generation, parent, name });
-        }
+            self.append(&Record { kind, inode, generation, parent, name });
+        });
     }
 
     fn born(&self, inode: u64, generation: u64, born: u64) {
@@ -247,11 +282,10 @@ impl InodeMap {
     }
 
     fn apply(&self, record: &Record<'_>) {
-        if self.table.apply(record) {
-            self.append(record);
-        }
+        self.table.apply(record, || self.append(record));
     }
 
+    /// Called while the inode is locked, so that records are in the order of the changes.
     fn append(&self, record: &Record<'_>) {
         let mut pending = lock(&self.pending);
         if pending.records.len() > PENDING_MAX {
@@ -284,7 +318,6 @@ impl InodeMap {
     }
 
     fn append_pending(&self, upkeep: &mut Upkeep) -> io::Result<()> {
-        // Before the file: the order in it must be that of the table.
         let mut file = lock(&self.file);
         let Pending { records, has_gap } = std::mem::take(&mut *lock(&self.pending));
         if has_gap {

@@ -5,9 +5,13 @@
 //! cautious answer, except for kernel handles: a driver that has them and whose handles can be
 //! opened keeps them, unless it is listed here.
 
-use std::os::fd::AsFd;
+use std::{os::fd::AsFd, path::Path};
 
 use rustix::{fs::fstatfs, io::Result};
+
+const EXT: u32 = 0xEF53;
+/// FUSE and virtiofs.
+pub(super) const FUSE: u32 = 0x6573_5546;
 
 /// Promises of a file-system driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +23,8 @@ pub(super) struct Kind {
     pub(super) has_lasting_offsets: bool,
     /// Attributes and cached names are answered from memory, whatever the disk does.
     pub(super) answers_from_memory: bool,
+    /// A program of the host answers for the file system; when it ends, all files are gone.
+    pub(super) has_daemon: bool,
     /// The birth time of a file never changes.
     pub(super) has_lasting_births: bool,
     /// The text of a short symbolic link is in the inode.
@@ -32,6 +38,7 @@ const DISK: Kind = Kind {
     has_lasting_handles: true,
     has_lasting_offsets: true,
     answers_from_memory: true,
+    has_daemon: false,
     has_lasting_births: true,
     has_links_in_inode: false,
     has_one_log: false,
@@ -44,17 +51,20 @@ const UNKNOWN: Kind = Kind { has_lasting_offsets: false, answers_from_memory: fa
 const REMOTE: Kind = Kind { has_lasting_handles: false, ..UNKNOWN };
 
 impl Kind {
-    /// The kind of the file system of `fd`.
-    pub(super) fn of(fd: impl AsFd) -> Result<Self> {
-        let release = rustix::system::uname();
-        Ok(Self::by_type(fstatfs(fd)?.f_type as u32, &release.release().to_string_lossy()))
+    /// The kind of the file system of `fd`, which is on `device`.
+    pub(super) fn of(fd: impl AsFd, device: (u32, u32)) -> Result<Self> {
+        let (found, release) = (fstatfs(fd)?.f_type as u32, rustix::system::uname());
+        let kind = Self::by_type(found, &release.release().to_string_lossy());
+        // ext2, and ext4 without a journal, write each inode for itself.
+        let has_one_log = kind.has_one_log && (found != EXT || has_journal(device));
+        Ok(Self { has_one_log, ..kind })
     }
 
     /// `number` is `statfs.f_type`, `release` that of the kernel.
     fn by_type(number: u32, release: &str) -> Self {
         match number {
             // ext2, ext3, ext4; XFS.
-            0xEF53 | 0x5846_5342 => Kind { has_links_in_inode: true, has_one_log: true, ..DISK },
+            EXT | 0x5846_5342 => Kind { has_links_in_inode: true, has_one_log: true, ..DISK },
             // Btrfs, F2FS, ZFS, bcachefs.
             0x9123_683E | 0xF2F5_2010 | 0x2FC1_2FC1 | 0xCA45_1A4E => DISK,
             // tmpfs: before 6.6 an offset was a position in a list.
@@ -65,12 +75,24 @@ impl Kind {
             },
             // overlayfs: a file is born again when its first change copies it up.
             0x794C_7630 => Kind { has_lasting_births: false, ..UNKNOWN },
-            // FUSE and virtiofs, 9p, CIFS, SMB2, vboxsf, AFS, Coda.
-            0x6573_5546 | 0x0102_1997 | 0xFF53_4D42 | 0xFE53_4D42 | 0x786F_4256 | 0x5346_414F
-            | 0x7375_7245 => REMOTE,
+            FUSE => Kind { has_daemon: true, ..REMOTE },
+            // 9p, CIFS, SMB2, vboxsf, AFS, Coda.
+            0x0102_1997 | 0xFF53_4D42 | 0xFE53_4D42 | 0x786F_4256 | 0x5346_414F | 0x7375_7245 => {
+                REMOTE
+            }
             _ => UNKNOWN,
         }
     }
+}
+
+/// Whether the ext2, ext3 or ext4 file system on a device has a journal, as far as the kernel tells.
+fn has_journal(device: (u32, u32)) -> bool {
+    let device = std::fs::read_link(format!("/sys/dev/block/{}:{}", device.0, device.1));
+    let name = device.ok().and_then(|path| Some(path.file_name()?.to_owned()));
+    let task = name.map(|name| Path::new("/sys/fs/ext4").join(name).join("journal_task"));
+    // A process id, or `<none>`.
+    let task = task.and_then(|path| std::fs::read_to_string(path).ok());
+    task.is_some_and(|task| task.trim().parse::<u32>().is_ok())
 }
 
 fn is_at_least(release: &str, major: u32, minor: u32) -> bool {
@@ -82,7 +104,6 @@ fn is_at_least(release: &str, major: u32, minor: u32) -> bool {
 mod tests {
     use super::*;
 
-    const FUSE: u32 = 0x6573_5546;
     const TMPFS: u32 = 0x0102_1994;
 
     #[test]
@@ -114,6 +135,6 @@ mod tests {
     #[test]
     fn a_directory_of_this_host_has_a_kind() {
         let dir = std::fs::File::open("/proc").unwrap();
-        assert_eq!(Kind::of(&dir).unwrap(), UNKNOWN);
+        assert_eq!(Kind::of(&dir, (0, 0)).unwrap(), UNKNOWN);
     }
 }

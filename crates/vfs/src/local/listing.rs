@@ -92,6 +92,8 @@ impl Tree {
             }
             let fileid = match number {
                 0 => listed.attributes.fileid,
+                // It is not looked at outside of the export.
+                _ if dir.id == self.root.id => listed.attributes.fileid,
                 _ => status_of_entry(dir.path(), name)?.attributes.fileid,
             };
             if !self.pass(listed, name, fileid, own, sink) {

@@ -225,6 +225,11 @@ impl NodeCache {
         Some(node)
     }
 
+    /// Whether the object is open, by the server's own doing or a client's.
+    pub(super) fn contains(&self, id: &ObjectId) -> bool {
+        lock(self.shard(id)).nodes.contains_key(id)
+    }
+
     /// A node that is counted but not cached.
     pub(super) fn node(&self, id: ObjectId, kind: FileKind, path: OwnedFd) -> Node {
         self.shared.descriptors.fetch_add(1, Relaxed);

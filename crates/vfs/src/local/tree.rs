@@ -86,11 +86,16 @@ impl Tree {
             return Err(Error::WouldBlock);
         }
         let fd = self.open_object(id)?;
-        let found = status(&fd)?.attributes;
+        let found = status(&fd).map_err(|errno| self.error(errno))?.attributes;
         if found.links == 0 {
             return Err(Error::Stale);
         }
         Ok(self.cache.insert(*id, found.kind, fd))
+    }
+
+    fn is_gone(&self, node: &Node) -> Result<Attributes> {
+        self.drop_node(&node.id);
+        Err(Error::Stale)
     }
 
     pub(super) fn directory(&self, context: &Context<'_>, id: &ObjectId) -> Result<Arc<Node>> {
@@ -136,7 +141,7 @@ impl Tree {
             ObjectScheme::Kernel => sys::handle_at(fd, c"", AtFlags::EMPTY_PATH)?.0,
             ObjectScheme::Map(map) => {
                 self.check_device(&found)?;
-                map.record(&dir.id, name, &found)
+                map.record(&dir.id, name, &found, |id| self.cache.contains(id))
             }
         };
         Ok((id, found))
@@ -159,33 +164,20 @@ impl Tree {
         Err(Error::NotSupported)
     }
 
-    /// The same for an object that has just been created.
-    pub(super) fn identify_new(
-        &self,
-        fd: &OwnedFd,
-        dir: &Node,
-        name: &[u8],
-    ) -> Result<(ObjectId, Status)> {
-        match &self.scheme {
-            ObjectScheme::Kernel => self.identify(fd, dir, name),
-            ObjectScheme::Map(map) => {
-                let found = status(fd)?;
-                self.check_device(&found)?;
-                Ok((map.record_new(&dir.id, name, &found), found))
-            }
-        }
-    }
-
-    /// The object of an entry, without opening it; `None` if it is gone or is a mount point.
-    pub(super) fn identify_entry(&self, dir: &Node, name: &[u8]) -> Option<ObjectId> {
+    /// The object of an entry, without opening it, and whether the entry is known to be its only one;
+    /// `None` if it is gone or is a mount point.
+    pub(super) fn identify_entry(&self, dir: &Node, name: &[u8]) -> Option<(ObjectId, bool)> {
         match &self.scheme {
             ObjectScheme::Kernel => {
                 let (id, mount) = sys::handle_at(dir.path(), name, AtFlags::empty()).ok()?;
-                (mount == self.mount_id).then_some(id)
+                (mount == self.mount_id).then_some((id, false))
             }
             ObjectScheme::Map(map) => {
                 let found = status_of_entry(dir.path(), name).ok()?;
-                (found.device == self.device).then(|| map.identify(&found))
+                let id = map.identify(&dir.id, name, &found, |id| self.cache.contains(id));
+                let attributes = &found.attributes;
+                let is_last = attributes.links == 1 || attributes.kind == FileKind::Directory;
+                (found.device == self.device).then_some((id, is_last))
             }
         }
     }
@@ -195,7 +187,7 @@ impl Tree {
         // The handle first: if the attributes then have the inode number of the listing, the name
         // has not been reused in between and is not a mount point.
         let handle = match &self.scheme {
-            ObjectScheme::Kernel => Some(self.identify_entry(dir, name)?),
+            ObjectScheme::Kernel => Some(self.identify_entry(dir, name)?.0),
             ObjectScheme::Map(_) => None,
         };
         let found = status_of_entry(dir.path(), name).ok()?;
@@ -204,17 +196,22 @@ impl Tree {
         }
         let object = match &self.scheme {
             ObjectScheme::Kernel => handle?,
-            ObjectScheme::Map(map) => map.record(&dir.id, name, &found),
+            ObjectScheme::Map(map) => {
+                map.record(&dir.id, name, &found, |id| self.cache.contains(id))
+            }
         };
         Some(LookupReply { object, attributes: found.attributes })
     }
 
     /// The attributes of a file. If it has no name left, drops the node and returns `Stale`.
     pub(super) fn attributes(&self, node: &Node) -> Result<Attributes> {
-        let found = status(node.path())?;
+        let found = match status(node.path()) {
+            // Of a descriptor of our own: a daemon of FUSE has lost the object.
+            Err(Errno::NOENT) => return self.is_gone(node),
+            other => other.map_err(|errno| self.error(errno))?,
+        };
         if found.attributes.links == 0 {
-            self.drop_node(&node.id);
-            return Err(Error::Stale);
+            return self.is_gone(node);
         }
         self.note_birth(&node.id, &found);
         Ok(found.attributes)
@@ -295,7 +292,7 @@ impl Tree {
             if is_root(&seen) {
                 let object = match &self.scheme {
                     ObjectScheme::Kernel => sys::handle_at(&parent, c"", AtFlags::EMPTY_PATH)?.0,
-                    ObjectScheme::Map(map) => map.identify(&found),
+                    ObjectScheme::Map(map) => map.identify_directory(&found),
                 };
                 self.cache.insert(object, FileKind::Directory, parent);
                 return Ok(LookupReply { object, attributes: found.attributes });
@@ -346,10 +343,18 @@ impl Tree {
                     self.openat2_missing.store(true, Relaxed);
                     self.open_entry(dir, name, more)
                 }
-                other => Ok(other?),
+                other => other.map_err(|errno| self.error(errno)),
             };
         }
         Err(Error::TryLater)
+    }
+
+    fn error(&self, errno: Errno) -> Error {
+        match errno {
+            // The daemon has ended, and with it all objects.
+            Errno::NOTCONN if self.kind.has_daemon => Error::Stale,
+            other => other.into(),
+        }
     }
 
     /// For kernels without `openat2`. A single component is not followed, so only mount points

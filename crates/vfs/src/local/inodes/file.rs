@@ -94,7 +94,7 @@ impl MapFile {
             return Ok(());
         }
         if flock(&kept.file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Ok(());
+            return kept.lock_again(table);
         }
         kept.rewrite(table)?;
         self.is_incomplete = false;
@@ -120,7 +120,7 @@ impl KeptFile {
         Read::by_ref(&mut self.file).take(end - self.read_to).read_to_end(&mut bytes)?;
         let mut rest = &bytes[..];
         while let Some((record, length)) = Record::decode(rest) {
-            table.apply(&record);
+            table.apply(&record, || ());
             self.read_to += length as u64;
             rest = &rest[length..];
         }
@@ -139,6 +139,17 @@ impl KeptFile {
     fn is_outdated(&self, table: &Table) -> io::Result<bool> {
         let length = self.file.metadata()?.len();
         Ok(length >= REWRITE_FROM && length >= 4 * table.len() as u64 * TYPICAL)
+    }
+
+    /// A failed upgrade has released the shared lock, so another process may have replaced the file.
+    fn lock_again(&mut self, table: &Table) -> io::Result<()> {
+        flock(&self.file, FlockOperation::LockShared)?;
+        if is_at(&self.file, &self.path) {
+            return Ok(());
+        }
+        self.file = open_locked(&self.path)?.0;
+        self.read_to = 0;
+        self.catch_up(table)
     }
 
     /// Under the exclusive `flock`.
@@ -161,10 +172,12 @@ fn open_locked(path: &Path) -> io::Result<(File, bool)> {
         let alone = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         flock(&file, FlockOperation::LockShared)?;
         // Replaced between opening and locking?
-        if std::fs::metadata(path)
-            .is_ok_and(|now| file.metadata().is_ok_and(|f| f.ino() == now.ino()))
-        {
+        if is_at(&file, path) {
             return Ok((file, alone));
         }
     }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|now| file.metadata().is_ok_and(|f| f.ino() == now.ino()))
 }

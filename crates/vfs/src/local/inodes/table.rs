@@ -38,7 +38,7 @@ struct Shard {
     inodes: HashMap<u64, Inode>,
     /// How many names each directory is the parent of. A directory with names is never removed.
     children: HashMap<u64, u32>,
-    /// Inode and generation of files that lost their last name, the latest last.
+    /// Inode and generation of files that are gone, the latest last.
     removed: VecDeque<(u64, u64)>,
 }
 
@@ -61,6 +61,14 @@ struct PathComponent {
     name: Box<[u8]>,
 }
 
+/// What is recorded of an inode, which may be another file's by now.
+pub(super) struct Known {
+    pub(super) generation: u64,
+    pub(super) born: u64,
+    /// It has the name that was asked for.
+    pub(super) has_name: bool,
+}
+
 /// What opens an object: paths from the root to try, and the birth time that it must have.
 pub(super) struct Candidates {
     pub(super) paths: Vec<Vec<Box<[u8]>>>,
@@ -78,47 +86,63 @@ impl Table {
         self.names.load(Relaxed)
     }
 
-    /// The generation in the id of a file that was found with this birth time; `None` if neither is
-    /// known.
-    pub(super) fn generation(&self, inode: u64, born: Option<u64>) -> Option<u64> {
+    /// What is recorded of an inode.
+    pub(super) fn known(&self, inode: u64, parent: u64, name: &[u8]) -> Option<Known> {
         let shard = self.shard(inode);
-        let known = shard.inodes.get(&inode).filter(|known| born.is_none_or(|b| known.born == b));
-        known.map(|known| known.generation).or(born)
+        let known = shard.inodes.get(&inode)?;
+        let has_name = known.names.iter().any(|n| n.parent == parent && *n.name == *name);
+        Some(Known { generation: known.generation, born: known.born, has_name })
     }
 
-    /// A generation for a file that has just been created, with which no id is that of another
-    /// file: birth times repeat when an inode is used again within a tick of the clock.
+    /// A generation for a file that is not known, with which its id is not that of a removed file:
+    /// birth times repeat when an inode is used again within a tick of the clock.
     pub(super) fn new_generation(&self, inode: u64, wanted: u64) -> u64 {
         let shard = self.shard(inode);
-        let taken = |generation| {
-            shard.removed.contains(&(inode, generation))
-                || shard.inodes.get(&inode).is_some_and(|known| known.generation == generation)
-        };
         let mut generation = wanted;
-        while taken(generation) {
+        while shard.removed.contains(&(inode, generation)) {
             generation = generation.wrapping_add(1);
         }
         generation
     }
 
-    /// Whether the record changed anything. A repeated name marks the inode as used.
-    pub(super) fn apply(&self, record: &Record<'_>) -> bool {
+    /// The file has lost its last name and will not be seen again.
+    pub(super) fn died(&self, inode: u64, generation: u64) {
+        let removed = &mut self.shard(inode).removed;
+        removed.push_back((inode, generation));
+        if removed.len() > REMOVED_MAX {
+            removed.pop_front();
+        }
+    }
+
+    /// Applies a record, and calls `changed` if that changed anything, before anything else can change
+    /// the inode. A repeated name marks the inode as used.
+    pub(super) fn apply(&self, record: &Record<'_>, changed: impl FnOnce()) {
         let seen = self.clock.fetch_add(1, Relaxed);
         let Record { kind, inode, generation, parent, .. } = *record;
         match kind {
-            RecordKind::Born => return self.shard(inode).reborn(inode, generation, parent),
+            RecordKind::Born => {
+                let mut shard = self.shard(inode);
+                if shard.reborn(inode, generation, parent) {
+                    changed();
+                }
+                return;
+            }
             // Before the name: a directory must not be removed in between.
             RecordKind::NameAdded => self.count_child(parent, seen),
             RecordKind::NameRemoved => {}
         }
-        let applied = self.shard(inode).apply(record, seen);
+        let mut shard = self.shard(inode);
+        let applied = shard.apply(record, seen);
         self.names.fetch_add(usize::from(applied.added), Relaxed);
         self.names.fetch_sub(applied.orphaned.len(), Relaxed);
+        if applied.changed {
+            changed();
+        }
+        drop(shard);
         if kind == RecordKind::NameAdded && !applied.added {
             self.discount_child(parent);
         }
         applied.orphaned.iter().for_each(|parent| self.discount_child(*parent));
-        applied.changed
     }
 
     /// Whether this name is recorded; it then counts as seen.
@@ -133,16 +157,19 @@ impl Table {
         is_known
     }
 
-    /// Notes that a client has presented the handle; `true` the first time, with a name of the file.
-    pub(super) fn mark_used(&self, inode: u64, generation: u64) -> Option<(u64, Box<[u8]>)> {
+    /// Notes that a client has presented the handle; the first time, calls `first` with a name of the
+    /// file, as [`apply`](Table::apply) does.
+    pub(super) fn mark_used(&self, inode: u64, generation: u64, first: impl FnOnce(u64, &[u8])) {
         let seen = self.clock.fetch_add(1, Relaxed);
         let mut shard = self.shard(inode);
-        let known = shard.inodes.get_mut(&inode).filter(|known| known.generation == generation)?;
+        let known = shard.inodes.get_mut(&inode).filter(|known| known.generation == generation);
+        let Some(known) = known else { return };
         known.seen = seen;
-        if std::mem::replace(&mut known.is_used, true) {
-            return None;
+        if !std::mem::replace(&mut known.is_used, true)
+            && let Some(name) = known.names.first()
+        {
+            first(name.parent, &name.name);
         }
-        known.names.first().map(|name| (name.parent, name.name.clone()))
     }
 
     /// The known paths of an object, from the root.
@@ -189,8 +216,12 @@ impl Table {
             let last = excess.min(ages.len() - 1);
             let limit = *ages.select_nth_unstable(last).1;
             for shard in &self.shards {
-                let orphaned = lock(shard).remove_up_to(limit, used);
-                self.names.fetch_sub(orphaned.len(), Relaxed);
+                let orphaned = {
+                    let mut shard = lock(shard);
+                    let orphaned = shard.remove_up_to(limit, used);
+                    self.names.fetch_sub(orphaned.len(), Relaxed);
+                    orphaned
+                };
                 orphaned.iter().for_each(|parent| self.discount_child(*parent));
             }
         }
@@ -269,7 +300,7 @@ impl Shard {
             (false, None) => {}
         }
         if known.names.is_empty() {
-            self.forget(inode);
+            self.inodes.remove(&inode);
         }
         applied
     }
@@ -285,15 +316,6 @@ impl Shard {
             known.born = born;
         }
         changed
-    }
-
-    fn forget(&mut self, inode: u64) {
-        if let Some(gone) = self.inodes.remove(&inode) {
-            self.removed.push_back((inode, gone.generation));
-            if self.removed.len() > REMOVED_MAX {
-                self.removed.pop_front();
-            }
-        }
     }
 
     fn may_go(&self, number: u64, inode: &Inode, used: bool) -> bool {
@@ -341,15 +363,22 @@ mod tests {
     use super::*;
 
     fn add(table: &Table, inode: u64, parent: u64, name: &str) {
-        table.apply(&record(RecordKind::NameAdded, inode, parent, name));
+        table.apply(&record(RecordKind::NameAdded, inode, parent, name), || ());
     }
 
     fn remove(table: &Table, inode: u64, parent: u64, name: &str) {
-        table.apply(&record(RecordKind::NameRemoved, inode, parent, name));
+        table.apply(&record(RecordKind::NameRemoved, inode, parent, name), || ());
     }
 
     fn record(kind: RecordKind, inode: u64, parent: u64, name: &str) -> Record<'_> {
         Record { kind, inode, generation: 0, parent, name: name.as_bytes() }
+    }
+
+    /// Whether this was the first use.
+    fn mark_used(table: &Table, inode: u64) -> bool {
+        let mut is_first = false;
+        table.mark_used(inode, 0, |_, _| is_first = true);
+        is_first
     }
 
     fn path(table: &Table, inode: u64) -> Option<String> {
@@ -380,7 +409,7 @@ mod tests {
     fn a_handle_that_a_client_uses_stays_whatever_is_looked_up_after_it() {
         let table = Table::new();
         add(&table, 2, 1, "daily");
-        assert!(table.mark_used(2, 0).is_some() && table.mark_used(2, 0).is_none());
+        assert!(mark_used(&table, 2) && !mark_used(&table, 2));
         for inode in 10..10_000 {
             add(&table, inode, 1, &inode.to_string());
         }
@@ -394,9 +423,9 @@ mod tests {
         let table = Table::new();
         for inode in 10..20 {
             add(&table, inode, 1, &inode.to_string());
-            table.mark_used(inode, 0);
+            mark_used(&table, inode);
         }
-        table.mark_used(10, 0);
+        mark_used(&table, 10);
         table.prune(5, false);
         assert_eq!(table.len(), 10);
         table.prune(5, true);
@@ -429,9 +458,10 @@ mod tests {
     fn a_new_file_gets_no_id_of_a_removed_one() {
         let table = Table::new();
         add(&table, 2, 1, "a");
-        assert_eq!(table.new_generation(2, 0), 1);
         remove(&table, 2, 1, "a");
-        assert_eq!(table.generation(2, Some(0)), Some(0));
+        // It may have another name.
+        assert_eq!(table.new_generation(2, 0), 0);
+        table.died(2, 0);
         assert_eq!(table.new_generation(2, 0), 1);
         assert_eq!(table.new_generation(3, 0), 0);
     }
@@ -441,18 +471,17 @@ mod tests {
         let table = Table::new();
         add(&table, 2, 1, "d");
         add(&table, 3, 2, "f");
-        table.mark_used(3, 0);
-        table.apply(&Record { parent: 77, ..record(RecordKind::Born, 3, 0, "") });
+        mark_used(&table, 3);
+        table.apply(&Record { parent: 77, ..record(RecordKind::Born, 3, 0, "") }, || ());
         let mut bytes = Vec::new();
         table.encode(&mut bytes);
         let (copy, mut rest) = (Table::new(), &bytes[..]);
         while let Some((record, length)) = Record::decode(rest) {
-            copy.apply(&record);
+            copy.apply(&record, || ());
             rest = &rest[length..];
         }
         assert_eq!(path(&copy, 3).as_deref(), Some("d/f"));
         assert_eq!(copy.candidates(1, 3, 0).unwrap().born, 77);
-        assert_eq!(copy.mark_used(3, 0), None);
-        assert!(copy.mark_used(2, 0).is_some());
+        assert!(!mark_used(&copy, 3) && mark_used(&copy, 2));
     }
 }
