@@ -7,7 +7,7 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use fixture::*;
 use lockkeeper_vfs::{
-    Error, FileSystem, NewAttributes, Stability,
+    BlockingMode, Context, Error, FileSystem, NewAttributes, Stability,
     local::{HandleChoice, LocalFs, MetadataMode, Options},
 };
 
@@ -219,6 +219,43 @@ fn handles_open_files_that_were_not_looked_up_since_the_mount() {
         drop(fs);
         unmount(host.root.path());
     }
+}
+
+/// Where the disk hangs, it would wait, also in calls that must not.
+#[test]
+fn a_read_that_must_not_block_asks_nothing_of_the_disk() {
+    const NAME: &str = "a_read_that_must_not_block_asks_nothing_of_the_disk";
+    if !in_own_mount_space(NAME) {
+        return;
+    }
+    let host = Host::new().unwrap();
+    let image = host.state.path().join("image");
+    make_image(&image);
+    let image = image.to_string_lossy().into_owned();
+    mount(&["-o", "loop", &image], host.root.path());
+    fs::write(host.path("f"), vec![7; 1 << 20]).unwrap();
+    unmount(host.root.path());
+    mount(&["-o", "loop", &image], host.root.path());
+    let (fs, root) = (host.open(HandleChoice::Auto), root());
+    let by = CallerView::new(&fs, &root);
+    let file = by.lookup(&fs.root(), "f").unwrap();
+    let in_memory = || {
+        let mut look = Command::new("fincore");
+        let found = look.args(["-b", "-n", "-o", "RES"]).arg(host.path("f")).output().unwrap();
+        String::from_utf8(found.stdout).unwrap().trim().parse::<u64>().unwrap()
+    };
+    // Opens the file.
+    by.read(&file, 1 << 19, 1).unwrap();
+    let before = in_memory();
+    assert!(before < 1 << 20, "all of it is in memory");
+    let nonblocking = Context { blocking: BlockingMode::Nonblocking, ..by.context() };
+    let read = |at| fs.read(&nonblocking, &file, at, 4096).map(|reply| reply.data.len());
+    assert_eq!(read(0), Err(Error::WouldBlock));
+    // In memory, but reading on would ask the disk for more.
+    assert_eq!(read(1 << 19), Err(Error::WouldBlock));
+    assert_eq!(in_memory(), before);
+    by.read(&file, 0, 1 << 20).unwrap();
+    assert_eq!(read(0), Ok(4096));
 }
 
 #[test]

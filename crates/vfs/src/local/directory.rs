@@ -276,7 +276,7 @@ impl Tree {
         act().map_err(|errno| match errno {
             // A mount point; `TryLater` would make the client retry without end.
             Errno::BUSY => Error::Denied,
-            other => other.into(),
+            other => self.error(other),
         })
     }
 

@@ -21,6 +21,10 @@ use crate::{
     Result, Stability, WccAttributes, WriteReply, WriteVerifier,
 };
 
+/// So much after a range that is read the kernel may begin to read, at most, with its default
+/// settings.
+const READ_AHEAD: u64 = 256 << 10;
+
 impl Tree {
     pub(super) fn read(
         &self,
@@ -44,6 +48,14 @@ impl Tree {
                 BlockingMode::MayBlock => self.reader(&node)?,
             };
             let nowait = context.blocking == BlockingMode::Nonblocking;
+            if nowait {
+                // Otherwise the kernel would begin to read from the disk, and to find out where may
+                // wait for it in spite of `RWF_NOWAIT`.
+                let likely = (wanted as u64 + READ_AHEAD).min(attributes.size - offset);
+                if sys::is_cached(&fd, offset, likely) == Some(false) {
+                    return Err(Error::WouldBlock);
+                }
+            }
             while data.len() < wanted {
                 let (left, at) = (wanted - data.len(), offset + data.len() as u64);
                 match sys::read_at(&fd, &mut data, left, at, nowait) {

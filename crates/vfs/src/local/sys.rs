@@ -160,6 +160,38 @@ pub(super) fn read_at(
     }
 }
 
+/// Whether a range of a file is in memory as a whole; `None` if the kernel (before 6.5) does not tell.
+pub(super) fn is_cached(fd: impl AsFd, offset: u64, length: u64) -> Option<bool> {
+    const PAGE: u64 = 4096;
+    const SYS_CACHESTAT: c_long = 451;
+    /// `struct cachestat_range`.
+    #[repr(C)]
+    struct Range {
+        offset: u64,
+        length: u64,
+    }
+    /// `struct cachestat`, in pages.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Pages {
+        cached: u64,
+        others: [u64; 4],
+    }
+    let (range, mut pages) = (Range { offset, length }, Pages::default());
+    // SAFETY: the kernel reads one range and fills one structure of this layout.
+    let result = unsafe {
+        libc::syscall(
+            SYS_CACHESTAT,
+            fd.as_fd().as_raw_fd(),
+            &raw const range,
+            &raw mut pages,
+            0 as c_uint,
+        )
+    };
+    let wanted = (offset + length).div_ceil(PAGE) - offset / PAGE;
+    (result == 0).then_some(pages.cached >= wanted)
+}
+
 /// The UUID of the file system of `fd`, if the kernel (6.9 or later) and the file system report it.
 pub(super) fn filesystem_uuid(fd: impl AsFd) -> Option<[u8; 16]> {
     #[repr(C)]

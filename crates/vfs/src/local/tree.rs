@@ -349,10 +349,10 @@ impl Tree {
         Err(Error::TryLater)
     }
 
-    fn error(&self, errno: Errno) -> Error {
+    pub(super) fn error(&self, errno: Errno) -> Error {
         match errno {
             // The daemon has ended, and with it all objects.
-            Errno::NOTCONN if self.kind.has_daemon => Error::Stale,
+            Errno::NOTCONN | Errno::CONNABORTED if self.kind.has_daemon => Error::Stale,
             other => other.into(),
         }
     }
@@ -390,7 +390,8 @@ impl Tree {
     pub(super) fn reopen(&self, fd: impl AsFd, flags: OFlags) -> Result<OwnedFd> {
         let name = DecInt::new(fd.as_fd().as_raw_fd());
         let flags = flags | OFlags::CLOEXEC;
-        Ok(self.opening(|| openat(&self.proc, name.as_c_str(), flags, Mode::empty()))?)
+        self.opening(|| openat(&self.proc, name.as_c_str(), flags, Mode::empty()))
+            .map_err(|errno| self.error(errno))
     }
 
     /// Runs `open`; if the process has no descriptor left, empties the cache and retries.
