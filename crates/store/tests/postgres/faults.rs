@@ -71,13 +71,17 @@ fn backends_that_are_terminated_during_commits_lose_nothing() {
     let mut driven = DrivenStore::new(taken(&settings).0);
     let time = Duration::from_secs(if long() { 120 } else { 4 });
     // Terminations are slow on a busy machine, and some hit no commit: they go on until enough did.
-    let batches = commit_during(&mut driven, |Progress { unknown, .. }| {
+    // Each waits for a commit since the one before: on a busy machine a connection could otherwise be
+    // terminated again and again before it is of use.
+    let batches = commit_during(&mut driven, |Progress { committed, unknown }| {
         let began = Instant::now();
         let enough = || began.elapsed() >= time && unknown.load(Ordering::Acquire) > 5;
         while !enough() && began.elapsed() < time + TERMINATIONS_MAX {
             let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                  WHERE application_name LIKE 'lockkeeper%' AND pid <> pg_backend_pid()";
+            let before = committed.load(Ordering::Acquire);
             server.psql(end).unwrap();
+            wait::until_blocking("a commit", || committed.load(Ordering::Acquire) > before);
         }
     });
     let DrivenStore { not_written, unknown, stored, .. } = driven;
