@@ -2,8 +2,9 @@
 //!
 //! A client that gets no reply retransmits the call with the same transaction id, perhaps over a new
 //! connection. A REMOVE that has run must not answer NOENT the second time, and one that is still
-//! running must not run twice. Only calls that change something are entered, when they start; a call
-//! that ends without a reply is removed, so that its retransmission is a new call.
+//! running must not run twice. Calls that change something are entered when they start, and their
+//! replies kept; others only while a worker has them. A call that ends without a reply is removed, so
+//! that its retransmission is a new call.
 //!
 //! Eviction: the last calls of a TCP connection are kept until two minutes after its end, and the
 //! datagrams of an address for two minutes, each up to a bound per origin. If the cache as a whole is

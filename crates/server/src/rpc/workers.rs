@@ -153,9 +153,9 @@ impl Workers {
         }
     }
 
-    /// `now` may be a little in the past. The queues are bounded by the callers: each connection limits its requests in progress, and
-    /// [`refuses`](Self::refuses) tells when a file system has enough. A call that is submitted after
-    /// the stop is dropped.
+    /// `now` may be a little in the past. The queues are bounded by the callers: each connection limits
+    /// its requests in progress, and [`refuses`](Self::refuses) tells when a file system has enough. A
+    /// call that is submitted after [`drop_queued`](Self::drop_queued) or the stop is dropped.
     pub(crate) fn submit(&self, lane: Lane, call: Arc<dyn Job>, bytes: usize, now: Instant) {
         let mut state = self.pool.lock();
         if state.phase == Phase::Stopped {
