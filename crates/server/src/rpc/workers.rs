@@ -188,9 +188,10 @@ impl Workers {
     }
 
     /// Whether a call that can be put off must be, because its file system is stalled and has enough
-    /// calls, or because its calls hold `bytes_max`.
+    /// calls, or because it makes no progress and its calls hold `bytes_max`.
     pub(crate) fn refuses(&self, lane: Lane, bytes: usize, bytes_max: usize) -> bool {
-        self.pool.lock().schedule.refuses(lane, bytes, bytes_max)
+        let now = Instant::now();
+        self.pool.lock().schedule.refuses(lane, bytes, bytes_max, now)
     }
 }
 
