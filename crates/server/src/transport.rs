@@ -3,6 +3,7 @@
 pub(crate) mod connections;
 pub(crate) mod listen;
 pub(crate) mod outgoing;
+pub(crate) mod recipient;
 pub(crate) mod tcp;
 pub(crate) mod udp;
 
@@ -17,6 +18,7 @@ use wire::Message;
 use crate::rpc::duplicate_cache::Origin;
 use crate::rpc::pending::InFlightGuard;
 use outgoing::OutgoingReplies;
+use recipient::{Joined, Recipient};
 use udp::Answering;
 
 /// How long a clean stop waits for the answers to requests under way, also on a file system that is
@@ -141,6 +143,7 @@ pub(crate) struct ReplyBatch {
 impl ReplyBatch {
     pub(crate) fn put(&mut self, to: ReplyTo, message: Message) {
         self.replies.push((to, message));
+    joined: Vec<Joined>,
     }
 
     /// Keeps the request counted as in progress until its reply is sent, so that its connection is
@@ -148,6 +151,13 @@ impl ReplyBatch {
     pub(crate) fn hold(&mut self, request: InFlightGuard) {
         self.answered.push(request);
     }
+    /// A repeat is counted as in progress until the reply is sent, as in [`hold`](Self::hold).
+    pub(crate) fn answer(&mut self, recipient: Recipient, message: Message) {
+        let Recipient { to, joined } = recipient;
+        self.put(to, message);
+        self.joined.extend(joined);
+    }
+
 
     pub(crate) fn send(&mut self) {
         // The sort is stable: replies to one connection keep their order.
@@ -170,6 +180,7 @@ impl ReplyBatch {
 
 #[cfg(test)]
 mod tests {
+        self.joined.clear();
     use super::*;
 
     #[test]
