@@ -68,10 +68,15 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Resolves when the server stops; never if the sender is gone.
-async fn stopping(stop: &mut watch::Receiver<bool>) {
-    if stop.wait_for(|stopped| *stopped).await.is_err() {
-        pending::<()>().await;
+/// Since a stop: how long the requests under way may still take to be answered.
+pub(crate) type AnswersMax = Option<Duration>;
+
+/// Resolves when the server stops, to the time for answers; never if the sender is gone.
+pub(crate) async fn stopping(stop: &mut watch::Receiver<AnswersMax>) -> Duration {
+    let stopped = stop.wait_for(Option::is_some).await.ok().and_then(|answers_max| *answers_max);
+    match stopped {
+        Some(answers_max) => answers_max,
+        None => pending().await,
     }
 }
 
@@ -138,19 +143,14 @@ impl ReplyTo {
 pub(crate) struct ReplyBatch {
     replies: Vec<(ReplyTo, Message)>,
     answered: Vec<InFlightGuard>,
+    joined: Vec<Joined>,
 }
 
 impl ReplyBatch {
     pub(crate) fn put(&mut self, to: ReplyTo, message: Message) {
         self.replies.push((to, message));
-    joined: Vec<Joined>,
     }
 
-    /// Keeps the request counted as in progress until its reply is sent, so that its connection is
-    /// not closed before.
-    pub(crate) fn hold(&mut self, request: InFlightGuard) {
-        self.answered.push(request);
-    }
     /// A repeat is counted as in progress until the reply is sent, as in [`hold`](Self::hold).
     pub(crate) fn answer(&mut self, recipient: Recipient, message: Message) {
         let Recipient { to, joined } = recipient;
@@ -158,6 +158,11 @@ impl ReplyBatch {
         self.joined.extend(joined);
     }
 
+    /// Keeps the request counted as in progress until its reply is sent, so that its connection is
+    /// not closed before.
+    pub(crate) fn hold(&mut self, request: InFlightGuard) {
+        self.answered.push(request);
+    }
 
     pub(crate) fn send(&mut self) {
         // The sort is stable: replies to one connection keep their order.
@@ -175,12 +180,12 @@ impl ReplyBatch {
             outgoing.send(messages);
         }
         self.answered.clear();
+        self.joined.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
-        self.joined.clear();
     use super::*;
 
     #[test]

@@ -86,6 +86,8 @@ struct PoolState {
     handles: Vec<JoinHandle<()>>,
     watch: Watch,
     phase: Phase,
+    /// Calls that were dropped before they ran.
+    dropped: Vec<Unfinished>,
 }
 
 /// What the watcher waits for.
@@ -104,7 +106,9 @@ enum Phase {
     Serving,
     /// Threads end when nothing may run.
     Stopping,
-    /// Calls are refused.
+    /// Calls are refused, and none are queued.
+    Refusing,
+    /// As before, and nobody waits for those that run.
     Stopped,
 }
 
@@ -122,6 +126,7 @@ impl Workers {
             handles: Vec::new(),
             watch: Watch::Time,
             phase: Phase::Serving,
+            dropped: Vec::new(),
         };
         let pool = Arc::new(Pool {
             state: Mutex::new(state),
@@ -158,7 +163,8 @@ impl Workers {
     /// call that is submitted after [`drop_queued`](Self::drop_queued) or the stop is dropped.
     pub(crate) fn submit(&self, lane: Lane, call: Arc<dyn Job>, bytes: usize, now: Instant) {
         let mut state = self.pool.lock();
-        if state.phase == Phase::Stopped {
+        if matches!(state.phase, Phase::Refusing | Phase::Stopped) {
+            // Dropping a call ends it, so the lock goes first.
             drop(state);
             return;
         }
