@@ -21,7 +21,8 @@ use crate::transport::{ANSWERS_MAX, AnswersMax};
 
 /// How long the last callbacks have before the end. Replies have [`ANSWERS_MAX`].
 pub(super) const LAST_CALLBACKS: Duration = Duration::from_millis(200);
-/// How long requests under way may still be answered after a failure: lock requests get no answer any more.
+/// How long requests under way may still be answered after a failure: lock requests get no answer any
+/// more.
 const ANSWERS_MAX_FAILED: Duration = Duration::from_secs(1);
 /// A call that has not begun this long before its connection is closed is not run: nobody would be told.
 const LAST_START: Duration = Duration::from_millis(200);

@@ -30,8 +30,8 @@ impl Workers {
 
     /// Runs the calls that are queued, for up to `wait`, and joins the threads that have ended. Returns
     /// what still runs, perhaps inside the kernel, and what waits behind it or was dropped before; the
-    /// latter will not be run. To be called when no more calls are received. Blocks the calling thread, but hardly
-    /// longer than `wait`; a second call does not wait.
+    /// latter will not be run. To be called when no more calls are received. Blocks the calling thread,
+    /// but hardly longer than `wait`; a second call does not wait.
     pub(crate) fn stop(&self, wait: Duration) -> Vec<Unfinished> {
         let until = Instant::now() + wait;
         let pool = &self.pool;
