@@ -15,12 +15,14 @@ use std::time::{Duration, Instant};
 
 use client::{Datagram, Options};
 use lockkeeper_server::Limits;
+use lockkeeper_server::metrics::{CallOutcome, Program};
 use support::{InstrumentedFs, TestServer, call, locker, results, until, with_a_held_request};
 use testbed::peer::{Answer, Host, RpcbindKind, UdpCaller, script};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 use wire::nfs3::{DirOpArgs, GetAttr, GetAttrArgs, Handle, ReadDir, ReadDirArgs, Remove};
 use wire::nlm;
+use wire::rpc::Procedure;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_is_under_way_is_answered_before_the_end() {
@@ -268,6 +270,32 @@ async fn the_result_of_the_last_lock_call_over_udp_is_sent() {
     const LOCK_RES: u32 = 12;
     let calls = client.calls();
     assert!(calls.iter().any(|call| call.procedure == LOCK_RES), "no LOCK_RES: {calls:?}");
+}
+
+/// B8.80
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_an_owner_behind_one_that_hangs_are_dropped_at_the_end() {
+    let filesystem = InstrumentedFs::new();
+    let server = TestServer::start(filesystem.clone(), Limits::default()).await;
+    let file = support::file(&server.nfs().await, &server.root().await, "f", 1).await;
+    let locker = locker(server.at, "client", 1).await;
+    filesystem.hold("access");
+    let mut asked = Vec::new();
+    for at in 0..4 {
+        let (locker, file) = (locker.clone(), file.clone());
+        asked.push(tokio::spawn(async move { locker.lock(&file, support::range(at, 1)).await }));
+        sleep(Duration::from_millis(50)).await;
+    }
+    until("access", || filesystem.running("access") == 1).await;
+    server.stop();
+    let control = server.control.clone();
+    server.ended().await;
+    asked.iter().for_each(tokio::task::JoinHandle::abort);
+    filesystem.release("access");
+    let metrics = control.metrics().unwrap();
+    let dropped = || metrics.calls(Program::Nlm, nlm::v4::Lock::NUMBER, CallOutcome::Dropped);
+    until("the calls are dropped", || dropped() == 4).await;
+    assert_eq!(filesystem.started("access"), 1);
 }
 
 fn in_root(root: &Handle, name: &str) -> DirOpArgs {

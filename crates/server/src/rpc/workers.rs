@@ -31,6 +31,9 @@ pub(crate) trait Job: Send + Sync {
     /// Runs the call; called once.
     fn run(self: Arc<Self>);
 
+    /// The call will not be run. Called without the lock of the pool.
+    fn abandon(&self);
+
     /// The call has taken `age`, so that it must not count against the limits of its connection any
     /// more. May be called at any time, also again and after the call has ended.
     fn exempt(&self, age: Duration);
@@ -166,6 +169,7 @@ impl Workers {
         if matches!(state.phase, Phase::Refusing | Phase::Stopped) {
             // Dropping a call ends it, so the lock goes first.
             drop(state);
+            call.abandon();
             return;
         }
         state.schedule.push(lane, call, bytes, now);

@@ -70,6 +70,9 @@ impl Workers {
 
     fn unfinished(&self, remaining: Remaining<dyn Job>, now: Instant) -> Unfinished {
         let Remaining { lane, call, arrived, running } = remaining;
+        if !running {
+            call.abandon();
+        }
         let summary = call.summary();
         Unfinished {
             file_system: lane,

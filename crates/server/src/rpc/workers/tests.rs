@@ -16,6 +16,8 @@ impl Job for Closure {
         work();
     }
 
+    fn abandon(&self) {}
+
     fn exempt(&self, _: Duration) {}
 
     fn summary(&self) -> Summary {

@@ -123,6 +123,8 @@ mod tests {
     impl Job for Write {
         fn run(self: Arc<Self>) {}
 
+        fn abandon(&self) {}
+
         fn exempt(&self, _: Duration) {}
 
         fn summary(&self) -> Summary {
