@@ -41,8 +41,9 @@ use crate::service::nlm::Nlm;
 use crate::service::nsm::Nsm;
 use crate::service::rpcbind::Rpcbind;
 use crate::service_lease::ServiceLease;
-use crate::transport::Peer;
 use crate::transport::listen::{BoundSockets, ListenError};
+use crate::transport::udp::Datagrams;
+use crate::transport::{ANSWERS_MAX, AnswersMax, Peer, stopping};
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -124,7 +125,9 @@ pub struct Server {
     registrar: Registrar,
     tasks: JoinSet<()>,
     peers: Peers,
-    stop: watch::Sender<bool>,
+    /// The UDP sockets, so that a stop can send the last callbacks through them.
+    datagrams: Vec<Arc<Datagrams>>,
+    stop: watch::Sender<AnswersMax>,
     engine: AbandonOnDrop,
     lease: ServiceLease,
     epoch: Epoch,
@@ -137,13 +140,13 @@ pub struct Server {
 /// Stops a server or replaces its exports, from any thread.
 #[derive(Clone)]
 pub struct ServerHandle {
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<AnswersMax>,
     files: Arc<Files>,
 }
 
 impl ServerHandle {
     pub fn stop(&self) {
-        self.stop.send_replace(true);
+        stop::begin(&self.stop, ANSWERS_MAX);
     }
 
     /// Requests that arrive later are served from these exports.
@@ -182,7 +185,8 @@ impl Server {
             lease: lease.clone(),
             ..peer::Settings::default()
         };
-        let peers = Peers::new(settings, &sockets.datagrams());
+        let datagrams = sockets.datagrams();
+        let peers = Peers::new(settings, &datagrams);
         let settings = callbacks::Settings {
             in_flight_max: limits.callbacks_max,
             metrics: metrics.clone(),
@@ -237,7 +241,7 @@ impl Server {
 
         let addresses = sockets.addresses().to_vec();
         let registrar = Registrar::new(served, &addresses, sockets.port(), config.rpcbind_port);
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stopped) = watch::channel(None);
         let mut tasks = JoinSet::new();
         let rpcbind = choose_rpcbind(config.rpcbind, &registrar).await?;
         let (rpcbind, rpcbind_listeners) = match rpcbind {
@@ -315,6 +319,7 @@ impl Server {
             registrar,
             tasks,
             peers,
+            datagrams: datagrams.into_iter().map(|(_, socket)| socket).collect(),
             stop,
             engine: abandon_on_drop,
             lease,
@@ -358,7 +363,7 @@ impl Server {
         let (mut failure, mut crashed) = (None, false);
         tokio::select! {
             // The sender is in `self`, so this resolves only on a stop.
-            _ = stopped.wait_for(|stopped| *stopped) => {}
+            _ = stopped.wait_for(Option::is_some) => {}
             end = self.engine().ended() => if let End::Failed(why) = end {
                 failure = Some(ServerError(why));
             },
@@ -436,13 +441,17 @@ async fn choose_rpcbind(
     }
 }
 
-async fn keep_registered(registrar: Registrar, every: Duration, mut stop: watch::Receiver<bool>) {
+async fn keep_registered(
+    registrar: Registrar,
+    every: Duration,
+    mut stop: watch::Receiver<AnswersMax>,
+) {
     let mut every = interval(every);
     every.tick().await;
     loop {
         tokio::select! {
             _ = every.tick() => registrar.check().await,
-            _ = stop.changed() => return,
+            _ = stopping(&mut stop) => return,
         }
     }
 }

@@ -55,7 +55,8 @@ pub(crate) enum Decision {
     Stalled(StallPolicy),
 }
 
-/// Called with the decision on a request; must not block. Dropped uncalled if the engine ends first.
+/// Called with the decision on a request; must not block. Dropped uncalled if the engine ends first, at
+/// once if the request is still in the inbox.
 pub(crate) type ReplySink = Box<dyn FnOnce(Decision, &mut ReplyBatch) + Send>;
 
 pub(crate) type Input = inbox::Input<ReplySink>;
@@ -233,7 +234,7 @@ impl Engine {
     }
 
     /// Puts a request into the inbox; [`flush`](Self::flush) decides it. If the inbox is full the
-    /// request is dropped without a reply, and the client retransmits.
+    /// request is dropped without a reply, and the client retransmits; likewise if the engine has ended.
     pub(crate) fn ask(&self, request: Request, sink: ReplySink) {
         self.shared.push(Input::Request(request, sink));
     }
@@ -337,13 +338,7 @@ impl Engine {
     /// after the batch that is running. Has no effect on an engine that has ended.
     pub(crate) fn abandon(&self) {
         let shared = &self.shared;
-        shared.ended.send_if_modified(|end| match end {
-            Some(_) => false,
-            None => {
-                *end = Some(End::Abandoned);
-                true
-            }
-        });
+        shared.end(End::Abandoned);
         // A thread that runs a batch drops the core itself, see `leave`.
         let core = shared.lock().core.take();
         let prepared = shared.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -397,7 +392,14 @@ impl EngineShared {
 
     fn push(&self, input: Input) {
         let now = self.clock.elapsed();
-        self.lock().inbox.push(input, now);
+        let mut state = self.lock();
+        if self.has_ended() {
+            // Dropping an input ends its call, so the lock goes first.
+            drop(state);
+            return;
+        }
+        state.inbox.push(input, now);
+        drop(state);
         self.has_input.store(true, Ordering::Release);
     }
 
@@ -423,8 +425,7 @@ impl EngineShared {
             self.send(&mut core, durable);
             if stops {
                 core.store.release();
-                self.ended.send_replace(Some(End::Stopped));
-                return;
+                return self.end(End::Stopped);
             }
             let state = self.lock();
             if state.inbox.is_empty() {
@@ -440,8 +441,20 @@ impl EngineShared {
     fn fail(&self, error: &StoreError) {
         if !self.has_ended() {
             error!("{error}");
-            self.ended.send_replace(Some(End::Failed(error.to_string())));
+            self.end(End::Failed(error.to_string()));
         }
+    }
+
+    /// Ends the engine, if it has not ended, and drops what is in the inbox: nothing will answer it, and
+    /// nobody is to wait for that.
+    fn end(&self, end: End) {
+        self.ended.send_if_modified(|ended| {
+            let is_first = ended.is_none();
+            ended.get_or_insert(end);
+            is_first
+        });
+        let inputs = self.lock().inbox.take();
+        drop(inputs);
     }
 
     fn has_ended(&self) -> bool {
@@ -624,7 +637,7 @@ impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             let why = "internal error in the lock service; restart the server, no lock is lost";
-            self.0.ended.send_replace(Some(End::Failed(why.into())));
+            self.0.end(End::Failed(why.into()));
         }
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod connections;
 pub(crate) mod listen;
 pub(crate) mod outgoing;
+pub(crate) mod recipient;
 pub(crate) mod tcp;
 pub(crate) mod udp;
 
@@ -17,6 +18,7 @@ use wire::Message;
 use crate::rpc::duplicate_cache::Origin;
 use crate::rpc::pending::InFlightGuard;
 use outgoing::OutgoingReplies;
+use recipient::{Joined, Recipient};
 use udp::Answering;
 
 /// How long a clean stop waits for the answers to requests under way, also on a file system that is
@@ -66,10 +68,15 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Resolves when the server stops; never if the sender is gone.
-async fn stopping(stop: &mut watch::Receiver<bool>) {
-    if stop.wait_for(|stopped| *stopped).await.is_err() {
-        pending::<()>().await;
+/// Since a stop: how long the requests under way may still take to be answered.
+pub(crate) type AnswersMax = Option<Duration>;
+
+/// Resolves when the server stops, to the time for answers; never if the sender is gone.
+pub(crate) async fn stopping(stop: &mut watch::Receiver<AnswersMax>) -> Duration {
+    let stopped = stop.wait_for(Option::is_some).await.ok().and_then(|answers_max| *answers_max);
+    match stopped {
+        Some(answers_max) => answers_max,
+        None => pending().await,
     }
 }
 
@@ -136,11 +143,19 @@ impl ReplyTo {
 pub(crate) struct ReplyBatch {
     replies: Vec<(ReplyTo, Message)>,
     answered: Vec<InFlightGuard>,
+    joined: Vec<Joined>,
 }
 
 impl ReplyBatch {
     pub(crate) fn put(&mut self, to: ReplyTo, message: Message) {
         self.replies.push((to, message));
+    }
+
+    /// A repeat is counted as in progress until the reply is sent, as in [`hold`](Self::hold).
+    pub(crate) fn answer(&mut self, recipient: Recipient, message: Message) {
+        let Recipient { to, joined } = recipient;
+        self.put(to, message);
+        self.joined.extend(joined);
     }
 
     /// Keeps the request counted as in progress until its reply is sent, so that its connection is
@@ -165,6 +180,7 @@ impl ReplyBatch {
             outgoing.send(messages);
         }
         self.answered.clear();
+        self.joined.clear();
     }
 }
 

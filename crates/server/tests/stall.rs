@@ -211,3 +211,25 @@ async fn a_lock_that_waits_for_the_store_at_a_stop_is_answered() {
     assert_eq!(lock.await.unwrap().expect("no reply to LOCK"), Status::Granted);
     server.ended().await;
 }
+
+/// B8.81
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_fatal_error_ends_the_server_soon() {
+    let (disk, server, file) = start().await;
+    let alice = locker(server.at, "alice", 1).await;
+    let bob = locker(server.at, "bob", 7).await;
+    disk.becomes(Mood::Hangs);
+    // The first one is being committed when the disk breaks, the second one is in the inbox.
+    let mut asked = Vec::new();
+    for (locker, at) in [(alice, 0), (bob, 9)] {
+        let file = file.clone();
+        asked.push(tokio::spawn(async move { locker.lock(&file, range(at, 1)).await }));
+        sleep(Duration::from_millis(200)).await;
+    }
+    let begun = Instant::now();
+    disk.becomes(Mood::Broken);
+    let failed = server.failed().await;
+    assert!(failed.contains("the disk failed to keep"), "{failed}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    asked.iter().for_each(tokio::task::JoinHandle::abort);
+}

@@ -40,7 +40,7 @@ impl World {
         let Some(engine) = &mut self.server.engine else { return };
         let mono = engine.mono(now);
         let (key, origin) = (key(&request), engine.origin(&request));
-        match engine.duplicates.begin(key, origin, request.clone(), mono, Rc::ptr_eq) {
+        match engine.duplicates.begin(key, origin, request.clone(), mono, Rc::ptr_eq, |_| ()) {
             CacheLookup::InProgress => {}
             CacheLookup::Full => self.fault("duplicate request cache full"),
             CacheLookup::Cached((answer, decided)) => {

@@ -111,6 +111,22 @@ async fn an_abandoned_engine_drops_its_store() {
 }
 
 #[tokio::test]
+async fn an_engine_that_has_ended_keeps_no_request_waiting() {
+    let RestoredEngine { engine, .. } = restore(LockConfig::in_memory(), 10, None).unwrap();
+    let ask = |id| {
+        let (held, dropped) = oneshot::channel::<()>();
+        let sink: ReplySink = Box::new(move |_, _| drop(held));
+        engine.ask(Request::Lock(lock_request(id, "alice", "10.0.0.1")), sink);
+        dropped
+    };
+    let mut waiting = ask(1);
+    assert_eq!(waiting.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+    engine.abandon();
+    assert_eq!(waiting.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+    assert_eq!(ask(2).try_recv(), Err(oneshot::error::TryRecvError::Closed));
+}
+
+#[tokio::test]
 async fn a_stop_is_the_last_thing_that_enters_the_keeper() {
     let engine = begun();
     engine.report(Input::Stop);

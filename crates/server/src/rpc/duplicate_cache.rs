@@ -2,8 +2,9 @@
 //!
 //! A client that gets no reply retransmits the call with the same transaction id, perhaps over a new
 //! connection. A REMOVE that has run must not answer NOENT the second time, and one that is still
-//! running must not run twice. Only calls that change something are entered, when they start; a call
-//! that ends without a reply is removed, so that its retransmission is a new call.
+//! running must not run twice. Calls that change something are entered when they start, and their
+//! replies kept; others only while a worker has them. A call that ends without a reply is removed, so
+//! that its retransmission is a new call.
 //!
 //! Eviction: the last calls of a TCP connection are kept until two minutes after its end, and the
 //! datagrams of an address for two minutes, each up to a bound per origin. If the cache as a whole is
@@ -147,10 +148,11 @@ impl<W> Recipients<W> {
     }
 
     /// Beyond the bound the oldest is dropped: its connection has most likely ended.
-    fn add(&mut self, new: W, same: impl Fn(&W, &W) -> bool) {
+    fn add(&mut self, mut new: W, same: impl Fn(&W, &W) -> bool, join: impl FnOnce(&mut W)) {
         if self.first.iter().chain(&self.others).any(|one| same(one, &new)) {
             return;
         }
+        join(&mut new);
         if self.others.len() + 1 == RECIPIENTS_MAX {
             self.first = Some(self.others.remove(0));
         }
@@ -208,7 +210,7 @@ impl<W, R: Clone> DuplicateCache<W, R> {
     }
 
     /// Looks up a call and enters it if it is new. `same` tells whether one reply serves both
-    /// recipients.
+    /// recipients; `join` is called if the recipient joins a call that is running.
     pub fn begin(
         &mut self,
         key: CallKey,
@@ -216,6 +218,7 @@ impl<W, R: Clone> DuplicateCache<W, R> {
         recipient: W,
         now: Duration,
         same: impl Fn(&W, &W) -> bool,
+        join: impl FnOnce(&mut W),
     ) -> CacheLookup<R> {
         self.expire(now);
         if let Some(entry) = self.entries.get_mut(&key) {
@@ -223,7 +226,7 @@ impl<W, R: Clone> DuplicateCache<W, R> {
             return match &mut entry.state {
                 State::Answered { reply, .. } => CacheLookup::Cached(reply.clone()),
                 State::InProgress(recipients) => {
-                    recipients.add(recipient, same);
+                    recipients.add(recipient, same, join);
                     CacheLookup::InProgress
                 }
             };

@@ -10,6 +10,7 @@ use wire::rpc::Call;
 
 use super::duplicate_cache::{CacheBounds, CacheLookup, CallKey, DuplicateCache};
 use crate::service::CacheClass;
+use crate::transport::recipient::Recipient;
 use crate::transport::{Peer, ReplyTo};
 
 /// The checksum of a call covers this many bytes at either end of its record.
@@ -29,7 +30,7 @@ pub(super) struct DuplicateCaches {
     under_way: Mutex<Cache>,
 }
 
-type Cache = DuplicateCache<ReplyTo, Message>;
+type Cache = DuplicateCache<Recipient, Message>;
 
 impl DuplicateCaches {
     pub(super) fn new(bounds: CacheBounds) -> Self {
@@ -66,9 +67,10 @@ impl DuplicateCaches {
         peer: &Peer,
         to: &ReplyTo,
     ) -> CacheLookup<Message> {
-        let (origin, to, now) = (to.origin(peer), to.clone(), self.started.elapsed());
+        let (origin, now) = (to.origin(peer), self.started.elapsed());
+        let recipient = Recipient::new(to.clone());
         let Some(mut cache) = self.lock(class) else { return CacheLookup::New };
-        let found = cache.begin(key, origin, to, now, ReplyTo::same_as);
+        let found = cache.begin(key, origin, recipient, now, Recipient::same_as, Recipient::join);
         let evicted = cache.take_evicted();
         drop(cache);
         // Dropping an entry takes time, so the lock goes first.
@@ -106,7 +108,7 @@ impl DuplicateCaches {
         class: CacheClass,
         key: &CallKey,
         kept: Option<Message>,
-    ) -> impl IntoIterator<Item = ReplyTo> + use<> {
+    ) -> impl IntoIterator<Item = Recipient> + use<> {
         let now = self.started.elapsed();
         let mut cache = self.lock(class);
         let recipients = cache.as_mut().map(|cache| match kept {

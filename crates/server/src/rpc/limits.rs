@@ -38,9 +38,9 @@ pub struct Limits {
     pub record_time_max: Duration,
     /// How long a peer may leave a reply unread.
     pub unread_time_max: Duration,
-    /// Calls in the duplicate request cache, and the bytes of their replies. The cache has three
-    /// parts (`rpc/dispatch.rs`): this many for file requests, a quarter of it for WRITE, and this
-    /// many for lock requests, so 2.25 times the value in all.
+    /// Calls in the duplicate request cache, and the bytes of their replies. The cache has four parts
+    /// (`rpc/duplicates.rs`): this many for file requests, as many for lock requests, and a quarter of
+    /// it each for WRITE and for other calls that workers have, so 2.5 times the value in all.
     pub duplicates_max: usize,
     pub duplicates_bytes_max: usize,
     /// The same of one connection, or of the datagrams of one address.

@@ -188,8 +188,8 @@ impl InFlightGuard {
         match self.bookkeeping.key.take() {
             None => replies.put(self.to.clone(), sent.clone()),
             Some((class, key)) => {
-                for to in self.dispatcher.caches().complete(class, &key, kept.cloned()) {
-                    replies.put(to, sent.clone());
+                for recipient in self.dispatcher.caches().complete(class, &key, kept.cloned()) {
+                    replies.answer(recipient, sent.clone());
                 }
             }
         }

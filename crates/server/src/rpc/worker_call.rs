@@ -123,6 +123,16 @@ impl Job for WorkerCall {
         }
     }
 
+    /// Drops those that wait behind it, which nothing would run: the order of calls keeps them, and they
+    /// keep the dispatcher.
+    fn abandon(&self) {
+        if let Some(order) = self.order {
+            while let Some(next) = self.dispatcher.finish_order(order) {
+                drop(next);
+            }
+        }
+    }
+
     fn exempt(&self, age: Duration) {
         self.stop_counting();
         if let Some(order) = self.order {

@@ -31,6 +31,9 @@ pub(crate) trait Job: Send + Sync {
     /// Runs the call; called once.
     fn run(self: Arc<Self>);
 
+    /// The call will not be run. Called without the lock of the pool.
+    fn abandon(&self);
+
     /// The call has taken `age`, so that it must not count against the limits of its connection any
     /// more. May be called at any time, also again and after the call has ended.
     fn exempt(&self, age: Duration);
@@ -86,6 +89,8 @@ struct PoolState {
     handles: Vec<JoinHandle<()>>,
     watch: Watch,
     phase: Phase,
+    /// Calls that were dropped before they ran.
+    dropped: Vec<Unfinished>,
 }
 
 /// What the watcher waits for.
@@ -104,7 +109,9 @@ enum Phase {
     Serving,
     /// Threads end when nothing may run.
     Stopping,
-    /// Calls are refused.
+    /// Calls are refused, and none are queued.
+    Refusing,
+    /// As before, and nobody waits for those that run.
     Stopped,
 }
 
@@ -122,6 +129,7 @@ impl Workers {
             handles: Vec::new(),
             watch: Watch::Time,
             phase: Phase::Serving,
+            dropped: Vec::new(),
         };
         let pool = Arc::new(Pool {
             state: Mutex::new(state),
@@ -153,13 +161,15 @@ impl Workers {
         }
     }
 
-    /// `now` may be a little in the past. The queues are bounded by the callers: each connection limits its requests in progress, and
-    /// [`refuses`](Self::refuses) tells when a file system has enough. A call that is submitted after
-    /// the stop is dropped.
+    /// `now` may be a little in the past. The queues are bounded by the callers: each connection limits
+    /// its requests in progress, and [`refuses`](Self::refuses) tells when a file system has enough. A
+    /// call that is submitted after [`drop_queued`](Self::drop_queued) or the stop is dropped.
     pub(crate) fn submit(&self, lane: Lane, call: Arc<dyn Job>, bytes: usize, now: Instant) {
         let mut state = self.pool.lock();
-        if state.phase == Phase::Stopped {
+        if matches!(state.phase, Phase::Refusing | Phase::Stopped) {
+            // Dropping a call ends it, so the lock goes first.
             drop(state);
+            call.abandon();
             return;
         }
         state.schedule.push(lane, call, bytes, now);
@@ -188,9 +198,10 @@ impl Workers {
     }
 
     /// Whether a call that can be put off must be, because its file system is stalled and has enough
-    /// calls, or because its calls hold `bytes_max`.
+    /// calls, or because it makes no progress and its calls hold `bytes_max`.
     pub(crate) fn refuses(&self, lane: Lane, bytes: usize, bytes_max: usize) -> bool {
-        self.pool.lock().schedule.refuses(lane, bytes, bytes_max)
+        let now = Instant::now();
+        self.pool.lock().schedule.refuses(lane, bytes, bytes_max, now)
     }
 }
 

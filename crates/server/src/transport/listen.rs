@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::connections::Connections;
 use super::udp::Datagrams;
-use super::{tcp, udp};
+use super::{AnswersMax, tcp, udp};
 use crate::engine::batch::DurableEpoch;
 use crate::rpc::dispatch::Dispatcher;
 use crate::service_lease::ServiceLease;
@@ -132,7 +132,7 @@ impl Listeners {
     pub(crate) fn serve(
         self,
         dispatcher: &Arc<Dispatcher>,
-        stop: &watch::Receiver<bool>,
+        stop: &watch::Receiver<AnswersMax>,
         tasks: &mut JoinSet<()>,
     ) {
         let connections = Arc::<Connections>::default();

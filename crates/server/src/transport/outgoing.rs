@@ -34,7 +34,9 @@ pub(crate) struct OutgoingReplies {
     queue: Mutex<WriteQueue>,
     /// Requests in progress.
     unanswered: AtomicUsize,
-    /// Those among them that have taken so long that they do not count against the limits.
+    /// Repeats of calls under way that came over other connections; not in `unanswered`.
+    joined: AtomicUsize,
+    /// Those among `unanswered` that have taken so long that they do not count against the limits.
     exempt: AtomicUsize,
     /// Bytes of the others and of their expected replies.
     load: AtomicUsize,
@@ -79,6 +81,7 @@ impl OutgoingReplies {
             had_call: AtomicBool::new(false),
             queue: Mutex::default(),
             unanswered: AtomicUsize::new(0),
+            joined: AtomicUsize::new(0),
             exempt: AtomicUsize::new(0),
             load: AtomicUsize::new(0),
             unsent: AtomicUsize::new(0),
@@ -150,6 +153,17 @@ impl OutgoingReplies {
         self.made_room();
     }
 
+    /// A repeat of a call that is under way elsewhere waits for its reply.
+    pub(crate) fn joined(&self) {
+        self.joined.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It was answered, or will get no reply.
+    pub(crate) fn left(&self) {
+        self.joined.fetch_sub(1, Ordering::SeqCst);
+        self.made_room();
+    }
+
     fn made_room(&self) {
         if self.wants_room.swap(false, Ordering::SeqCst) {
             self.wake.notify_one();
@@ -161,13 +175,15 @@ impl OutgoingReplies {
         self.wants_room.store(true, Ordering::SeqCst);
     }
 
+    /// Requests in progress, and repeats that wait for a reply.
     pub(crate) fn unanswered(&self) -> usize {
-        self.unanswered.load(Ordering::SeqCst)
+        self.unanswered.load(Ordering::SeqCst) + self.joined.load(Ordering::SeqCst)
     }
 
     /// Requests in progress that count against the limits.
     pub(crate) fn counted(&self) -> usize {
-        self.unanswered().saturating_sub(self.exempt.load(Ordering::SeqCst))
+        let unanswered = self.unanswered.load(Ordering::SeqCst);
+        unanswered.saturating_sub(self.exempt.load(Ordering::SeqCst))
     }
 
     /// Bytes of those, of their expected replies and of unsent replies.

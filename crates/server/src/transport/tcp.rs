@@ -15,7 +15,7 @@ use wire::record::{MARK_BYTES, Next, Records};
 
 use super::connections::Connections;
 use super::outgoing::OutgoingReplies;
-use super::{ANSWERS_MAX, Peer, ReplyTo, Transport, canonical, stopping};
+use super::{AnswersMax, Peer, ReplyTo, Transport, canonical, stopping};
 use crate::liveness::ConnectionGuard;
 use crate::log_rate_limit::LogRateLimit;
 use crate::rpc::dispatch::Dispatcher;
@@ -48,17 +48,17 @@ const RECORDS_PER_TURN: usize = 256;
 static NO_DESCRIPTORS: LogRateLimit = LogRateLimit::new();
 static CONNECTION_REFUSED: LogRateLimit = LogRateLimit::new();
 
-/// Accepts connections until `stop` changes, then waits for the open ones to answer what is under way.
+/// Accepts connections until a stop, then waits for the open ones to answer what is under way.
 pub(crate) async fn accept(
     listener: TcpListener,
     dispatcher: Arc<Dispatcher>,
     connections: Arc<Connections>,
-    mut stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<AnswersMax>,
 ) {
-    loop {
+    let answers_max = loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stop.changed() => break,
+            answers_max = stopping(&mut stop) => break answers_max,
         };
         let (socket, remote) = match accepted {
             Ok(accepted) => accepted,
@@ -93,10 +93,10 @@ pub(crate) async fn accept(
             }
             drop(permit);
         });
-    }
+    };
     // Resets connections that wait to be accepted.
     drop(listener);
-    let _ = timeout(ANSWERS_MAX + LAST_REPLIES, connections.ended()).await;
+    let _ = timeout(answers_max + LAST_REPLIES, connections.ended()).await;
 }
 
 fn is_out_of_resources(error: &io::Error) -> bool {
@@ -129,7 +129,7 @@ fn is_reset(ended: &Result<(), CloseReason>) -> bool {
 async fn serve(
     socket: TcpStream,
     dispatcher: Arc<Dispatcher>,
-    mut stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<AnswersMax>,
 ) -> Result<(), CloseReason> {
     socket.set_nodelay(true)?;
     let peer = Peer::new(socket.peer_addr()?, socket.local_addr()?, Transport::Tcp);
@@ -155,7 +155,7 @@ async fn serve(
         guard.ended(connection.outgoing.was_reset() || is_reset(&ended));
     }
     if ended.is_ok() {
-        let answers_max = if *stop.borrow() { ANSWERS_MAX } else { LAST_REPLIES };
+        let answers_max = stop.borrow().unwrap_or(LAST_REPLIES);
         let _ = timeout(answers_max, connection.last_replies(true)).await;
         let _ = timeout(LAST_REPLIES, connection.last_replies(false)).await;
     }
@@ -222,7 +222,7 @@ impl PeerTimers {
 }
 
 impl Connection {
-    async fn run(&mut self, stop: &mut watch::Receiver<bool>) -> Result<(), CloseReason> {
+    async fn run(&mut self, stop: &mut watch::Receiver<AnswersMax>) -> Result<(), CloseReason> {
         let period = self.limits.tick();
         let mut tick = interval_at(tokio::time::Instant::now() + period, period);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -254,7 +254,7 @@ impl Connection {
                 () = outgoing.woken() => {}
                 () = sleep(OVERLOAD_PAUSE), if !room && overloaded => {}
                 _ = tick.tick() => self.check_timers()?,
-                () = stopping(stop) => return Ok(()),
+                _ = stopping(stop) => return Ok(()),
             }
         }
     }

@@ -1,7 +1,8 @@
 //! UDP: one datagram is one record. A reply is sent from the address that the request was sent to.
 //!
-//! The socket belongs to the task that reads it. Requests refer to it weakly ([`Answering`]), so that a
-//! request that hangs in a file system cannot keep the port of a stopped server.
+//! The socket belongs to the task that reads it, and to the server for the last callbacks. Requests
+//! refer to it weakly ([`Answering`]), so that a request that hangs in a file system cannot keep the port
+//! of a stopped server.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -23,7 +24,7 @@ use tracing::debug;
 
 use wire::Message;
 
-use super::{ANSWERS_MAX, Peer, ReplyTo, Transport, stopping};
+use super::{AnswersMax, Peer, ReplyTo, Transport, stopping};
 use crate::rpc::dispatch::Dispatcher;
 use crate::service_lease::ServiceLease;
 
@@ -63,13 +64,13 @@ impl Datagrams {
     }
 
     /// Resolves when no request is under way, or they have had their time.
-    async fn answered(&self) {
+    async fn answered(&self, answers_max: Duration) {
         let answered = async {
             while self.unanswered.load(Ordering::Acquire) > 0 {
                 sleep(POLL_EVERY).await;
             }
         };
-        let _ = timeout(ANSWERS_MAX, answered).await;
+        let _ = timeout(answers_max, answered).await;
     }
 
     /// Sends a datagram, or drops it if the socket is full: the client retransmits. Never blocks.
@@ -134,19 +135,20 @@ impl Answering {
     }
 }
 
-/// Passes the datagrams of one socket to the dispatcher until `stop` changes, then answers what is
-/// under way and closes the socket.
+/// Passes the datagrams of one socket to the dispatcher until a stop, then answers what is under way.
 pub(crate) async fn serve(
     datagrams: Arc<Datagrams>,
     dispatcher: Arc<Dispatcher>,
-    mut stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<AnswersMax>,
 ) {
     let in_flight_max = dispatcher.limits().requests_in_flight_max;
     let mut storage = vec![[0u8; BUFFER_BYTES]; BUFFERS];
     loop {
         tokio::select! {
             ready = datagrams.socket.readable() => if ready.is_err() { return },
-            () = stopping(&mut stop) => return datagrams.answered().await,
+            answers_max = stopping(&mut stop) => {
+                return datagrams.answered(answers_max).await;
+            }
         }
         let mut meta = [RecvMeta::default(); BUFFERS];
         let mut buffers: Vec<IoSliceMut<'_>> =

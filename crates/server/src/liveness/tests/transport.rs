@@ -21,7 +21,7 @@ use crate::transport::outgoing::OutgoingReplies;
 struct Server {
     dispatcher: Arc<Dispatcher>,
     at: SocketAddr,
-    _stop: watch::Sender<bool>,
+    _stop: watch::Sender<Option<std::time::Duration>>,
     _tasks: JoinSet<()>,
 }
 
@@ -40,7 +40,7 @@ fn server(limits: Limits) -> Server {
     let at = "127.0.0.1:0".parse().unwrap();
     let listeners = BoundSockets::bind(at, &ServiceLease::default(), epoch).unwrap();
     let (at, mut tasks) = (listeners.addresses()[0], JoinSet::new());
-    let (stop, stopped) = watch::channel(false);
+    let (stop, stopped) = watch::channel(None);
     listeners.listen().unwrap().serve(&dispatcher, &stopped, &mut tasks);
     Server { dispatcher, at, _stop: stop, _tasks: tasks }
 }

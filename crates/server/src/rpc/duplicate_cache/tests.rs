@@ -37,7 +37,7 @@ fn begin(
     origin: Origin,
     seconds: u64,
 ) -> CacheLookup<&'static str> {
-    cache.begin(key(number), origin, number, at(seconds), |a, b| a == b)
+    cache.begin(key(number), origin, number, at(seconds), |a, b| a == b, |_| ())
 }
 
 fn done(cache: &mut Cache, number: u32, origin: Origin, seconds: u64) {
@@ -53,7 +53,7 @@ fn listed(recipients: Recipients<u32>) -> Vec<u32> {
 fn the_reply_goes_to_the_newest_recipients() {
     let mut cache = cache(100, 100);
     for from in 0..=RECIPIENTS_MAX as u32 + 1 {
-        cache.begin(key(1), TCP, from, at(0), |a, b| a == b);
+        cache.begin(key(1), TCP, from, at(0), |a, b| a == b, |_| ());
     }
     let expected: Vec<u32> = (2..=RECIPIENTS_MAX as u32 + 1).collect();
     assert_eq!(listed(cache.answered(&key(1), "done", 4, at(0))), expected);
@@ -62,7 +62,8 @@ fn the_reply_goes_to_the_newest_recipients() {
 #[test]
 fn a_retransmission_gets_the_same_reply_while_the_call_runs_and_afterwards() {
     let mut cache = cache(100, 100);
-    let begin = |cache: &mut Cache, from| cache.begin(key(1), TCP, from, at(1), |a, b| a == b);
+    let begin =
+        |cache: &mut Cache, from| cache.begin(key(1), TCP, from, at(1), |a, b| a == b, |_| ());
     assert_eq!(begin(&mut cache, 10), CacheLookup::New);
     assert_eq!(begin(&mut cache, 11), CacheLookup::InProgress);
     assert_eq!(begin(&mut cache, 11), CacheLookup::InProgress);
@@ -75,7 +76,7 @@ fn users_of_a_machine_do_not_share_the_replies_of_its_root() {
     let mut cache = cache(100, 100);
     done(&mut cache, 1, TCP, 0);
     let of_user = CallKey { reserved_port: false, ..key(1) };
-    assert_eq!(cache.begin(of_user, TCP, 1, at(0), |a, b| a == b), CacheLookup::New);
+    assert_eq!(cache.begin(of_user, TCP, 1, at(0), |a, b| a == b, |_| ()), CacheLookup::New);
 }
 
 #[test]

@@ -3,8 +3,10 @@
 //!
 //! Each file system may run [`FLOOR`] calls at once. Beyond that it draws from `threads_max`, which all
 //! share, and takes at most half of them while others are exported. So one that hangs leaves half of
-//! the threads to the others, and several that hang leave each other their floor. The queues take
-//! turns. No threads and no clock.
+//! the threads to the others. Once it is stalled, its calls no longer count for the others, so that
+//! several that hang leave theirs to the rest. The bound on threads is thus `threads_max`, half of it
+//! more for each stalled file system, and the floor of each. The queues take turns. No threads and no
+//! clock.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -20,6 +22,9 @@ const FLOOR: usize = 4;
 /// A call that runs for this long no longer counts against the limits of its connection, and a file
 /// system none of whose calls has ended for this long is stalled.
 pub(super) const STALL: Duration = Duration::from_secs(2);
+/// A file system none of whose calls has ended for this long may hold only a part of the memory: a disk
+/// that is only busy ends some in this time.
+const PAUSE: Duration = Duration::from_millis(500);
 /// A stalled file system with this many calls or bytes gets no more that can be put off.
 const BACKLOG_CALLS: usize = 64;
 const BACKLOG_BYTES: usize = 16 << 20;
@@ -216,11 +221,13 @@ impl<J: ?Sized> Schedule<J> {
     }
 
     /// Whether a call that can be put off must be: its file system is stalled and has enough calls, or
-    /// its calls hold `bytes_max` and there are others that need the rest. If it is alone, its
-    /// connections wait for room instead, as that costs their clients less.
-    pub(super) fn refuses(&self, lane: Lane, bytes: usize, bytes_max: usize) -> bool {
+    /// its calls hold `bytes_max` and do not make progress, and there are others that need the rest. If
+    /// it is alone or only busy, its connections wait for room instead, as that costs their clients
+    /// less.
+    pub(super) fn refuses(&self, lane: Lane, bytes: usize, bytes_max: usize, now: Instant) -> bool {
         let Some(calls) = self.lanes.iter().find(|calls| calls.lane == lane) else { return false };
-        let too_much = self.has_neighbours && calls.bytes > 0 && calls.bytes + bytes > bytes_max;
+        let holds_much = calls.bytes > 0 && calls.bytes + bytes > bytes_max;
+        let too_much = holds_much && self.has_neighbours && calls.is_slow(now);
         let enough = calls.len() >= BACKLOG_CALLS || calls.bytes >= BACKLOG_BYTES;
         too_much || (calls.stalled_since.is_some() && enough)
     }
@@ -289,7 +296,18 @@ impl<J: ?Sized> Schedule<J> {
 
     fn may_run(&self, calls: &Calls<J>) -> bool {
         let own = calls.running.len();
-        own < FLOOR.min(self.threads_max) || (own < self.share() && self.running < self.threads_max)
+        own < FLOOR.min(self.threads_max)
+            || (own < self.share() && self.running_beside(calls) < self.threads_max)
+    }
+
+    /// How many calls share the threads with those of a lane: calls of stalled ones do not, unless it
+    /// is stalled itself.
+    fn running_beside(&self, calls: &Calls<J>) -> usize {
+        if self.stalled == 0 || calls.stalled_since.is_some() {
+            return self.running;
+        }
+        let others = self.lanes.iter().filter(|calls| calls.stalled_since.is_none());
+        others.map(|calls| calls.running.len()).sum()
     }
 
     fn index(&mut self, lane: Lane, now: Instant) -> usize {
@@ -328,7 +346,17 @@ impl<J: ?Sized> Calls<J> {
 
     /// Whether some call has run for [`STALL`], and none has ended meanwhile.
     fn has_stalled(&self, now: Instant) -> bool {
-        let is_old = |since: Instant| now.saturating_duration_since(since) >= STALL;
+        self.has_paused(STALL, now)
+    }
+
+    /// Whether no call has ended for [`PAUSE`], or one has run for [`STALL`].
+    fn is_slow(&self, now: Instant) -> bool {
+        let is_late = |call: &Running<J>| now.saturating_duration_since(call.started) >= STALL;
+        self.has_paused(PAUSE, now) || self.running.iter().any(is_late)
+    }
+
+    fn has_paused(&self, time: Duration, now: Instant) -> bool {
+        let is_old = |since: Instant| now.saturating_duration_since(since) >= time;
         is_old(self.last_end) && self.running.iter().any(|call| is_old(call.started))
     }
 

@@ -16,6 +16,8 @@ impl Job for Closure {
         work();
     }
 
+    fn abandon(&self) {}
+
     fn exempt(&self, _: Duration) {}
 
     fn summary(&self) -> Summary {
@@ -164,7 +166,7 @@ fn a_stop_runs_what_it_can_and_names_what_hangs() {
     let running = unfinished.iter().filter(|call| call.running).count();
     assert_eq!((unfinished.len(), running), (3, 2));
     let first = &unfinished[0];
-    assert_eq!(first.to_string(), "/srv/a: WRITE from 10.0.0.5 has been running for 0 s");
+    assert_eq!((&*first.exports, &*first.procedure), ("/srv/a", "WRITE"));
     assert_eq!(first.file_system, A);
     // What waited is not run when the disk answers, nor is anything new.
     let late = done.clone();
@@ -175,6 +177,33 @@ fn a_stop_runs_what_it_can_and_names_what_hangs() {
     gate.open();
     drop((workers, done));
     assert_eq!(all_done.iter().collect::<Vec<_>>(), [A, A]);
+}
+
+#[test]
+fn what_is_queued_can_be_dropped_and_is_named_at_the_stop() {
+    let workers = workers(1);
+    workers.observe(Box::new(TwoFileSystems));
+    let (done, all_done) = mpsc::channel();
+    let gate = Gate::default();
+    let (begun, has_begun) = mpsc::channel();
+    let (passed, first) = (gate.clone(), done.clone());
+    let work = move || {
+        begun.send(()).unwrap();
+        passed.pass();
+        first.send("running").unwrap();
+    };
+    submit(&workers, A, work);
+    has_begun.recv().unwrap();
+    let queued = done.clone();
+    submit(&workers, A, move || queued.send("queued").unwrap());
+    workers.drop_queued();
+    submit(&workers, B, move || done.send("late").unwrap());
+    gate.open();
+    assert_eq!(all_done.iter().collect::<Vec<_>>(), ["running"], "the others were not dropped");
+    let unfinished = workers.stop(Duration::from_secs(60));
+    let named: Vec<_> = unfinished.iter().map(|call| (call.file_system, call.running)).collect();
+    assert_eq!(named, [(A, false)]);
+    assert!(workers.stop(Duration::ZERO).is_empty());
 }
 
 #[test]

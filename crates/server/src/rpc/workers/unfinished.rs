@@ -1,6 +1,5 @@
-//! A call that was not served before the server stopped, in words.
+//! A call that was not served before the server stopped.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -20,12 +19,4 @@ pub(crate) struct Unfinished {
     pub(crate) age: Duration,
     /// It occupies a thread, perhaps inside the kernel.
     pub(crate) running: bool,
-}
-
-impl fmt::Display for Unfinished {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { exports, procedure, peer, age, running, .. } = self;
-        let state = if *running { "running" } else { "waiting" };
-        write!(f, "{exports}: {procedure} from {peer} has been {state} for {} s", age.as_secs())
-    }
 }

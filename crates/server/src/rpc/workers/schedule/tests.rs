@@ -78,6 +78,31 @@ fn one_file_system_takes_half_of_the_threads_and_all_if_it_is_alone() {
 }
 
 #[test]
+fn two_that_hang_leave_a_third_its_half() {
+    let mut world = World::new(64, true);
+    world.push(A, "a", 70);
+    world.push(B, "b", 70);
+    assert_eq!(world.run().len(), 64);
+    world.push(C, "c", 70);
+    assert_eq!(world.run().len(), FLOOR, "they may be busy");
+    world.at(2000);
+    for _ in 0..FLOOR {
+        world.end("c");
+    }
+    world.run();
+    world.check();
+    assert_eq!(world.schedule.stalled(), 2);
+    assert_eq!(world.run().len(), 32 - FLOOR);
+    // Those that hang take no more because of that.
+    assert_eq!(world.schedule.running(), 64 + 32);
+    world.end("a");
+    world.end("a");
+    assert_eq!(world.run(), ["a", "a"], "A goes on, and shares the threads with C again");
+    world.push(Some(FileSystemId(4)), "d", 10);
+    assert_eq!(world.run().len(), FLOOR);
+}
+
+#[test]
 fn several_that_hang_leave_each_other_their_floor() {
     let mut world = World::new(64, true);
     world.push(A, "a", 70);
@@ -231,7 +256,7 @@ fn a_stalled_file_system_gets_no_more_once_it_has_enough() {
     world.push(A, "a", 63);
     world.push_bytes(B, "b", 15, 1 << 20);
     world.run();
-    let refuses = |world: &World, lane| world.schedule.refuses(lane, 100, usize::MAX);
+    let refuses = |world: &World, lane| world.schedule.refuses(lane, 100, usize::MAX, world.now);
     world.at(2000).check();
     assert!(!refuses(&world, A) && !refuses(&world, B) && !refuses(&world, C));
     world.push(A, "a", 1);
@@ -245,19 +270,29 @@ fn a_stalled_file_system_gets_no_more_once_it_has_enough() {
 
 #[test]
 fn one_file_system_does_not_hold_more_bytes_than_its_part() {
+    let refuses = |world: &World, lane, bytes| world.schedule.refuses(lane, bytes, 1000, world.now);
     let mut world = World::new(64, true);
-    assert!(!world.schedule.refuses(A, 2000, 1000), "one call always fits");
+    assert!(!refuses(&world, A, 2000), "one call always fits");
     world.push_bytes(A, "a", 3, 300);
-    assert!(!world.schedule.refuses(A, 100, 1000));
-    assert!(world.schedule.refuses(A, 101, 1000));
-    assert!(!world.schedule.refuses(B, 101, 1000));
+    assert!(!refuses(&world, A, 101), "no call has had time to end");
     world.run();
-    assert!(world.schedule.refuses(A, 101, 1000), "running calls hold them too");
+    world.at(499);
+    assert!(!refuses(&world, A, 101), "it may only be busy");
+    world.at(500);
+    assert!(!refuses(&world, A, 100) && !refuses(&world, B, 101));
+    assert!(refuses(&world, A, 101), "no call ends");
     world.schedule.set_neighbours(false);
-    assert!(!world.schedule.refuses(A, 101, 1000), "nobody else needs the rest");
+    assert!(!refuses(&world, A, 101), "nobody else needs the rest");
     world.schedule.set_neighbours(true);
     world.end("a");
-    assert!(!world.schedule.refuses(A, 101, 1000));
+    world.push_bytes(A, "a", 1, 300);
+    assert!(!refuses(&world, A, 101), "calls end");
+    world.run();
+    world.at(1999).end("a");
+    world.push_bytes(A, "a", 1, 300);
+    assert!(!refuses(&world, A, 101));
+    world.at(2000);
+    assert!(refuses(&world, A, 101), "others end, but one hangs");
 }
 
 #[test]
