@@ -300,7 +300,7 @@ fn report_exports(
             Severity::Error,
             "LK114",
             format!("{who} not end: its clients wait, and other file systems are served."),
-            "journalctl -u lockkeeper | grep 'not ended'".into(),
+            "journalctl -u lockkeeper -n 50 names them with their oldest call".into(),
         );
     }
 }
