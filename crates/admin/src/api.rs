@@ -397,6 +397,10 @@ pub struct Page<T> {
     pub next: Option<String>,
     /// Number of entries without a filter.
     pub total: u64,
+    /// Exports whose file systems did not answer, so that entries on their files may be missing; absent
+    /// if the page is complete.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unanswered: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
@@ -569,7 +573,7 @@ pub struct Problem {
     /// For programs: `no-such-lock`, `no-such-client`, `no-such-path`, `ambiguous-lock`,
     /// `ambiguous-client`, `waiting`, `wrong-cursor`, `not-in-grace`, `busy`, `not-reloaded`,
     /// `forbidden`, `bad-request`, `not-found`, `method-not-allowed`, `standby`, `unavailable`,
-    /// `too-many`.
+    /// `unanswered`, `too-many`.
     pub code: String,
     /// What is wrong.
     pub detail: String,

@@ -70,7 +70,7 @@ pub(crate) async fn list(
         let more = items.len() > limit;
         items.truncate(limit);
         let next = items.last().filter(|_| more).map(|client| client.id.clone());
-        Page { items, next, total: keeper.counts().clients as u64 }
+        Page { items, next, total: keeper.counts().clients as u64, unanswered: Vec::new() }
     };
     Ok(Json(control.read(look).await?))
 }

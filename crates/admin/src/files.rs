@@ -50,7 +50,9 @@ fn to_api(key: &FileKey, place: &FileLocation) -> File {
         (Some(export), Some(path), _) if path.is_empty() => export.clone(),
         (Some(export), Some(path), _) => format!("{}/{path}", export.trim_end_matches('/')),
         (Some(export), None, Some(inode)) => format!("inode {inode} in {export}"),
-        (Some(export), None, None) if *unanswered => format!("file in {export}, which hangs"),
+        (Some(export), None, None) if *unanswered => {
+            format!("file in {export}, which does not answer")
+        }
         (Some(export), None, None) => format!("deleted file in {export}"),
         _ => "file in an export that is not served".into(),
     };

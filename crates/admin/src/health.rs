@@ -1,10 +1,12 @@
 //! Health findings (LK1xx), each with the command that helps. Codes are anchors in docs/messages.md and
 //! never change their meaning.
 
+use std::time::Duration;
+
 use keeper::Keeper;
 use keeper::event::Rejection;
 use keeper::view::ClientView;
-use server::OpenReason;
+use server::{Control, OpenReason};
 
 use crate::api::{ClientName, ClientState, Exactness, Finding, GraceStatus, Severity, StoreStatus};
 use crate::display;
@@ -95,12 +97,43 @@ pub(crate) struct StoreProblems {
     pub(crate) warnings: Vec<String>,
 }
 
+/// Exports that are not served, or not at present.
+#[derive(Clone, Default)]
+pub(crate) struct ExportProblems {
+    pub(crate) late: Vec<LateExport>,
+    /// File systems none of whose calls end; 0 if they are not counted.
+    pub(crate) stalled: u64,
+}
+
+/// An export that is not served yet.
+#[derive(Clone)]
+pub(crate) struct LateExport {
+    pub(crate) path: String,
+    pub(crate) since: Duration,
+    /// Why, if its file system has answered.
+    pub(crate) problem: Option<String>,
+}
+
+impl ExportProblems {
+    pub(crate) fn of(control: &Control) -> Self {
+        let exports = control.exports();
+        let late = exports.opening().iter().map(|export| LateExport {
+            path: display::bytes(&export.path),
+            since: export.since.elapsed(),
+            problem: export.problem.clone(),
+        });
+        let stalled = control.metrics().map(|metrics| metrics.stalled_file_systems.get());
+        Self { late: late.collect(), stalled: stalled.unwrap_or_default() }
+    }
+}
+
 /// Worst first.
 pub(crate) fn findings(
     store: &StoreStatus,
     store_problems: &StoreProblems,
     grace: Option<&GraceStatus>,
     problems: Option<&ClientProblems>,
+    exports: &ExportProblems,
     no_rpcbind: Option<&str>,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -178,6 +211,7 @@ pub(crate) fn findings(
             "df -h; journalctl -u lockkeeper".into(),
         );
     }
+    report_exports(exports, &mut report);
     if let Some(reason) = no_rpcbind {
         report(
             Severity::Warning,
@@ -234,6 +268,41 @@ fn report_open(
         (_, false) => "none, if no client has reported a lost lock; lockkeeper events",
     };
     report(severity, "LK180", format!("{what}: {now}."), action.into());
+}
+
+fn report_exports(
+    exports: &ExportProblems,
+    report: &mut impl FnMut(Severity, &str, String, String),
+) {
+    for LateExport { path, since, problem } in &exports.late {
+        let seconds = since.as_secs();
+        let (status, action) = match problem {
+            None => (
+                format!(
+                    "{path} has not been served for {seconds} s: its file system does not answer. Clients \
+                     that have it mounted wait; new mounts are refused."
+                ),
+                format!("repair or mount {}; it is served when it answers", shell_word(path)),
+            ),
+            Some(problem) => (
+                format!("{path} has not been served for {seconds} s: {problem}"),
+                "journalctl -u lockkeeper; change the configuration, then systemctl reload lockkeeper".into(),
+            ),
+        };
+        report(Severity::Error, "LK113", status, action);
+    }
+    if exports.stalled > 0 {
+        let who = match exports.stalled {
+            1 => "The calls of 1 file system do".into(),
+            count => format!("The calls of {count} file systems do"),
+        };
+        report(
+            Severity::Error,
+            "LK114",
+            format!("{who} not end: its clients wait, and other file systems are served."),
+            "journalctl -u lockkeeper -n 50 names them with their oldest call".into(),
+        );
+    }
 }
 
 fn report_grace(grace: &GraceStatus, report: &mut impl FnMut(Severity, &str, String, String)) {
@@ -357,7 +426,8 @@ mod tests {
             stall_reason: reason.map(Into::into),
             ..store_of(Exactness::Exact)
         };
-        findings(&store, &StoreProblems::default(), None, None, None).remove(0)
+        findings(&store, &StoreProblems::default(), None, None, &ExportProblems::default(), None)
+            .remove(0)
     }
 
     /// B8.70
@@ -382,7 +452,7 @@ mod tests {
             copy: Some("no space left".into()),
             ..StoreProblems::default()
         };
-        let found = findings(&store, &problems, None, None, None);
+        let found = findings(&store, &problems, None, None, &ExportProblems::default(), None);
         let codes: Vec<&str> = found.iter().map(|finding| finding.code.as_str()).collect();
         assert_eq!(codes, ["LK181", "LK180"]);
         assert!(found[0].status.contains("no space left"), "{}", found[0].status);
@@ -392,10 +462,40 @@ mod tests {
     #[test]
     fn an_unrecorded_reclaim_is_a_finding() {
         let problems = StoreProblems { unrecorded: 2, ..StoreProblems::default() };
-        let found = findings(&store_of(Exactness::Exact), &problems, None, None, None);
+        let found = findings(
+            &store_of(Exactness::Exact),
+            &problems,
+            None,
+            None,
+            &ExportProblems::default(),
+            None,
+        );
         assert_eq!((found.len(), found[0].code.as_str()), (1, "LK182"));
         assert_eq!(found[0].severity, Severity::Error);
         assert!(found[0].status.contains("reclaimed 2 locks"), "{}", found[0].status);
+    }
+
+    /// B8.84
+    #[test]
+    fn exports_that_are_not_served_and_file_systems_that_hang_are_findings() {
+        let late = |path: &str, problem: Option<&str>| LateExport {
+            path: path.into(),
+            since: Duration::from_secs(90),
+            problem: problem.map(Into::into),
+        };
+        let exports = ExportProblems {
+            late: vec![late("/srv/b c", None), late("/srv/d", Some("a copy of /srv/a"))],
+            stalled: 2,
+        };
+        let store = store_of(Exactness::Exact);
+        let found = findings(&store, &StoreProblems::default(), None, None, &exports, None);
+        let codes: Vec<&str> = found.iter().map(|finding| finding.code.as_str()).collect();
+        assert_eq!(codes, ["LK113", "LK113", "LK114"]);
+        let [hangs, refused, stalled] = &found[..] else { panic!("{found:?}") };
+        assert!(hangs.status.starts_with("/srv/b c has not been served for 90 s"), "{hangs:?}");
+        assert!(hangs.action.contains("'/srv/b c'"), "{hangs:?}");
+        assert!(refused.status.ends_with("for 90 s: a copy of /srv/a"), "{refused:?}");
+        assert!(stalled.status.contains("2 file systems"), "{stalled:?}");
     }
 
     fn store_of(exactness: Exactness) -> StoreStatus {

@@ -3,7 +3,7 @@
 //! The engine waits while the keeper is read, so each look examines a bounded number of entries; a
 //! filtered search takes several looks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::StatusCode;
 use keeper::Keeper;
@@ -11,7 +11,7 @@ use keeper::bytes::FileKey;
 use keeper::change::Lock as LockRecord;
 use keeper::identity::{ClientId, LockId, ShareId};
 use keeper::view::{LockView, ShareView, WaiterView};
-use server::{Control, PathMatch};
+use server::{Control, PathMatch, ResolvedPath};
 
 use crate::api::{LockQuery, LockState, Problem};
 use crate::display;
@@ -24,10 +24,13 @@ pub(crate) const LOOK_MAX: usize = 2000;
 const SEEK_MAX: usize = 40_000;
 
 /// Rows, the cursor of the next page, and the number of entries without a filter.
+#[derive(Default)]
 pub(crate) struct Listing {
     pub rows: Vec<Row>,
     pub next: Option<String>,
     pub total: u64,
+    /// Exports whose file systems did not say whether more files belong to the listing.
+    pub unanswered: BTreeSet<String>,
 }
 
 fn total(keeper: &Keeper) -> u64 {
@@ -44,7 +47,7 @@ pub(crate) async fn by_id(
 ) -> Result<Listing, Problem> {
     let mut after = start_of(query)?;
     let state = query.state;
-    let mut listing = Listing { rows: Vec::new(), next: None, total: 0 };
+    let mut listing = Listing::default();
     for _ in 0..SEEK_MAX / LOOK_MAX {
         let room = limit - listing.rows.len();
         let look = move |keeper: &Keeper| (some_by_id(keeper, after, state, room), total(keeper));
@@ -152,7 +155,10 @@ pub(crate) async fn on_path(
     query: &LockQuery,
     limit: usize,
 ) -> Result<Listing, Problem> {
-    let found: Vec<PathMatch> = control.resolve_path(path.as_bytes()).await;
+    let ResolvedPath { matches: found, unanswered } = control.resolve_path(path.as_bytes()).await;
+    if let Some(export) = unanswered.first() {
+        return Err(does_not_answer(&display::bytes(export), path));
+    }
     if found.iter().any(|found| found.directory) {
         return below(control, found, clients, query, limit).await;
     }
@@ -179,6 +185,16 @@ pub(crate) async fn on_path(
         cut(keeper, held.chain(waiting).chain(remembered), theirs, state, skip, limit)
     };
     Ok(control.read(look).await?)
+}
+
+/// Without an answer nobody knows which file a path names, or whether it names only one.
+fn does_not_answer(export: &str, path: &str) -> Problem {
+    let detail = format!("the file system of {export} does not answer");
+    let hint = match path.starts_with('/') {
+        true => "lockkeeper locks --client CLIENT; lockkeeper locks lists all with their ids",
+        false => "an absolute path in another export; lockkeeper locks --client CLIENT",
+    };
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unanswered", detail).hint(hint)
 }
 
 /// The only locked file whose path ends with these names.
@@ -234,7 +250,7 @@ async fn below(
 ) -> Result<Listing, Problem> {
     let mut after = start_of(query)?;
     let state = query.state;
-    let mut listing = Listing { rows: Vec::new(), next: None, total: 0 };
+    let mut listing = Listing::default();
     for _ in 0..SEEK_MAX / LOOK_MAX {
         let look =
             move |keeper: &Keeper| (some_by_id(keeper, after, state, LOOK_MAX), total(keeper));
@@ -244,11 +260,15 @@ async fn below(
         });
         let found: Vec<Row> = found.collect();
         let files = Files::of(control, &found).await;
-        let is_below = |row: &Row| {
-            let place = files.place(&row.file);
-            place.is_some_and(|place| within.iter().any(|found| found.contains(place)))
-        };
-        listing.rows.extend(found.into_iter().filter(is_below));
+        for row in found {
+            let Some(place) = files.place(&row.file) else { continue };
+            if within.iter().any(|within| within.contains(place)) {
+                listing.rows.push(row);
+            } else if within.iter().any(|within| within.may_contain(&row.file, place)) {
+                let export = place.export.as_deref().map(display::bytes);
+                listing.unanswered.extend(export);
+            }
+        }
         listing.total = total;
         listing.next = last.map(|last| last.to_string());
         if listing.rows.len() > limit {
@@ -332,12 +352,12 @@ fn cut<'a>(
     let total = total(keeper);
     for (place, entry) in entries.enumerate().skip(skip) {
         if rows.len() >= limit || place - skip >= LOOK_MAX * 4 {
-            return Listing { rows, next: Some(format!("n{place}")), total };
+            return Listing { rows, next: Some(format!("n{place}")), total, ..Listing::default() };
         }
         if wanted(&entry) {
             let row = entry.row(keeper);
             rows.extend(Some(row).filter(|row| state.is_none_or(|state| row.state == state)));
         }
     }
-    Listing { rows, next: None, total }
+    Listing { rows, total, ..Listing::default() }
 }

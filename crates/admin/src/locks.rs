@@ -31,7 +31,7 @@ pub(crate) async fn list(
 ) -> Result<Json<Page<Lock>>, Problem> {
     let control = admin.control()?;
     let limit = limit_of(query.limit)?;
-    let Listing { rows, next, total } = match (&query.client, &query.path) {
+    let Listing { rows, next, total, unanswered } = match (&query.client, &query.path) {
         (None, None) => listing::by_id(&control, &query, limit).await?,
         (client, path) => {
             let client = match client {
@@ -47,7 +47,7 @@ pub(crate) async fn list(
         }
     };
     let items = to_api(&control, &rows).await?;
-    Ok(Json(Page { items, next, total }))
+    Ok(Json(Page { items, next, total, unanswered: unanswered.into_iter().collect() }))
 }
 
 /// Show one lock, share or waiter

@@ -121,7 +121,7 @@ pub(crate) enum Problems {
     Conflict(Problem),
     #[response(
         status = 503,
-        description = "Standing by, stopping, or the store is failing",
+        description = "Standing by, stopping, or the store or a file system does not answer",
         content_type = "application/problem+json"
     )]
     Unavailable(Problem),

@@ -14,7 +14,7 @@ use crate::api::{
     Status, StoreStatus,
 };
 use crate::caller::Operator;
-use crate::health::{self, ClientProblems, StoreProblems};
+use crate::health::{self, ClientProblems, ExportProblems, StoreProblems};
 use crate::json::Json;
 use crate::problem::Problems;
 use crate::{AdminState, clients, display, grace};
@@ -238,7 +238,9 @@ fn serving(
         unrecorded: keeper.as_ref().map_or(0, |keeper| keeper.unrecorded),
         warnings: control.engine().store_warnings(),
     };
-    let health = health::findings(&store, &store_problems, grace.as_ref(), problems, no_rpcbind);
+    let exports = ExportProblems::of(control);
+    let health =
+        health::findings(&store, &store_problems, grace.as_ref(), problems, &exports, no_rpcbind);
     Status {
         version: facts.version.clone(),
         node: facts.node.clone(),

@@ -19,6 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::{Interval, MissedTickBehavior};
 use tracing::{info, warn};
 
 use ::admin::{Admin, Reload};
@@ -88,7 +89,7 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     let handle = server.handle();
     let run = server.run();
     tokio::pin!(run);
-    let mut retries = tokio::time::interval(LATE_EXPORTS_EVERY);
+    let mut retries = late_exports_ticks();
     let ended = loop {
         tokio::select! {
             _ = retries.tick(), if opener.is_waiting() => {
@@ -122,6 +123,13 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
         ServerExit::Crashed => return start_again(),
     }
     Ok(())
+}
+
+/// While no export is late nobody waits for a tick, and the missed ones are not made up for.
+fn late_exports_ticks() -> Interval {
+    let mut ticks = tokio::time::interval(LATE_EXPORTS_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 /// Re-executes the program under the same process id, so that a supervisor sees no exit.
@@ -239,5 +247,17 @@ fn raise_descriptor_limit() -> usize {
     match setrlimit(Resource::Nofile, raised) {
         Ok(()) => wanted as usize,
         Err(_) => limit.current.unwrap_or(1024) as usize,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn ticks_that_nobody_waited_for_are_not_made_up_for() {
+        let mut ticks = late_exports_ticks();
+        assert_eq!(ticks.missed_tick_behavior(), MissedTickBehavior::Delay);
+        ticks.tick().await;
     }
 }

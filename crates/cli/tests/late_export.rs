@@ -63,6 +63,14 @@ impl World {
         Server::start(&mut command, &self.home.join(log)).unwrap()
     }
 
+    /// What a command prints.
+    fn operator(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(PROGRAM);
+        let output = command.arg("--server").arg(self.home.join("admin.sock")).args(arguments);
+        let output = output.output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    }
+
     async fn connect(&self) -> Connection {
         Connection::connect(self.at, &root()).await.unwrap()
     }
@@ -129,6 +137,15 @@ async fn inside() {
     assert_eq!(locker.reclaim(&file, range(0)).await.unwrap(), nlm::Status::Granted);
     assert_eq!(locker.unlock(&file, range(0)).await.unwrap(), nlm::Status::Granted);
 
+    // An operator is told so, and not that a file which may be there does not exist.
+    let said = world.operator(&["status"]);
+    assert!(said.contains("LK113") && said.contains(late.to_str().unwrap()), "{said}");
+    for path in [late.join("f").to_str().unwrap(), "f"] {
+        let said = world.operator(&["locks", "--path", path]);
+        let unanswered = format!("the file system of {} does not answer", late.display());
+        assert!(said.contains(&unanswered), "{path}: {said}");
+    }
+
     // A reload is as quick, and what is open stays.
     second.signal(Signal::HUP).unwrap();
     second.wait_for_output(|said| said.contains("reloaded the configuration")).unwrap();
@@ -144,5 +161,7 @@ async fn inside() {
     }
     println!("served {:.1} s after it answered", begun.elapsed().as_secs_f64());
     assert_eq!(locker.lock(&file, range(5)).await.unwrap(), nlm::Status::Granted);
+    assert!(!world.operator(&["status"]).contains("LK113"));
+    assert!(world.operator(&["locks", "--path", "f"]).contains("WRITE"));
     assert!(second.stop(LIMIT).unwrap().success());
 }

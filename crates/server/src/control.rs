@@ -100,6 +100,21 @@ impl PathMatch {
         file.export.as_ref() == Some(&self.export)
             && below.is_some_and(|below| self.path.is_empty() || below.starts_with(b"/"))
     }
+
+    /// Whether a file may be below this directory whose file system did not say where it is.
+    pub fn may_contain(&self, key: &keeper::bytes::FileKey, file: &FileLocation) -> bool {
+        let filesystem = |key| file_of(key).map(|file| file.filesystem);
+        file.unanswered && filesystem(key) == filesystem(&self.file)
+    }
+}
+
+/// What a path names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ResolvedPath {
+    /// In the order of the exports.
+    pub matches: Vec<PathMatch>,
+    /// The paths of exports that may have it too, whose file systems did not answer.
+    pub unanswered: Vec<Vec<u8>>,
 }
 
 impl Control {
@@ -257,26 +272,46 @@ impl Control {
     }
 
     /// The files that a path names: an absolute path, one below each export, or one that begins with
-    /// the last names of an export's own path (`projects/a.db` in `/srv/projects`). What a file system
-    /// does not answer within a second is left out.
-    pub async fn resolve_path(&self, path: &[u8]) -> Vec<PathMatch> {
+    /// the last names of an export's own path (`projects/a.db` in `/srv/projects`). Takes a second at
+    /// most.
+    pub async fn resolve_path(&self, path: &[u8]) -> ResolvedPath {
+        let exports = self.files.exports();
         let mut searches = JoinSet::new();
-        for (position, export) in self.files.exports().iter().cloned().enumerate() {
+        for (position, export) in exports.iter().cloned().enumerate() {
+            if below_export(&export.path, path).is_empty() {
+                continue;
+            }
             let (lookups, path) = (self.lookups.clone(), path.to_vec());
             searches.spawn(async move {
                 let filesystem = export.filesystem.id();
+                let exported_at = export.path.to_vec();
                 let look = move |found: &Findings<_>| {
                     let below = below_export(&export.path, &path);
                     if let Some(first) = below.iter().find_map(|below| walk(&export, below)) {
                         let _ = found.send(first);
                     }
                 };
-                (position, lookups.run(filesystem, look).await.0)
+                let (found, all) = lookups.run(filesystem, look).await;
+                (position, found, (!all).then_some(exported_at))
             });
         }
-        let mut found = searches.join_all().await;
-        found.sort_by_key(|(position, _)| *position);
-        found.into_iter().flat_map(|(_, found)| found).collect()
+        let mut searched = searches.join_all().await;
+        searched.sort_by_key(|(position, ..)| *position);
+        let mut resolved = ResolvedPath::default();
+        for (_, found, unanswered) in searched {
+            let unanswered = unanswered.filter(|_| found.is_empty());
+            resolved.matches.extend(found);
+            resolved.unanswered.extend(unanswered);
+        }
+        let late = exports.opening().iter().map(|export| export.path.to_vec());
+        resolved.unanswered.extend(late.filter(|late| !below_export(late, path).is_empty()));
+        if path.starts_with(b"/") {
+            // The innermost export that has it decides.
+            let depth = |export: &[u8]| parts(export).len();
+            let found = resolved.matches.iter().map(|found| depth(&found.export)).max();
+            resolved.unanswered.retain(|export| found.is_none_or(|found| depth(export) > found));
+        }
+        resolved
     }
 }
 

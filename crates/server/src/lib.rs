@@ -90,7 +90,7 @@ mod tracked_client;
 pub mod transport;
 
 pub use boot::{BootError, Config, SWITCHED_OFF, Server, ServerError, ServerExit, ServerHandle};
-pub use control::{Control, ControlError, FileLocation, PathMatch};
+pub use control::{Control, ControlError, FileLocation, PathMatch, ResolvedPath};
 pub use keeper::change::Protocol;
 pub use peer::permission;
 pub use registrar::{RegisterError, RpcbindMode, RpcbindState};

@@ -2,8 +2,7 @@
 //! so that one that hangs costs a request to the API a second, and other requests nothing (B8.83).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -21,10 +20,27 @@ pub(crate) struct PathLookups {
     slots: Mutex<HashMap<FileSystemId, Arc<Slot>>>,
 }
 
+/// The look-ups in one file system.
 struct Slot {
     permits: Arc<Semaphore>,
-    /// A look-up has taken too long and still runs: others do not wait for the file system.
-    hangs: AtomicBool,
+    /// By when each look-up that has not ended should have.
+    running: Mutex<Vec<Instant>>,
+}
+
+impl Slot {
+    fn begin(self: Arc<Self>, permit: OwnedSemaphorePermit, until: Instant) -> Running {
+        self.running().push(until);
+        Running { slot: self, until, _permit: permit }
+    }
+
+    /// Whether a look-up has taken too long and still runs: others do not wait for the file system.
+    fn hangs(&self, now: Instant) -> bool {
+        self.running().iter().any(|until| *until <= now)
+    }
+
+    fn running(&self) -> MutexGuard<'_, Vec<Instant>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Where a look-up puts what it finds.
@@ -40,12 +56,12 @@ impl PathLookups {
     ) -> (Vec<T>, bool) {
         let until = Instant::now() + LOOKUP_MAX;
         let slot = self.slot(filesystem);
-        if slot.hangs.load(Ordering::Relaxed) {
+        if slot.hangs(Instant::now()) {
             return (Vec::new(), false);
         }
         let permit = timeout_at(until, slot.permits.clone().acquire_owned()).await;
         let Ok(Ok(permit)) = permit else { return (Vec::new(), false) };
-        let running = Running { slot: slot.clone(), _permit: permit };
+        let running = slot.begin(permit, until);
         let (findings, mut found) = mpsc::unbounded_channel();
         let work = move || {
             let _running = running;
@@ -59,22 +75,17 @@ impl PathLookups {
             match timeout_at(until, found.recv()).await {
                 Ok(Some(one)) => all.push(one),
                 Ok(None) => return (all, true),
-                Err(_) => {
-                    slot.hangs.store(true, Ordering::Relaxed);
-                    // It may have ended in between, and then nobody else would clear this.
-                    if found.is_closed() {
-                        slot.hangs.store(false, Ordering::Relaxed);
-                    }
-                    return (all, false);
-                }
+                Err(_) => return (all, false),
             }
         }
     }
 
     fn slot(&self, filesystem: FileSystemId) -> Arc<Slot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let new =
-            || Slot { permits: Arc::new(Semaphore::new(PER_FILE_SYSTEM)), hangs: false.into() };
+        let new = || Slot {
+            permits: Arc::new(Semaphore::new(PER_FILE_SYSTEM)),
+            running: Mutex::default(),
+        };
         slots.entry(filesystem).or_insert_with(|| Arc::new(new())).clone()
     }
 }
@@ -82,12 +93,16 @@ impl PathLookups {
 /// A look-up that has not ended.
 struct Running {
     slot: Arc<Slot>,
+    until: Instant,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.slot.hangs.store(false, Ordering::Relaxed);
+        let mut running = self.slot.running();
+        if let Some(own) = running.iter().position(|until| *until == self.until) {
+            running.swap_remove(own);
+        }
     }
 }
 
@@ -115,9 +130,34 @@ mod tests {
         assert!(begun.elapsed() < LOOKUP_MAX, "{:?}", begun.elapsed());
         drop(release);
         testbed::wait::until("the file system works again", || {
-            !lookups.slot(FileSystemId(1)).hangs.load(Ordering::Relaxed)
+            !lookups.slot(FileSystemId(1)).hangs(Instant::now())
         })
         .await;
         assert_eq!(lookups.run(FileSystemId(1), quick).await, (vec![2], true));
+    }
+
+    #[test]
+    fn a_file_system_hangs_while_a_look_up_runs_that_is_late() {
+        let lookups = PathLookups::default();
+        let slot = lookups.slot(FileSystemId(1));
+        let (limit, tick) = (Instant::now() + LOOKUP_MAX, Duration::from_nanos(1));
+        let begin = |until| {
+            let permit = slot.permits.clone().try_acquire_owned().unwrap();
+            slot.clone().begin(permit, until)
+        };
+        let (one, two) = (begin(limit), begin(limit));
+        assert!(!slot.hangs(limit - tick) && slot.hangs(limit));
+        drop(one);
+        assert!(slot.hangs(limit), "the other still runs");
+        drop(two);
+        assert!(!slot.hangs(limit));
+        // One that ends as its time does leaves nothing, whatever its request sees first.
+        let ends = begin(limit);
+        drop(ends);
+        assert!(!slot.hangs(limit) && !slot.hangs(limit + LOOKUP_MAX));
+        let later = begin(limit + LOOKUP_MAX);
+        assert!(!slot.hangs(limit) && slot.hangs(limit + LOOKUP_MAX));
+        drop(later);
+        assert_eq!(slot.permits.available_permits(), PER_FILE_SYSTEM);
     }
 }

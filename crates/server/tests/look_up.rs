@@ -81,6 +81,7 @@ async fn a_file_system_that_hangs_does_not_hold_up_an_operator() {
         .read(|keeper| keeper.locks(LockId(0)).map(|lock| lock.file.clone()).collect::<Vec<_>>())
         .await
         .unwrap();
+    let directory = server.control.resolve_path(b"/hangs").await.matches.remove(0);
     for operation in ["path", "attributes", "lookup"] {
         filesystem.hold(operation);
     }
@@ -95,9 +96,19 @@ async fn a_file_system_that_hangs_does_not_hold_up_an_operator() {
         !of(b"/works").is_empty() && of(b"/works").iter().all(|place| !place.unanswered),
         "{found:?}"
     );
+    // Nothing is known to be below the directory, and only what has no answer may be.
+    for (key, place) in &found {
+        assert!(!directory.contains(place) || place.path.is_some());
+        assert_eq!(directory.may_contain(key, place), place.unanswered, "{place:?}");
+    }
     let resolved = server.control.resolve_path(b"/hangs/f").await;
-    assert!(resolved.is_empty(), "{resolved:?}");
-    assert_eq!(server.control.resolve_path(b"/works/f").await.len(), 1);
+    assert!(resolved.matches.is_empty(), "{resolved:?}");
+    assert_eq!(resolved.unanswered, [b"/hangs"]);
+    let resolved = server.control.resolve_path(b"/works/f").await;
+    assert_eq!((resolved.matches.len(), resolved.unanswered.len()), (1, 0));
+    // A name alone may be one of a file there, too.
+    let resolved = server.control.resolve_path(b"f").await;
+    assert_eq!((resolved.matches.len(), resolved.unanswered), (1, vec![b"/hangs".to_vec()]));
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     for operation in ["path", "attributes", "lookup"] {
         filesystem.release(operation);

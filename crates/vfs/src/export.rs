@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hasher;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use ipnet::IpNet;
@@ -166,7 +167,7 @@ impl Export {
     }
 }
 
-/// An export whose file system does not answer yet. Its handles are not stale: what they name will be
+/// An export that is not served yet, as its file system does not answer. Its handles are not stale: what they name will be
 /// served.
 #[derive(Debug, Clone)]
 pub struct OpeningExport {
@@ -176,6 +177,10 @@ pub struct OpeningExport {
     pub path: Bytes,
     /// To whom it will be served.
     pub rules: Rules,
+    /// Since when it is waited for.
+    pub since: Instant,
+    /// Why it cannot be served, if its file system has answered.
+    pub problem: Option<String>,
 }
 
 /// All exports of a server. Replaced as a whole when the configuration is reloaded.
@@ -356,6 +361,8 @@ mod tests {
             id: Export::id_of_path(path.as_bytes()),
             path: path.into(),
             rules: Rules::default(),
+            since: Instant::now(),
+            problem: None,
         };
         let served = || Exports::new(vec![export("/srv"), export("/srv/a/b")]).unwrap();
         let exports = served().with_opening(vec![opening("/srv/a")]).unwrap();

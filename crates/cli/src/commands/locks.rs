@@ -64,7 +64,8 @@ impl Locks {
             let page = listing.read::<Lock>().await?;
             let table = table(&page.items);
             if table.is_empty() {
-                return Ok(View { remark: Some("no locks".into()), ..View::default() });
+                let remark = listing.remark(&page).unwrap_or_else(|| "no locks".into());
+                return Ok(View { remark: Some(remark), ..View::default() });
             }
             let text = table.draw(session.width(), session.colour);
             Ok(View { text, remark: listing.remark(&page) })

@@ -49,10 +49,11 @@ impl PagedList<'_> {
     /// All entries up to the limit, as one page.
     pub(super) async fn read<T: DeserializeOwned>(&self) -> Result<Page<T>, CommandError> {
         let mut pages = self.pages();
-        let mut whole = Page { items: Vec::new(), next: None, total: 0 };
+        let mut whole = Page { items: Vec::new(), next: None, total: 0, unanswered: Vec::new() };
         while let Some(page) = pages.next::<T>().await? {
             whole.items.extend(page.items);
             (whole.next, whole.total) = (page.next, page.total);
+            add_new(&mut whole.unanswered, page.unanswered);
         }
         Ok(whole)
     }
@@ -62,7 +63,7 @@ impl PagedList<'_> {
         &self,
     ) -> Result<(), CommandError> {
         let mut pages = self.pages();
-        let (mut next, mut total) = (None, 0);
+        let (mut next, mut total, mut unanswered) = (None, 0, Vec::new());
         let mut before = "{\"items\":[";
         while let Some(page) = pages.next::<T>().await? {
             let mut text = String::new();
@@ -73,14 +74,25 @@ impl PagedList<'_> {
             }
             terminal::print(&text)?;
             (next, total) = (page.next, page.total);
+            add_new(&mut unanswered, page.unanswered);
         }
         let opening = if before == "," { "" } else { before };
         let next = terminal::json(&next)?;
-        terminal::print(&format!("{opening}],\"next\":{next},\"total\":{total}}}\n"))
+        let unanswered = match unanswered.is_empty() {
+            true => String::new(),
+            false => format!(",\"unanswered\":{}", terminal::json(&unanswered)?),
+        };
+        terminal::print(&format!("{opening}],\"next\":{next},\"total\":{total}{unanswered}}}\n"))
     }
 
-    /// A note if there are more entries than were shown.
+    /// A note if there are, or may be, more entries than were shown.
     pub(super) fn remark<T>(&self, page: &Page<T>) -> Option<String> {
+        let notes: Vec<String> =
+            self.more(page).into_iter().chain(incomplete(&page.unanswered)).collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
+
+    fn more<T>(&self, page: &Page<T>) -> Option<String> {
         page.next.as_ref()?;
         let unfiltered = self.filter.iter().all(|(_, value)| value.is_none());
         let of = if unfiltered { format!(" of {}", page.total) } else { String::new() };
@@ -91,6 +103,26 @@ impl PagedList<'_> {
     fn pages(&self) -> Pages<'_> {
         Pages { listing: self, left: self.options.limit(), after: None, ended: false }
     }
+}
+
+/// Adds what is not there yet.
+fn add_new(all: &mut Vec<String>, more: Vec<String>) {
+    for one in more {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+}
+
+/// A note that entries may be missing.
+fn incomplete(unanswered: &[String]) -> Option<String> {
+    let exports = unanswered.iter().map(|export| terminal::clean(export)).collect::<Vec<_>>();
+    (!exports.is_empty()).then(|| {
+        format!(
+            "locks may be missing: the file system of {} does not answer",
+            exports.join(" and of ")
+        )
+    })
 }
 
 struct Pages<'a> {

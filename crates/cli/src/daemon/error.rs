@@ -42,7 +42,7 @@ impl CommandError {
     /// Whether a retry may succeed: the server may be starting or taking over.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
-            || matches!(self.code(), Some("standby" | "unavailable"))
+            || matches!(self.code(), Some("standby" | "unavailable" | "unanswered"))
     }
 
     /// The problem code of a refusal: `no-such-lock`, `forbidden`, ...

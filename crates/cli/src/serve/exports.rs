@@ -1,6 +1,9 @@
 //! Opens the configured exports.
 
+mod late;
 mod opening;
+#[cfg(test)]
+mod tests;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -17,6 +20,7 @@ use vfs::{Closing, FileSystem, FileSystemId, OpeningExport, Rules};
 
 use crate::cli::Ports;
 use crate::config;
+use late::Late;
 use opening::{Opened, Opening, Place, Wanted};
 
 /// How long a stop waits for file systems to be given up.
@@ -25,8 +29,6 @@ const CLOSING_MAX: Duration = Duration::from_millis(500);
 pub(super) const START_MAX: Duration = Duration::from_secs(10);
 /// The same of a reload, during which the program does nothing else.
 pub(super) const RELOAD_MAX: Duration = Duration::from_secs(3);
-/// The pause between attempts to open a directory.
-const RETRY_EVERY: Duration = Duration::from_secs(10);
 
 /// Keeps file systems open across reloads, with their unwritten data and write verifiers.
 pub(super) struct ExportOpener {
@@ -38,9 +40,12 @@ pub(super) struct ExportOpener {
     is_one_of_pair: bool,
     open: Vec<Opened>,
     in_memory: Vec<(MemorySource, Arc<MemoryFs>)>,
-    /// Directories whose file systems do not answer yet.
-    opening: Vec<Arc<Opening>>,
-    /// What `open`, `in_memory` and `opening` are of.
+    /// Directories that are not served yet.
+    late: Vec<Late>,
+    /// Attempts that may not have ended, also those of failed reloads and of directories that are open:
+    /// no second thread is started for a file system that hangs.
+    attempts: Vec<Arc<Opening>>,
+    /// What `open`, `in_memory` and `late` are of.
     configured: Vec<config::Export>,
 }
 
@@ -68,7 +73,8 @@ impl ExportOpener {
             is_one_of_pair: false,
             open: Vec::new(),
             in_memory: Vec::new(),
-            opening: Vec::new(),
+            late: Vec::new(),
+            attempts: Vec::new(),
             configured: Vec::new(),
         }
     }
@@ -86,85 +92,108 @@ impl ExportOpener {
         limit: Duration,
     ) -> Result<vfs::Exports> {
         let until = Instant::now() + limit;
-        let place = self.place(configured.len());
+        self.forget_ended();
         let mut attempts = Vec::new();
         for export in configured {
             if export.memory_path()?.is_none() {
-                let wanted = Wanted::of(export);
-                // No second thread for a file system that hangs.
-                let hangs = |known: &&Arc<Opening>| known.wanted == wanted && known.hangs();
-                attempts.push(match self.opening.iter().find(hangs) {
-                    Some(known) => known.clone(),
-                    None => Opening::begin(wanted, place.clone(), &self.open),
-                });
+                attempts.push(self.attempt(Wanted::of(export), configured.len()));
             }
         }
-        let (mut opened, mut opening) = (Vec::new(), Vec::new());
+        let (mut opened, mut late) = (Vec::new(), Vec::new());
         for attempt in attempts {
             match attempt.wait(until) {
                 Some(Ok(one)) => opened.push(one),
                 Some(Err(error)) => bail!(error),
                 None => match self.open.iter().find(|open| open.wanted == attempt.wanted) {
                     Some(open) => opened.push(open.clone()),
-                    None => opening.push(attempt),
+                    None => {
+                        let known = self.late_at(&attempt.wanted.path);
+                        let since = known.map_or_else(Instant::now, |known| known.since);
+                        late.push(Late::new(attempt, since));
+                    }
                 },
             }
         }
-        let assembled = self.assemble(configured, &opened)?;
-        for attempt in &opening {
-            let path = attempt.wanted.path.display();
-            warn!(
-                "{path} is not served yet: its file system does not answer; its clients wait, and it is \
-                 served when it does"
-            );
+        let assembled = self.assemble(configured, &opened, &late)?;
+        configured.iter().for_each(|export| warn_if_late(export, &late));
+        for one in &assembled.open {
+            if self.late_at(&one.wanted.path).is_some() {
+                announce(one);
+            }
         }
-        self.opening = opening;
+        drop(Closing::begin(std::mem::replace(&mut self.late, late)));
         self.configured = configured.to_vec();
         Ok(self.replace(assembled))
     }
 
-    /// Whether file systems do not answer yet.
+    /// Whether there is something to [`retry`](Self::retry).
     pub(super) fn is_waiting(&self) -> bool {
-        !self.opening.is_empty()
+        !self.late.is_empty() || !self.attempts.is_empty()
     }
 
-    /// All exports, if a file system has answered since; tries again to open what has failed.
+    /// All exports, if anything has changed since; tries again to open what has failed.
     pub(super) fn retry(&mut self) -> Option<vfs::Exports> {
-        let (mut opened, mut still) = (self.open.clone(), Vec::new());
-        let before = opened.len();
-        for attempt in std::mem::take(&mut self.opening) {
-            match attempt.wait(Instant::now()) {
-                Some(Ok(one)) => {
-                    opened.push(one);
-                    continue;
-                }
-                Some(Err(error)) if attempt.failed_before(RETRY_EVERY) => {
-                    warn!("{error}; trying again");
-                    let place = self.place(self.configured.len());
-                    still.push(Opening::begin(attempt.wanted.clone(), place, &self.open));
-                }
-                Some(Err(_)) | None => still.push(attempt),
-            }
+        self.forget_ended();
+        let place = self.place(self.configured.len());
+        let mut late = std::mem::take(&mut self.late);
+        let mut has_news = false;
+        for one in &mut late {
+            has_news |= one.has_news();
+            self.attempts.extend(one.try_again(&place, &self.open));
         }
-        self.opening = still;
-        if opened.len() == before {
+        if !has_news {
+            self.late = late;
             return None;
         }
-        match self.assemble(&self.configured, &opened) {
-            Ok(assembled) => {
-                for one in &opened[before..] {
-                    info!("{} is served now", one.wanted.path.display());
+        // One at a time: one that is refused keeps no other from being served.
+        let (mut opened, mut still) = (self.open.clone(), Vec::new());
+        for mut one in late {
+            let Some(answered) = one.opened() else {
+                still.push(one);
+                continue;
+            };
+            opened.push(answered.clone());
+            match self.assemble(&self.configured, &opened, &[]) {
+                Ok(_) => announce(&answered),
+                Err(error) => {
+                    opened.pop();
+                    one.has_problem(format!("{error:#}"), "change the configuration and reload");
+                    still.push(one);
                 }
-                Some(self.replace(assembled))
             }
+        }
+        self.late = still;
+        match self.assemble(&self.configured, &opened, &self.late) {
+            Ok(assembled) => Some(self.replace(assembled)),
             Err(error) => {
-                let names =
-                    opened[before..].iter().map(|one| one.wanted.path.display().to_string());
-                let names = names.collect::<Vec<_>>().join(", ");
-                warn!("{names} cannot be served: {error:#}; change the configuration and reload");
+                warn!("the exports stay as they are: {error:#}");
                 None
             }
         }
+    }
+
+    /// Begins to open a directory, unless an attempt is under way.
+    fn attempt(&mut self, wanted: Wanted, exports: usize) -> Arc<Opening> {
+        if let Some(known) = self.attempts.iter().find(|known| known.wanted == wanted) {
+            return known.clone();
+        }
+        let late = self.late.iter().filter_map(Late::opened);
+        let known: Vec<Opened> = self.open.iter().cloned().chain(late).collect();
+        let attempt = Opening::begin(wanted, self.place(exports), &known);
+        self.attempts.push(attempt.clone());
+        attempt
+    }
+
+    fn forget_ended(&mut self) {
+        let (hung, ended) = self.attempts.drain(..).partition(|attempt| attempt.hangs());
+        self.attempts = hung;
+        // What nobody uses is closed, which may take as long as the disk.
+        let ended: Vec<Arc<Opening>> = ended;
+        drop(Closing::begin(ended));
+    }
+
+    fn late_at(&self, path: &Path) -> Option<&Late> {
+        self.late.iter().find(|late| late.attempt.wanted.path == path)
     }
 
     fn place(&self, exports: usize) -> Place {
@@ -180,8 +209,13 @@ impl ExportOpener {
         assembled.exports
     }
 
-    /// Directories that are not in `opened` are served later.
-    fn assemble(&self, configured: &[config::Export], opened: &[Opened]) -> Result<Assembled> {
+    /// Directories that are not in `opened` are served later; `late` says what is known of them.
+    fn assemble(
+        &self,
+        configured: &[config::Export],
+        opened: &[Opened],
+        late: &[Late],
+    ) -> Result<Assembled> {
         let (mut open, mut in_memory) = (Vec::new(), Vec::new());
         let (mut exports, mut opening) = (Vec::new(), Vec::new());
         for export in configured {
@@ -197,10 +231,15 @@ impl ExportOpener {
                 None => {
                     let wanted = Wanted::of(export);
                     let Some(one) = opened.iter().find(|one| one.wanted == wanted) else {
-                        let absolute = std::path::absolute(&export.path)?;
-                        let path = mount_path(&export.path, &absolute);
-                        let (id, rules) = (id(&path), self.rules(export));
-                        opening.push(OpeningExport { id, path, rules });
+                        let path = mount_path(&export.path, &without_dots(&export.path)?);
+                        let known = late.iter().find(|late| late.attempt.wanted == wanted);
+                        opening.push(OpeningExport {
+                            id: id(&path),
+                            path,
+                            rules: self.rules(export),
+                            since: known.map_or_else(Instant::now, |known| known.since),
+                            problem: known.and_then(|known| known.problem.clone()),
+                        });
                         continue;
                     };
                     self.keep_state_private(export, one)?;
@@ -239,7 +278,10 @@ impl ExportOpener {
 
     /// Gives up the file systems; one that hangs is left to the kernel.
     pub(super) fn close(self) {
-        Closing::begin(self.open).wait(CLOSING_MAX);
+        let Self { open, late, attempts, .. } = self;
+        drop(Closing::begin(late));
+        drop(Closing::begin(attempts));
+        Closing::begin(open).wait(CLOSING_MAX);
     }
 
     /// A reload keeps the files.
@@ -309,11 +351,39 @@ impl ExportOpener {
         let in_memory = self.in_memory.iter().map(|(source, _)| {
             format!("{}: its files are in memory and end with the server", source.path.display())
         });
-        let local = self.open.iter().filter_map(|open| {
-            let limitation = limitation(open.filesystem.handle_kind())?;
-            Some(format!("{}: {limitation}", open.source.root.display()))
-        });
-        local.chain(in_memory).collect()
+        self.open.iter().filter_map(note).chain(in_memory).collect()
+    }
+}
+
+/// A warning about limitations of a file system.
+fn note(open: &Opened) -> Option<String> {
+    let limitation = limitation(open.filesystem.handle_kind())?;
+    Some(format!("{}: {limitation}", open.source.root.display()))
+}
+
+/// Logs that a directory is served later than the others.
+fn announce(one: &Opened) {
+    info!("{} is served now", one.wanted.path.display());
+    if let Some(note) = note(one) {
+        warn!("{note}");
+    }
+}
+
+fn warn_if_late(export: &config::Export, late: &[Late]) {
+    let wanted = Wanted::of(export);
+    if !late.iter().any(|late| late.attempt.wanted == wanted) {
+        return;
+    }
+    let path = export.path.display();
+    warn!(
+        "{path} is not served yet: its file system does not answer; clients that have it mounted wait, new \
+         mounts are refused, and it is served when it answers"
+    );
+    if !is_plain(&export.path) && export.id.is_none() {
+        warn!(
+            "{path}: until then its files may be stale for clients, as its path cannot be resolved; \
+             configure an absolute path without `..`, or an `id`"
+        );
     }
 }
 
@@ -364,101 +434,25 @@ fn refuse_shared_ids(open: &[Opened]) -> Result<()> {
 /// The path clients mount: as configured, even if it is a symlink; resolved if it is relative or
 /// contains `..`.
 fn mount_path(configured: &Path, resolved: &Path) -> Bytes {
-    let plain = configured.is_absolute()
-        && configured.components().all(|part| !matches!(part, Component::ParentDir));
-    let path: PathBuf = match plain {
+    let path: PathBuf = match is_plain(configured) {
         true => configured.components().collect(),
         false => resolved.to_owned(),
     };
     Bytes::copy_from_slice(path.as_os_str().as_bytes())
 }
 
-#[cfg(test)]
-mod tests {
-    use std::fs;
+fn is_plain(path: &Path) -> bool {
+    path.is_absolute() && path.components().all(|part| !matches!(part, Component::ParentDir))
+}
 
-    use super::*;
-
-    fn open(configured: &[config::Export]) -> Result<vfs::Exports> {
-        let state = tempfile::tempdir().unwrap();
-        ExportOpener::new(state.path(), None, 64).open(configured, START_MAX)
+/// The path resolved without asking a file system: right if none of its directories is a symlink.
+fn without_dots(path: &Path) -> Result<PathBuf> {
+    let mut resolved = PathBuf::new();
+    for part in std::path::absolute(path)?.components() {
+        match part {
+            Component::ParentDir => drop(resolved.pop()),
+            part => resolved.push(part),
+        }
     }
-
-    #[test]
-    fn two_copies_of_one_file_system_are_refused() {
-        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
-        let export = |dir: &tempfile::TempDir, id| config::Export {
-            filesystem_id: Some(id),
-            ..config::Export::of(dir.path().to_owned())
-        };
-        let error = open(&[export(&one, 7), export(&two, 7)]).err().unwrap().to_string();
-        assert!(error.contains("set a `filesystem_id`"), "{error}");
-        assert!(open(&[export(&one, 7), export(&two, 8)]).is_ok());
-        let inner = config::Export {
-            filesystem_id: Some(7),
-            ..config::Export::of(tempfile::tempdir_in(one.path()).unwrap().keep())
-        };
-        assert!(open(&[export(&one, 7), inner]).is_ok());
-    }
-
-    /// B6.82
-    #[test]
-    fn a_pair_needs_an_id_that_both_assign() {
-        let (dir, state) =
-            (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir().unwrap());
-        let without = config::Export::of(dir.path().to_owned());
-        let with = config::Export { filesystem_id: Some(7), ..without.clone() };
-        let opener = || ExportOpener::new(state.path(), None, 64);
-        assert!(opener().open(std::slice::from_ref(&without), START_MAX).is_ok());
-        // An id from a time when no UUID was visible: another server has another one.
-        let table = state.path().join("filesystems");
-        let text = fs::read_to_string(&table).unwrap();
-        let changed = text.lines().map(|line| {
-            let (id, key) = line.split_once(' ').unwrap();
-            format!("{:016x} {key}\n", u64::from_str_radix(id, 16).unwrap() ^ 1)
-        });
-        fs::write(&table, changed.collect::<String>()).unwrap();
-        let error =
-            opener().for_pair(true).open(std::slice::from_ref(&without), START_MAX).err().unwrap();
-        assert!(error.to_string().contains("the same `filesystem_id`"), "{error}");
-        assert!(opener().for_pair(true).open(&[with], START_MAX).is_ok());
-        assert!(opener().open(&[without], START_MAX).is_ok());
-    }
-
-    /// B1.51
-    #[test]
-    fn directories_and_file_systems_in_memory_are_exported_together() {
-        let dir = tempfile::tempdir().unwrap();
-        let memory = |path: &str| config::Export::of(path.into());
-        let both =
-            [config::Export::of(dir.path().to_owned()), memory("memory:"), memory("memory:/b")];
-        let state = tempfile::tempdir().unwrap();
-        let mut opener = ExportOpener::new(state.path(), None, 64);
-        let exports = opener.open(&both, START_MAX).unwrap();
-        let paths: Vec<&[u8]> = exports.iter().map(|export| &export.path[..]).collect();
-        assert_eq!(paths[1..], [&b"/memory"[..], b"/b"]);
-        let filesystem = |exports: &vfs::Exports, path: &[u8]| {
-            let found = exports.iter().find(|export| export.path == path);
-            found.map(|export| export.filesystem.root())
-        };
-        let before = filesystem(&exports, b"/b").unwrap();
-        assert_ne!(filesystem(&exports, b"/memory").unwrap(), before);
-        let again = opener.open(&both[1..], START_MAX).unwrap();
-        assert_eq!(filesystem(&again, b"/b").unwrap(), before, "a reload keeps its files");
-        let error = open(&[memory("memory:"), memory("memory:/memory")]).err().unwrap().to_string();
-        assert_eq!(error, "/memory is exported twice");
-    }
-
-    #[test]
-    fn clients_mount_what_was_configured() {
-        let path = |configured: &str| {
-            let path = mount_path(Path::new(configured), Path::new("/real"));
-            String::from_utf8(path.to_vec()).unwrap()
-        };
-        assert_eq!(path("/data"), "/data");
-        assert_eq!(path("/data//x/./"), "/data/x");
-        assert_eq!(path("/"), "/");
-        assert_eq!(path("./share"), "/real");
-        assert_eq!(path("/a/../b"), "/real");
-    }
+    Ok(resolved)
 }

@@ -99,7 +99,7 @@ pub fn released(dry_run: bool) -> ReleaseResult {
 }
 
 pub fn page<T>(items: Vec<T>) -> Page<T> {
-    Page { total: items.len() as u64, items, next: None }
+    Page { total: items.len() as u64, items, next: None, unanswered: Vec::new() }
 }
 
 pub fn status() -> Status {

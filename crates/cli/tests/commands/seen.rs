@@ -62,7 +62,28 @@ fn many(asked: &ReceivedRequest, count: usize) -> Answer {
     let (from, limit) = (value("after").unwrap_or(0), value("limit").unwrap_or(100));
     let to = count.min(from + limit.min(1000));
     let items = (from..to).map(|n| Lock { id: format!("k{n}"), ..held() }).collect();
-    ok(&Page { items, next: (to < count).then(|| to.to_string()), total: count as u64 })
+    ok(&Page {
+        items,
+        next: (to < count).then(|| to.to_string()),
+        total: count as u64,
+        unanswered: Vec::new(),
+    })
+}
+
+/// B8.83
+#[test]
+fn a_list_that_may_lack_locks_says_so() {
+    let incomplete = |items| Page { unanswered: vec!["/srv/b".into()], ..page(items) };
+    for items in [vec![held()], Vec::new()] {
+        let page = incomplete(items);
+        let daemon = Scripted::start(move |_| ok(&page));
+        let ended = run(daemon.socket(), &["locks", "--path", "dir"]);
+        let said = "locks may be missing: the file system of /srv/b does not answer";
+        assert!(ended.err.contains(said), "{ended:?}");
+        let ended = run(daemon.socket(), &["locks", "--path", "dir", "--json"]);
+        let whole: Page<Lock> = serde_json::from_str(&ended.out).unwrap();
+        assert_eq!(whole.unanswered, ["/srv/b"]);
+    }
 }
 
 #[test]

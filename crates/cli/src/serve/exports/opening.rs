@@ -74,7 +74,7 @@ pub(super) struct Opening {
 impl Opening {
     /// Takes the file system from `known` if it is the one that is wanted.
     pub(super) fn begin(wanted: Wanted, place: Place, known: &[Opened]) -> Arc<Self> {
-        let opening = Arc::new(Self { wanted, outcome: Mutex::default(), ended: Condvar::new() });
+        let opening = Self::pending(wanted);
         // A thread that hangs must not keep other file systems open.
         let known: Vec<(ExportSource, Weak<LocalFs>)> = known
             .iter()
@@ -89,6 +89,11 @@ impl Opening {
             opening.end(Err(format!("cannot start a thread: {error}")));
         }
         opening
+    }
+
+    /// An attempt to which [`end`](Self::end) gives its outcome.
+    pub(super) fn pending(wanted: Wanted) -> Arc<Self> {
+        Arc::new(Self { wanted, outcome: Mutex::default(), ended: Condvar::new() })
     }
 
     /// The outcome, if there is one by then.
@@ -115,7 +120,7 @@ impl Opening {
         self.outcome().is_none()
     }
 
-    fn end(&self, outcome: Result<Opened, String>) {
+    pub(super) fn end(&self, outcome: Result<Opened, String>) {
         *self.outcome() = Some((outcome, Instant::now()));
         self.ended.notify_all();
     }
