@@ -3,18 +3,18 @@
 //!
 //! An order lock is held from reading the attributes before a change to reading those after it, so
 //! that no other change by a client falls between. Lock order: of two directories, the one whose
-//! lock has the lower address first; of a directory and a file in it, the directory first.
+//! lock has the lower address first; of a directory and a file in it, the directory first. WRITEs take
+//! it too: in the kernel they would wait for each other by spinning.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, RwLock, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 use super::{fsid::Lifetime, node::lock};
 use crate::{FileSystemId, ObjectId};
 
-/// Written by changes, read by WRITEs, which may run at the same time.
-pub(super) type OrderLock = Arc<RwLock<()>>;
+pub(super) type OrderLock = Arc<Mutex<()>>;
 
 /// A mounted file system that is served.
 #[derive(Default)]
@@ -27,7 +27,7 @@ pub(super) struct Device {
 /// The order locks that are in use.
 #[derive(Default)]
 struct OrderLocks {
-    by_file: HashMap<ObjectId, Weak<RwLock<()>>>,
+    by_file: HashMap<ObjectId, Weak<Mutex<()>>>,
     /// The size at which unused ones are removed.
     full: usize,
 }

@@ -1,6 +1,9 @@
 //! READ, WRITE and COMMIT.
 
-use std::{os::fd::OwnedFd, sync::atomic::Ordering::Relaxed};
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::atomic::Ordering::Relaxed,
+};
 
 use bytes::Bytes;
 use rustix::{
@@ -25,6 +28,9 @@ use crate::{
 /// settings.
 const READ_AHEAD: u64 = 256 << 10;
 
+/// Up to this size it costs little to find out whether a whole file is in memory.
+const SMALL_FILE: u64 = 256 << 20;
+
 impl Tree {
     pub(super) fn read(
         &self,
@@ -48,13 +54,8 @@ impl Tree {
                 BlockingMode::MayBlock => self.reader(&node)?,
             };
             let nowait = context.blocking == BlockingMode::Nonblocking;
-            if nowait {
-                // Otherwise the kernel would begin to read from the disk, and to find out where may
-                // wait for it in spite of `RWF_NOWAIT`.
-                let likely = (wanted as u64 + READ_AHEAD).min(attributes.size - offset);
-                if sys::is_cached(&fd, offset, likely) == Some(false) {
-                    return Err(Error::WouldBlock);
-                }
+            if nowait && !self.is_in_memory(&node, &fd, &attributes, offset, wanted as u64) {
+                return Err(Error::WouldBlock);
             }
             while data.len() < wanted {
                 let (left, at) = (wanted - data.len(), offset + data.len() as u64);
@@ -73,6 +74,23 @@ impl Tree {
         Ok(ReadReply { data: Bytes::from(data), eof, attributes: Some(attributes) })
     }
 
+    /// Whether the range is in memory, with what the kernel would read ahead. Otherwise it would begin
+    /// to read from the disk, and to find out where may wait for it in spite of `RWF_NOWAIT`.
+    fn is_in_memory(
+        &self,
+        node: &Node,
+        fd: impl AsFd,
+        attributes: &Attributes,
+        offset: u64,
+        wanted: u64,
+    ) -> bool {
+        let Attributes { size, .. } = *attributes;
+        let is_cached = |from, length| sys::is_cached(&fd, from, length) != Some(false);
+        // Mostly the whole file is, and need not be looked at for each range.
+        (size <= SMALL_FILE && node.is_in_memory(|| is_cached(0, size)))
+            || is_cached(offset, (wanted + READ_AHEAD).min(size - offset))
+    }
+
     pub(super) fn write(
         &self,
         context: &Context<'_>,
@@ -87,7 +105,7 @@ impl Tree {
             return Err(Error::TooLarge);
         }
         let (count, file) = {
-            let _order = node.lock_for_write();
+            let _order = node.lock_for_change();
             let found = self.attributes(&node)?;
             let permission = self.cached_may_write(context, &node, &found);
             permission.unwrap_or(Ok(()))?;
@@ -104,7 +122,7 @@ impl Tree {
             if stability == Stability::Unstable && count > 0 {
                 self.uncommitted.add(&node);
             }
-            // Other writes run at the same time, so the attributes of before are not known.
+            // Without the attributes of before: programs of the host write without our lock.
             (count, self.change(&node, None))
         };
         match stability {

@@ -10,7 +10,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -53,6 +53,9 @@ pub(super) struct Node {
     used: AtomicU64,
     /// A client has presented the handle since the last sweep.
     is_presented: AtomicBool,
+    /// The second, by the clock of the cache, in which it was last looked whether all of the file is in
+    /// memory; and in the lowest bit, whether it was.
+    memory: AtomicU64,
     shared: Arc<Shared>,
 }
 
@@ -90,14 +93,9 @@ impl Node {
         self.path.as_ref().map_or(ABS, AsFd::as_fd)
     }
 
-    /// Held during a change other than a write. See [`device`](super::device).
-    pub(super) fn lock_for_change(&self) -> RwLockWriteGuard<'_, ()> {
-        self.order().write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Held during a write.
-    pub(super) fn lock_for_write(&self) -> RwLockReadGuard<'_, ()> {
-        self.order().read().unwrap_or_else(PoisonError::into_inner)
+    /// Held during a change. See [`device`](super::device).
+    pub(super) fn lock_for_change(&self) -> MutexGuard<'_, ()> {
+        lock(self.order())
     }
 
     /// The lock of [`lock_for_change`](Node::lock_for_change), the same for all nodes of the file.
@@ -108,6 +106,18 @@ impl Node {
     /// Held from an `fsync` until its outcome has been recorded.
     pub(super) fn sync_lock(&self) -> MutexGuard<'_, ()> {
         lock(&self.sync)
+    }
+
+    /// Whether all of the file was in memory when `look` last looked, less than a second ago.
+    pub(super) fn is_in_memory(&self, look: impl FnOnce() -> bool) -> bool {
+        let now = self.shared.now.load(Relaxed);
+        let known = self.memory.load(Relaxed);
+        if known >> 1 == now {
+            return known & 1 == 1;
+        }
+        let is_in_memory = look();
+        self.memory.store(now << 1 | u64::from(is_in_memory), Relaxed);
+        is_in_memory
     }
 
     /// The descriptor for reading data, listing and `fsync`; opened by `open` on first use. If that
@@ -246,6 +256,7 @@ impl NodeCache {
             writes: AtomicU64::new(0),
             used: AtomicU64::new(self.shared.now.load(Relaxed)),
             is_presented: AtomicBool::new(false),
+            memory: AtomicU64::new(u64::MAX - 1),
             shared: self.shared.clone(),
         }
     }
