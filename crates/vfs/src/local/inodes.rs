@@ -37,6 +37,8 @@ const TYPE: u8 = 0xff;
 /// longest unseen first. Beyond twice as many, used ones too.
 const NAMES_MAX: usize = 1_000_000;
 
+const RECORDING: usize = 64;
+
 /// Records that wait to be written. Beyond this the file is written anew when it can be.
 const PENDING_MAX: usize = 64 << 20;
 
@@ -53,6 +55,8 @@ static OPEN: Mutex<Vec<(PathBuf, Weak<SharedMap>)>> = Mutex::new(Vec::new());
 
 pub(super) struct InodeMap {
     table: Table,
+    /// Held, by inode, from identifying an object to recording it.
+    recording: [Mutex<()>; RECORDING],
     pending: Mutex<Pending>,
     file: Mutex<MapFile>,
     path: PathBuf,
@@ -104,6 +108,7 @@ impl InodeMap {
             Upkeep { tidied: Instant::now(), is_unsynced: false, names, has_failed: false };
         let map = Arc::new(Self {
             table,
+            recording: std::array::from_fn(|_| Mutex::default()),
             pending: Mutex::default(),
             file: Mutex::new(file),
             path: path.clone(),
@@ -207,6 +212,8 @@ impl InodeMap {
         found: &Status,
         is_open: impl FnOnce(&ObjectId) -> bool,
     ) -> ObjectId {
+        // Two calls that find a new file without a birth time must not give it an id each.
+        let _recording = lock(&self.recording[found.attributes.fileid as usize % RECORDING]);
         let id = self.identify(dir, name, found, is_open);
         let ids = (parse(dir), parse(&id));
         if let (Some((parent, _)), Some((inode, generation))) = ids
@@ -411,6 +418,28 @@ mod tests {
 
     fn add(shared: &SharedMap, inode: u64, name: &str) {
         shared.map.linked(&compose(1, 0), name.as_bytes(), &compose(inode, 0));
+    }
+
+    #[test]
+    fn calls_that_find_a_new_file_at_once_give_it_one_id() {
+        let state = tempfile::tempdir().unwrap();
+        let shared = InodeMap::open(state.path(), "inodes", false).unwrap();
+        let start = std::sync::Barrier::new(4);
+        let found = status(std::fs::File::open(state.path()).unwrap()).unwrap();
+        let ids: Vec<Vec<ObjectId>> = std::thread::scope(|scope| {
+            let find = || {
+                let record = |inode| {
+                    start.wait();
+                    let mut found = Status { born: None, ..found };
+                    found.attributes.fileid = inode;
+                    shared.map.record(&compose(1, 0), b"name", &found, |_| false)
+                };
+                (10..2_000).map(record).collect()
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(find)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(ids.iter().all(|other| *other == ids[0]));
     }
 
     #[test]
