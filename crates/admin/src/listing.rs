@@ -187,7 +187,7 @@ pub(crate) async fn on_path(
     Ok(control.read(look).await?)
 }
 
-/// Without an answer nobody knows which file a path names, or whether it names only one.
+/// Without an answer it is not known which file a path names, or whether it names only one.
 fn does_not_answer(export: &str, path: &str) -> Problem {
     let detail = format!("the file system of {export} does not answer");
     let hint = match path.starts_with('/') {

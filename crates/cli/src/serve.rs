@@ -125,7 +125,7 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     Ok(())
 }
 
-/// While no export is late nobody waits for a tick, and the missed ones are not made up for.
+/// Ticks are not awaited while no export is late, and missed ones are not made up for.
 fn late_exports_ticks() -> Interval {
     let mut ticks = tokio::time::interval(LATE_EXPORTS_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

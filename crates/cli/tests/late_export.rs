@@ -27,7 +27,7 @@ use wire::nfs3::{Handle, NewAttributes, Status};
 use wire::nlm;
 
 const DIRECTORY: &str = "LOCKKEEPER_LATE_EXPORT";
-/// Mounts a FUSE file system whose requests nobody reads; it ends with this process.
+/// Mounts a FUSE file system without a daemon that reads its requests; it ends with this process.
 const HANG: &str = r#"
     exec 3<>/dev/fuse
     mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0,allow_other none "$1" || exit 1

@@ -446,7 +446,7 @@ impl EngineShared {
     }
 
     /// Ends the engine, if it has not ended, and drops what is in the inbox: nothing will answer it, and
-    /// nobody is to wait for that.
+    /// no connection is to wait for that.
     fn end(&self, end: End) {
         self.ended.send_if_modified(|ended| {
             let is_first = ended.is_none();

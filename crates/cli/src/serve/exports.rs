@@ -187,7 +187,7 @@ impl ExportOpener {
     fn forget_ended(&mut self) {
         let (hung, ended) = self.attempts.drain(..).partition(|attempt| attempt.hangs());
         self.attempts = hung;
-        // What nobody uses is closed, which may take as long as the disk.
+        // Unused file systems are closed, which may take as long as the disk.
         let ended: Vec<Arc<Opening>> = ended;
         drop(Closing::begin(ended));
     }

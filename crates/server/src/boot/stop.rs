@@ -24,7 +24,7 @@ pub(super) const LAST_CALLBACKS: Duration = Duration::from_millis(200);
 /// How long requests under way may still be answered after a failure: lock requests get no answer any
 /// more.
 const ANSWERS_MAX_FAILED: Duration = Duration::from_secs(1);
-/// A call that has not begun this long before its connection is closed is not run: nobody would be told.
+/// A call that has not begun this long before its connection is closed is not run: no reply could be sent.
 const LAST_START: Duration = Duration::from_millis(200);
 /// How long connections have to be closed after the time for answers: their peers must read.
 const LAST_REPLIES: Duration = Duration::from_secs(2);

@@ -111,7 +111,7 @@ enum Phase {
     Stopping,
     /// Calls are refused, and none are queued.
     Refusing,
-    /// As before, and nobody waits for those that run.
+    /// As before, and the stop no longer waits for those that run.
     Stopped,
 }
 

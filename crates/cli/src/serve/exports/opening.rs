@@ -64,7 +64,7 @@ pub(super) struct Place {
     pub(super) descriptors_max: usize,
 }
 
-/// An attempt to open a directory; it goes on when nobody waits for it.
+/// An attempt to open a directory; it goes on when no call waits for it.
 pub(super) struct Opening {
     pub(super) wanted: Wanted,
     outcome: Mutex<Option<(Result<Opened, String>, Instant)>>,
