@@ -11,6 +11,7 @@
 //! | [`namespace`] | network namespaces, veth pairs, threads and commands inside |
 //! | [`debian`] | rpcbind, statd and sm-notify on a machine of their own |
 //! | [`peer`] | scripted rpcbind, lock manager and status monitor peers over UDP and TCP |
+//! | [`ports`] | free ports for servers that start again |
 //! | [`postgres`] | a PostgreSQL server in a temporary directory |
 //! | [`packages`] | Debian packages, installed without starting daemons |
 //! | [`fixtures`] | stores that released versions wrote |
@@ -30,6 +31,7 @@ pub mod mounts;
 pub mod namespace;
 pub mod packages;
 pub mod peer;
+pub mod ports;
 pub mod postgres;
 pub mod process;
 pub mod random;

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::packages;
+use crate::ports::free_port;
 use crate::process::tail;
-use crate::server::free_port;
 use crate::wait;
 
 /// Programs that are not in `PATH`, in one directory for each version.

@@ -99,8 +99,3 @@ impl DerefMut for Server {
         &mut self.0
     }
 }
-
-/// A TCP port of loopback that was free a moment ago; for servers that start again on the same one.
-pub fn free_port() -> std::io::Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}

@@ -22,8 +22,9 @@ use support::PROGRAM;
 use support::leftovers::nothing_is_left;
 use tempfile::TempDir;
 use testbed::peer::{Host, RpcbindKind};
+use testbed::ports::free_port;
 use testbed::process::{Process, Signal};
-use testbed::server::{Server, free_port};
+use testbed::server::Server;
 use wire::nlm::{Range, Status};
 
 const QUICK: [&str; 4] = ["--seconds", "0.3", "--warm-up-seconds", "0.05"];

@@ -23,9 +23,9 @@ use store::{Durability, Postgres, PostgresSettings, Store};
 use support::node::Node;
 use support::recorder::{self, Beliefs, FILES, HOSTS, PROCESSES};
 use tempfile::TempDir;
+use testbed::ports::free_port;
 use testbed::postgres::{Options, Server, Stop};
 use testbed::random::Random;
-use testbed::server::free_port;
 use tokio::task::{JoinHandle, block_in_place};
 use wire::nlm::{Range, Status};
 

@@ -16,7 +16,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use support::node::Node;
 use support::recorder;
-use testbed::server::free_port;
+use testbed::ports::free_port;
 use testbed::small_disk::run_test_inside;
 use testbed::wait::until;
 use wire::nlm::{Range, Status};

@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use keeper::change::Exactness;
 use store::{Durability, Embedded, EmbeddedSettings, Store};
 use support::{PROGRAM, recorder};
+use testbed::ports::free_port;
 use testbed::random::Random;
-use testbed::server::{Server, free_port, serve};
+use testbed::server::{Server, serve};
 
 fn kills() -> usize {
     std::env::var("LOCKKEEPER_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)

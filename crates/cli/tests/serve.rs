@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use client::{Connection, Options, mount};
 use tempfile::NamedTempFile;
+use testbed::ports::free_port;
 use testbed::process::Signal;
-use testbed::server::{Server, free_port};
+use testbed::server::Server;
 use wire::mount::Exports;
 use wire::nsm;
 

@@ -14,8 +14,8 @@ use std::process::Command;
 use rustix::process::Signal;
 use support::node::Node;
 use support::recorder;
+use testbed::ports::free_port;
 use testbed::postgres::{Options, Server};
-use testbed::server::free_port;
 use wire::nlm::{Range, Status};
 
 /// Runs `lockkeeper store ...`; whether it succeeded, and all that it said.

@@ -8,7 +8,6 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::sync::Arc;
 
 use lockkeeper_server::{Config, Limits, RpcbindMode};
@@ -22,7 +21,7 @@ use vfs::FileSystem;
 use vfs::local::{LocalFs, Options};
 
 async fn round(filesystem: Arc<dyn FileSystem>) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = testbed::ports::free_port().unwrap();
     let config =
         Config { rpcbind: RpcbindMode::Embedded, rpcbind_port: port, ..config(Limits::default()) };
     let exports = vec![export(PATH, filesystem, open_rules())];

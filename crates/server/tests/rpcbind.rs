@@ -9,7 +9,7 @@
 
 mod support;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn exports() -> Vec<vfs::Export> {
 
 /// A server with an rpcbind of its own on a free port, and where that is.
 async fn embedded() -> (TestServer, SocketAddr) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = testbed::ports::free_port().unwrap();
     let config = Config {
         listen: "[::]:0".parse().unwrap(),
         rpcbind: RpcbindMode::Embedded,

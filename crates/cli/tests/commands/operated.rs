@@ -362,7 +362,7 @@ async fn a_standby_says_whom_it_waits_for() {
         std::fs::write(&config, text).unwrap();
         let config = config.to_str().unwrap();
         let options = ["--store", &url, "--node", name, "--standby", "-c", config];
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = testbed::ports::free_port().unwrap();
         (Node::start(&home, port, &options), socket)
     };
     let (mut fox, at_fox) = node("fox");

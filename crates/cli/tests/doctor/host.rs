@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 use testbed::namespace::Namespace;
+use testbed::ports::free_port;
 use testbed::wait::until_blocking;
 
 use crate::patient::{PROGRAM, Patient, admin, status};
@@ -202,7 +203,7 @@ fn too_few_descriptors_are_told_for_this_shell_and_for_the_running_server() {
 #[test]
 fn descriptors_that_are_nearly_used_up_are_told() {
     let patient = Patient::new();
-    let port = free_port();
+    let port = free_port().unwrap();
     let server = patient.serve(&["--listen", &format!("127.0.0.1:{port}"), "--rpcbind", "off"]);
     let file = patient.path("few.toml");
     fs::write(&file, "[limits]\nconnections = 1\n").unwrap();
@@ -219,10 +220,6 @@ fn descriptors_that_are_nearly_used_up_are_told() {
     assert!(lowered.unwrap().success());
     patient.examine(&few).has("LK226", "warn", &["of 380 file"], &["LimitNOFILE"]);
     drop(connections);
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]

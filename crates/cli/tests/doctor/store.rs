@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::thread;
@@ -92,7 +92,7 @@ fn a_store_that_has_stalled_is_told() {
     let patient = Patient::new();
     fs::create_dir(patient.state()).unwrap();
     fs::set_permissions(patient.path("export"), fs::Permissions::from_mode(0o777)).unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = testbed::ports::free_port().unwrap();
     let at = SocketAddr::new([127, 0, 0, 1].into(), port);
     let small = "mount -t tmpfs -o size=8m,mode=700 none \"$1\"; shift; exec \"$@\"";
     let state = patient.state();

@@ -9,7 +9,8 @@ use client::nfs::Nfs;
 use client::{Locker, Options, mount};
 use tempfile::TempDir;
 use testbed::peer::{self, Answer, RpcbindKind, script};
-use testbed::server::{Server, free_port, serve};
+use testbed::ports::free_port;
+use testbed::server::{Server, serve};
 use wire::nfs3::{Handle, NewAttributes};
 use wire::nsm;
 

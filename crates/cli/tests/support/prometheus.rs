@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ impl Prometheus {
     pub fn scraping(target: SocketAddr) -> Self {
         testbed::packages::install(&["curl", "prometheus"]).unwrap();
         let home = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = testbed::ports::free_port().unwrap();
         let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus/alerts.yml");
         let rules = Path::new(rules).canonicalize().unwrap();
         let config = format!(

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lockkeeper_store::{Durability, Postgres, PostgresSettings, StoreError};
+use testbed::ports::free_port;
 use testbed::postgres::{Options, Server};
-use testbed::server::free_port;
 use testbed::{packages, wait};
 
 use crate::driver::{settings, taken};
