@@ -25,6 +25,8 @@ const PROGRAMS: &[&str] = &[
     "/sbin/showmount",
     "/usr/sbin/rpcinfo",
     "/sbin/ip",
+    "/usr/bin/git",
+    "/usr/bin/sqlite3",
     "/usr/bin/tcc",
 ];
 

@@ -3,6 +3,7 @@
 
 pub mod context;
 
+mod applications;
 mod client_crash;
 mod contents;
 mod crash;
@@ -80,6 +81,7 @@ pub fn steps() -> Vec<Step> {
         filesystems::STEPS,
         replaced::STEPS,
         hung_disk::STEPS,
+        applications::STEPS,
     ]
     .concat()
 }
