@@ -11,6 +11,7 @@ use crate::commands;
 use crate::commands::terminal::Colour;
 use crate::config::{AdminListen, Durability, Grace, Unreachable, parse_duration};
 use crate::demo::Demo;
+use crate::logging::LogFormat;
 
 /// An NFSv3 server whose locks survive crashes.
 #[derive(Debug, Parser)]
@@ -205,6 +206,11 @@ pub(crate) struct Serve {
     /// else any]
     #[arg(long, value_enum)]
     pub ports: Option<Ports>,
+
+    /// Format of the log [default: journald if systemd has connected standard error to the journal,
+    /// else text]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
 
     /// Exit when this process, the parent, exits
     #[arg(long, value_name = "PROCESS", hide = true)]

@@ -1,25 +1,39 @@
 //! The configuration file: TOML, optional, and strict. An unknown key is an error that gives its line
 //! and the most similar known key.
 
+pub(crate) mod consistency;
+mod duration;
 pub(crate) mod effective;
+mod parse_error;
 pub(crate) mod store_url;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::cli::{Ports, Rpcbind};
 use crate::config::store_url::StoreUrl;
+use duration::duration;
+pub(crate) use duration::parse_duration;
 
 pub(crate) const DEFAULT_PATH: &str = "/etc/lockkeeper/lockkeeper.toml";
+
+/// `EX_CONFIG` of `sysexits.h`: the configuration is wrong.
+pub(crate) const EXIT_CODE: u8 = 78;
+
+/// The configuration is wrong, so that starting again does not help.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct ConfigError(pub(crate) String);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -398,49 +412,31 @@ impl<'de> Deserialize<'de> for Network {
     }
 }
 
-fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(from)?;
-    parse_duration(&text).map(Some).map_err(de::Error::custom)
-}
-
 fn store_url<'de, D: Deserializer<'de>>(from: D) -> Result<Option<StoreUrl>, D::Error> {
     let text = String::deserialize(from)?;
     StoreUrl::parse(&text).map(Some).map_err(de::Error::custom)
 }
 
-/// Parses a number and a unit: `250ms`, `90s`, `15m`, `24h`.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || {
-        format!("`{text}` is not a duration: expected a number and a unit (ms, s, m, h), as in 90s")
-    };
-    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let milliseconds = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(wrong)
-}
-
 impl File {
     /// Loads `named`, or the default file if it exists; otherwise returns the defaults.
-    pub(crate) fn load(named: Option<&Path>) -> Result<Self> {
+    pub(crate) fn load(named: Option<&Path>) -> Result<Self, ConfigError> {
         let path = named.unwrap_or(Path::new(DEFAULT_PATH));
+        let wrong = |error: String| ConfigError(format!("{}: {error}", path.display()));
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text).with_context(|| path.display().to_string()),
-            Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+            Ok(text) => Self::parse(&text).map_err(|error| wrong(format!("{error:#}"))),
+            Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => {
                 Ok(Self::default())
             }
-            Err(error) => Err(error).with_context(|| path.display().to_string()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(wrong(format!(
+                "{error}; without -c, {DEFAULT_PATH} is used if it exists, and defaults if not"
+            ))),
+            Err(error) => Err(wrong(error.to_string())),
         }
     }
 
     fn parse(text: &str) -> Result<Self> {
-        let file: Self = toml::from_str(text).map_err(|error| explain(text, &error))?;
+        let file: Self =
+            toml::from_str(text).map_err(|error| parse_error::explain(text, &error))?;
         for export in &file.exports {
             let path = export.path.display();
             if export.memory_path().with_context(|| format!("export {path}"))?.is_none()
@@ -478,43 +474,9 @@ fn is_link_local(network: &IpNet) -> bool {
     all.iter().flatten().any(|link_local| link_local.contains(network))
 }
 
-/// One line: position, message, and the most similar known name.
-fn explain(text: &str, error: &toml::de::Error) -> anyhow::Error {
-    let line = error.span().map_or(1, |span| {
-        text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
-    });
-    let message = error.message();
-    let meant = nearest(message).map(|name| format!("; did you mean `{name}`?"));
-    anyhow!("line {line}: {message}{}", meant.unwrap_or_default())
-}
-
 /// The host name: the default node name, and a name that notices carry.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// The known name most similar to the unknown one, both taken from the parser's message.
-fn nearest(message: &str) -> Option<&str> {
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    message.starts_with("unknown ").then_some(())?;
-    let unknown = quoted.next()?;
-    let near = quoted.map(|name| (distance(unknown, name), name)).min()?;
-    (near.0 <= unknown.len().div_ceil(2).max(2)).then_some(near.1)
-}
-
-/// Levenshtein distance.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -600,8 +562,9 @@ mod tests {
 
     #[test]
     fn values_that_make_no_sense_are_refused_with_a_hint() {
-        assert!(error("[limits]\nidle = \"900\"\n").contains("as in 90s"));
-        assert!(error("[limits]\nidle = 900\n").contains("line 2"));
+        assert!(error("[limits]\nidle = \"900\"\n").contains("did you mean \"900s\"?"));
+        let text = error("[limits]\nidle = 900\n");
+        assert!(text.contains("line 2") && text.contains("did you mean \"900s\"?"), "{text}");
         assert!(
             error("[[export]]\npath = \"/a\"\nclients = [\"10.0.0.0/33\"]\n").contains("neither")
         );
@@ -615,14 +578,5 @@ mod tests {
             assert!(text.contains("memory: is followed by the absolute path"), "{text}");
         }
         assert!(error("[[export]]\naccess = \"rw\"\n").contains("path"));
-    }
-
-    #[test]
-    fn times_carry_units() {
-        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(parse_duration("2h"), Ok(Duration::from_secs(7200)));
-        for wrong in ["", "5", "s", "-5s", "5 s", "99999999999999999999s"] {
-            assert!(parse_duration(wrong).is_err(), "{wrong}");
-        }
     }
 }

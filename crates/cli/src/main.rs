@@ -10,6 +10,7 @@
 //! | [`doctor`] | `doctor`: gathers facts, then runs the checks on them |
 //! | [`demo`] | `demo`: two simulated client machines and a child server |
 //! | [`bench`] | `bench`: the load of `crates/load` against any server |
+//! | [`logging`] | the log: text, JSON, or the journal |
 //! | [`child_server`], [`interrupts`] | a temporary server process and signal handling, for `demo` and `bench` |
 
 #![warn(unreachable_pub)]
@@ -23,15 +24,13 @@ mod daemon;
 mod demo;
 mod doctor;
 mod interrupts;
+mod logging;
 mod serve;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// How long a stopped server waits for its tasks.
 const RUNTIME_END_MAX: Duration = Duration::from_millis(500);
@@ -39,7 +38,13 @@ const RUNTIME_END_MAX: Duration = Duration::from_millis(500);
 fn main() -> ExitCode {
     let arguments = cli::Cli::parse();
     serve::allocator::keep_buffers();
-    log_to_stderr();
+    let format = match &arguments.command {
+        cli::Command::Serve(args) => args.log_format,
+        _ => None,
+    };
+    if let Err(error) = logging::start(format) {
+        return failed(&error);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.into()),
@@ -69,29 +74,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Logs at `LOCKKEEPER_LOG`: a level, or levels by module (`info,lockkeeper_server=debug`).
-fn log_to_stderr() {
-    let wanted = std::env::var("LOCKKEEPER_LOG").unwrap_or_default();
-    let parsed: Option<Targets> = wanted.parse().ok().filter(|_| !wanted.is_empty());
-    if parsed.is_none() && !wanted.is_empty() {
-        eprintln!("LOCKKEEPER_LOG: {wanted:?} is not a log level such as debug; using info");
-    }
-    let layer = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .with_ansi(colour())
-        // A closed stderr must not stop the server, and cannot be reported on stderr.
-        .log_internal_errors(false);
-    let filter = parsed.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
-    tracing_subscriber::registry().with(filter).with(layer).init();
-}
-
 fn failed(error: &anyhow::Error) -> ExitCode {
     eprintln!("error: {error:#}");
-    ExitCode::FAILURE
-}
-
-fn colour() -> bool {
-    use std::io::IsTerminal;
-    std::env::var_os("NO_COLOR").is_none() && std::io::stderr().is_terminal()
+    match error.downcast_ref() {
+        Some(config::ConfigError(_)) => ExitCode::from(config::EXIT_CODE),
+        None => ExitCode::FAILURE,
+    }
 }

@@ -14,7 +14,7 @@ use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
@@ -26,7 +26,8 @@ use ::admin::{Admin, Reload};
 use server::{Config, Limits, RpcbindMode, Server, ServerExit};
 
 use crate::cli;
-use crate::config::{self, File};
+use crate::config::consistency::{self, Ports};
+use crate::config::{self, ConfigError, File};
 use banner::banner;
 use exports::{ExportOpener, RELOAD_MAX, START_MAX};
 use lock_service::{LockService, StoreChoice};
@@ -38,6 +39,8 @@ const LATE_EXPORTS_EVERY: Duration = Duration::from_secs(1);
 pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     let mut file = load(&args)?;
     let configured = configured_exports(&args, &mut file)?;
+    let ports = Ports::of(&file, args.listen, args.admin.as_ref(), args.rpcbind);
+    consistency::check(&configured, &file.limits, &ports)?;
     let state = StateDirectory::open(args.state.as_deref())?;
     let descriptors = raise_descriptor_limit();
     let reserved = args
@@ -153,21 +156,24 @@ fn notify_systemd(state: &[NotifyState<'_>]) {
     }
 }
 
-fn load(args: &cli::Serve) -> Result<File> {
+fn load(args: &cli::Serve) -> Result<File, ConfigError> {
     let file = File::load(args.config.as_deref())?;
     file.warnings().iter().for_each(|warning| warn!("{warning}"));
     Ok(file)
 }
 
-fn configured_exports(args: &cli::Serve, file: &mut File) -> Result<Vec<config::Export>> {
+fn configured_exports(
+    args: &cli::Serve,
+    file: &mut File,
+) -> Result<Vec<config::Export>, ConfigError> {
     let mut exports = std::mem::take(&mut file.exports);
     exports.extend(args.dirs.iter().cloned().map(config::Export::of));
     if exports.is_empty() {
-        bail!(
+        return Err(ConfigError(format!(
             "nothing to export: name a directory, as in `lockkeeper serve /srv/share`, or add an \
              [[export]] to {}",
             config::DEFAULT_PATH
-        );
+        )));
     }
     Ok(exports)
 }

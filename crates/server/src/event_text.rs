@@ -4,7 +4,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use tracing::{debug, info, warn};
+use tracing::{debug, field, info, warn};
 
 use keeper::Keeper;
 use keeper::bytes::Name;
@@ -72,11 +72,26 @@ impl EventText {
         Self::new(Level::Warn, "refused", text)
     }
 
+    /// The sentence, and its parts as fields for programs: `event.kind` and so on.
     pub fn log(&self) {
+        macro_rules! log {
+            ($level:ident) => {
+                $level!(
+                    event.kind = self.kind,
+                    event.client = self.client.as_ref().map(|client| field::display(&client.name)),
+                    event.address =
+                        self.client.as_ref().map(|client| field::display(client.address)),
+                    event.operator = self.by.as_ref().map(field::display),
+                    event.locks = self.locks,
+                    "{}",
+                    self.text
+                )
+            };
+        }
         match self.level {
-            Level::Debug => debug!("{}", self.text),
-            Level::Info => info!("{}", self.text),
-            Level::Warn => warn!("{}", self.text),
+            Level::Debug => log!(debug),
+            Level::Info => log!(info),
+            Level::Warn => log!(warn),
         }
     }
 }

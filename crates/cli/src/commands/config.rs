@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::terminal;
-use crate::config::{DEFAULT_PATH, File, effective};
+use crate::config::consistency::{self, Ports};
+use crate::config::{ConfigError, DEFAULT_PATH, File, effective};
 use crate::daemon::CommandError;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
-    /// Check the file; report the first error with its line, and warnings
+    /// Check the file, ports and directories as `serve` does; report the first error, and warnings
     Check(ConfigFileArg),
     /// Print the effective settings including defaults, without passwords
     Show(ConfigFileArg),
@@ -27,8 +28,17 @@ impl Config {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         match self {
             Self::Check(file) => {
-                for warning in file.read()?.warnings() {
+                let read = file.read()?;
+                for warning in read.warnings() {
                     terminal::print_note(&format!("warning: {}", terminal::clean(&warning)));
+                }
+                let ports = Ports::of(&read, None, None, None);
+                consistency::check(&read.exports, &read.limits, &ports)
+                    .map_err(|ConfigError(why)| file.wrong(&why))?;
+                let unusable: Vec<String> =
+                    read.exports.iter().filter_map(consistency::unusable).collect();
+                if !unusable.is_empty() {
+                    return Err(file.wrong(&unusable.join("; ")));
                 }
                 terminal::print(&format!("ok: {}\n", file.shown()))
             }
@@ -44,8 +54,11 @@ impl Config {
 
 impl ConfigFileArg {
     fn read(&self) -> Result<File, CommandError> {
-        File::load(self.config.as_deref())
-            .map_err(|error| CommandError::Other(format!("{error:#}")))
+        File::load(self.config.as_deref()).map_err(CommandError::Config)
+    }
+
+    fn wrong(&self, why: &str) -> CommandError {
+        CommandError::Config(ConfigError(format!("{}: {why}", self.shown())))
     }
 
     fn shown(&self) -> String {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use admin::api::Problem;
 
+use crate::config::{self, ConfigError};
+
 #[derive(Debug)]
 pub(crate) enum CommandError {
     /// The server refused.
@@ -12,6 +14,8 @@ pub(crate) enum CommandError {
     Unreachable { detail: String, hint: String },
     /// Wrong usage.
     Usage(String),
+    /// The configuration is wrong.
+    Config(ConfigError),
     /// Anything else, in one line.
     Other(String),
     /// The operator did not confirm.
@@ -27,6 +31,7 @@ impl CommandError {
             Self::Refused(_) | Self::Other(_) | Self::Declined(_) => 1,
             Self::Usage(_) => 2,
             Self::Unreachable { .. } => 3,
+            Self::Config(_) => config::EXIT_CODE,
         }
     }
 
@@ -63,6 +68,7 @@ impl fmt::Display for CommandError {
             | Self::Usage(detail)
             | Self::Other(detail)
             | Self::Declined(detail) => f.write_str(detail),
+            Self::Config(error) => error.fmt(f),
             Self::BrokenPipe => f.write_str("output closed"),
         }
     }

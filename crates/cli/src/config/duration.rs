@@ -1,0 +1,61 @@
+//! Times with a unit: `250ms`, `90s`, `1h 30m`.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserializer, de};
+
+/// Never without a unit: whether 90 means seconds or minutes would be a guess.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| match text.trim().parse::<u64>() {
+        Ok(number) => without_unit(number),
+        Err(_) => format!("`{text}` is not a time such as 250ms, 90s or 15m: {error}"),
+    })
+}
+
+pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    from.deserialize_any(Time).map(Some)
+}
+
+fn without_unit(number: u64) -> String {
+    format!("`{number}` is a time without a unit; did you mean \"{number}s\"?")
+}
+
+/// A string, or a number that deserves a better error than one about types.
+struct Time;
+
+impl de::Visitor<'_> for Time {
+    type Value = Duration;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("a time such as \"90s\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Duration, E> {
+        parse_duration(text).map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Duration, E> {
+        match u64::try_from(number) {
+            Ok(number) => Err(E::custom(without_unit(number))),
+            Err(_) => Err(E::custom(format!("`{number}` is less than no time"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_carry_units() {
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("2h"), Ok(Duration::from_secs(7200)));
+        assert_eq!(parse_duration("1m 30s"), Ok(Duration::from_secs(90)));
+        for wrong in ["", "s", "-5s", "5 parsecs", "99999999999999999999s"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+        let error = parse_duration("5").unwrap_err();
+        assert!(error.ends_with("did you mean \"5s\"?"), "{error}");
+    }
+}
