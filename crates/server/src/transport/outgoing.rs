@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use wire::{Message, record};
 
 use super::Peer;
+use super::budget::Budget;
 use crate::liveness::{ConnectionGuard, Liveness, Opener, Stream};
 use crate::service_lease::ServiceLease;
 
@@ -42,8 +43,8 @@ pub(crate) struct OutgoingReplies {
     load: AtomicUsize,
     /// Bytes of replies that are not written yet.
     unsent: AtomicUsize,
-    /// [`Dispatcher::load`](crate::rpc::dispatch::Dispatcher::load), in which `unsent` is included.
-    total: Arc<AtomicUsize>,
+    /// `unsent` is charged to it.
+    budget: Arc<Budget>,
     /// Bytes written so far: progress shows that the peer reads.
     written: AtomicU64,
     /// The connection's task waits until it may read more requests.
@@ -70,7 +71,7 @@ const SMALL_BYTES: usize = 4096;
 const PIECES_MAX: usize = 128;
 
 impl OutgoingReplies {
-    pub(crate) fn new(socket: TcpStream, total: Arc<AtomicUsize>, lease: ServiceLease) -> Self {
+    pub(crate) fn new(socket: TcpStream, budget: Arc<Budget>, lease: ServiceLease) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(1);
         Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
@@ -85,7 +86,7 @@ impl OutgoingReplies {
             exempt: AtomicUsize::new(0),
             load: AtomicUsize::new(0),
             unsent: AtomicUsize::new(0),
-            total,
+            budget,
             written: AtomicU64::new(0),
             wants_room: AtomicBool::new(false),
             wake: Notify::new(),
@@ -114,6 +115,10 @@ impl OutgoingReplies {
     /// True the first time it is called.
     pub(crate) fn take_first_call(&self) -> bool {
         !self.had_call.load(Ordering::Relaxed) && !self.had_call.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn had_call(&self) -> bool {
+        self.had_call.load(Ordering::Relaxed)
     }
 
     pub(crate) fn opened(&self) -> Instant {
@@ -207,7 +212,7 @@ impl OutgoingReplies {
         }
         for message in messages {
             self.unsent.fetch_add(record::MARK_BYTES + message.len(), Ordering::Relaxed);
-            self.total.fetch_add(record::MARK_BYTES + message.len(), Ordering::Relaxed);
+            self.budget.add(record::MARK_BYTES + message.len());
             queue.messages.push(message);
         }
         if queue.busy || queue.messages.is_empty() {
@@ -314,7 +319,7 @@ impl OutgoingReplies {
                 Err(error) => return Err(error),
             };
             self.unsent.fetch_sub(written, Ordering::Relaxed);
-            self.total.fetch_sub(written, Ordering::Relaxed);
+            self.budget.subtract(written);
             self.written.fetch_add(written as u64, Ordering::Relaxed);
             while written > 0 {
                 let Some(front) = pieces.front_mut() else { break };
@@ -342,7 +347,7 @@ impl Stream for OutgoingReplies {
 
 impl Drop for OutgoingReplies {
     fn drop(&mut self) {
-        self.total.fetch_sub(*self.unsent.get_mut(), Ordering::Relaxed);
+        self.budget.subtract(*self.unsent.get_mut());
     }
 }
 
