@@ -74,7 +74,9 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
         info!("stopped while waiting for the store");
         return Ok(());
     };
-    let server = Server::start(server_config(&args, &file, descriptors), exports.clone(), key, locks).await?;
+    let server =
+        Server::start(server_config(&args, &file, descriptors), exports.clone(), key, locks)
+            .await?;
     if let Some(admin) = &mut admin {
         admin.serve(server.control());
     }

@@ -255,8 +255,7 @@ impl Server {
             lease: lease.clone(),
             metrics: metrics.clone(),
         };
-        let new_port =
-            || Arc::new(Connections::new(callers.clone(), &limits, metrics.clone()));
+        let new_port = || Arc::new(Connections::new(callers.clone(), &limits, metrics.clone()));
         let on_heard = report_heard(engine, files.clone());
         let dispatcher = Arc::new(Dispatcher::new(services, shared.clone(), on_heard));
 

@@ -86,7 +86,8 @@ impl Registrar {
         let port = addresses.first().map_or(0, SocketAddr::port);
         let served = |netid: &Netid| addresses.iter().any(|a| a.is_ipv6() == netid.is_v6());
         let rpcbind_netids: Vec<Netid> = Netid::ALL.into_iter().filter(served).collect();
-        let netids = rpcbind_netids.iter().copied().filter(|netid| udp || !netid.is_udp()).collect();
+        let netids =
+            rpcbind_netids.iter().copied().filter(|netid| udp || !netid.is_udp()).collect();
         Self { programs, netids, rpcbind_netids, port, rpcbind_port }
     }
 
@@ -106,9 +107,9 @@ impl Registrar {
             port,
             owner: Text::from(OWNER),
         };
-        let own = own.into_iter().flat_map(|entry| {
-            self.rpcbind_netids.iter().map(move |netid| row(entry, *netid))
-        });
+        let own = own
+            .into_iter()
+            .flat_map(|entry| self.rpcbind_netids.iter().map(move |netid| row(entry, *netid)));
         let programs =
             programs.flat_map(|entry| self.netids.iter().map(move |netid| row(entry, *netid)));
         own.chain(programs).collect()
@@ -263,5 +264,28 @@ fn program_name(program: u32) -> (&'static str, &'static str) {
         ),
         wire::nsm::PROGRAM => ("a status monitor", "systemctl disable --now rpc-statd"),
         _ => ("another RPC server", "see `rpcinfo -p`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B7.99
+    #[test]
+    fn without_udp_no_rpcbind_names_it() {
+        let addresses = ["[::]:2049".parse().unwrap(), "0.0.0.0:2049".parse().unwrap()];
+        for udp in [true, false] {
+            let served = vec![(wire::nfs3::PROGRAM, 3)];
+            let registrar = Registrar::new(served, &addresses, udp, 111);
+            let over_udp = |program| {
+                let table = registrar.table();
+                table.iter().filter(|row| row.program == program && row.netid.is_udp()).count()
+            };
+            assert_eq!(over_udp(wire::nfs3::PROGRAM), if udp { 2 } else { 0 });
+            assert_eq!(over_udp(wire::rpcbind::PROGRAM), 6, "clients ask it over UDP");
+            let told = registrar.bindings().filter(|binding| binding.netid.starts_with(b"udp"));
+            assert_eq!(told.count(), if udp { 2 } else { 0 });
+        }
     }
 }

@@ -71,3 +71,62 @@ impl Callers {
             }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use keeper::bytes::Name;
+    use keeper::identity::{HostKey, OwnerNamespace, Transport as Over};
+    use vfs::memory::MemoryFs;
+    use vfs::{Export, Exports, FileSystemId, HandleKey, Rules};
+
+    use super::*;
+    use crate::service_lease::ServiceLease;
+    use crate::transport::Transport;
+
+    fn callers(clients: &str, require_reserved_ports: bool) -> (Callers, Liveness) {
+        let clients = vec![clients.parse().unwrap()];
+        let export = Export {
+            id: 1,
+            path: "/srv".into(),
+            filesystem: Arc::new(MemoryFs::new(FileSystemId(1))),
+            rules: Rules { clients, require_reserved_ports, ..Rules::default() },
+        };
+        let exports = Exports::new(vec![export]).unwrap();
+        let key = HandleKey::new([0; 16]);
+        let files = Arc::new(Files::new(exports, key, 1, ServiceLease::default()));
+        let liveness = Liveness::default();
+        (Callers::new(files, liveness.clone(), true), liveness)
+    }
+
+    fn peer(remote: &str) -> Peer {
+        Peer::new(remote.parse().unwrap(), "10.0.0.1:2049".parse().unwrap(), Transport::Tcp)
+    }
+
+    /// B7.95
+    #[test]
+    fn a_stranger_is_who_is_neither_client_nor_holder_nor_local() {
+        let (callers, liveness) = callers("10.0.0.2/32", true);
+        let standing = |remote| callers.standing(&peer(remote));
+        assert_eq!(standing("10.0.0.2:700"), Standing::Client);
+        assert_eq!(standing("10.0.0.1:700"), Standing::Local);
+        assert_eq!(standing("127.0.0.5:40000"), Standing::Local);
+        assert_eq!(standing("10.0.0.3:700"), Standing::Stranger);
+        let address = "10.0.0.3".parse().unwrap();
+        let host = HostKey::new(address, Name::from("alice"));
+        let ours = "10.0.0.1".parse().unwrap();
+        liveness.watch(&host, OwnerNamespace::new(ours, Over::Tcp, 4));
+        assert_eq!(standing("10.0.0.3:700"), Standing::Holder);
+        assert_eq!(standing("10.0.0.4:700"), Standing::Stranger);
+    }
+
+    /// B7.97
+    #[test]
+    fn a_port_can_lock_if_an_export_for_its_address_takes_it() {
+        for (require, expected) in [(true, false), (false, true)] {
+            let (callers, _) = callers("10.0.0.2/32", require);
+            assert_eq!(callers.can_lock(&peer("10.0.0.2:40000")), expected);
+            assert!(callers.can_lock(&peer("10.0.0.2:700")));
+            assert!(!callers.can_lock(&peer("10.0.0.3:40000")), "the server demands it");
+        }
+    }
+}

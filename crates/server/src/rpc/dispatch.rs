@@ -66,11 +66,7 @@ pub(crate) struct Shared {
 pub(crate) type OnHeard = Box<dyn Fn(&Peer) -> bool + Send + Sync>;
 
 impl Dispatcher {
-    pub(crate) fn new(
-        services: Vec<Arc<dyn Service>>,
-        shared: Shared,
-        on_heard: OnHeard,
-    ) -> Self {
+    pub(crate) fn new(services: Vec<Arc<dyn Service>>, shared: Shared, on_heard: OnHeard) -> Self {
         let caches = DuplicateCaches::new(shared.limits.duplicates());
         if let Some(files) = services.iter().find_map(|service| service.files()) {
             let metrics = shared.metrics.clone();

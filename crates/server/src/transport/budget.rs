@@ -26,6 +26,9 @@ pub(crate) const ALLOWANCE: usize = 16 << 10;
 /// See the [module](self).
 pub(crate) struct Budget {
     held: AtomicUsize,
+    /// Those among them that are charged for incomplete records: at most half, so that who sends
+    /// slowly does not keep others from reading.
+    receiving: AtomicUsize,
     /// The most that was held since [`Budget::take_peak`]; as seen by what is charged in advance.
     peak: AtomicUsize,
     bytes_max: usize,
@@ -35,8 +38,8 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        let (held, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { held, peak, bytes_max, wanted: Notify::new() }
+        let [held, receiving, peak] = [const { AtomicUsize::new(0) }; 3];
+        Self { held, receiving, peak, bytes_max, wanted: Notify::new() }
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -54,9 +57,11 @@ impl Budget {
         self.held() < self.bytes_max / 2
     }
 
-    /// Bytes that must be released until it has plenty.
+    /// Bytes that must be released until it has plenty, for those who send too.
     pub(crate) fn excess(&self) -> usize {
-        self.held().saturating_sub(self.bytes_max / 2)
+        let receiving = self.receiving.load(Ordering::Relaxed);
+        let excess = self.held().saturating_sub(self.bytes_max / 2);
+        excess.max(receiving.saturating_sub(self.bytes_max / 4))
     }
 
     /// For what is held already.
@@ -72,14 +77,21 @@ impl Budget {
         }
     }
 
-    /// For what is going to be held; false, and nothing is charged, if there is no room.
-    fn try_add(&self, bytes: usize) -> bool {
-        let before = self.held.fetch_add(bytes, Ordering::Relaxed);
-        let fits = before + bytes <= self.bytes_max;
+    /// For what is going to be received; false, and nothing is charged, if there is no room.
+    fn try_receive(&self, bytes: usize) -> bool {
+        let receiving = self.receiving.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let fits = held <= self.bytes_max && receiving <= self.bytes_max / 2;
         if !fits {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
+            self.receiving.fetch_sub(bytes, Ordering::Relaxed);
         }
         fits
+    }
+
+    fn received(&self, bytes: usize) {
+        self.receiving.fetch_sub(bytes, Ordering::Relaxed);
+        self.subtract(bytes);
     }
 
     /// The most that was held since the last call.
@@ -118,11 +130,11 @@ impl Charge {
     /// changes, if there is no room for more.
     pub(crate) fn cover(&self, buffer: usize) -> bool {
         let (wanted, charged) = (buffer.saturating_sub(ALLOWANCE), self.bytes());
-        if wanted > charged && !self.budget.try_add(wanted - charged) {
+        if wanted > charged && !self.budget.try_receive(wanted - charged) {
             return false;
         }
         if wanted < charged {
-            self.budget.subtract(charged - wanted);
+            self.budget.received(charged - wanted);
         }
         if wanted != charged {
             self.bytes.store(wanted, Ordering::Relaxed);
@@ -133,7 +145,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.subtract(self.bytes.swap(0, Ordering::Relaxed));
+        self.budget.received(self.bytes.swap(0, Ordering::Relaxed));
     }
 }
 
@@ -143,13 +155,14 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_not_charged() {
-        let budget = Arc::new(Budget::new(100_000));
+        let budget = Arc::new(Budget::new(200_000));
         let charge = || Charge::new(budget.clone(), Arc::default());
         let (one, other) = (charge(), charge());
         assert!(one.cover(ALLOWANCE) && budget.held() == 0, "the allowance costs nothing");
         assert!(one.cover(ALLOWANCE + 60_000));
         assert!(!other.cover(ALLOWANCE + 60_000) && budget.held() == 60_000);
-        assert!(other.cover(ALLOWANCE + 40_000) && budget.is_used_up());
+        assert!(other.cover(ALLOWANCE + 40_000), "half of the budget is for records");
+        assert!(!budget.has_plenty() && !budget.is_used_up() && budget.excess() == 50_000);
         assert!(one.cover(ALLOWANCE + 10_000) && budget.held() == 50_000);
         assert!(!one.cover(ALLOWANCE + 70_000) && one.bytes() == 10_000);
         drop((one, other));

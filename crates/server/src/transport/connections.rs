@@ -167,10 +167,7 @@ impl Connections {
         admitted
     }
 
-    fn try_admit(
-        self: &Arc<Self>,
-        peer: &Peer,
-    ) -> Result<ConnectionPermit, ConnectionRefusal> {
+    fn try_admit(self: &Arc<Self>, peer: &Peer) -> Result<ConnectionPermit, ConnectionRefusal> {
         static IDS: AtomicU64 = AtomicU64::new(1);
         let standing = self.callers.standing(peer);
         if standing == Standing::Stranger {

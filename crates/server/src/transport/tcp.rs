@@ -325,8 +325,7 @@ impl Connection<'_> {
     /// already need not fit once more, so that those who wait hold nothing that others wait for.
     fn fits(&self, record: &Bytes) -> bool {
         let budget = self.dispatcher.budget();
-        let fits_anyway =
-            || self.dispatcher.weight(record) <= ALLOWANCE + self.charge.bytes();
+        let fits_anyway = || self.dispatcher.weight(record) <= ALLOWANCE + self.charge.bytes();
         budget.has_plenty()
             || (self.outgoing.load() == 0 && (!budget.is_used_up() || fits_anyway()))
     }
@@ -337,7 +336,7 @@ impl Connection<'_> {
         self.wait = Some(wait.min(BUDGET_PAUSE_MAX));
         // The end of a request of its own wakes it earlier.
         self.outgoing.want_room();
-        if self.dispatcher.budget().is_used_up() {
+        if self.put_back.is_none() || self.dispatcher.budget().is_used_up() {
             self.dispatcher.budget().want();
         }
     }

@@ -172,7 +172,9 @@ pub(crate) async fn serve(
                 }
                 if STRANGER_DROPPED.due() {
                     let from = peer.remote.ip();
-                    warn!("dropped a datagram from {from}: no export admits this address (`clients`)");
+                    warn!(
+                        "dropped a datagram from {from}: no export admits this address (`clients`)"
+                    );
                 }
                 continue;
             }

@@ -10,8 +10,8 @@ use wire::rpc::{Credential, Groups, MachineName, ProcedureId, SysCredential};
 
 use super::super::socket::{Socket, TcpState};
 use super::*;
-use crate::restore::{LockConfig, restore};
 use crate::files::Files;
+use crate::restore::{LockConfig, restore};
 use crate::rpc::callers::Callers;
 use crate::rpc::dispatch::{Dispatcher, Shared};
 use crate::rpc::limits::Limits;
