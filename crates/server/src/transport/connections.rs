@@ -1,14 +1,14 @@
 //! The open TCP connections of one port: who may have one, and which are closed for the sake of others.
 //!
 //! The decisions are in [`Callers`] (strangers), `slots.rs` (connections are few) and `slow_peers.rs`
-//! (memory is short). A connection's task learns by [`OpenConnection::closing`] that it is to end.
+//! (memory is short). A connection's task is woken, and learns by [`OpenConnection::evicted`] that it is to end.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
@@ -67,7 +67,6 @@ pub(crate) struct OpenConnection {
     /// The server would read if the peer sent.
     is_read: AtomicBool,
     evicted: OnceLock<EvictionReason>,
-    closing: Notify,
 }
 
 impl OpenConnection {
@@ -88,19 +87,17 @@ impl OpenConnection {
         self.is_read.store(is_read, Ordering::Relaxed);
     }
 
-    /// Resolves when the connection is to be closed.
-    pub(crate) async fn closing(&self) -> EvictionReason {
-        loop {
-            if let Some(reason) = self.evicted.get() {
-                return *reason;
-            }
-            self.closing.notified().await;
-        }
+    /// Why the connection is to be closed, if it is.
+    pub(crate) fn evicted(&self) -> Option<EvictionReason> {
+        self.evicted.get().copied()
     }
 
     fn close(&self, reason: EvictionReason) {
         let _ = self.evicted.set(reason);
-        self.closing.notify_one();
+        // If the task has not begun yet, it will look first.
+        if let Some(outgoing) = self.outgoing.get().and_then(Weak::upgrade) {
+            outgoing.wake();
+        }
     }
 
     fn candidate(&self, callers: &Callers, now: Instant) -> Candidate {
@@ -194,7 +191,6 @@ impl Connections {
             received: AtomicU64::new(0),
             is_read: AtomicBool::new(true),
             evicted: OnceLock::new(),
-            closing: Notify::new(),
         });
         open.slots.opened(network);
         open.connections.insert(connection.id, connection.clone());

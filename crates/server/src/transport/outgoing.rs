@@ -125,6 +125,11 @@ impl OutgoingReplies {
         self.opened
     }
 
+    /// Has the connection's task look what there is to do.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
     pub(crate) async fn woken(&self) {
         self.wake.notified().await;
     }

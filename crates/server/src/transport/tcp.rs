@@ -258,6 +258,9 @@ impl Connection<'_> {
         let mut tick = interval_at(tokio::time::Instant::now() + period, period);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            if let Some(reason) = self.permit.connection.evicted() {
+                return Err(CloseReason::Evicted(reason));
+            }
             let more = self.take_records()?;
             if self.moved > TURN_BYTES {
                 self.moved = 0;
@@ -270,7 +273,6 @@ impl Connection<'_> {
             let stuck = outgoing.is_stuck();
             let room = self.wait.is_none() && (self.has_room() || self.has_room_after_all());
             self.permit.connection.set_is_read(room);
-            let connection = self.permit.connection.clone();
             tokio::select! {
                 _ = tokio::task::yield_now(), if more && room => {}
                 ready = outgoing.socket().readable(), if room && !more => {
@@ -285,7 +287,6 @@ impl Connection<'_> {
                 }
                 () = outgoing.woken() => {}
                 () = sleep(self.wait.unwrap_or_default()), if self.wait.is_some() => {}
-                reason = connection.closing() => return Err(CloseReason::Evicted(reason)),
                 _ = tick.tick() => self.check_timers()?,
                 _ = stopping(stop) => return Ok(()),
             }
