@@ -176,6 +176,11 @@ async fn serve(
     if let Some(guard) = connection.outgoing.liveness_guard() {
         guard.ended(connection.outgoing.was_reset() || is_reset(&ended));
     }
+    if matches!(ended, Err(CloseReason::Evicted(_))) {
+        // A reset: the kernel drops what the peer has not read, too.
+        let socket = socket2::SockRef::from(connection.outgoing.socket());
+        let _ = socket.set_linger(Some(Duration::ZERO));
+    }
     if ended.is_ok() {
         let answers_max = stop.borrow().unwrap_or(LAST_REPLIES);
         let _ = timeout(answers_max, connection.last_replies(true)).await;
