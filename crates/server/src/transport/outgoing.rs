@@ -43,7 +43,10 @@ pub(crate) struct OutgoingReplies {
     load: AtomicUsize,
     /// Bytes of replies that are not written yet.
     unsent: AtomicUsize,
-    /// `unsent` is charged to it.
+    /// Written bytes of a part whose rest is not: the part is in memory as a whole. Changed by the thread that
+    /// writes.
+    begun: AtomicUsize,
+    /// `unsent` and `begun` are charged to it.
     budget: Arc<Budget>,
     /// Bytes written so far: progress shows that the peer reads.
     written: AtomicU64,
@@ -86,6 +89,7 @@ impl OutgoingReplies {
             exempt: AtomicUsize::new(0),
             load: AtomicUsize::new(0),
             unsent: AtomicUsize::new(0),
+            begun: AtomicUsize::new(0),
             budget,
             written: AtomicU64::new(0),
             wants_room: AtomicBool::new(false),
@@ -324,17 +328,22 @@ impl OutgoingReplies {
                 Err(error) => return Err(error),
             };
             self.unsent.fetch_sub(written, Ordering::Relaxed);
-            self.budget.subtract(written);
             self.written.fetch_add(written as u64, Ordering::Relaxed);
+            let mut begun = self.begun.load(Ordering::Relaxed);
+            let mut freed = 0;
             while written > 0 {
                 let Some(front) = pieces.front_mut() else { break };
                 let step = written.min(front.len());
                 front.advance(step);
                 written -= step;
+                begun += step;
                 if front.is_empty() {
                     pieces.pop_front();
+                    freed += std::mem::take(&mut begun);
                 }
             }
+            self.begun.store(begun, Ordering::Relaxed);
+            self.budget.subtract(freed);
         }
         Ok(())
     }
@@ -352,7 +361,7 @@ impl Stream for OutgoingReplies {
 
 impl Drop for OutgoingReplies {
     fn drop(&mut self) {
-        self.budget.subtract(*self.unsent.get_mut());
+        self.budget.subtract(*self.unsent.get_mut() + *self.begun.get_mut());
     }
 }
 
