@@ -18,7 +18,8 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncod
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use server::metrics::{
-    CallOutcome, Count, Histogram, LockOperation, LockResult, Metrics, Program, RefusedCall,
+    CallOutcome, Count, EvictionReason, Histogram, LockOperation, LockResult, Metrics, Program,
+    RefusedCall, RefusedConnection,
 };
 use server::{Control, ControlError};
 
@@ -309,6 +310,18 @@ fn rpc(metrics: &Metrics, out: &mut MetricsWriter<'_>) -> fmt::Result {
     for (program, name) in Program::LABELS {
         observe_in(&mut durations, &[("program", name)], metrics.duration(program))?;
     }
+    let help = "Connections closed when they were accepted, by reason";
+    let mut refused = out.counter("lockkeeper_connections_refused_total", help)?;
+    for (reason, label) in RefusedConnection::LABELS {
+        count_in(&mut refused, &[("reason", label)], metrics.refused_connections(reason))?;
+    }
+    let help = "Open connections closed for the sake of others, by reason";
+    let mut evicted = out.counter("lockkeeper_connections_evicted_total", help)?;
+    for (reason, label) in EvictionReason::LABELS {
+        count_in(&mut evicted, &[("reason", label)], metrics.evicted_connections(reason))?;
+    }
+    let help = "Datagrams from addresses that no export admits";
+    out.plain_counter("lockkeeper_datagrams_dropped_total", help, &metrics.dropped_datagrams)?;
     let help = "File systems that have answered no call for seconds";
     let mut stalled = out.gauge("lockkeeper_stalled_file_systems", help)?;
     stalled.encode_gauge(&metrics.stalled_file_systems.get())

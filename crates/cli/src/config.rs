@@ -53,6 +53,8 @@ pub(crate) struct File {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Rpc {
     pub listen: Option<SocketAddr>,
+    /// Whether NFS, MOUNT, NLM and NSM are served over UDP besides TCP.
+    pub udp: Option<bool>,
     pub rpcbind: Option<Rpcbind>,
     /// Port of the built-in rpcbind, or of the host's. Clients always use 111.
     pub rpcbind_port: Option<u16>,

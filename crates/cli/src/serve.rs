@@ -36,6 +36,9 @@ use state_directory::StateDirectory;
 /// How often the exports are looked at whose file systems do not answer yet.
 const LATE_EXPORTS_EVERY: Duration = Duration::from_secs(1);
 
+/// How often memory is returned to the system after a peak.
+const TRIM_EVERY: Duration = Duration::from_secs(10);
+
 pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     let mut file = load(&args)?;
     let configured = configured_exports(&args, &mut file)?;
@@ -74,7 +77,9 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
         info!("stopped while waiting for the store");
         return Ok(());
     };
-    let server = Server::start(server_config(&args, &file), exports.clone(), key, locks).await?;
+    let server =
+        Server::start(server_config(&args, &file, descriptors), exports.clone(), key, locks)
+            .await?;
     if let Some(admin) = &mut admin {
         admin.serve(server.control());
     }
@@ -93,6 +98,8 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     let run = server.run();
     tokio::pin!(run);
     let mut retries = late_exports_ticks();
+    let mut trims = tokio::time::interval(TRIM_EVERY);
+    trims.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ended = loop {
         tokio::select! {
             _ = retries.tick(), if opener.is_waiting() => {
@@ -100,6 +107,7 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
                     handle.replace_exports(exports);
                 }
             }
+            _ = trims.tick() => allocator::give_back_after(handle.take_peak_bytes()),
             ended = &mut run => break ended,
             _ = terminate.recv() => stop(&handle, "SIGTERM"),
             _ = interrupt.recv() => stop(&handle, "SIGINT"),
@@ -210,7 +218,23 @@ fn reopen(args: &cli::Serve, opener: &mut ExportOpener) -> Result<vfs::Exports> 
     opener.open(&configured, RELOAD_MAX)
 }
 
-fn server_config(args: &cli::Serve, file: &File) -> Config {
+/// The connections of one port. Descriptors are left for open files, the store and the admin API.
+fn connections_max(file: &File, usual: usize, descriptors: usize) -> usize {
+    let most = descriptors / 2;
+    match file.limits.connections {
+        Some(configured) if configured > most => {
+            warn!(
+                "`connections` is {configured}, but only {most} are served, as this process may \
+                 have {descriptors} descriptors; raise LimitNOFILE= or `ulimit -n`"
+            );
+            most
+        }
+        Some(configured) => configured,
+        None => usual.min(most),
+    }
+}
+
+fn server_config(args: &cli::Serve, file: &File, descriptors: usize) -> Config {
     let defaults = Config::default();
     let mode = match args.rpcbind.or(file.rpc.rpcbind) {
         None | Some(cli::Rpcbind::Auto) => RpcbindMode::Auto,
@@ -221,13 +245,14 @@ fn server_config(args: &cli::Serve, file: &File) -> Config {
     let limits = Limits::default();
     Config {
         listen: args.listen.or(file.rpc.listen).unwrap_or(defaults.listen),
+        udp: file.rpc.udp.unwrap_or(defaults.udp),
         rpcbind: mode,
         rpcbind_port: file.rpc.rpcbind_port.unwrap_or(defaults.rpcbind_port),
         peer_rpcbind_port: file.rpc.peer_rpcbind_port.unwrap_or(defaults.peer_rpcbind_port),
         simulated_crash: file.nsm.simu_crash,
         metrics: file.admin.metrics.unwrap_or(true),
         limits: Limits {
-            connections_max: file.limits.connections.unwrap_or(limits.connections_max),
+            connections_max: connections_max(file, limits.connections_max, descriptors),
             connections_per_address_max: file
                 .limits
                 .connections_per_address

@@ -31,7 +31,8 @@ use crate::refusals::Refusals;
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
 use crate::restore::{LockConfig, RestoreError, restore};
 use crate::roster_copy::{CopyHealth, RosterFile, Schedule, refresh_regularly};
-use crate::rpc::dispatch::{Dispatcher, OnHeard};
+use crate::rpc::callers::Callers;
+use crate::rpc::dispatch::{Dispatcher, OnHeard, Shared};
 use crate::rpc::limits::Limits;
 use crate::rpc::workers::Workers;
 use crate::service::Service;
@@ -41,6 +42,8 @@ use crate::service::nlm::Nlm;
 use crate::service::nsm::Nsm;
 use crate::service::rpcbind::Rpcbind;
 use crate::service_lease::ServiceLease;
+use crate::transport::budget::Budget;
+use crate::transport::connections::{Connections, relieve};
 use crate::transport::listen::{BoundSockets, ListenError};
 use crate::transport::udp::Datagrams;
 use crate::transport::{ANSWERS_MAX, AnswersMax, Peer, stopping};
@@ -49,6 +52,8 @@ use crate::transport::{ANSWERS_MAX, AnswersMax, Peer, stopping};
 pub struct Config {
     /// The address of all programs but rpcbind. `[::]` is every address of both families.
     pub listen: SocketAddr,
+    /// Whether all programs but rpcbind are served over UDP besides TCP (B7.99).
+    pub udp: bool,
     pub rpcbind: RpcbindMode,
     /// The port of this host's rpcbind. Only tests and demonstrations change it from 111.
     pub rpcbind_port: u16,
@@ -68,6 +73,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 2049),
+            udp: true,
             rpcbind: RpcbindMode::Auto,
             rpcbind_port: wire::rpcbind::PORT,
             peer_rpcbind_port: wire::rpcbind::PORT,
@@ -120,6 +126,8 @@ impl Drop for AbandonOnDrop {
 pub struct Server {
     control: Control,
     files: Arc<Files>,
+    ports: Vec<Arc<Connections>>,
+    budget: Arc<Budget>,
     workers: Arc<Workers>,
     addresses: Vec<SocketAddr>,
     registrar: Registrar,
@@ -142,6 +150,8 @@ pub struct Server {
 pub struct ServerHandle {
     stop: watch::Sender<AnswersMax>,
     files: Arc<Files>,
+    ports: Vec<Arc<Connections>>,
+    budget: Arc<Budget>,
 }
 
 impl ServerHandle {
@@ -149,9 +159,17 @@ impl ServerHandle {
         stop::begin(&self.stop, ANSWERS_MAX);
     }
 
-    /// Requests that arrive later are served from these exports.
+    /// Requests that arrive later are served from these exports. Connections from addresses that none
+    /// of them admits are closed, unless their hosts have locks.
     pub fn replace_exports(&self, exports: Exports) {
         self.files.replace_exports(exports);
+        self.ports.iter().for_each(|port| port.reconsider());
+    }
+
+    /// The most bytes that requests and replies held since the last call: memory that an allocator
+    /// may keep.
+    pub fn take_peak_bytes(&self) -> usize {
+        self.budget.take_peak()
     }
 }
 
@@ -176,7 +194,7 @@ impl Server {
         let files = Arc::new(Files::new(exports, key, limits.names_max, lease.clone()));
         restored.fenced.iter().for_each(|address| files.fences.set(*address, true));
 
-        let sockets = BoundSockets::bind(config.listen, &lease, restored.epoch)?;
+        let sockets = BoundSockets::bind(config.listen, config.udp, &lease, restored.epoch)?;
         let abandon_on_drop = AbandonOnDrop(restored.engine);
         let engine = &abandon_on_drop.0;
         let settings = peer::Settings {
@@ -226,21 +244,23 @@ impl Server {
             .iter()
             .flat_map(|service| service.versions().iter().map(|v| (service.program(), *v)))
             .collect();
-        let new_dispatcher = |services, on_heard| {
-            Arc::new(Dispatcher::new(
-                services,
-                workers.clone(),
-                limits.clone(),
-                liveness.clone(),
-                lease.clone(),
-                metrics.clone(),
-                on_heard,
-            ))
+        let callers = Callers::new(files.clone(), liveness.clone(), require_reserved_ports);
+        let budget = Arc::new(Budget::new(limits.total_bytes_max));
+        let shared = Shared {
+            workers: workers.clone(),
+            limits: limits.clone(),
+            budget: budget.clone(),
+            callers: callers.clone(),
+            liveness: liveness.clone(),
+            lease: lease.clone(),
+            metrics: metrics.clone(),
         };
-        let dispatcher = new_dispatcher(services, report_heard(engine, files.clone()));
+        let new_port = || Arc::new(Connections::new(callers.clone(), &limits, metrics.clone()));
+        let on_heard = report_heard(engine, files.clone());
+        let dispatcher = Arc::new(Dispatcher::new(services, shared.clone(), on_heard));
 
         let addresses = sockets.addresses().to_vec();
-        let registrar = Registrar::new(served, &addresses, sockets.port(), config.rpcbind_port);
+        let registrar = Registrar::new(served, &addresses, config.udp, config.rpcbind_port);
         let (stop, stopped) = watch::channel(None);
         let mut tasks = JoinSet::new();
         let rpcbind = choose_rpcbind(config.rpcbind, &registrar).await?;
@@ -263,12 +283,17 @@ impl Server {
         };
         // The NFS port opens after port 111: a Linux client that reconnects to the former and is
         // then refused by the latter pauses for five seconds.
-        sockets.listen()?.serve(&dispatcher, &stopped, &mut tasks);
+        let mut ports = vec![new_port()];
+        sockets.listen()?.serve(&dispatcher, &ports[0], &stopped, &mut tasks);
         if let Some(listeners) = rpcbind_listeners {
             let table = Rpcbind::new(registrar.table());
-            let dispatcher = new_dispatcher(vec![Arc::new(table)], Box::new(|_| true));
-            listeners.serve(&dispatcher, &stopped, &mut tasks);
+            let services: Vec<Arc<dyn Service>> = vec![Arc::new(table)];
+            let dispatcher = Arc::new(Dispatcher::new(services, shared, Box::new(|_| true)));
+            let port = new_port();
+            listeners.serve(&dispatcher, &port, &stopped, &mut tasks);
+            ports.push(port);
         }
+        tasks.spawn(relieve(ports.clone(), budget.clone(), stopped.clone()));
         if let RpcbindState::Off { reason } = &rpcbind
             && config.rpcbind == RpcbindMode::Auto
         {
@@ -314,6 +339,8 @@ impl Server {
         Ok(Self {
             control,
             files,
+            ports,
+            budget,
             workers,
             addresses,
             registrar,
@@ -342,6 +369,11 @@ impl Server {
         self.addresses.first().map_or(0, SocketAddr::port)
     }
 
+    /// Whether more than rpcbind is served over UDP.
+    pub fn serves_udp(&self) -> bool {
+        !self.datagrams.is_empty()
+    }
+
     pub fn rpcbind(&self) -> &RpcbindState {
         self.control.rpcbind()
     }
@@ -352,7 +384,12 @@ impl Server {
     }
 
     pub fn handle(&self) -> ServerHandle {
-        ServerHandle { stop: self.stop.clone(), files: self.files.clone() }
+        ServerHandle {
+            stop: self.stop.clone(),
+            files: self.files.clone(),
+            ports: self.ports.clone(),
+            budget: self.budget.clone(),
+        }
     }
 
     /// Serves until [`ServerHandle::stop`], then stops cleanly: accepts nothing more, unregisters

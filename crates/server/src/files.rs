@@ -160,6 +160,15 @@ impl Files {
             || exports.opening().iter().any(|export| export.rules.admits(address))
     }
 
+    /// Whether all exports that admit this address demand reserved ports; `None` if none admits it.
+    pub(crate) fn demands_reserved_port(&self, address: IpAddr) -> Option<bool> {
+        let exports = self.current_exports();
+        let opening = exports.opening().iter().map(|export| &export.rules);
+        let rules = exports.iter().map(|export| &export.rules).chain(opening);
+        let admitting = rules.filter(|rules| rules.admits(address));
+        admitting.map(|rules| rules.require_reserved_ports).reduce(|all, one| all && one)
+    }
+
     /// The file that a lock request names. Its export may no longer exist: releasing a lock needs
     /// only the handle (B2.8).
     pub(crate) fn lock_target(&self, handle: &[u8]) -> Result<LockTarget> {

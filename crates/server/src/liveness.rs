@@ -189,6 +189,11 @@ impl Liveness {
         inner.lock().watch(host, namespace, witnesses_max, Instant::now(), witness);
     }
 
+    /// Whether a host at this address holds or awaits locks.
+    pub(crate) fn watches(&self, address: IpAddr) -> bool {
+        self.0.lock().watches(address)
+    }
+
     /// Stops watching all hosts that are not among `holders`, the lock holders as of `at`.
     pub(crate) fn unwatch_except(&self, holders: &HashSet<HostKey>, at: Instant) {
         let mut registry = self.0.lock();

@@ -2,6 +2,7 @@
 //! enums. The names of the metrics are in `admin/src/metrics.rs`, which writes them for Prometheus.
 //! If metrics are switched off there is no [`Metrics`], and counting costs one branch.
 
+mod peers;
 mod procedures;
 mod refusals;
 
@@ -19,6 +20,8 @@ use wire::rpc::Procedure;
 
 use crate::engine::request::{Request, StallPolicy};
 
+use peers::PeerCounts;
+pub use peers::{EvictionReason, RefusedConnection};
 use refusals::RefusalCounts;
 pub use refusals::{RefusalReason, RefusedCall};
 
@@ -227,6 +230,9 @@ pub struct Metrics {
     /// File systems none of whose calls end.
     pub stalled_file_systems: Gauge,
     refusals: RefusalCounts,
+    peers: PeerCounts,
+    /// From addresses that no export admits.
+    pub dropped_datagrams: Count,
 }
 
 impl Metrics {

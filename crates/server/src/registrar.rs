@@ -69,6 +69,9 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Registrar {
     programs: Vec<(u32, u32)>,
     netids: Vec<Netid>,
+    /// Our own rpcbind is served over UDP also where the programs are not: clients ask it by datagram
+    /// for a port that they use over TCP.
+    rpcbind_netids: Vec<Netid>,
     port: u16,
     rpcbind_port: u16,
 }
@@ -77,12 +80,15 @@ impl Registrar {
     pub(crate) fn new(
         programs: Vec<(u32, u32)>,
         addresses: &[SocketAddr],
-        port: u16,
+        udp: bool,
         rpcbind_port: u16,
     ) -> Self {
+        let port = addresses.first().map_or(0, SocketAddr::port);
         let served = |netid: &Netid| addresses.iter().any(|a| a.is_ipv6() == netid.is_v6());
-        let netids = Netid::ALL.into_iter().filter(served).collect();
-        Self { programs, netids, port, rpcbind_port }
+        let rpcbind_netids: Vec<Netid> = Netid::ALL.into_iter().filter(served).collect();
+        let netids =
+            rpcbind_netids.iter().copied().filter(|netid| udp || !netid.is_udp()).collect();
+        Self { programs, netids, rpcbind_netids, port, rpcbind_port }
     }
 
     pub(crate) fn rpcbind_port(&self) -> u16 {
@@ -101,10 +107,12 @@ impl Registrar {
             port,
             owner: Text::from(OWNER),
         };
-        own.into_iter()
-            .chain(programs)
-            .flat_map(|entry| self.netids.iter().map(move |netid| row(entry, *netid)))
-            .collect()
+        let own = own
+            .into_iter()
+            .flat_map(|entry| self.rpcbind_netids.iter().map(move |netid| row(entry, *netid)));
+        let programs =
+            programs.flat_map(|entry| self.netids.iter().map(move |netid| row(entry, *netid)));
+        own.chain(programs).collect()
     }
 
     /// Sockets for our own rpcbind.
@@ -115,7 +123,7 @@ impl Registrar {
         epoch: DurableEpoch,
     ) -> Result<Listeners, ListenError> {
         let at = SocketAddr::new(listen.ip(), self.rpcbind_port);
-        BoundSockets::bind(at, lease, epoch)?.listen()
+        BoundSockets::bind(at, true, lease, epoch)?.listen()
     }
 
     async fn connect(&self) -> Result<Rpcbind, String> {
@@ -187,7 +195,8 @@ impl Registrar {
     }
 
     async fn unset(&self, rpcbind: &mut Rpcbind) -> Result<(), CallError> {
-        for binding in self.bindings() {
+        // Also those over UDP that an earlier start with other settings left.
+        for binding in self.bindings_over(&self.rpcbind_netids) {
             rpcbind.call::<v4::Unset>(&binding).await?;
         }
         Ok(())
@@ -195,8 +204,12 @@ impl Registrar {
 
     /// One registration for each program version and transport.
     fn bindings(&self) -> impl Iterator<Item = Binding> {
+        self.bindings_over(&self.netids)
+    }
+
+    fn bindings_over(&self, netids: &[Netid]) -> impl Iterator<Item = Binding> {
         self.programs.iter().flat_map(move |(program, version)| {
-            self.netids.iter().map(move |netid| Binding {
+            netids.iter().map(move |netid| Binding {
                 program: *program,
                 version: *version,
                 netid: netid.name().into(),
@@ -251,5 +264,28 @@ fn program_name(program: u32) -> (&'static str, &'static str) {
         ),
         wire::nsm::PROGRAM => ("a status monitor", "systemctl disable --now rpc-statd"),
         _ => ("another RPC server", "see `rpcinfo -p`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B7.99
+    #[test]
+    fn without_udp_no_rpcbind_names_it() {
+        let addresses = ["[::]:2049".parse().unwrap(), "0.0.0.0:2049".parse().unwrap()];
+        for udp in [true, false] {
+            let served = vec![(wire::nfs3::PROGRAM, 3)];
+            let registrar = Registrar::new(served, &addresses, udp, 111);
+            let over_udp = |program| {
+                let table = registrar.table();
+                table.iter().filter(|row| row.program == program && row.netid.is_udp()).count()
+            };
+            assert_eq!(over_udp(wire::nfs3::PROGRAM), if udp { 2 } else { 0 });
+            assert_eq!(over_udp(wire::rpcbind::PROGRAM), 6, "clients ask it over UDP");
+            let told = registrar.bindings().filter(|binding| binding.netid.starts_with(b"udp"));
+            assert_eq!(told.count(), if udp { 2 } else { 0 });
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! network thread or on a worker, and answers a retransmission from the duplicate request cache.
 
 pub mod admission;
+pub(crate) mod callers;
 pub(crate) mod dispatch;
 pub mod duplicate_cache;
 pub(crate) mod duplicates;

@@ -1,9 +1,12 @@
 //! TCP and UDP: sockets, records, peers and the sending of replies.
 
+pub(crate) mod budget;
 pub(crate) mod connections;
 pub(crate) mod listen;
 pub(crate) mod outgoing;
 pub(crate) mod recipient;
+pub(crate) mod slots;
+pub(crate) mod slow_peers;
 pub(crate) mod tcp;
 pub(crate) mod udp;
 

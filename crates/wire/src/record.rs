@@ -79,6 +79,11 @@ impl Records {
         }
     }
 
+    /// Bytes of earlier fragments of the present record.
+    pub fn gathered(&self) -> usize {
+        self.gathered.len()
+    }
+
     /// Whether the stream is between two records: then a silent peer is idle, not stalled.
     pub fn between(&self, received: &BytesMut) -> bool {
         received.is_empty() && self.fragments == 0

@@ -145,6 +145,10 @@ impl Netid {
         Self::ALL.into_iter().find(|netid| netid.name().as_bytes() == name)
     }
 
+    pub fn is_udp(self) -> bool {
+        matches!(self, Self::Udp | Self::Udp6)
+    }
+
     pub fn is_v6(self) -> bool {
         matches!(self, Self::Tcp6 | Self::Udp6)
     }

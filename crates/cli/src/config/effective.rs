@@ -140,7 +140,7 @@ fn limits(limits: Limits) -> Table {
 }
 
 fn rpc(rpc: Rpc) -> Table {
-    let Rpc { listen, rpcbind, rpcbind_port, peer_rpcbind_port, names, formerly } = rpc;
+    let Rpc { listen, udp, rpcbind, rpcbind_port, peer_rpcbind_port, names, formerly } = rpc;
     let usual = server::Config::default();
     let rpcbind = match rpcbind.unwrap_or(Rpcbind::Auto) {
         Rpcbind::Auto => "auto",
@@ -152,6 +152,7 @@ fn rpc(rpc: Rpc) -> Table {
     let port = peer_rpcbind_port.unwrap_or(usual.peer_rpcbind_port);
     Table::from_iter([
         ("listen".to_owned(), listen.unwrap_or(usual.listen).to_string().into()),
+        ("udp".to_owned(), udp.unwrap_or(usual.udp).into()),
         ("rpcbind".to_owned(), rpcbind.into()),
         ("rpcbind_port".to_owned(), i64::from(own).into()),
         ("peer_rpcbind_port".to_owned(), i64::from(port).into()),

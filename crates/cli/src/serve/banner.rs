@@ -39,9 +39,10 @@ pub(super) async fn banner(
         RpcbindState::Embedded { port } => format!("built-in, port {port}"),
         RpcbindState::Off { reason } => format!("none ({reason})"),
     };
+    let transports = if server.serves_udp() { "tcp, udp" } else { "tcp; udp is off" };
     line(
         "rpc",
-        format!("nfs mount nlm nsm on {port} (tcp, udp) at {families}   rpcbind: {rpcbind}"),
+        format!("nfs mount nlm nsm on {port} ({transports}) at {families}   rpcbind: {rpcbind}"),
     );
     if let Some(recovery) = &recovery {
         line("recovery", recovery.to_string());

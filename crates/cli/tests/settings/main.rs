@@ -70,6 +70,13 @@ macro_rules! by {
 
 const ROWS: &[Row] = &[
     row("rpc.listen", "'127.0.0.2:0'", by!(service::address), "127.0.0.2", "127.0.0.1"),
+    row(
+        "rpc.udp",
+        "false",
+        by!(service::datagrams),
+        "no answer, tcp; udp is off",
+        "answer, tcp, udp",
+    ),
     row("rpc.rpcbind", "'embedded'", by!(service::rpcbind), "built-in", "none"),
     only_set("rpc.rpcbind_port", "FREE", by!(service::rpcbind_port), "the given one"),
     only_set("rpc.peer_rpcbind_port", "FREE", by!(service::peer_rpcbind), "asked for a port"),

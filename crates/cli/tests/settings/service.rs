@@ -1,15 +1,33 @@
 //! What is seen of sockets, ports, the store and the API.
 
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
+use client::{Datagram, Options};
 use testbed::peer::{Host, RpcbindKind};
 use testbed::wait::until;
 use wire::nsm;
+use wire::rpc::ProcedureId;
 
 use crate::setup::{Setup, byte};
 
 pub async fn address(setup: Setup) -> String {
     setup.start().banner("(tcp, udp) at ")
+}
+
+/// Whether NULL is answered over UDP, and what the banner says.
+pub async fn datagrams(setup: Setup) -> String {
+    let server = setup.start();
+    let options = Options { timeout: Duration::from_millis(500), ..Options::default() };
+    let mut nfs = Datagram::connect(server.address(), &options).await.unwrap();
+    let null = ProcedureId::of::<wire::nfs3::Null>();
+    let answered = match nfs.call_raw(null, &[]).await {
+        Ok(_) => "answer",
+        Err(_) => "no answer",
+    };
+    let transports = server.banner(" nfs mount nlm nsm on ");
+    let transports = transports.split(['(', ')']).nth(1).unwrap_or_default();
+    format!("{answered}, {transports}")
 }
 
 pub async fn rpcbind(mut setup: Setup) -> String {

@@ -246,6 +246,11 @@ impl<W> Registry<W> {
         })
     }
 
+    /// Whether a host at this address is watched.
+    pub fn watches(&self, address: IpAddr) -> bool {
+        self.watched.contains_key(&address)
+    }
+
     /// Stops watching a host that held nothing at `at`, unless it was given something since.
     pub fn unwatch(&mut self, host: &HostKey, at: Instant) {
         let Some(there) = self.watched.get_mut(&host.address()) else { return };

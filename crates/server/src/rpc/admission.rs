@@ -8,12 +8,15 @@
 //! |---|---|---|---|---|
 //! | NFS: GETATTR, FSSTAT, FSINFO, PATHCONF | admitted by the export | any | any | ACCES |
 //! | NFS: all others; MOUNT: MNT | admitted by the export | reserved if required | any | ACCES; PERM |
-//! | NLM: requests, FREE_ALL, GRANTED_RES | any | reserved if required | any | AUTH_TOOWEAK |
+//! | NLM: requests, their *_MSG forms, FREE_ALL, GRANTED_RES | any | reserved if required | any | AUTH_TOOWEAK |
 //! | NSM: NOTIFY | admitted by any export, or loopback | reserved if required | any | AUTH_TOOWEAK |
 //! | NSM: MON, UNMON, UNMON_ALL | as NOTIFY | as NOTIFY | TCP, or loopback | AUTH_TOOWEAK |
 //! | NSM: SIMU_CRASH | loopback | reserved if required | any | AUTH_TOOWEAK |
 //! | rpcbind: SET, UNSET | loopback | reserved | any | FALSE |
-//! | MOUNT, rpcbind: DUMP | any | any | TCP, or loopback | PROC_UNAVAIL |
+//! | MOUNT: DUMP, EXPORT; rpcbind: DUMP, GETADDRLIST | any | any | TCP, or loopback | PROC_UNAVAIL |
+//!
+//! No call of a stranger gets here (`rpc/callers.rs`): "any" is any address that an export admits or that has
+//! locks, and loopback.
 //!
 //! The address of a caller that wants a new lock is checked together with its permission to use the
 //! file (`Files::may_lock`, refused by FAILED); releasing a lock needs only the handle (B2.8).

@@ -13,6 +13,7 @@ use vfs::BlockingMode;
 use wire::rpc::{self, Accepted, Call, CallParseError, Credential, Procedure};
 use wire::{Message, Writer, nfs3, nlm, nsm};
 
+use super::callers::Callers;
 use super::duplicate_cache::CacheLookup;
 use super::duplicates::DuplicateCaches;
 use super::limits::Limits;
@@ -25,6 +26,7 @@ use crate::liveness::Liveness;
 use crate::metrics::{CallOutcome, Metrics};
 use crate::service::{CacheClass, ServeOutcome, Service};
 use crate::service_lease::ServiceLease;
+use crate::transport::budget::Budget;
 use crate::transport::{Peer, ReplyBatch, ReplyTo, Transport};
 
 /// Calls that wait behind one of their owner, of those that do not count against their connection
@@ -35,21 +37,27 @@ const EXEMPT_BEHIND_MAX: usize = 16;
 /// its service can answer without blocking, else on a worker.
 pub(crate) struct Dispatcher {
     services: Vec<Arc<dyn Service>>,
-    workers: Arc<Workers>,
-    limits: Limits,
+    shared: Shared,
     caches: DuplicateCaches,
     order: Mutex<Order<OrderKey, Arc<WorkerCall>>>,
     /// The number of busy keys in `order`; read without the lock.
     busy_orders: AtomicUsize,
-    /// Bytes of requests in progress, of their expected replies and of unsent replies, over all
-    /// connections.
-    load: Arc<AtomicUsize>,
-    liveness: Liveness,
-    lease: ServiceLease,
-    metrics: Option<Arc<Metrics>>,
     on_heard: OnHeard,
     /// `on_heard` has returned true: datagrams need not be reported any more.
     has_heard: AtomicBool,
+}
+
+/// What the dispatchers of all ports of a server share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) workers: Arc<Workers>,
+    pub(crate) limits: Limits,
+    /// Of all connections and datagrams.
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) callers: Callers,
+    pub(crate) liveness: Liveness,
+    pub(crate) lease: ServiceLease,
+    pub(crate) metrics: Option<Arc<Metrics>>,
 }
 
 /// Called with the peer of the first file, lock or status call of each connection, and of every such
@@ -58,54 +66,53 @@ pub(crate) struct Dispatcher {
 pub(crate) type OnHeard = Box<dyn Fn(&Peer) -> bool + Send + Sync>;
 
 impl Dispatcher {
-    pub(crate) fn new(
-        services: Vec<Arc<dyn Service>>,
-        workers: Arc<Workers>,
-        limits: Limits,
-        liveness: Liveness,
-        lease: ServiceLease,
-        metrics: Option<Arc<Metrics>>,
-        on_heard: OnHeard,
-    ) -> Self {
-        let caches = DuplicateCaches::new(limits.duplicates());
+    pub(crate) fn new(services: Vec<Arc<dyn Service>>, shared: Shared, on_heard: OnHeard) -> Self {
+        let caches = DuplicateCaches::new(shared.limits.duplicates());
         if let Some(files) = services.iter().find_map(|service| service.files()) {
-            workers.observe(Box::new(ServedFileSystems { files, metrics: metrics.clone() }));
+            let metrics = shared.metrics.clone();
+            shared.workers.observe(Box::new(ServedFileSystems { files, metrics }));
         }
         Self {
             services,
-            workers,
-            limits,
+            shared,
             caches,
             order: Mutex::default(),
             busy_orders: AtomicUsize::new(0),
-            load: Arc::default(),
-            liveness,
-            lease,
-            metrics,
             on_heard,
             has_heard: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
-        &self.limits
+        &self.shared.limits
     }
 
     pub(crate) fn liveness(&self) -> &Liveness {
-        &self.liveness
+        &self.shared.liveness
     }
 
     pub(crate) fn lease(&self) -> &ServiceLease {
-        &self.lease
+        &self.shared.lease
     }
 
-    /// See the field; connections add and subtract their unsent replies.
-    pub(crate) fn load(&self) -> &Arc<AtomicUsize> {
-        &self.load
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.shared.budget
     }
 
-    pub(crate) fn is_overloaded(&self) -> bool {
-        self.load.load(Ordering::Relaxed) >= self.limits.total_bytes_max
+    pub(crate) fn callers(&self) -> &Callers {
+        &self.shared.callers
+    }
+
+    pub(crate) fn metrics(&self) -> Option<&Arc<Metrics>> {
+        self.shared.metrics.as_ref()
+    }
+
+    /// The bytes that this request and its reply are expected to hold.
+    pub(crate) fn weight(&self, record: &Bytes) -> usize {
+        let reply_bytes = Call::parse(record.clone())
+            .ok()
+            .and_then(|call| Some(self.find(&call).ok()?.reply_bytes(&call)));
+        record.len() + reply_bytes.unwrap_or(0)
     }
 
     /// Serves one record, on a network thread. Returns the reply if it is ready at once; otherwise it
@@ -116,7 +123,7 @@ impl Dispatcher {
         peer: &Peer,
         to: &ReplyTo,
     ) -> Option<Message> {
-        if !self.lease.is_held() {
+        if !self.shared.lease.is_held() {
             return None;
         }
         let call = match Call::parse(record.clone()) {
@@ -124,7 +131,7 @@ impl Dispatcher {
             Err(refused) => return refusal(refused),
         };
         self.note_sign_of_life(&call, peer, to);
-        let mut timer = CallTimer::new(self.metrics.as_ref(), &call);
+        let mut timer = CallTimer::new(self.metrics(), &call);
         let service = match self.find(&call) {
             Ok(service) => service,
             Err(status) => {
@@ -226,15 +233,15 @@ impl Dispatcher {
     /// Whether the file system that a call needs has so many that it must come again later.
     fn must_put_off(&self, lane: Lane, bytes: usize) -> bool {
         // One file system must not hold what all need.
-        let bytes_max = self.limits.total_bytes_max / 2;
-        let may_hold_too_much = self.load.load(Ordering::Relaxed) + bytes > bytes_max;
-        (may_hold_too_much || self.workers.any_stalled())
-            && self.workers.refuses(lane, bytes, bytes_max)
+        let bytes_max = self.shared.limits.total_bytes_max / 2;
+        let may_hold_too_much = self.shared.budget.held() + bytes > bytes_max;
+        (may_hold_too_much || self.shared.workers.any_stalled())
+            && self.shared.workers.refuses(lane, bytes, bytes_max)
     }
 
     pub(super) fn submit(&self, call: Arc<WorkerCall>, now: Instant) {
         let (lane, bytes) = (call.file_system(), call.bytes());
-        self.workers.submit(lane, call, bytes, now);
+        self.shared.workers.submit(lane, call, bytes, now);
     }
 
     /// Exempts the calls that wait behind one that has hung for `age` from the limits of their

@@ -1,7 +1,8 @@
 //! The bounds on what peers can make the server hold (I10) that the configuration or a test can change.
 //!
 //! Other bounds are constants beside what they limit: reads of the keeper in `engine/inbox.rs`;
-//! recipients of one reply in `rpc/duplicate_cache.rs`; unsent bytes of a connection in
+//! what a connection may hold beside the budget in `transport/budget.rs`; reserved connections and known
+//! addresses in `transport/slots.rs`; recipients of one reply in `rpc/duplicate_cache.rs`; unsent bytes of a connection in
 //! `transport/tcp.rs`; the receive buffers and the backlog of sockets in `transport/listen.rs`;
 //! witnesses, names and resets in `liveness.rs` and `liveness/*.rs`; known ports and sockets in
 //! `peer/ports.rs` and `peer/udp.rs`; mounts in `service/mount.rs`; registrations in
@@ -27,8 +28,8 @@ pub struct Limits {
     /// Bytes of requests in progress, of their expected replies and of unsent replies, of one
     /// connection.
     pub connection_bytes_max: usize,
-    /// The same of all connections together; a connection with nothing in progress gets one request
-    /// through nevertheless.
+    /// The same of all connections together, and of records that are being received
+    /// (`transport/budget.rs`).
     pub total_bytes_max: usize,
     pub record_bytes_max: usize,
     pub fragments_max: usize,

@@ -2,7 +2,6 @@
 //! by a worker, becomes a [`PendingCall`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use wire::rpc::{self, Accepted, Call, Denial};
@@ -144,7 +143,7 @@ impl InFlightGuard {
         weight: usize,
         bookkeeping: Bookkeeping,
     ) -> Self {
-        dispatcher.load().fetch_add(weight, Ordering::Relaxed);
+        dispatcher.budget().add(weight);
         match &to {
             ReplyTo::Connection(outgoing) => outgoing.started(weight),
             ReplyTo::Datagram(datagrams, _) => datagrams.started(),
@@ -202,7 +201,7 @@ impl Drop for InFlightGuard {
         if let Some((class, key)) = &self.bookkeeping.key {
             drop(self.dispatcher.caches().complete(*class, key, None));
         }
-        self.dispatcher.load().fetch_sub(self.weight, Ordering::Relaxed);
+        self.dispatcher.budget().subtract(self.weight);
         let worker = self.worker.as_ref();
         let is_exempt = self.is_exempt || worker.is_some_and(|call| !call.take_count());
         match &self.to {

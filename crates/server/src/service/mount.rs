@@ -165,7 +165,7 @@ impl Service for MountService {
                 }
                 ServeOutcome::Reply
             }
-            Dump::NUMBER if admit(Action::Dump, peer, false, false).is_err() => {
+            Dump::NUMBER | Exports::NUMBER if admit(Action::Dump, peer, false, false).is_err() => {
                 ServeOutcome::NO_SUCH_PROCEDURE
             }
             Dump::NUMBER => simple(call, out, |()| Mounts(self.mounts().iter().cloned().collect())),

@@ -31,6 +31,7 @@ use crate::liveness::registry::TakenBy;
 use crate::metrics::{RefusalReason, RefusedCall};
 use crate::refusals::{Refusals, RefusedCaller};
 use crate::rpc::admission::{Action, admit};
+use crate::rpc::callers::Callers;
 use crate::rpc::order::OrderKey;
 use crate::rpc::pending::{IncomingCall, success};
 use crate::transport::{Peer, ReplyBatch};
@@ -43,6 +44,7 @@ pub(crate) struct Nlm {
     callbacks: Callbacks,
     liveness: Liveness,
     refusals: Arc<Refusals>,
+    callers: Callers,
     /// For calls that concern no export (B7.7).
     require_reserved_ports: bool,
     order_keys: RandomState,
@@ -58,7 +60,17 @@ impl Nlm {
         require_reserved_ports: bool,
     ) -> Self {
         let order_keys = RandomState::new();
-        Self { files, engine, callbacks, liveness, refusals, require_reserved_ports, order_keys }
+        let callers = Callers::new(files.clone(), liveness.clone(), require_reserved_ports);
+        Self {
+            files,
+            engine,
+            callbacks,
+            liveness,
+            refusals,
+            callers,
+            require_reserved_ports,
+            order_keys,
+        }
     }
 }
 
@@ -208,6 +220,11 @@ impl Nlm {
         form: Form,
         blocking: BlockingMode,
     ) -> ServeOutcome {
+        // Its result would be a call to whoever the source names (B7.98).
+        if form == Form::Message && !self.callers.serves(incoming.peer) {
+            drop(incoming.defer());
+            return ServeOutcome::Deferred;
+        }
         let connected = incoming.connected().map(|since| self.engine.clock().mono(since));
         let call = NlmCall { nlm: self, incoming, version, operation, form, connected };
         let PreparedRequest { request, format, access } = match call.prepare() {

@@ -200,11 +200,13 @@ impl Rpcbind {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH);
                 now.map_or(0, |since| since.as_secs() as u32)
             }),
-            v4::GetAddrList::NUMBER if only_v4 => simple(call, out, |b: Binding| {
-                let known = self.lock();
-                let same = |r: &&Registration| r.program == b.program && r.version == b.version;
-                Addresses(known.iter().filter(same).map(|r| address(peer, r)).collect())
-            }),
+            v4::GetAddrList::NUMBER if only_v4 && may_dump(peer) => {
+                simple(call, out, |b: Binding| {
+                    let known = self.lock();
+                    let same = |r: &&Registration| r.program == b.program && r.version == b.version;
+                    Addresses(known.iter().filter(same).map(|r| address(peer, r)).collect())
+                })
+            }
             _ => ServeOutcome::NO_SUCH_PROCEDURE,
         }
     }

@@ -53,15 +53,16 @@ pub(crate) struct BoundSockets {
 impl BoundSockets {
     /// `[::]` is every address of both families, or of IPv4 where the host has no IPv6. Port 0 is a
     /// free port, the same for all sockets. The epoch is an argument because no socket may open before
-    /// it is durable (I3).
+    /// it is durable (I3). Without `udp` there are sockets for TCP only.
     pub(crate) fn bind(
         listen: SocketAddr,
+        udp: bool,
         lease: &ServiceLease,
         _epoch: DurableEpoch,
     ) -> Result<Self, ListenError> {
         let mut sockets = Self { tcp: Vec::new(), udp: Vec::new(), addresses: Vec::new() };
         if listen.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-            sockets.bind_one(listen, lease)?;
+            sockets.bind_one(listen, udp, lease)?;
             return Ok(sockets);
         }
         let without_ipv6 = |error: &io::Error| {
@@ -71,18 +72,19 @@ impl BoundSockets {
             )
         };
         let mut port = listen.port();
-        match sockets.bind_one(listen, lease) {
+        match sockets.bind_one(listen, udp, lease) {
             Ok(taken) => port = taken,
             Err(failed) if without_ipv6(&failed.error) => {}
             Err(failed) => return Err(failed),
         }
-        sockets.bind_one(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), lease)?;
+        sockets.bind_one(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), udp, lease)?;
         Ok(sockets)
     }
 
     fn bind_one(
         &mut self,
         mut address: SocketAddr,
+        udp: bool,
         lease: &ServiceLease,
     ) -> Result<u16, ListenError> {
         let failed = |kind, address| move |error| ListenError { address, kind, error };
@@ -90,9 +92,11 @@ impl BoundSockets {
         let bound = tcp.local_addr().map_err(failed("tcp", address))?;
         let port = bound.as_socket().map_or(address.port(), |bound| bound.port());
         address.set_port(port);
-        let udp = udp_socket(address, lease).map_err(failed("udp", address))?;
+        if udp {
+            let udp = udp_socket(address, lease).map_err(failed("udp", address))?;
+            self.udp.push(Arc::new(udp));
+        }
         self.tcp.push(tcp);
-        self.udp.push(Arc::new(udp));
         self.addresses.push(address);
         Ok(port)
     }
@@ -104,10 +108,6 @@ impl BoundSockets {
     /// The UDP sockets with their addresses, for outgoing calls.
     pub(crate) fn datagrams(&self) -> Vec<(SocketAddr, Arc<Datagrams>)> {
         self.addresses.iter().copied().zip(self.udp.iter().cloned()).collect()
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.addresses.first().map_or(0, SocketAddr::port)
     }
 
     /// Lets clients connect. Their requests wait until [`Listeners::serve`].
@@ -128,14 +128,14 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Spawns the tasks that pass requests to `dispatcher`.
+    /// Spawns the tasks that pass requests to `dispatcher`. `connections` counts those of this port.
     pub(crate) fn serve(
         self,
         dispatcher: &Arc<Dispatcher>,
+        connections: &Arc<Connections>,
         stop: &watch::Receiver<AnswersMax>,
         tasks: &mut JoinSet<()>,
     ) {
-        let connections = Arc::<Connections>::default();
         for listener in self.tcp {
             let (dispatcher, connections) = (dispatcher.clone(), connections.clone());
             tasks.spawn(tcp::accept(listener, dispatcher, connections, stop.clone()));

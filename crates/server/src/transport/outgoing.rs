@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use wire::{Message, record};
 
 use super::Peer;
+use super::budget::Budget;
 use crate::liveness::{ConnectionGuard, Liveness, Opener, Stream};
 use crate::service_lease::ServiceLease;
 
@@ -42,8 +43,11 @@ pub(crate) struct OutgoingReplies {
     load: AtomicUsize,
     /// Bytes of replies that are not written yet.
     unsent: AtomicUsize,
-    /// [`Dispatcher::load`](crate::rpc::dispatch::Dispatcher::load), in which `unsent` is included.
-    total: Arc<AtomicUsize>,
+    /// Written bytes of a part whose rest is not: the part is in memory as a whole. Changed by the thread that
+    /// writes.
+    begun: AtomicUsize,
+    /// `unsent` and `begun` are charged to it.
+    budget: Arc<Budget>,
     /// Bytes written so far: progress shows that the peer reads.
     written: AtomicU64,
     /// The connection's task waits until it may read more requests.
@@ -70,7 +74,7 @@ const SMALL_BYTES: usize = 4096;
 const PIECES_MAX: usize = 128;
 
 impl OutgoingReplies {
-    pub(crate) fn new(socket: TcpStream, total: Arc<AtomicUsize>, lease: ServiceLease) -> Self {
+    pub(crate) fn new(socket: TcpStream, budget: Arc<Budget>, lease: ServiceLease) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(1);
         Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
@@ -85,7 +89,8 @@ impl OutgoingReplies {
             exempt: AtomicUsize::new(0),
             load: AtomicUsize::new(0),
             unsent: AtomicUsize::new(0),
-            total,
+            begun: AtomicUsize::new(0),
+            budget,
             written: AtomicU64::new(0),
             wants_room: AtomicBool::new(false),
             wake: Notify::new(),
@@ -116,8 +121,17 @@ impl OutgoingReplies {
         !self.had_call.load(Ordering::Relaxed) && !self.had_call.swap(true, Ordering::Relaxed)
     }
 
+    pub(crate) fn had_call(&self) -> bool {
+        self.had_call.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn opened(&self) -> Instant {
         self.opened
+    }
+
+    /// Has the connection's task look what there is to do.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
     }
 
     pub(crate) async fn woken(&self) {
@@ -207,7 +221,7 @@ impl OutgoingReplies {
         }
         for message in messages {
             self.unsent.fetch_add(record::MARK_BYTES + message.len(), Ordering::Relaxed);
-            self.total.fetch_add(record::MARK_BYTES + message.len(), Ordering::Relaxed);
+            self.budget.add(record::MARK_BYTES + message.len());
             queue.messages.push(message);
         }
         if queue.busy || queue.messages.is_empty() {
@@ -314,17 +328,22 @@ impl OutgoingReplies {
                 Err(error) => return Err(error),
             };
             self.unsent.fetch_sub(written, Ordering::Relaxed);
-            self.total.fetch_sub(written, Ordering::Relaxed);
             self.written.fetch_add(written as u64, Ordering::Relaxed);
+            let mut begun = self.begun.load(Ordering::Relaxed);
+            let mut freed = 0;
             while written > 0 {
                 let Some(front) = pieces.front_mut() else { break };
                 let step = written.min(front.len());
                 front.advance(step);
                 written -= step;
+                begun += step;
                 if front.is_empty() {
                     pieces.pop_front();
+                    freed += std::mem::take(&mut begun);
                 }
             }
+            self.begun.store(begun, Ordering::Relaxed);
+            self.budget.subtract(freed);
         }
         Ok(())
     }
@@ -342,7 +361,7 @@ impl Stream for OutgoingReplies {
 
 impl Drop for OutgoingReplies {
     fn drop(&mut self) {
-        self.total.fetch_sub(*self.unsent.get_mut(), Ordering::Relaxed);
+        self.budget.subtract(*self.unsent.get_mut() + *self.begun.get_mut());
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval_at, sleep, timeout};
@@ -13,11 +13,13 @@ use tracing::{debug, warn};
 
 use wire::record::{MARK_BYTES, Next, Records};
 
-use super::connections::Connections;
+use super::budget::{ALLOWANCE, Charge};
+use super::connections::{ConnectionPermit, ConnectionRefusal, Connections};
 use super::outgoing::OutgoingReplies;
-use super::{AnswersMax, Peer, ReplyTo, Transport, canonical, stopping};
+use super::{AnswersMax, Peer, ReplyTo, Transport, stopping};
 use crate::liveness::ConnectionGuard;
 use crate::log_rate_limit::LogRateLimit;
+use crate::metrics::EvictionReason;
 use crate::rpc::dispatch::Dispatcher;
 use crate::rpc::limits::Limits;
 
@@ -29,8 +31,9 @@ const BUFFER_MIN: usize = 16 << 10;
 const UNSENT_MAX: usize = 512 << 10;
 /// Replies that are ready at once are sent together, up to this many bytes.
 const GATHERED_MAX: usize = 128 << 10;
-/// How often a connection checks whether the server is still overloaded.
-const OVERLOAD_PAUSE: Duration = Duration::from_millis(5);
+/// How often a connection looks whether the budget has room again: the more often in vain, the less often.
+const BUDGET_PAUSE_MIN: Duration = Duration::from_millis(5);
+const BUDGET_PAUSE_MAX: Duration = Duration::from_millis(80);
 /// How long requests in progress may still be answered after the peer has closed the connection, and
 /// how long a peer may take to read the last replies.
 const LAST_REPLIES: Duration = Duration::from_secs(1);
@@ -47,6 +50,7 @@ const RECORDS_PER_TURN: usize = 256;
 
 static NO_DESCRIPTORS: LogRateLimit = LogRateLimit::new();
 static CONNECTION_REFUSED: LogRateLimit = LogRateLimit::new();
+static STRANGER_REFUSED: LogRateLimit = LogRateLimit::new();
 
 /// Accepts connections until a stop, then waits for the open ones to answer what is under way.
 pub(crate) async fn accept(
@@ -76,19 +80,28 @@ pub(crate) async fn accept(
                 continue;
             }
         };
-        let from = canonical(remote).ip();
-        let permit = match connections.admit(from, dispatcher.limits()) {
+        let Ok(local) = socket.local_addr() else { continue };
+        let peer = Peer::new(remote, local, Transport::Tcp);
+        let permit = match connections.admit(&peer) {
             Ok(permit) => permit,
-            Err(limit) => {
-                if CONNECTION_REFUSED.due() {
-                    warn!("refused a connection from {from}: {limit}");
+            Err(refusal) => {
+                let log_rate_limit = match refusal {
+                    ConnectionRefusal::Stranger => &STRANGER_REFUSED,
+                    ConnectionRefusal::Slots(_) => &CONNECTION_REFUSED,
+                };
+                if log_rate_limit.due() {
+                    warn!("refused a connection from {}: {refusal}", peer.remote.ip());
                 }
+                // A reset: nothing of it remains in the kernel.
+                let _ = socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+                // Refusals alone must not keep the thread.
+                tokio::task::consume_budget().await;
                 continue;
             }
         };
         let (dispatcher, stop) = (dispatcher.clone(), stop.clone());
         tokio::spawn(async move {
-            if let Err(reason) = serve(socket, dispatcher, stop).await {
+            if let Err(reason) = serve(socket, peer, &permit, dispatcher, stop).await {
                 debug!("connection closed: {reason}");
             }
             drop(permit);
@@ -120,6 +133,8 @@ enum CloseReason {
     SlowRecord,
     #[error("replies were not read in time")]
     Unread,
+    #[error("evicted: {0:?}")]
+    Evicted(EvictionReason),
 }
 
 fn is_reset(ended: &Result<(), CloseReason>) -> bool {
@@ -128,14 +143,16 @@ fn is_reset(ended: &Result<(), CloseReason>) -> bool {
 
 async fn serve(
     socket: TcpStream,
+    peer: Peer,
+    permit: &ConnectionPermit,
     dispatcher: Arc<Dispatcher>,
     mut stop: watch::Receiver<AnswersMax>,
 ) -> Result<(), CloseReason> {
     socket.set_nodelay(true)?;
-    let peer = Peer::new(socket.peer_addr()?, socket.local_addr()?, Transport::Tcp);
-    let (load, lease) = (dispatcher.load().clone(), dispatcher.lease().clone());
-    let outgoing = Arc::new(OutgoingReplies::new(socket, load, lease));
+    let (budget, lease) = (dispatcher.budget().clone(), dispatcher.lease().clone());
+    let outgoing = Arc::new(OutgoingReplies::new(socket, budget.clone(), lease));
     outgoing.register(dispatcher.liveness(), &peer);
+    permit.connection.set_outgoing(&outgoing);
     let limits = dispatcher.limits().clone();
     let mut connection = Connection {
         peer,
@@ -146,6 +163,11 @@ async fn serve(
         record_last: 0,
         moved: 0,
         timers: PeerTimers::new(),
+        charge: Charge::new(budget, permit.connection.charged().clone()),
+        put_back: None,
+        wait: None,
+        is_known: false,
+        permit,
         outgoing,
         limits,
         dispatcher,
@@ -153,6 +175,11 @@ async fn serve(
     let ended = connection.run(&mut stop).await;
     if let Some(guard) = connection.outgoing.liveness_guard() {
         guard.ended(connection.outgoing.was_reset() || is_reset(&ended));
+    }
+    if matches!(ended, Err(CloseReason::Evicted(_))) {
+        // A reset: the kernel drops what the peer has not read, too.
+        let socket = socket2::SockRef::from(connection.outgoing.socket());
+        let _ = socket.set_linger(Some(Duration::ZERO));
     }
     if ended.is_ok() {
         let answers_max = stop.borrow().unwrap_or(LAST_REPLIES);
@@ -164,7 +191,8 @@ async fn serve(
     ended
 }
 
-struct Connection {
+struct Connection<'a> {
+    permit: &'a ConnectionPermit,
     peer: Peer,
     to: ReplyTo,
     outgoing: Arc<OutgoingReplies>,
@@ -177,6 +205,14 @@ struct Connection {
     /// Bytes received and sent since the last yield.
     moved: usize,
     timers: PeerTimers,
+    /// For the record that is being received.
+    charge: Charge,
+    /// A record for whose reply there was no room.
+    put_back: Option<Bytes>,
+    /// How long to wait before room is looked for again; `None` if there is room.
+    wait: Option<Duration>,
+    /// It has made a call, and its address is known for that.
+    is_known: bool,
     limits: Limits,
     dispatcher: Arc<Dispatcher>,
 }
@@ -221,12 +257,15 @@ impl PeerTimers {
     }
 }
 
-impl Connection {
+impl Connection<'_> {
     async fn run(&mut self, stop: &mut watch::Receiver<AnswersMax>) -> Result<(), CloseReason> {
         let period = self.limits.tick();
         let mut tick = interval_at(tokio::time::Instant::now() + period, period);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            if let Some(reason) = self.permit.connection.evicted() {
+                return Err(CloseReason::Evicted(reason));
+            }
             let more = self.take_records()?;
             if self.moved > TURN_BYTES {
                 self.moved = 0;
@@ -237,8 +276,8 @@ impl Connection {
                 return Ok(());
             }
             let stuck = outgoing.is_stuck();
-            let overloaded = self.dispatcher.is_overloaded();
-            let room = self.has_room() || self.has_room_after_all();
+            let room = self.wait.is_none() && (self.has_room() || self.has_room_after_all());
+            self.permit.connection.set_is_read(room);
             tokio::select! {
                 _ = tokio::task::yield_now(), if more && room => {}
                 ready = outgoing.socket().readable(), if room && !more => {
@@ -252,7 +291,7 @@ impl Connection {
                     outgoing.resume();
                 }
                 () = outgoing.woken() => {}
-                () = sleep(OVERLOAD_PAUSE), if !room && overloaded => {}
+                () = sleep(self.wait.unwrap_or_default()), if self.wait.is_some() => {}
                 _ = tick.tick() => self.check_timers()?,
                 _ = stopping(stop) => return Ok(()),
             }
@@ -286,9 +325,42 @@ impl Connection {
         self.outgoing.counted() < self.limits.requests_in_flight_max
             && self.outgoing.load() < self.limits.connection_bytes_max
             && self.outgoing.unsent() < UNSENT_MAX
-            // A connection with nothing in progress gets one request through: peers that do not
-            // read their replies must not be able to stop others.
-            && (!self.dispatcher.is_overloaded() || self.outgoing.load() == 0)
+    }
+
+    /// Whether the budget has room for this request and its reply. What is charged for the record
+    /// already need not fit once more, so that those who wait hold nothing that others wait for.
+    fn fits(&self, record: &Bytes) -> bool {
+        let budget = self.dispatcher.budget();
+        let fits_anyway = || self.dispatcher.weight(record) <= ALLOWANCE + self.charge.bytes();
+        budget.has_plenty()
+            || (self.outgoing.load() == 0 && (!budget.is_used_up() || fits_anyway()))
+    }
+
+    /// There is no room in the budget: pauses, the longer the more often.
+    fn wait_for_room(&mut self) {
+        let wait = self.wait.map_or(BUDGET_PAUSE_MIN, |wait| wait * 2);
+        self.wait = Some(wait.min(BUDGET_PAUSE_MAX));
+        // The end of a request of its own wakes it earlier.
+        self.outgoing.want_room();
+        if self.put_back.is_none() || self.dispatcher.budget().is_used_up() {
+            self.dispatcher.budget().want();
+        }
+    }
+
+    /// Makes room for `bytes` more in the receive buffer, which are charged before they are allocated.
+    fn reserve(&mut self, bytes: usize) -> bool {
+        let mut buffer = self.received.len() + bytes;
+        let gathered = self.records.gathered();
+        if gathered > 0 {
+            // The length of a record in fragments is not known, and those who hold a part of one must not wait
+            // for each other. A copy may be made as it grows.
+            buffer += gathered + 2 * self.limits.record_bytes_max;
+        }
+        let fits = self.charge.cover(buffer);
+        if fits {
+            self.received.reserve(bytes);
+        }
+        fits
     }
 
     /// Passes the complete records in the buffer to the dispatcher, and sends the replies that are
@@ -297,12 +369,23 @@ impl Connection {
         let mut replies = Vec::new();
         let mut gathered = 0;
         let mut more = false;
+        let waited = self.wait.take();
         for turn in 0.. {
             if turn == RECORDS_PER_TURN || self.moved > TURN_BYTES || !self.has_room() {
                 more = true;
                 break;
             }
-            match self.records.next(&mut self.received)? {
+            let next = match self.put_back.take() {
+                Some(record) => Next::Record(record),
+                None => self.records.next(&mut self.received)?,
+            };
+            match next {
+                Next::Record(record) if !self.fits(&record) => {
+                    self.put_back = Some(record);
+                    self.wait = waited;
+                    self.wait_for_room();
+                    break;
+                }
                 Next::Record(record) => {
                     self.record_last = record.len();
                     self.moved += record.len();
@@ -318,14 +401,17 @@ impl Connection {
                     }
                 }
                 Next::Missing(bytes) => {
-                    if self.received.is_empty() {
+                    if self.records.between(&self.received) {
                         // An idle connection holds no buffer.
                         self.received = BytesMut::new();
+                        self.charge.cover(0);
                     } else if bytes <= MARK_BYTES {
                         // The record mark is incomplete, so the size is a guess.
-                        self.received.reserve(self.record_last.max(BUFFER_MIN));
-                    } else {
-                        self.received.reserve(bytes);
+                        let _ = self.reserve(self.record_last.max(BUFFER_MIN))
+                            || self.reserve(BUFFER_MIN / 2);
+                    } else if !self.reserve(bytes) {
+                        self.wait = waited;
+                        self.wait_for_room();
                     }
                     break;
                 }
@@ -335,6 +421,10 @@ impl Connection {
             self.outgoing.send(replies);
         }
         self.dispatcher.flush();
+        if !self.is_known && self.outgoing.had_call() {
+            self.is_known = true;
+            self.permit.has_called();
+        }
         Ok(more)
     }
 
@@ -342,7 +432,7 @@ impl Connection {
     fn receive(&mut self) -> Result<bool, CloseReason> {
         if self.received.capacity() == 0 {
             let likely = self.record_last + MARK_BYTES;
-            self.received = BytesMut::with_capacity(likely.max(BUFFER_MIN));
+            let _ = self.reserve(likely.max(BUFFER_MIN)) || self.reserve(BUFFER_MIN);
         }
         match self.outgoing.socket().try_read_buf(&mut self.received) {
             Ok(0) => Ok(false),
@@ -352,6 +442,7 @@ impl Connection {
                 // A record that is complete already ends this at once.
                 self.timers.record_since.get_or_insert((now, self.received_total));
                 self.received_total += bytes as u64;
+                self.permit.connection.set_received(self.received_total);
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
@@ -361,7 +452,7 @@ impl Connection {
 
     fn check_timers(&mut self) -> Result<(), CloseReason> {
         let now = Instant::now();
-        let is_paused = !self.has_room();
+        let is_paused = self.wait.is_some() || !self.has_room();
         let timers = &mut self.timers;
         // The timer stands still while the server does not read.
         let waits = !is_paused && !self.records.between(&self.received);
@@ -374,7 +465,11 @@ impl Connection {
         }
         let quiet = self.outgoing.unanswered() == 0 && timers.stuck_since.is_none();
         let is_idle = quiet && now - timers.active > self.limits.idle_max;
-        if is_idle && !self.outgoing.liveness_guard().is_some_and(ConnectionGuard::is_watched) {
+        let is_watched = || {
+            self.dispatcher.callers().can_lock(&self.peer)
+                && self.outgoing.liveness_guard().is_some_and(ConnectionGuard::is_watched)
+        };
+        if is_idle && !is_watched() {
             return Err(CloseReason::Idle);
         }
         Ok(())

@@ -20,11 +20,12 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use wire::Message;
 
 use super::{AnswersMax, Peer, ReplyTo, Transport, stopping};
+use crate::log_rate_limit::LogRateLimit;
 use crate::rpc::dispatch::Dispatcher;
 use crate::service_lease::ServiceLease;
 
@@ -34,6 +35,8 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Datagrams that are received by one system call.
 const BUFFERS: usize = 8;
 const POLL_EVERY: Duration = Duration::from_millis(5);
+
+static STRANGER_DROPPED: LogRateLimit = LogRateLimit::new();
 
 /// A UDP socket that knows to which local address each datagram was sent.
 pub(crate) struct Datagrams {
@@ -162,6 +165,19 @@ pub(crate) async fn serve(
                 .dst_ip
                 .map_or(datagrams.local, |ip| SocketAddr::new(ip, datagrams.local.port()));
             let peer = Peer::new(meta.addr, local, Transport::Udp);
+            let count = meta.len.div_ceil(meta.stride.max(1)) as u64;
+            if !dispatcher.callers().serves(&peer) {
+                if let Some(metrics) = dispatcher.metrics() {
+                    metrics.count_dropped_datagrams(count);
+                }
+                if STRANGER_DROPPED.due() {
+                    let from = peer.remote.ip();
+                    warn!(
+                        "dropped a datagram from {from}: no export admits this address (`clients`)"
+                    );
+                }
+                continue;
+            }
             // With GRO the kernel puts several datagrams of one sender into one buffer.
             for datagram in buffer[..meta.len].chunks(meta.stride.max(1)) {
                 if datagrams.on_workers.load(Ordering::Relaxed) >= in_flight_max {

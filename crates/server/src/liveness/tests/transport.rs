@@ -10,11 +10,15 @@ use wire::rpc::{Credential, Groups, MachineName, ProcedureId, SysCredential};
 
 use super::super::socket::{Socket, TcpState};
 use super::*;
+use crate::files::Files;
 use crate::restore::{LockConfig, restore};
-use crate::rpc::dispatch::Dispatcher;
+use crate::rpc::callers::Callers;
+use crate::rpc::dispatch::{Dispatcher, Shared};
 use crate::rpc::limits::Limits;
 use crate::rpc::workers::Workers;
 use crate::service_lease::ServiceLease;
+use crate::transport::budget::Budget;
+use crate::transport::connections::Connections;
 use crate::transport::listen::BoundSockets;
 use crate::transport::outgoing::OutgoingReplies;
 
@@ -25,23 +29,32 @@ struct Server {
     _tasks: JoinSet<()>,
 }
 
+fn budget() -> Arc<Budget> {
+    Arc::new(Budget::new(1 << 30))
+}
+
 fn server(limits: Limits) -> Server {
-    let workers = Arc::new(Workers::start(1, || ()).unwrap());
-    let dispatcher = Arc::new(Dispatcher::new(
-        Vec::new(),
-        workers,
+    let (lease, liveness) = (ServiceLease::default(), Liveness::default());
+    let key = vfs::HandleKey::new([0; 16]);
+    let files = Arc::new(Files::new(vfs::Exports::default(), key, 1, lease.clone()));
+    let callers = Callers::new(files, liveness.clone(), false);
+    let connections = Arc::new(Connections::new(callers.clone(), &limits, None));
+    let shared = Shared {
+        workers: Arc::new(Workers::start(1, || ()).unwrap()),
+        budget: budget(),
         limits,
-        Liveness::default(),
-        ServiceLease::default(),
-        None,
-        Box::new(|_| true),
-    ));
+        callers,
+        liveness,
+        lease,
+        metrics: None,
+    };
+    let dispatcher = Arc::new(Dispatcher::new(Vec::new(), shared, Box::new(|_| true)));
     let epoch = restore(LockConfig::in_memory(), 1, None).unwrap().epoch;
     let at = "127.0.0.1:0".parse().unwrap();
-    let listeners = BoundSockets::bind(at, &ServiceLease::default(), epoch).unwrap();
+    let listeners = BoundSockets::bind(at, true, &ServiceLease::default(), epoch).unwrap();
     let (at, mut tasks) = (listeners.addresses()[0], JoinSet::new());
     let (stop, stopped) = watch::channel(None);
-    listeners.listen().unwrap().serve(&dispatcher, &stopped, &mut tasks);
+    listeners.listen().unwrap().serve(&dispatcher, &connections, &stopped, &mut tasks);
     Server { dispatcher, at, _stop: stop, _tasks: tasks }
 }
 
@@ -133,7 +146,7 @@ async fn a_reset_that_a_write_reports_is_seen() {
     for resets in [true, false] {
         let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (socket, _) = listener.accept().await.unwrap();
-        let outgoing = OutgoingReplies::new(socket, Arc::default(), ServiceLease::default());
+        let outgoing = OutgoingReplies::new(socket, budget(), ServiceLease::default());
         match resets {
             true => abort(peer),
             false => outgoing.close(),

@@ -225,14 +225,20 @@ impl NlmCall<'_> {
         })
     }
 
-    /// The file of a handle, if the caller's port is admitted.
+    /// The file of a handle, if the caller's port is admitted. A port that no export would admit is refused
+    /// whatever the handle is (B7.98).
     fn target(
         &self,
         format: &ReplyFormat,
         handle: &nlm::FileHandle,
     ) -> Result<LockTarget, EarlyReply> {
-        let target = self.nlm.files.lock_target(handle);
-        let target = target.map_err(|error| EarlyReply::Status(format.clone(), status(error)))?;
+        let target = match self.nlm.files.lock_target(handle) {
+            Ok(target) => target,
+            Err(_) if !self.nlm.callers.can_lock(self.incoming.peer) => {
+                return Err(EarlyReply::TooWeak);
+            }
+            Err(error) => return Err(EarlyReply::Status(format.clone(), status(error))),
+        };
         let rules = target.export.as_ref().map(|export| &export.rules);
         self.admit(
             rules.map_or(self.nlm.require_reserved_ports, |rules| rules.require_reserved_ports),
