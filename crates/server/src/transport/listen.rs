@@ -19,6 +19,8 @@ use crate::service_lease::ServiceLease;
 
 /// Connections that may wait to be accepted: after a restart every client connects at once.
 const BACKLOG: i32 = 1024;
+/// How many ports of the kernel's choice are tried until one is free for all sockets.
+const FREE_PORT_ATTEMPTS: usize = 64;
 
 /// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +62,23 @@ impl BoundSockets {
         lease: &ServiceLease,
         _epoch: DurableEpoch,
     ) -> Result<Self, ListenError> {
+        let mut attempt = 1;
+        loop {
+            match Self::bind_once(listen, udp, lease) {
+                // Free for the first socket does not mean free for all.
+                Err(failed)
+                    if listen.port() == 0
+                        && failed.error.kind() == io::ErrorKind::AddrInUse
+                        && attempt < FREE_PORT_ATTEMPTS =>
+                {
+                    attempt += 1;
+                }
+                bound => return bound,
+            }
+        }
+    }
+
+    fn bind_once(listen: SocketAddr, udp: bool, lease: &ServiceLease) -> Result<Self, ListenError> {
         let mut sockets = Self { tcp: Vec::new(), udp: Vec::new(), addresses: Vec::new() };
         if listen.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
             sockets.bind_one(listen, udp, lease)?;
