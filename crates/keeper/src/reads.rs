@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use crate::bytes::FileKey;
+use crate::bytes::{FileKey, Name};
 use crate::change::{Client, Exactness, Lock, Snapshot};
 use crate::clients::{SuspectReason, TrackedClient};
 use crate::identity::{ClientId, Epoch, HostKey, LockId, Owner, ShareId};
@@ -208,7 +208,13 @@ impl Keeper {
 
     /// Whether a host at this address is fenced; the server then refuses all writes from it.
     pub fn is_fenced(&self, address: IpAddr) -> bool {
-        self.clients.hosts_at(address).any(|tracked| tracked.row.fenced)
+        self.clients.fences.has_address(address.to_canonical())
+    }
+
+    /// The hosts whose names name the same machine, in order of id.
+    pub fn hosts_named(&self, name: &Name) -> impl Iterator<Item = &Client> {
+        let ids = self.clients.named(name).into_iter();
+        ids.filter_map(|id| self.clients.get(id)).map(|tracked| &*tracked.row)
     }
 
     /// The durable state once every step so far is committed.
