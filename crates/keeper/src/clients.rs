@@ -594,3 +594,73 @@ impl Clients {
         self.get(id).map_or(Incarnation::UNKNOWN, |tracked| tracked.row.incarnation)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Epoch;
+
+    const HOSTS: u64 = 10_000;
+
+    fn row(number: u64) -> Arc<Client> {
+        Arc::new(Client {
+            id: ClientId(number),
+            protocol: Protocol::NLM,
+            address: IpAddr::from((0x0a00_0000 + number as u32).to_be_bytes()),
+            name: Name::from(format!("host{number}.example").as_str()),
+            incarnation: Incarnation(3),
+            reboot: None,
+            monitored: true,
+            fenced: false,
+            used: Vec::new(),
+            registered_at_ms: 0,
+            epoch: Epoch(1),
+            registrant: None,
+        })
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// B8.82: each step of a search is paid for by a LOCK or UNLOCK, so that a host that invents names
+    /// at the limit of clients does not have all of them examined for each.
+    #[test]
+    fn the_longest_idle_is_found_without_a_scan() {
+        let mut clients = Clients::new(Seed(7));
+        for number in 1..=HOSTS {
+            clients.insert(row(number), at(number));
+        }
+        let take = |clients: &mut Clients| {
+            let id = clients.longest_idle().unwrap();
+            clients.remove(id);
+            id
+        };
+        for number in 1..=100 {
+            assert_eq!(take(&mut clients), ClientId(number));
+        }
+        assert_eq!(clients.looked_at.take(), 100);
+        // One that holds something, one that was used since, one that is fenced.
+        clients.get_mut(ClientId(101)).unwrap().locks = 1;
+        clients.get_mut(ClientId(102)).unwrap().idle_since = at(HOSTS + 5);
+        clients.set_fenced(ClientId(103), true);
+        assert_eq!(take(&mut clients), ClientId(104));
+        assert_eq!(clients.looked_at.take(), 4);
+        // They return when they have nothing, or are fenced no more.
+        let held = clients.get_mut(ClientId(101)).unwrap();
+        (held.locks, held.idle_since) = (0, at(HOSTS + 6));
+        assert!(held.is_unnoticed_idle());
+        clients.queue(ClientId(101));
+        clients.set_fenced(ClientId(103), false);
+        assert_eq!(take(&mut clients), ClientId(103));
+        for number in 105..=HOSTS {
+            let address = row(number).address;
+            assert_eq!(clients.longest_idle_at(address), Some(ClientId(number)));
+            assert_eq!(take(&mut clients), ClientId(number));
+        }
+        assert_eq!([take(&mut clients), take(&mut clients)], [ClientId(102), ClientId(101)]);
+        assert_eq!(clients.longest_idle(), None);
+        assert!(clients.looked_at.take() < 3 * HOSTS as usize);
+        assert!(clients.idle.is_empty() && clients.by_address.is_empty());
+    }
+}

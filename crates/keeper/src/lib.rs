@@ -57,6 +57,7 @@ pub mod config;
 pub mod event;
 pub mod identity;
 pub mod keeper;
+pub mod pages;
 pub mod range;
 pub mod request;
 pub mod step;

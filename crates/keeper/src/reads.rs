@@ -211,6 +211,11 @@ impl Keeper {
         self.clients.fences.has_address(address.to_canonical())
     }
 
+    /// Whether a host of this name is fenced, at whatever address.
+    pub fn is_name_fenced(&self, name: &Name) -> bool {
+        self.clients.fences.has_name(name)
+    }
+
     /// The hosts whose names name the same machine, in order of id.
     pub fn hosts_named(&self, name: &Name) -> impl Iterator<Item = &Client> {
         let ids = self.clients.named(name).into_iter();
@@ -240,7 +245,7 @@ impl Keeper {
         }
     }
 
-    fn view_lock(&self, held: HeldLock) -> LockView<'_> {
+    pub(crate) fn view_lock(&self, held: HeldLock) -> LockView<'_> {
         let owner = self.owners.key(held.owner);
         let current = self.clients.incarnation(owner.host);
         let state = match held.kind.confirmed {
@@ -264,7 +269,7 @@ impl Keeper {
         }
     }
 
-    fn view_share<'a>(&'a self, share: &'a HeldShare) -> ShareView<'a> {
+    pub(crate) fn view_share<'a>(&'a self, share: &'a HeldShare) -> ShareView<'a> {
         ShareView {
             id: share.id,
             file: self.files.key(share.file),
@@ -276,7 +281,7 @@ impl Keeper {
         }
     }
 
-    fn view_waiter<'a>(&'a self, id: WaiterId, waiter: &'a Waiter) -> WaiterView<'a> {
+    pub(crate) fn view_waiter<'a>(&'a self, id: WaiterId, waiter: &'a Waiter) -> WaiterView<'a> {
         let Waiter { file, owner, range, mode, .. } = *waiter;
         WaiterView {
             id: LockId(id.0),

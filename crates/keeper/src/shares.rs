@@ -67,6 +67,16 @@ impl Shares {
         self.by_host.range(bounds).filter_map(|(_, id)| self.rows.get(id))
     }
 
+    pub(crate) fn of_host_after(
+        &self,
+        host: ClientId,
+        after: ShareId,
+    ) -> impl Iterator<Item = &HeldShare> {
+        let bounds =
+            (Bound::Excluded((host, after)), Bound::Included((host, ShareId(u64::MAX))));
+        self.by_host.range(bounds).filter_map(|(_, id)| self.rows.get(id))
+    }
+
     pub(crate) fn of_owner(&self, owner: OwnerId) -> impl Iterator<Item = &HeldShare> {
         self.rows.values().filter(move |share| share.owner == owner)
     }

@@ -2,6 +2,7 @@
 //! and the paths of locked files.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -196,6 +197,12 @@ impl Control {
         let event = EventText::of_operator(kind, text, by.clone());
         event.log();
         self.event_log.write(self.engine.clock().now().wall_ms, event);
+    }
+
+    /// The addresses from which a machine of this name has mounted.
+    pub fn mounted_from(&self, name: &Name) -> Vec<IpAddr> {
+        let mounted = self.files.fences.mounted_from(name).into_iter();
+        mounted.map(|(host, _)| host.address()).collect()
     }
 
     /// Asks a host's lock manager whether it is there. May take seconds.

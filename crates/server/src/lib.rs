@@ -70,6 +70,7 @@ mod effects;
 pub mod engine;
 pub mod event_log;
 pub mod event_text;
+mod fences;
 mod files;
 pub mod holders;
 pub mod liveness;

@@ -278,7 +278,7 @@ impl World {
             }
         };
         if !right {
-            let row = row.cloned();
+            let row = keeper.host(&HostKey::new(request.from, request.name.clone())).cloned();
             self.violate("I10", || format!("{refusal:?} for no reason ({row:?}): {request:?}"));
         }
         let host = &self.hosts[request.truth.host];

@@ -36,6 +36,11 @@ pub enum Input<S> {
         address: IpAddr,
         ours: IpAddr,
     },
+    /// A machine that calls itself so uses files from this address, through this address of ours.
+    Appeared {
+        host: HostKey,
+        ours: IpAddr,
+    },
     /// The addresses of this machine have changed; `None` if they are not known.
     Addresses(Option<BTreeSet<IpAddr>>),
     /// Reads the keeper. Must be short: other inputs wait.
@@ -64,7 +69,7 @@ impl<S> Inbox<S> {
     pub fn push(&mut self, input: Input<S>, now: Duration) -> bool {
         match &input {
             Input::Request(..) if self.requests >= self.requests_max => return false,
-            Input::Heard { .. } | Input::Mounted { .. }
+            Input::Heard { .. } | Input::Mounted { .. } | Input::Appeared { .. }
                 if self.waiting.len() >= self.requests_max =>
             {
                 return false;
