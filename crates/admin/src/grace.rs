@@ -11,7 +11,7 @@ use keeper::request::OperatorAction;
 
 use crate::AdminState;
 use crate::api::{ActionResult, ExpectedClient, GraceStatus, Problem};
-use crate::caller::Operator;
+use crate::caller::{Operator, Reads};
 use crate::json::Json;
 use crate::problem::Problems;
 use crate::row::client_name;
@@ -22,9 +22,8 @@ const EXPECTED_MAX: usize = 100;
 #[utoipa::path(get, path = "/v1/grace", tag = "grace",
     responses((status = 200, body = GraceStatus), Problems))]
 pub(crate) async fn show(
-    State(admin): State<Arc<AdminState>>,
+    Reads(control): Reads,
 ) -> Result<Json<GraceStatus>, Problem> {
-    let control = admin.control()?;
     let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| look(keeper, now);
     Ok(Json(control.read(look).await?))

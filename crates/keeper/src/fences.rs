@@ -163,6 +163,9 @@ impl Keeper {
     fn stop_waiting(&mut self, host: ClientId, now: Time) {
         let waiting: Vec<WaiterId> =
             self.waiters_of(host).map(|waiter| WaiterId(waiter.id.0)).collect();
+        if !waiting.is_empty() {
+            self.event(Event::Refused { client: Some(host), why: Refusal::Fenced });
+        }
         for waiter in waiting {
             self.remove_waiter(waiter, now);
         }

@@ -285,6 +285,7 @@ impl Server {
             open_reason: restored.open_reason,
             roster_copy: restored.roster_copy.as_ref().map(|(_, health)| health.clone()),
             lookups: Arc::default(),
+            budget: None,
         };
         let effects = ServerEffects {
             reporter: engine.reporter(),

@@ -79,6 +79,7 @@ pub mod metrics;
 mod mounted_hosts;
 mod path_lookup;
 pub mod peer;
+mod read_budget;
 mod refusals;
 mod registrar;
 mod restore;
@@ -94,6 +95,7 @@ pub use boot::{BootError, Config, SWITCHED_OFF, Server, ServerError, ServerExit,
 pub use control::{Control, ControlError, FileLocation, PathMatch, ResolvedPath};
 pub use keeper::change::Protocol;
 pub use peer::permission;
+pub use read_budget::ReadBudget;
 pub use registrar::{RegisterError, RpcbindMode, RpcbindState};
 pub use restore::{LockConfig, OpenReason, RestoreError};
 pub use rpc::limits::Limits;
