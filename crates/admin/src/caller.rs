@@ -19,9 +19,9 @@ use vfs::groups::{GroupCache, GroupLookup};
 
 use server::Control;
 
-use crate::{AdminState, PathVisibility};
 use crate::api::Problem;
 use crate::quota::CallerClass;
+use crate::{AdminState, PathVisibility};
 
 /// Members have the rights of root.
 const GROUP: &str = "lockkeeper";
@@ -62,7 +62,7 @@ impl Peer {
     }
 }
 
-/// The running server, read within the budget of the caller's class (B8.84).
+/// The running server, read within the budget of the caller's class (B7.123).
 pub(crate) struct Reads(pub Control);
 
 impl FromRequestParts<Arc<AdminState>> for Reads {
@@ -81,7 +81,7 @@ impl FromRequestParts<Arc<AdminState>> for Reads {
 }
 
 /// Whether the caller is shown what is for operators: paths of locked files, and bytes that clients gave
-/// the server for itself (B8.80).
+/// the server for itself (B8.74).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sight {
     Whole,

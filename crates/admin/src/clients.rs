@@ -8,7 +8,6 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use ipnet::IpNet;
-use keeper::{FenceScope, Keeper};
 use keeper::bytes::Name;
 use keeper::change::Client as ClientRecord;
 use keeper::event::Rejection;
@@ -16,12 +15,13 @@ use keeper::identity::ClientId;
 use keeper::request::OperatorAction;
 use keeper::step::OperatorError;
 use keeper::view::ClientView;
+use keeper::{FenceScope, Keeper};
 use server::{Control, ControlError};
 
 use crate::api::{
     ActionResult, Callback, Client, ClientActionResult, ClientKind, ClientName, ClientQuery,
-    ClientState, ConfirmRebootQuery, DryRunQuery, FenceHits, Notice, NotifyQuery, Page, PendingReboot,
-    ProbeQuery, Problem,
+    ClientState, ConfirmRebootQuery, DryRunQuery, FenceHits, Notice, NotifyQuery, Page,
+    PendingReboot, ProbeQuery, Problem,
 };
 use crate::caller::{Operator, Reads, Sight};
 use crate::extract::{Path, Query};

@@ -21,9 +21,7 @@ const EXPECTED_MAX: usize = 100;
 /// Show the grace period and the clients it waits for
 #[utoipa::path(get, path = "/v1/grace", tag = "grace",
     responses((status = 200, body = GraceStatus), Problems))]
-pub(crate) async fn show(
-    Reads(control): Reads,
-) -> Result<Json<GraceStatus>, Problem> {
+pub(crate) async fn show(Reads(control): Reads) -> Result<Json<GraceStatus>, Problem> {
     let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| look(keeper, now);
     Ok(Json(control.read(look).await?))

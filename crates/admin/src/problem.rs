@@ -56,8 +56,9 @@ impl From<ControlError> for Problem {
                     .hint("lockkeeper status")
             }
             ControlError::Busy => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "too-many", why.to_string())
-                    .hint("try again; requests of root over the unix socket have a share of their own")
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "too-many", why.to_string()).hint(
+                    "try again; requests of root over the unix socket have a share of their own",
+                )
             }
             ControlError::Refused(OperatorError::NoSuchLock) => {
                 let detail = "the lock has already been released";

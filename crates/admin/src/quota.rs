@@ -17,7 +17,7 @@ pub(crate) enum CallerClass {
     Network,
 }
 
-/// Engine time for reads, a budget for each kind of caller (B8.84).
+/// Engine time for reads, a budget for each kind of caller (B7.123).
 #[derive(Debug)]
 pub(crate) struct Budgets {
     trusted: ReadBudget,

@@ -623,7 +623,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// B8.82: each step of a search is paid for by a LOCK or UNLOCK, so that a host that invents names
+    /// B7.121: each step of a search is paid for by a LOCK or UNLOCK, so that a host that invents names
     /// at the limit of clients does not have all of them examined for each.
     #[test]
     fn the_longest_idle_is_found_without_a_scan() {

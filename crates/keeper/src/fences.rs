@@ -1,9 +1,9 @@
-//! Fences: an operator shuts a machine out. A machine can take another name or another address, so a
+//! Fences (B8.71): an operator shuts a machine out. A machine can take another name or another address, so a
 //! fence holds for its name, short or full, and for every address that it has used under it. The row of
 //! a host is the durable record of either: a fenced row fences its name and its address.
 //!
 //! Other hosts at such an address may be the machine under another name, or its neighbours: they get no
-//! lock and are not waited with, but keep what they hold, since nothing shows that it is the machine's.
+//! lock and no longer wait, but keep (B8.72) what they hold, since nothing shows that it is the machine's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

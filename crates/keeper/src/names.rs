@@ -1,5 +1,5 @@
 //! Clients by the name of a machine: finds those that `Name::names_same_machine` matches without a scan
-//! of all.
+//! of all (B7.122).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
 //! Pages of the entries of one client, or on one file: a reader resumes after the last entry that it
-//! was given, whose place is found by index, so a page costs what is on it (B8.81). What is there all
+//! was given, whose place is found by index, so a page costs what is on it (B7.120). What is there all
 //! the time while a reader pages is given once; what comes and goes may be missed.
 
 use std::ops::Bound;
@@ -168,9 +168,8 @@ impl Keeper {
         let after = after.within(Table::Remembered).into_iter();
         let after = after.map(|after| LockId(after.map_or(0, |(id, _)| id)));
         let remembered = after.flat_map(|after| self.recovery.remembered.on_after(file, after));
-        let remembered = remembered.map(|lock| {
-            (Position::at(Table::Remembered, lock.id.0, 0), Entry::Remembered(lock))
-        });
+        let remembered = remembered
+            .map(|lock| (Position::at(Table::Remembered, lock.id.0, 0), Entry::Remembered(lock)));
         locks.chain(shares).chain(waiters).chain(remembered)
     }
 }
@@ -321,7 +320,7 @@ mod tests {
         }
     }
 
-    /// B8.81: the cost of a page is that of its entries, however deep it is.
+    /// B7.120: the cost of a page is that of its entries, however deep it is.
     #[test]
     fn a_deep_page_examines_no_more_than_it_shows() {
         const LOCKS: u64 = 20_000;

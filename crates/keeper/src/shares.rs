@@ -72,8 +72,7 @@ impl Shares {
         host: ClientId,
         after: ShareId,
     ) -> impl Iterator<Item = &HeldShare> {
-        let bounds =
-            (Bound::Excluded((host, after)), Bound::Included((host, ShareId(u64::MAX))));
+        let bounds = (Bound::Excluded((host, after)), Bound::Included((host, ShareId(u64::MAX))));
         self.by_host.range(bounds).filter_map(|(_, id)| self.rows.get(id))
     }
 

@@ -173,7 +173,8 @@ impl Server {
         let workers = Workers::start(limits.workers, vfs::local::prepare_worker_thread)
             .map_err(BootError::Workers)?;
         let workers = Arc::new(workers);
-        let files = Arc::new(Files::new(exports, key, limits.names_max, lease.clone(), restored.fences));
+        let files =
+            Arc::new(Files::new(exports, key, limits.names_max, lease.clone(), restored.fences));
 
         let sockets = BoundSockets::bind(config.listen, &lease, restored.epoch)?;
         let abandon_on_drop = AbandonOnDrop(restored.engine);

@@ -1,4 +1,4 @@
-//! Fences as the file service applies them (B8.70): which addresses and machine names may not change
+//! Fences as the file service applies them (B8.71): which addresses and machine names may not change
 //! files, and which addresses a machine has mounted from under its name. The keeper decides; this is its
 //! copy for the threads that serve files.
 
@@ -163,6 +163,67 @@ fn machine(credential: &Credential) -> Option<Name> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A keeper that has fenced `alice` at 10.0.0.1.
+    fn keeper() -> Keeper {
+        let row = keeper::change::Client {
+            id: keeper::identity::ClientId(1),
+            protocol: keeper::change::Protocol::NLM,
+            address: [10, 0, 0, 1].into(),
+            name: "alice".into(),
+            incarnation: keeper::identity::Incarnation(3),
+            reboot: None,
+            monitored: true,
+            fenced: true,
+            used: Vec::new(),
+            registered_at_ms: 0,
+            epoch: keeper::identity::Epoch(1),
+            registrant: None,
+        };
+        let mut saved = keeper::change::Snapshot::default();
+        saved.apply(keeper::change::Change::Client(row.into()));
+        let now = keeper::time::Time { mono: Default::default(), wall_ms: 0 };
+        Keeper::restore(saved, keeper::identity::Epoch(2), Default::default(), now)
+    }
+
+    fn peer(last: u8, port: u16, transport: Transport) -> Peer {
+        let ours = ([10, 0, 0, 100], 2049).into();
+        Peer::new(([10, 0, 0, last], port).into(), ours, transport)
+    }
+
+    fn credential(machine: &str) -> Credential {
+        Credential::Sys(wire::rpc::SysCredential {
+            stamp: 0,
+            machine: machine.as_bytes().into(),
+            uid: 0,
+            gid: 0,
+            groups: Default::default(),
+        })
+    }
+
+    #[test]
+    fn a_call_is_refused_by_its_address_and_by_the_name_of_its_machine() {
+        let fences = Fences::default();
+        let calls =
+            |name: &str, last| fences.refuse(&peer(last, 700, Transport::Tcp), &credential(name));
+        assert!(!calls("alice", 1));
+        fences.update(&keeper(), [10, 0, 0, 1].into(), &"alice".into());
+        assert!(calls("alice", 1) && calls("mallory", 1) && calls("", 1));
+        assert!(calls("ALICE.example", 9));
+        assert!(!calls("mallory", 9) && !calls("", 9));
+        let mapped = "[::ffff:10.0.0.1]:700".parse().unwrap();
+        let mapped = Peer::new(mapped, ([10, 0, 0, 100], 2049).into(), Transport::Tcp);
+        assert!(fences.refuse(&mapped, &Credential::None));
+    }
+
+    /// Otherwise a datagram with a forged source, or any user of a machine, would fence it.
+    #[test]
+    fn only_root_on_a_connection_speaks_for_a_machine() {
+        assert!(speaks_for_machine(&peer(9, 700, Transport::Tcp)));
+        assert!(!speaks_for_machine(&peer(9, 700, Transport::Udp)));
+        assert!(!speaks_for_machine(&peer(9, 7_000, Transport::Tcp)));
+        assert!(!speaks_for_machine(&peer(100, 700, Transport::Tcp)), "the server itself");
+    }
 
     #[test]
     fn mounts_are_bounded_and_found_by_name() {

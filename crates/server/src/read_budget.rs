@@ -1,4 +1,4 @@
-//! Engine time for reads of the keeper (B8.84): the engine waits while the keeper is read, so each class
+//! Engine time for reads of the keeper (B7.123): the engine waits while the keeper is read, so each class
 //! of readers has a budget of its time. A read that exceeds the budget waits; reads of one class run one
 //! at a time, in order of arrival.
 
@@ -29,7 +29,9 @@ impl ReadBudget {
     /// Reads may take this much of the engine's time per second.
     pub fn per_second(share: Duration) -> Self {
         let share = share.max(Duration::from_micros(1));
-        Self { shared: Arc::new(Shared { share, turn: Turn::default(), paid_at: Mutex::default() }) }
+        Self {
+            shared: Arc::new(Shared { share, turn: Turn::default(), paid_at: Mutex::default() }),
+        }
     }
 
     /// Resolves when a read may begin. The next one waits until the guard is dropped.

@@ -14,9 +14,9 @@ use store::transfer::is_unfinished;
 use store::{Lease, Memory, Store, StoreError};
 use tracing::warn;
 
-use crate::fences::Fences;
 use crate::engine::batch::{Decider, DurableBatch, DurableEpoch, Progress};
 use crate::engine::{Clock, Engine};
+use crate::fences::Fences;
 use crate::metrics::Metrics;
 use crate::peer::own_addresses::own_addresses;
 use crate::roster_copy::{

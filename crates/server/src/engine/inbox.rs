@@ -99,7 +99,7 @@ impl<S> Inbox<S> {
     }
 
     /// Takes all inputs up to the first [`Input::Stop`], and drops the rest if there is one. Reads come
-    /// last and few at a time, the rest stays: locks go first (B8.84).
+    /// last and few at a time, the rest stays: locks go first (B7.123).
     pub fn take(&mut self) -> Vec<Input<S>> {
         let waiting = std::mem::take(&mut self.waiting);
         (self.requests, self.reads, self.heavy) = (0, 0, 0);

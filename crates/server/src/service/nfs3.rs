@@ -96,7 +96,7 @@ impl Request<'_> {
     fn open_to_change(&self, handle: &Handle) -> Result<Target> {
         let target = self.open(handle)?;
         target.check_writable()?;
-        // Fenced by an operator (B8.2, B8.70).
+        // Fenced by an operator (B8.2, B8.71).
         if self.files.fences.refuse(self.peer, self.credential) {
             return Err(Error::Denied);
         }
