@@ -194,7 +194,7 @@ mod tests {
     fn credential(machine: &str) -> Credential {
         Credential::Sys(wire::rpc::SysCredential {
             stamp: 0,
-            machine: machine.as_bytes().into(),
+            machine: machine.as_bytes().to_vec().into(),
             uid: 0,
             gid: 0,
             groups: Default::default(),

@@ -82,7 +82,7 @@ async fn writes(live: &Live, from: [u8; 4], machine: &str, file: &[u8]) -> bool 
     let mut options = Options { source: Some(IpAddr::from(from)), ..Options::default() };
     options = options.user(1, 1, &[]);
     if let Credential::Sys(sys) = &mut options.credential {
-        sys.machine = machine.as_bytes().into();
+        sys.machine = machine.as_bytes().to_vec().into();
     }
     let nfs = Nfs(Connection::connect(live.nfs, &options).await.unwrap());
     let file = Handle(file.to_vec().into());
