@@ -305,7 +305,7 @@ fn router(admin: &Arc<AdminState>) -> Router {
     let docs: Router<Arc<AdminState>> =
         SwaggerUi::new("/docs").url("/openapi.json", document).into();
     router
-        .merge(docs.layer(axum::middleware::map_response(page::protect)))
+        .merge(docs.layer(axum::middleware::map_response(page::protect_docs)))
         .route("/", get(page::index))
         .route("/page/{name}", get(page::file))
         .fallback(nothing_there)

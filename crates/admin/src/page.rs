@@ -6,9 +6,21 @@ use axum::response::{IntoResponse, Response};
 
 use crate::api::Problem;
 
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      img-src 'self' data:; base-uri 'none'; form-action 'none'; \
-                      frame-ancestors 'none'";
+/// `$style` are further sources of style sheets.
+macro_rules! policy {
+    ($style:literal) => {
+        concat!(
+            "default-src 'none'; script-src 'self'; style-src 'self'",
+            $style,
+            "; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; ",
+            "frame-ancestors 'none'"
+        )
+    };
+}
+
+const POLICY: &str = policy!("");
+/// Swagger UI inserts one style sheet of its own, which is named by its hash.
+const DOCS_POLICY: &str = policy!(" 'sha256-RL3ie0nH+Lzz2YNqQN83mnU0J1ot4QL7b99vMdIX99w='");
 
 const PROTECTION: [(HeaderName, &str); 3] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -46,11 +58,13 @@ const FILES: &[File] = &[
     ("words.js", SCRIPT, include_bytes!("../page/words.js")),
 ];
 
-/// The page's policy and the headers beside it, for what is not among [`FILES`].
-pub(crate) async fn protect(mut response: Response) -> Response {
+/// The same policy and headers for Swagger UI, which is not among [`FILES`].
+pub(crate) async fn protect_docs(mut response: Response) -> Response {
     for (name, value) in PROTECTION {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
+    let policy = HeaderValue::from_static(DOCS_POLICY);
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
     response
 }
 

@@ -7,7 +7,7 @@ use keeper::Keeper;
 use keeper::event::{Event, Proof};
 use keeper::identity::{ClientId, GrantId, HostKey, LockId};
 use keeper::request::OperatorAction;
-use keeper::step::{CancelOutcome, Message, Outcome, Reply, Step};
+use keeper::step::{CancelOutcome, Message, Outcome, Refusal, Reply, Step};
 use keeper::time::Time;
 
 use crate::host::Activity;

@@ -133,7 +133,7 @@ async fn the_documentation_of_the_api_keeps_to_the_policy_of_the_page() {
     let browser = Browser::start(1400, 900);
     browser.open(&format!("{}docs/", home.web()));
     browser.until("document.querySelectorAll('.opblock').length > 10");
-    browser.run("document.querySelector('.opblock-summary').click();");
+    browser.run("document.querySelector('.opblock-summary-control').click();");
     browser.until("document.querySelector('.opblock-body') !== null");
     browser.screenshot("docs");
     let policy = browser.run(
