@@ -139,7 +139,7 @@ impl World {
     }
 
     /// Hosts that may no longer wait, in a step with a fence.
-    fn neighbours_of_fenced(&self, step: &Step) -> Vec<usize> {
+    fn neighbours_of_fenced(&mut self, step: &Step) -> Vec<usize> {
         let fenced = step.events.iter().any(|event| matches!(event, Event::Fenced { .. }));
         let refused = step.events.iter().filter(|_| fenced).filter_map(|event| match event {
             Event::Refused { client, why: Refusal::Fenced } => *client,
