@@ -21,6 +21,8 @@ export class Link {
     this.lastContact = Date.now();
     this.stream = null;
     this.isStreaming = false;
+    /** Sent with requests, as far as there is one; the events have nothing that needs it. */
+    this.token = "";
   }
 
   open() {
@@ -62,7 +64,9 @@ export class Link {
     let answer;
     let text;
     try {
-      answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS_MAX) });
+      const headers = this.token === "" ? {} : { Authorization: `Bearer ${this.token}` };
+      const signal = AbortSignal.timeout(ANSWER_MS_MAX);
+      answer = await fetch(path, { cache: "no-store", headers, signal });
       text = await answer.text();
     } catch (error) {
       this.#lost();

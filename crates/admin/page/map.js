@@ -145,7 +145,8 @@ export class LockMap {
     const cell = el("div", "name-cell");
     cell.setAttribute("role", "rowheader");
     const shown = this.hasExports ? file.shown : file.path ?? file.shown;
-    const cut = shown.lastIndexOf("/") + 1;
+    // Only a path has a last name.
+    const cut = file.path === null ? 0 : shown.lastIndexOf("/") + 1;
     const name = el("div", "file-name");
     name.title = file.shown;
     const toggle = el("span", open ? "twist open" : "twist");

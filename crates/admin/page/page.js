@@ -8,12 +8,14 @@ import { Header } from "./header.js";
 import { LockMap } from "./map.js";
 import { Store } from "./store.js";
 import { Timeline } from "./timeline.js";
+import { Token } from "./token.js";
 
 const FILTER_MS = 150;
 
 const store = new Store();
 const details = new Details(store);
 new Header(store);
+new Token(store);
 const views = {
   locks: [new LockMap(store, details)],
   clients: [new Clients(store, details)],

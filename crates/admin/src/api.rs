@@ -30,6 +30,9 @@ pub struct Status {
     /// Absent if they are current; if they are not known at all, so is `epoch`.
     #[serde(default)]
     pub counts_age_seconds: Option<f64>,
+    /// The caller is not shown the paths of locked files, which are for operators.
+    #[serde(default)]
+    pub paths_withheld: bool,
     /// Problems, worst first; empty if there are none.
     pub health: Vec<Finding>,
 }
@@ -230,19 +233,20 @@ pub struct Client {
     /// What is called when the server restarts, and for SM_MON when the monitored machine reboots;
     /// absent for a client of the embedding program.
     pub callback: Option<Callback>,
-    /// The private data of SM_MON, in hexadecimal.
+    /// The private data of SM_MON, in hexadecimal; only for operators.
     pub private: Option<String>,
     pub locks: u64,
     pub shares: u64,
     pub waiting: u64,
     pub unconfirmed: u64,
     pub monitored: bool,
-    /// Its locks are refused, and all writes from its address.
+    /// Its locks are refused, and all locks and writes from its address and under its name.
     pub fenced: bool,
-    /// Its writes are refused, because it or another client at its address is fenced.
+    /// New locks and writes are refused, because it or another client at its address is fenced.
     #[serde(default)]
     pub writes_refused: bool,
-    /// Other clients at its address, which a fence keeps from writing, too; absent in lists.
+    /// Other clients at its address, which a fence keeps from locking and writing, too; absent in
+    /// lists.
     #[serde(default)]
     pub same_address: Vec<ClientName>,
     pub crashed: bool,
@@ -324,7 +328,7 @@ pub struct Lock {
     pub client: ClientName,
     /// The client's id of the lock owner: a counter on Linux, a process id on others.
     pub owner: u32,
-    /// The client's additional owner identification.
+    /// The client's additional owner identification; empty unless the caller is an operator.
     pub owner_tag: String,
     pub mode: LockMode,
     pub start: u64,
@@ -380,9 +384,9 @@ pub enum LockMode {
 pub struct File {
     /// The export containing it, if served now.
     pub export: Option<String>,
-    /// Path relative to the export; absent if unknown.
+    /// Path relative to the export; absent if unknown, or if the caller is no operator.
     pub path: Option<String>,
-    /// For display: the path, or `inode N in EXPORT`.
+    /// For display: the path, `inode N in EXPORT`, or for others than operators `file KEY in EXPORT`.
     pub shown: String,
     /// The same for every lock on one file.
     pub key: String,
@@ -409,7 +413,7 @@ pub struct Page<T> {
 pub struct LockQuery {
     /// A client's id, name or address.
     pub client: Option<String>,
-    /// A file or directory, relative to an export or absolute on the server; or the end of the path of
+    /// For operators only: a file or directory, relative to an export or absolute on the server; or the end of the path of
     /// one locked file.
     pub path: Option<String>,
     pub state: Option<LockState>,
@@ -417,7 +421,9 @@ pub struct LockQuery {
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
     /// `next` of the previous page.
-    #[param(pattern = "^(k[1-9a-hjkmnp-tv-z][0-9a-hjkmnp-tv-z]{0,11}|n[0-9]{1,9})$")]
+    #[param(
+        pattern = r"^(k[1-9a-hjkmnp-tv-z][0-9a-hjkmnp-tv-z]{0,11}|n[0-9a-f]{1,15}\.[0-3](\.[0-9a-f]{1,15}\.[0-9a-f]{1,15})?)$"
+    )]
     pub after: Option<String>,
 }
 
@@ -508,6 +514,20 @@ pub struct ClientActionResult {
     pub client: Client,
     /// Number of locks and shares released.
     pub released: u64,
+    /// For a fence: whom it hits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hits: Option<FenceHits>,
+}
+
+/// Whom a fence hits.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FenceHits {
+    /// The clients of the fenced machine, by its name: they lose what they hold.
+    pub machine: Vec<ClientName>,
+    /// Its addresses: locks and writes from there are refused.
+    pub addresses: Vec<String>,
+    /// Other clients at these addresses: they keep what they hold, and can neither lock nor write.
+    pub neighbours: Vec<ClientName>,
 }
 
 /// Reply to an action on the server.

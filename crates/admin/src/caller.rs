@@ -17,14 +17,19 @@ use tokio::time::timeout;
 use vfs::BlockingMode;
 use vfs::groups::{GroupCache, GroupLookup};
 
-use crate::AdminState;
+use server::Control;
+
 use crate::api::Problem;
 use crate::quota::CallerClass;
+use crate::{AdminState, PathVisibility};
 
 /// Members have the rights of root.
 const GROUP: &str = "lockkeeper";
 /// Bounds how long a change of group membership goes unnoticed.
 const GROUPS_FRESH: Duration = Duration::from_secs(2);
+/// Limit for a name service lookup on behalf of a read: longer, and the caller is not taken to be a
+/// member.
+const READ_LOOK_UP_TIME_MAX: Duration = Duration::from_millis(200);
 /// Limit for a name service lookup.
 const LOOK_UP_TIME_MAX: Duration = Duration::from_secs(5);
 /// Concurrent lookups; each occupies a thread that cannot be cancelled.
@@ -53,6 +58,61 @@ impl Peer {
             Self::Socket { uid, .. } if is_trusted(uid) => CallerClass::Trusted,
             Self::Socket { uid, .. } => CallerClass::User(uid),
             Self::Tcp { .. } => CallerClass::Network,
+        }
+    }
+}
+
+/// The running server, read within the budget of the caller's class (B7.123).
+pub(crate) struct Reads(pub Control);
+
+impl FromRequestParts<Arc<AdminState>> for Reads {
+    type Rejection = Problem;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        admin: &Arc<AdminState>,
+    ) -> Result<Self, Problem> {
+        let class = match peer(parts)? {
+            Peer::Tcp { .. } if has_token(admin, &parts.headers) => CallerClass::Trusted,
+            peer => peer.class(),
+        };
+        Ok(Self(admin.control()?.with_budget(admin.budgets.of(class).clone())))
+    }
+}
+
+/// Whether the caller is shown what is for operators: paths of locked files, and bytes that clients gave
+/// the server for itself (B8.74).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sight {
+    Whole,
+    WithoutPaths,
+}
+
+impl FromRequestParts<Arc<AdminState>> for Sight {
+    type Rejection = Problem;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        admin: &Arc<AdminState>,
+    ) -> Result<Self, Problem> {
+        let whole = match (admin.paths, peer(parts)?) {
+            (PathVisibility::All, _) => true,
+            (_, Peer::Socket { uid, gid }) => admin.users.is_operator(uid, gid).await,
+            (_, Peer::Tcp { .. }) => has_token(admin, &parts.headers),
+        };
+        Ok(if whole { Self::Whole } else { Self::WithoutPaths })
+    }
+}
+
+impl Sight {
+    /// For a question that paths answer.
+    pub(crate) fn require_paths(self) -> Result<(), Problem> {
+        match self {
+            Self::Whole => Ok(()),
+            Self::WithoutPaths => Err(forbidden("paths of locked files are for operators").hint(
+                "send the token: Authorization: Bearer TOKEN; or use the unix socket as root or a \
+                 member of the group lockkeeper",
+            )),
         }
     }
 }
@@ -182,12 +242,22 @@ impl UserDirectory {
         self.look_up(LOOK_UP_TIME_MAX, move || of_user(&groups, uid, gid)).await
     }
 
+    /// Whether a user may make changes; false if the name service does not say so in time.
+    async fn is_operator(&self, uid: u32, gid: u32) -> bool {
+        if is_trusted(uid) {
+            return true;
+        }
+        let groups = self.groups.clone();
+        let look = move || Ok(is_member(&groups, uid, gid));
+        self.look_up(READ_LOOK_UP_TIME_MAX, look).await.unwrap_or(false)
+    }
+
     /// Runs a lookup on a blocking thread: a slow name service must not delay other requests.
-    async fn look_up(
+    async fn look_up<R: Send + 'static>(
         &self,
         limit: Duration,
-        look: impl FnOnce() -> Result<Name, Problem> + Send + 'static,
-    ) -> Result<Name, Problem> {
+        look: impl FnOnce() -> Result<R, Problem> + Send + 'static,
+    ) -> Result<R, Problem> {
         let found = async {
             let permit = self.look_ups.clone().acquire_owned().await.ok()?;
             let looked = tokio::task::spawn_blocking(move || {

@@ -1,6 +1,6 @@
 //! Handlers of `/v1/clients` and `/v1/notices`.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,6 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use ipnet::IpNet;
-use keeper::Keeper;
 use keeper::bytes::Name;
 use keeper::change::Client as ClientRecord;
 use keeper::event::Rejection;
@@ -16,14 +15,15 @@ use keeper::identity::ClientId;
 use keeper::request::OperatorAction;
 use keeper::step::OperatorError;
 use keeper::view::ClientView;
+use keeper::{FenceScope, Keeper};
 use server::{Control, ControlError};
 
 use crate::api::{
     ActionResult, Callback, Client, ClientActionResult, ClientKind, ClientName, ClientQuery,
-    ClientState, ConfirmRebootQuery, DryRunQuery, Notice, NotifyQuery, Page, PendingReboot,
-    ProbeQuery, Problem,
+    ClientState, ConfirmRebootQuery, DryRunQuery, FenceHits, Notice, NotifyQuery, Page,
+    PendingReboot, ProbeQuery, Problem,
 };
-use crate::caller::Operator;
+use crate::caller::{Operator, Reads, Sight};
 use crate::extract::{Path, Query};
 use crate::json::Json;
 use crate::listing::LOOK_MAX;
@@ -39,40 +39,64 @@ const LIVELY: f64 = 60.0;
 #[utoipa::path(get, path = "/v1/clients", tag = "clients", params(ClientQuery),
     responses((status = 200, body = Page<Client>), Problems))]
 pub(crate) async fn list(
-    State(admin): State<Arc<AdminState>>,
+    Reads(control): Reads,
+    sight: Sight,
     Query(query): Query<ClientQuery>,
 ) -> Result<Json<Page<Client>>, Problem> {
-    let control = admin.control()?;
     let limit = limit_of(query.limit)?;
-    let after = match query.after.as_deref() {
+    let mut after = match query.after.as_deref() {
         None => ClientId(0),
         Some(text) => text.parse::<ClientId>().ok().ok_or_else(|| {
             Problem::bad_request("`after` must be the `next` of the previous page, such as c3")
         })?,
     };
     let now = control.engine().clock().elapsed();
-    let look = move |keeper: &Keeper| {
-        let found = keeper.clients(after);
-        let wanted = found.filter(|view| {
-            query.state.is_none_or(|state| state_of(keeper, view) == state)
-                && query.kind.is_none_or(|kind| kind_of(view.client) == kind)
-                && query.name.as_deref().is_none_or(|name| is_named(view.client, name))
-        });
-        let mut fences: HashMap<IpAddr, bool> = HashMap::new();
-        let mut items: Vec<Client> = wanted
-            .take(limit + 1)
-            .map(|view| {
-                let address = view.client.address;
-                let fenced = fences.entry(address).or_insert_with(|| keeper.is_fenced(address));
-                Client { writes_refused: *fenced, ..to_api(keeper, &view, now) }
-            })
-            .collect();
-        let more = items.len() > limit;
-        items.truncate(limit);
-        let next = items.last().filter(|_| more).map(|client| client.id.clone());
-        Page { items, next, total: keeper.counts().clients as u64, unanswered: Vec::new() }
-    };
-    Ok(Json(control.read(look).await?))
+    let query = Arc::new(query);
+    let mut page = Page { items: Vec::new(), next: None, total: 0, unanswered: Vec::new() };
+    loop {
+        // One more than fits shows whether there is a next page.
+        let (room, query) = (limit + 1 - page.items.len(), query.clone());
+        let look = move |keeper: &Keeper| {
+            let mut found = Vec::new();
+            let mut last = None;
+            for (count, view) in keeper.clients(after).take(LOOK_MAX).enumerate() {
+                last = Some(view.client.id).filter(|_| count + 1 == LOOK_MAX);
+                if is_wanted(keeper, &view, &query) {
+                    let writes_refused = keeper.is_fenced(view.client.address);
+                    found.push(Client { writes_refused, ..to_api(keeper, &view, now) });
+                    if found.len() >= room {
+                        return (found, None, keeper.counts().clients as u64);
+                    }
+                }
+            }
+            (found, last, keeper.counts().clients as u64)
+        };
+        let (found, last, total) = control.read(look).await?;
+        page.items.extend(found);
+        page.total = total;
+        match last {
+            Some(last) => after = last,
+            None => break,
+        }
+    }
+    let more = page.items.len() > limit;
+    page.items.truncate(limit);
+    page.next = page.items.last().filter(|_| more).map(|client| client.id.clone());
+    page.items.iter_mut().for_each(|client| withhold(sight, client));
+    Ok(Json(page))
+}
+
+fn is_wanted(keeper: &Keeper, view: &ClientView<'_>, query: &ClientQuery) -> bool {
+    query.state.is_none_or(|state| state_of(keeper, view) == state)
+        && query.kind.is_none_or(|kind| kind_of(view.client) == kind)
+        && query.name.as_deref().is_none_or(|name| is_named(view.client, name))
+}
+
+/// SM_MON's private data is the registrant's own.
+fn withhold(sight: Sight, client: &mut Client) {
+    if sight == Sight::WithoutPaths {
+        client.private = None;
+    }
 }
 
 /// Whether a client, or the machine that it monitors, has this name.
@@ -88,13 +112,15 @@ fn is_named(client: &ClientRecord, sought: &str) -> bool {
     params(("id" = String, Path, description = "`c3`, or a unique name or address"), ProbeQuery),
     responses((status = 200, body = Client), Problems))]
 pub(crate) async fn one(
-    State(admin): State<Arc<AdminState>>,
+    Reads(control): Reads,
+    sight: Sight,
     Path(id): Path<String>,
     Query(query): Query<ProbeQuery>,
 ) -> Result<Json<Client>, Problem> {
-    let control = admin.control()?;
     let id = resolve(&control, &id).await?;
-    one_of(&control, id, query.probe).await.map(Json)
+    let mut client = one_of(&control, id, query.probe).await?;
+    withhold(sight, &mut client);
+    Ok(Json(client))
 }
 
 /// Release all locks of a client and refuse its locks and writes
@@ -168,10 +194,7 @@ pub(crate) async fn forget(
 /// List pending notices of the server's restart
 #[utoipa::path(get, path = "/v1/notices", tag = "clients",
     responses((status = 200, body = Vec<Notice>), Problems))]
-pub(crate) async fn notices(
-    State(admin): State<Arc<AdminState>>,
-) -> Result<Json<Vec<Notice>>, Problem> {
-    let control = admin.control()?;
+pub(crate) async fn notices(Reads(control): Reads) -> Result<Json<Vec<Notice>>, Problem> {
     let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| {
         let owed = keeper.notices().take(NOTICES_MAX);
@@ -235,13 +258,21 @@ async fn act(
     admin: &AdminState,
     operator: &Operator,
     id: &str,
-    action: impl FnOnce(ClientId) -> OperatorAction,
+    action: impl Fn(ClientId) -> OperatorAction,
     dry_run: bool,
 ) -> Result<Json<ClientActionResult>, Problem> {
     let control = admin.control()?;
-    let id = resolve(&control, id).await?;
+    let found = matching(&control, id).await?;
+    let id = match action(ClientId(0)) {
+        OperatorAction::Fence(_) | OperatorAction::Unfence(_) => machine_of(id, found)?,
+        _ => only(id, found)?,
+    };
     let before = one_of(&control, id, false).await?;
     let action = action(id);
+    let hits = match action {
+        OperatorAction::Fence(_) => Some(hits_of(&control, id).await?),
+        _ => None,
+    };
     if dry_run {
         if let OperatorAction::Forget(_) = action
             && (before.locks + before.shares + before.waiting > 0
@@ -251,17 +282,58 @@ async fn act(
             return Err(server::ControlError::Refused(OperatorError::Busy).into());
         }
         let released = match action {
-            OperatorAction::Fence(_) => before.locks + before.shares,
+            OperatorAction::Fence(client) => {
+                control.read(move |keeper: &Keeper| held_by_machine(keeper, client)).await?
+            }
             OperatorAction::ConfirmReboot { client, .. } => {
                 control.read(move |keeper: &Keeper| keeper.released_by_reboot(client)).await?
             }
             _ => 0,
         };
-        return Ok(Json(ClientActionResult { dry_run, client: before, released }));
+        return Ok(Json(ClientActionResult { dry_run, client: before, released, hits }));
     }
     let done = control.operate(&operator.0, action).await?;
     let client = one_of(&control, id, false).await.unwrap_or(before);
-    Ok(Json(ClientActionResult { dry_run, client, released: done.released }))
+    Ok(Json(ClientActionResult { dry_run, client, released: done.released, hits }))
+}
+
+/// Whom a fence of this client hits, also at addresses from which its machine has only mounted.
+async fn hits_of(control: &Control, id: ClientId) -> Result<FenceHits, Problem> {
+    let name = control.read(move |keeper: &Keeper| Some(keeper.client(id)?.client.name.clone()));
+    let name = name.await?.ok_or_else(|| Problem::no_such_client(&id.to_string()))?;
+    let mounted = control.mounted_from(&name);
+    let look = move |keeper: &Keeper| {
+        let FenceScope { machine, addresses, neighbours } = keeper.fence_scope(id, &mounted);
+        let names = |ids: BTreeSet<ClientId>| {
+            let views = ids.into_iter().filter_map(|id| keeper.client(id));
+            views.map(|view| client_name(view.client)).collect()
+        };
+        FenceHits {
+            machine: names(machine),
+            addresses: addresses.iter().map(ToString::to_string).collect(),
+            neighbours: names(neighbours),
+        }
+    };
+    Ok(control.read(look).await?)
+}
+
+fn held_by_machine(keeper: &Keeper, client: ClientId) -> u64 {
+    let machine = keeper.fence_scope(client, &[]).machine.into_iter();
+    let views = machine.filter_map(|id| keeper.client(id));
+    views.map(|view| (view.locks + view.shares) as u64).sum()
+}
+
+/// The client that a fence is asked for: if several match, any of them if all are one machine.
+fn machine_of(text: &str, found: Vec<(ClientId, ClientName)>) -> Result<ClientId, Problem> {
+    let Some((first, name)) = found.first() else { return only(text, found) };
+    let name = Name::from(name.name.as_str());
+    let same = |(_, other): &(ClientId, ClientName)| {
+        Name::from(other.name.as_str()).names_same_machine(&name)
+    };
+    match found.iter().all(same) {
+        true => Ok(*first),
+        false => only(text, found),
+    }
 }
 
 /// A warning if the client is probably alive and may keep relying on a released lock.
@@ -303,7 +375,10 @@ pub(crate) async fn one_of(
 
 /// The client matching an id, name or address; an error unless exactly one does.
 pub(crate) async fn resolve(control: &Control, text: &str) -> Result<ClientId, Problem> {
-    let found = matching(control, text).await?;
+    only(text, matching(control, text).await?)
+}
+
+fn only(text: &str, found: Vec<(ClientId, ClientName)>) -> Result<ClientId, Problem> {
     match &found[..] {
         [one] => Ok(one.0),
         [] => Err(Problem::no_such_client(text)),

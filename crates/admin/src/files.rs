@@ -6,15 +6,41 @@ use keeper::bytes::FileKey;
 use server::{Control, FileLocation};
 
 use crate::api::File;
+use crate::caller::Sight;
 use crate::display;
 use crate::row::Row;
 
 #[derive(Default)]
 pub(crate) struct Files {
     known: HashMap<FileKey, (FileLocation, File)>,
+    sight: Option<Sight>,
 }
 
 impl Files {
+    /// The files of the rows, as far as the caller is shown them.
+    pub(crate) async fn shown_to(sight: Sight, control: &Control, rows: &[Row]) -> Self {
+        match sight {
+            Sight::Whole => Self::of(control, rows).await,
+            Sight::WithoutPaths => {
+                let mut files = Self { sight: Some(sight), ..Self::default() };
+                for row in rows {
+                    if !files.known.contains_key(&row.file) {
+                        let export = control.export_of(&row.file);
+                        let api_file = without_path(&row.file, export.as_deref());
+                        let place = FileLocation::default();
+                        files.known.insert(row.file.clone(), (place, api_file));
+                    }
+                }
+                files
+            }
+        }
+    }
+
+    /// Whether the caller is shown what clients gave the server for itself.
+    pub(crate) fn shows_tags(&self) -> bool {
+        self.sight != Some(Sight::WithoutPaths)
+    }
+
     /// Looks up the files of the rows.
     pub(crate) async fn of(control: &Control, rows: &[Row]) -> Self {
         let mut files = Self::default();
@@ -56,6 +82,22 @@ fn to_api(key: &FileKey, place: &FileLocation) -> File {
         (Some(export), None, None) => format!("deleted file in {export}"),
         _ => "file in an export that is not served".into(),
     };
-    let key = key.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    File { export, path, shown, key }
+    File { export, path, shown, key: hex(key) }
+}
+
+/// Named by the end of its key: the beginning is the file system's.
+fn without_path(key: &FileKey, export: Option<&[u8]>) -> File {
+    const DIGITS: usize = 12;
+    let export = export.map(display::bytes);
+    let key = hex(key);
+    let end = &key[key.len().saturating_sub(DIGITS)..];
+    let shown = match &export {
+        Some(export) => format!("file {end} in {export}"),
+        None => "file in an export that is not served".into(),
+    };
+    File { export, path: None, shown, key }
+}
+
+fn hex(key: &FileKey) -> String {
+    key.bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -11,7 +11,7 @@ use keeper::request::OperatorAction;
 
 use crate::AdminState;
 use crate::api::{ActionResult, ExpectedClient, GraceStatus, Problem};
-use crate::caller::Operator;
+use crate::caller::{Operator, Reads};
 use crate::json::Json;
 use crate::problem::Problems;
 use crate::row::client_name;
@@ -21,10 +21,7 @@ const EXPECTED_MAX: usize = 100;
 /// Show the grace period and the clients it waits for
 #[utoipa::path(get, path = "/v1/grace", tag = "grace",
     responses((status = 200, body = GraceStatus), Problems))]
-pub(crate) async fn show(
-    State(admin): State<Arc<AdminState>>,
-) -> Result<Json<GraceStatus>, Problem> {
-    let control = admin.control()?;
+pub(crate) async fn show(Reads(control): Reads) -> Result<Json<GraceStatus>, Problem> {
     let now = control.engine().clock().elapsed();
     let look = move |keeper: &Keeper| look(keeper, now);
     Ok(Json(control.read(look).await?))

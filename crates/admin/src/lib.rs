@@ -60,7 +60,7 @@ use utoipa_swagger_ui::SwaggerUi;
 use crate::api::{LockCounts, Problem};
 use crate::caller::UserDirectory;
 use crate::listen::SocketFile;
-use crate::quota::Quota;
+use crate::quota::{Budgets, Quota};
 use crate::runtime::AdminRuntime;
 
 pub use listen::ListenError;
@@ -83,7 +83,19 @@ pub struct Settings {
     pub listen: Option<SocketAddr>,
     /// File with the token that authorises changes over TCP; created if absent.
     pub token: Option<PathBuf>,
+    /// Who is shown the paths of locked files.
+    pub paths: PathVisibility,
     pub facts: Facts,
+}
+
+/// Who is shown the paths of locked files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PathVisibility {
+    /// Those who may make changes.
+    #[default]
+    Operators,
+    /// All who may read.
+    All,
 }
 
 /// Facts that do not change while the server runs.
@@ -125,6 +137,8 @@ pub(crate) struct AdminState {
     started_ms: u64,
     control: RwLock<Result<Control, String>>,
     users: UserDirectory,
+    paths: PathVisibility,
+    budgets: Budgets,
     readers: Arc<Quota>,
     counts: watch::Sender<Option<LockCounts>>,
     reloads: mpsc::Sender<Reload>,
@@ -167,6 +181,8 @@ impl Admin {
             started_ms: now.as_millis() as u64,
             control: RwLock::new(Err(STARTING.into())),
             users: UserDirectory::default(),
+            paths: settings.paths,
+            budgets: Budgets::default(),
             readers: Quota::new(READERS_MAX),
             counts: watch::channel(None).0,
             reloads,
@@ -286,8 +302,10 @@ fn routes() -> OpenApiRouter<Arc<AdminState>> {
 
 fn router(admin: &Arc<AdminState>) -> Router {
     let (router, document) = routes().split_for_parts();
+    let docs: Router<Arc<AdminState>> =
+        SwaggerUi::new("/docs").url("/openapi.json", document).into();
     router
-        .merge(SwaggerUi::new("/docs").url("/openapi.json", document))
+        .merge(docs.layer(axum::middleware::map_response(page::protect_docs)))
         .route("/", get(page::index))
         .route("/page/{name}", get(page::file))
         .fallback(nothing_there)

@@ -4,13 +4,14 @@
 //! filtered search takes several looks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
 
 use axum::http::StatusCode;
 use keeper::Keeper;
 use keeper::bytes::FileKey;
-use keeper::change::Lock as LockRecord;
 use keeper::identity::{ClientId, LockId, ShareId};
-use keeper::view::{LockView, ShareView, WaiterView};
+use keeper::pages::{Entry, Position, Table};
 use server::{Control, PathMatch, ResolvedPath};
 
 use crate::api::{LockQuery, LockState, Problem};
@@ -122,29 +123,16 @@ pub(crate) fn some_by_id(
     (rows, Some(last))
 }
 
-/// Entries of some clients. They are not ordered by id, so the cursor counts the entries passed.
+/// Entries of some clients. They are not ordered by id, so the cursor is the place of the last one.
 pub(crate) async fn of_clients(
     control: &Control,
-    clients: Vec<ClientId>,
+    mut clients: Vec<ClientId>,
     query: &LockQuery,
     limit: usize,
 ) -> Result<Listing, Problem> {
-    let (skip, state) = (skip_of(query)?, query.state);
-    let look = move |keeper: &Keeper| {
-        let tables = StateTables::of(state);
-        let held = clients.iter().filter(|_| tables.held).flat_map(|client| {
-            let locks = keeper.locks_of(*client).map(KeeperEntry::Lock);
-            locks.chain(keeper.shares_of(*client).map(KeeperEntry::Share))
-        });
-        let waiting = clients.iter().filter(|_| tables.waiting);
-        let waiting =
-            waiting.flat_map(|client| keeper.waiters_of(*client).map(KeeperEntry::Waiter));
-        let remembered = keeper.remembered(LockId(0)).filter(|_| tables.remembered);
-        let remembered = remembered.map(KeeperEntry::Record);
-        let ours = |entry: &KeeperEntry<'_>| clients.contains(&entry.host());
-        cut(keeper, held.chain(waiting).chain(remembered), ours, state, skip, limit)
-    };
-    Ok(control.read(look).await?)
+    clients.sort_unstable();
+    let sought = Sought { places: Places::Clients(clients), state: query.state };
+    search(control, sought, query, limit).await
 }
 
 /// Entries on a file, or on all files below a directory.
@@ -162,29 +150,12 @@ pub(crate) async fn on_path(
     if found.iter().any(|found| found.directory) {
         return below(control, found, clients, query, limit).await;
     }
-    let skip = skip_of(query)?;
-    let state = query.state;
     let files: Vec<FileKey> = match found.is_empty() {
         true => vec![by_suffix(control, path).await?],
         false => found.into_iter().map(|found| found.file).collect(),
     };
-    let look = move |keeper: &Keeper| {
-        let tables = StateTables::of(state);
-        let held = files.iter().filter(|_| tables.held).flat_map(|file| {
-            let locks = keeper.locks_on(file).map(KeeperEntry::Lock);
-            locks.chain(keeper.shares_on(file).map(KeeperEntry::Share))
-        });
-        let waiting = files.iter().filter(|_| tables.waiting);
-        let waiting = waiting.flat_map(|file| keeper.waiters_on(file).map(KeeperEntry::Waiter));
-        let remembered = files.iter().filter(|_| tables.remembered);
-        let remembered =
-            remembered.flat_map(|file| keeper.remembered_on(file).map(KeeperEntry::Record));
-        let theirs = |entry: &KeeperEntry<'_>| {
-            clients.as_ref().is_none_or(|clients| clients.contains(&entry.host()))
-        };
-        cut(keeper, held.chain(waiting).chain(remembered), theirs, state, skip, limit)
-    };
-    Ok(control.read(look).await?)
+    let sought = Sought { places: Places::Files(files, clients), state: query.state };
+    search(control, sought, query, limit).await
 }
 
 /// Without an answer it is not known which file a path names, or whether it names only one.
@@ -292,16 +263,6 @@ fn start_of(query: &LockQuery) -> Result<LockId, Problem> {
     }
 }
 
-fn skip_of(query: &LockQuery) -> Result<usize, Problem> {
-    match query.after.as_deref() {
-        None => Ok(0),
-        Some(text) => {
-            let count = text.strip_prefix('n').and_then(|text| text.parse().ok());
-            count.ok_or_else(|| wrong_cursor(text, 'k'))
-        }
-    }
-}
-
 /// A conflict if the cursor belongs to another kind of query, else a bad request.
 fn wrong_cursor(text: &str, other: char) -> Problem {
     let detail = "`after` must be the `next` of the previous page of the same query";
@@ -311,53 +272,179 @@ fn wrong_cursor(text: &str, other: char) -> Problem {
     }
 }
 
-/// An entry of the keeper, not yet converted to a row.
-enum KeeperEntry<'a> {
-    Lock(LockView<'a>),
-    Share(ShareView<'a>),
-    Waiter(WaiterView<'a>),
-    Record(&'a LockRecord),
+/// Where entries are looked for.
+enum Places {
+    /// In order of id.
+    Clients(Vec<ClientId>),
+    /// The entries of these clients, or of all.
+    Files(Vec<FileKey>, Option<Vec<ClientId>>),
 }
 
-impl KeeperEntry<'_> {
-    fn host(&self) -> ClientId {
-        match self {
-            Self::Lock(view) => view.owner.host,
-            Self::Share(view) => view.owner.host,
-            Self::Waiter(view) => view.owner.host,
-            Self::Record(record) => record.owner.host,
-        }
-    }
-
-    fn row(&self, keeper: &Keeper) -> Row {
-        match self {
-            Self::Lock(view) => Row::of_lock(keeper, view),
-            Self::Share(view) => Row::of_share(keeper, view),
-            Self::Waiter(view) => Row::of_waiter(keeper, view),
-            Self::Record(record) => Row::of_record(keeper, record),
-        }
-    }
-}
-
-/// Cuts one page out of entries, examining a bounded number. Rows are made only of matching entries.
-fn cut<'a>(
-    keeper: &Keeper,
-    entries: impl Iterator<Item = KeeperEntry<'a>>,
-    wanted: impl Fn(&KeeperEntry<'a>) -> bool,
+struct Sought {
+    places: Places,
     state: Option<LockState>,
-    skip: usize,
+}
+
+/// The last entry that was examined: the client's id or the number of the file, and its place there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Spot {
+    place: u64,
+    position: Position,
+}
+
+const TABLES: [Table; 4] = [Table::Locks, Table::Shares, Table::Waiters, Table::Remembered];
+
+/// One page, in several looks.
+async fn search(
+    control: &Control,
+    sought: Sought,
+    query: &LockQuery,
     limit: usize,
-) -> Listing {
-    let mut rows = Vec::new();
-    let total = total(keeper);
-    for (place, entry) in entries.enumerate().skip(skip) {
-        if rows.len() >= limit || place - skip >= LOOK_MAX * 4 {
-            return Listing { rows, next: Some(format!("n{place}")), total, ..Listing::default() };
-        }
-        if wanted(&entry) {
-            let row = entry.row(keeper);
-            rows.extend(Some(row).filter(|row| state.is_none_or(|state| row.state == state)));
+) -> Result<Listing, Problem> {
+    let mut spot = match query.after.as_deref() {
+        None => Spot::default(),
+        Some(text) => Spot::parse(text).ok_or_else(|| wrong_cursor(text, 'k'))?,
+    };
+    let sought = Arc::new(sought);
+    let mut listing = Listing::default();
+    for _ in 0..SEEK_MAX / LOOK_MAX {
+        let (room, sought) = (limit - listing.rows.len(), sought.clone());
+        let look = move |keeper: &Keeper| (sought.some(keeper, spot, room), total(keeper));
+        let ((found, last), total) = control.read(look).await?;
+        listing.rows.extend(found);
+        listing.total = total;
+        listing.next = last.map(|last| last.to_string());
+        match last {
+            Some(last) if listing.rows.len() < limit => spot = last,
+            _ => break,
         }
     }
-    Listing { rows, total, ..Listing::default() }
+    Ok(listing)
+}
+
+impl Sought {
+    /// Rows after a spot, and the last spot examined; `None` at the end. Rows are made only of matching
+    /// entries.
+    fn some(&self, keeper: &Keeper, from: Spot, room: usize) -> (Vec<Row>, Option<Spot>) {
+        let mut rows = Vec::new();
+        let mut last = from;
+        let mut examined = 0;
+        let places = match &self.places {
+            Places::Clients(clients) => clients.iter().map(|client| client.0).collect(),
+            Places::Files(files, _) => (0..files.len() as u64).collect::<Vec<_>>(),
+        };
+        for place in places.into_iter().filter(|place| *place >= from.place) {
+            for table in TABLES.into_iter().filter(|table| self.is_in(*table)) {
+                let start = Position { table, after: None };
+                let start = if place == from.place { from.position.max(start) } else { start };
+                if start.table != table {
+                    continue;
+                }
+                let entries: Box<dyn Iterator<Item = (Position, Entry<'_>)>> = match &self.places {
+                    Places::Clients(_) => Box::new(keeper.entries_of(ClientId(place), start)),
+                    Places::Files(files, _) => match files.get(place as usize) {
+                        Some(file) => Box::new(keeper.entries_on(file, start)),
+                        None => continue,
+                    },
+                };
+                for (position, entry) in entries.take_while(|(at, _)| at.table == table) {
+                    if rows.len() >= room || examined >= LOOK_MAX {
+                        return (rows, Some(last));
+                    }
+                    examined += 1;
+                    last = Spot { place, position };
+                    if self.is_by(place, &entry) {
+                        let row = row(keeper, &entry);
+                        let wanted = |row: &Row| self.state.is_none_or(|state| row.state == state);
+                        rows.extend(Some(row).filter(wanted));
+                    }
+                }
+            }
+        }
+        (rows, None)
+    }
+
+    fn is_in(&self, table: Table) -> bool {
+        let tables = StateTables::of(self.state);
+        match table {
+            Table::Locks | Table::Shares => tables.held,
+            Table::Waiters => tables.waiting,
+            Table::Remembered => tables.remembered,
+        }
+    }
+
+    fn is_by(&self, place: u64, entry: &Entry<'_>) -> bool {
+        let host = match entry {
+            Entry::Lock(view) => view.owner.host,
+            Entry::Share(view) => view.owner.host,
+            Entry::Waiter(view) => view.owner.host,
+            Entry::Remembered(record) => record.owner.host,
+        };
+        match &self.places {
+            Places::Clients(_) => host.0 == place,
+            Places::Files(_, clients) => {
+                clients.as_ref().is_none_or(|clients| clients.contains(&host))
+            }
+        }
+    }
+}
+
+fn row(keeper: &Keeper, entry: &Entry<'_>) -> Row {
+    match entry {
+        Entry::Lock(view) => Row::of_lock(keeper, view),
+        Entry::Share(view) => Row::of_share(keeper, view),
+        Entry::Waiter(view) => Row::of_waiter(keeper, view),
+        Entry::Remembered(record) => Row::of_record(keeper, record),
+    }
+}
+
+/// Opaque to callers: `n` and the numbers, in hexadecimal.
+impl fmt::Display for Spot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let table = TABLES.iter().position(|table| *table == self.position.table);
+        write!(f, "n{:x}.{}", self.place, table.unwrap_or_default())?;
+        match self.position.after {
+            Some((major, minor)) => write!(f, ".{major:x}.{minor:x}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Spot {
+    fn parse(text: &str) -> Option<Self> {
+        let number = |text: &str| {
+            let plain = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
+            text.bytes().all(plain).then(|| u64::from_str_radix(text, 16).ok())?
+        };
+        let mut parts = text.strip_prefix('n')?.split('.');
+        let place = number(parts.next()?)?;
+        let table = *TABLES.get(parts.next()?.parse::<usize>().ok()?)?;
+        let after = match (parts.next(), parts.next(), parts.next()) {
+            (None, ..) => None,
+            (Some(major), Some(minor), None) => Some((number(major)?, number(minor)?)),
+            _ => return None,
+        };
+        Some(Self { place, position: Position { table, after } })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_and_others_are_refused() {
+        let at = |table, after| Spot { place: 31, position: Position { table, after } };
+        for spot in [
+            Spot::default(),
+            at(Table::Shares, None),
+            at(Table::Locks, Some((u64::MAX, u64::MAX))),
+            at(Table::Remembered, Some((1, 0))),
+        ] {
+            assert_eq!(Spot::parse(&spot.to_string()), Some(spot), "{spot}");
+        }
+        for text in ["", "n", "n1", "n1.4", "n1.0.5", "n1.0.5.5.5", "k1", "n+1.0", "n1.0.+1.1"] {
+            assert_eq!(Spot::parse(text), None, "{text}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use keeper::request::OperatorAction;
 use server::Control;
 
 use crate::api::{DryRunQuery, Lock, LockKind, LockQuery, LockState, Page, Problem, ReleaseResult};
-use crate::caller::Operator;
+use crate::caller::{Operator, Reads, Sight};
 use crate::extract::{Path, Query};
 use crate::files::Files;
 use crate::json::Json;
@@ -26,10 +26,13 @@ pub(crate) const LIMIT_MAX: u32 = 1000;
 #[utoipa::path(get, path = "/v1/locks", tag = "locks", params(LockQuery),
     responses((status = 200, body = Page<Lock>), Problems))]
 pub(crate) async fn list(
-    State(admin): State<Arc<AdminState>>,
+    Reads(control): Reads,
+    sight: Sight,
     Query(query): Query<LockQuery>,
 ) -> Result<Json<Page<Lock>>, Problem> {
-    let control = admin.control()?;
+    if query.path.is_some() {
+        sight.require_paths()?;
+    }
     let limit = limit_of(query.limit)?;
     let Listing { rows, next, total, unanswered } = match (&query.client, &query.path) {
         (None, None) => listing::by_id(&control, &query, limit).await?,
@@ -46,7 +49,7 @@ pub(crate) async fn list(
             }
         }
     };
-    let items = to_api(&control, &rows).await?;
+    let items = to_api(&control, sight, &rows).await?;
     Ok(Json(Page { items, next, total, unanswered: unanswered.into_iter().collect() }))
 }
 
@@ -55,12 +58,12 @@ pub(crate) async fn list(
     params(("id" = String, Path, description = "`k7f2`, or a unique prefix")),
     responses((status = 200, body = Lock), Problems))]
 pub(crate) async fn one(
-    State(admin): State<Arc<AdminState>>,
+    Reads(control): Reads,
+    sight: Sight,
     Path(id): Path<String>,
 ) -> Result<Json<Lock>, Problem> {
-    let control = admin.control()?;
     let row = find(&control, &id).await?;
-    let mut items = to_api(&control, &[row]).await?;
+    let mut items = to_api(&control, sight, &[row]).await?;
     items.pop().map(Json).ok_or_else(Problem::ending)
 }
 
@@ -96,7 +99,8 @@ pub(crate) async fn release(
             granted_of(&control, &row, waiting).await?
         }
     };
-    let mut items = to_api(&control, &[vec![lock], granted].concat()).await?.into_iter();
+    let rows = [vec![lock], granted].concat();
+    let mut items = to_api(&control, Sight::Whole, &rows).await?.into_iter();
     let lock = items.next().ok_or_else(Problem::ending)?;
     let warning = clients::may_go_on(&client);
     Ok(Json(ReleaseResult {
@@ -159,8 +163,8 @@ pub(crate) fn limit_of(limit: Option<u32>) -> Result<usize, Problem> {
 }
 
 /// The rows as API types.
-async fn to_api(control: &Control, rows: &[Row]) -> Result<Vec<Lock>, Problem> {
-    let files = Files::of(control, rows).await;
+async fn to_api(control: &Control, sight: Sight, rows: &[Row]) -> Result<Vec<Lock>, Problem> {
+    let files = Files::shown_to(sight, control, rows).await;
     let now_ms = control.engine().clock().now().wall_ms;
     Ok(rows.iter().map(|row| row.to_api(&files, now_ms)).collect())
 }

@@ -24,6 +24,7 @@ use server::metrics::{
 use server::{Control, ControlError};
 
 use crate::api::{ClientState, Problem};
+use crate::caller::Reads;
 use crate::problem::Problems;
 use crate::{AdminState, clients};
 
@@ -45,8 +46,10 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 /// Metrics for Prometheus, in the OpenMetrics text format
 #[utoipa::path(get, path = "/metrics", tag = "server",
     responses((status = 200, body = String, content_type = "application/openmetrics-text"), Problems))]
-pub(crate) async fn scrape(State(admin): State<Arc<AdminState>>) -> Result<Response, Problem> {
-    let control = admin.control()?;
+pub(crate) async fn scrape(
+    State(admin): State<Arc<AdminState>>,
+    Reads(control): Reads,
+) -> Result<Response, Problem> {
     if control.metrics().is_none() {
         let detail = "metrics are off";
         return Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail)

@@ -1,14 +1,32 @@
 //! The web page: the files of `page/`, embedded as they are; nothing is loaded from elsewhere.
 
 use axum::extract::Path;
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::api::Problem;
 
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                      img-src 'self' data:; base-uri 'none'; form-action 'none'; \
-                      frame-ancestors 'none'";
+/// `$style` are further sources of style sheets.
+macro_rules! policy {
+    ($style:literal) => {
+        concat!(
+            "default-src 'none'; script-src 'self'; style-src 'self'",
+            $style,
+            "; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; ",
+            "frame-ancestors 'none'"
+        )
+    };
+}
+
+const POLICY: &str = policy!("");
+/// Swagger UI inserts one style sheet of its own, which is named by its hash.
+const DOCS_POLICY: &str = policy!(" 'sha256-RL3ie0nH+Lzz2YNqQN83mnU0J1ot4QL7b99vMdIX99w='");
+
+const PROTECTION: [(HeaderName, &str); 3] = [
+    (header::CONTENT_SECURITY_POLICY, POLICY),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+];
 
 /// Name, content type, content.
 type File = (&'static str, &'static str, &'static [u8]);
@@ -35,9 +53,20 @@ const FILES: &[File] = &[
     ("story.js", SCRIPT, include_bytes!("../page/story.js")),
     ("sweep.js", SCRIPT, include_bytes!("../page/sweep.js")),
     ("timeline.js", SCRIPT, include_bytes!("../page/timeline.js")),
+    ("token.js", SCRIPT, include_bytes!("../page/token.js")),
     ("views.css", STYLE, include_bytes!("../page/views.css")),
     ("words.js", SCRIPT, include_bytes!("../page/words.js")),
 ];
+
+/// The same policy and headers for Swagger UI, which is not among [`FILES`].
+pub(crate) async fn protect_docs(mut response: Response) -> Response {
+    for (name, value) in PROTECTION {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    let policy = HeaderValue::from_static(DOCS_POLICY);
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    response
+}
 
 pub(crate) async fn index() -> Response {
     serve("index.html")
@@ -52,13 +81,7 @@ fn serve(name: &str) -> Response {
         let detail = "no such file";
         return Problem::new(StatusCode::NOT_FOUND, "not-found", detail).into_response();
     };
-    let headers: [(HeaderName, &str); 5] = [
-        (header::CONTENT_TYPE, kind),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        // A new server version has a new page.
-        (header::CACHE_CONTROL, "no-cache"),
-    ];
-    (headers, *content).into_response()
+    // A new server version has a new page.
+    let headers = [(header::CONTENT_TYPE, *kind), (header::CACHE_CONTROL, "no-cache")];
+    (PROTECTION, headers, *content).into_response()
 }

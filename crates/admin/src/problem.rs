@@ -55,6 +55,11 @@ impl From<ControlError> for Problem {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", why.to_string())
                     .hint("lockkeeper status")
             }
+            ControlError::Busy => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "too-many", why.to_string()).hint(
+                    "try again; requests of root over the unix socket have a share of their own",
+                )
+            }
             ControlError::Refused(OperatorError::NoSuchLock) => {
                 let detail = "the lock has already been released";
                 Self::new(StatusCode::NOT_FOUND, "no-such-lock", detail).hint("lockkeeper locks")

@@ -3,6 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use server::ReadBudget;
 
 /// Callers that share a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -12,6 +15,31 @@ pub(crate) enum CallerClass {
     User(u32),
     /// All callers over TCP, which are not distinguishable.
     Network,
+}
+
+/// Engine time for reads, a budget for each kind of caller (B7.123).
+#[derive(Debug)]
+pub(crate) struct Budgets {
+    trusted: ReadBudget,
+    users: ReadBudget,
+    network: ReadBudget,
+}
+
+impl Default for Budgets {
+    fn default() -> Self {
+        let budget = |milliseconds| ReadBudget::per_second(Duration::from_millis(milliseconds));
+        Self { trusted: budget(200), users: budget(100), network: budget(100) }
+    }
+}
+
+impl Budgets {
+    pub(crate) fn of(&self, class: CallerClass) -> &ReadBudget {
+        match class {
+            CallerClass::Trusted => &self.trusted,
+            CallerClass::User(_) => &self.users,
+            CallerClass::Network => &self.network,
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -131,7 +131,10 @@ impl Row {
                 },
             },
             owner: self.owner.number,
-            owner_tag: display::bytes(self.owner.tag.bytes()),
+            owner_tag: match files.shows_tags() {
+                true => display::bytes(self.owner.tag.bytes()),
+                false => String::new(),
+            },
             mode: self.mode,
             start: self.range.first(),
             end: (self.range.last() != u64::MAX).then(|| self.range.last()),

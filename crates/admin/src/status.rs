@@ -13,7 +13,7 @@ use crate::api::{
     ActionResult, ClientState, Counts, Exactness, Export, GraceStatus, Problem, ServerState,
     Status, StoreStatus,
 };
-use crate::caller::Operator;
+use crate::caller::{Operator, Reads, Sight};
 use crate::health::{self, ClientProblems, ExportProblems, StoreProblems};
 use crate::json::Json;
 use crate::problem::Problems;
@@ -22,10 +22,14 @@ use crate::{AdminState, clients, display, grace};
 /// Show the state of the server and its problems
 #[utoipa::path(get, path = "/v1/status", tag = "server",
     responses((status = 200, body = Status), Problems))]
-pub(crate) async fn status(State(admin): State<Arc<AdminState>>) -> Result<Json<Status>, Problem> {
-    let control = match admin.control() {
-        Ok(control) => control,
-        Err(_) => return Ok(Json(standing_by(&admin))),
+pub(crate) async fn status(
+    State(admin): State<Arc<AdminState>>,
+    sight: Sight,
+    reads: Result<Reads, Problem>,
+) -> Result<Json<Status>, Problem> {
+    let paths_withheld = sight == Sight::WithoutPaths;
+    let Ok(Reads(control)) = reads else {
+        return Ok(Json(Status { paths_withheld, ..standing_by(&admin) }));
     };
     // While the store fails, the engine waits: show the last summary, and that it is the last one.
     let asked = Instant::now();
@@ -42,6 +46,7 @@ pub(crate) async fn status(State(admin): State<Arc<AdminState>>) -> Result<Json<
     let age = age.map(|summary| summary.taken.elapsed());
     Ok(Json(Status {
         counts_age_seconds: age.map(|age| age.as_secs_f64()),
+        paths_withheld,
         ..serving(&admin, &control, summary, stalled)
     }))
 }
@@ -254,6 +259,7 @@ fn serving(
         grace,
         counts: keeper.map(|keeper| keeper.counts).unwrap_or_default(),
         counts_age_seconds: None,
+        paths_withheld: false,
         health,
     }
 }
@@ -285,6 +291,7 @@ fn standing_by(admin: &AdminState) -> Status {
         grace: None,
         counts: Counts::default(),
         counts_age_seconds: None,
+        paths_withheld: false,
         health: Vec::new(),
     }
 }

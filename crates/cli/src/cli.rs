@@ -166,7 +166,7 @@ pub(crate) struct Serve {
     pub standby: bool,
 
     /// Name of this server among those sharing a PostgreSQL store [default: the host name]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = crate::config::node_name::parse)]
     pub node: Option<String>,
 
     /// Time clients have to reclaim their locks after a restart, for every protocol [default: 90s]

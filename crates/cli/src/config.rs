@@ -5,6 +5,7 @@ pub(crate) mod consistency;
 mod duration;
 pub(crate) mod effective;
 mod parse_error;
+pub(crate) mod node_name;
 pub(crate) mod store_url;
 
 use std::collections::BTreeMap;
@@ -84,6 +85,19 @@ pub(crate) struct Admin {
     pub listen: Option<AdminListen>,
     /// Whether `/metrics` is served.
     pub metrics: Option<bool>,
+    /// Who is shown the paths of locked files.
+    pub paths: Option<Paths>,
+}
+
+/// Who is shown the paths of locked files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Paths {
+    /// Root, the server's user, the group `lockkeeper`, and whoever has the token.
+    #[default]
+    Operators,
+    /// All who may read.
+    All,
 }
 
 /// A unix socket, or "off".
@@ -159,6 +173,7 @@ pub(crate) struct Recovery {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Standby {
     /// Name of this server among them.
+    #[serde(deserialize_with = "node_name::optional")]
     pub node: Option<String>,
     /// How long a server that stopped renewing keeps the store.
     #[serde(deserialize_with = "duration")]

@@ -55,6 +55,12 @@ opaque! {
 }
 
 impl Name {
+    /// The address that the name spells, canonical.
+    pub(crate) fn as_address(&self) -> Option<std::net::IpAddr> {
+        let address: std::net::IpAddr = std::str::from_utf8(self.bytes()).ok()?.parse().ok()?;
+        Some(address.to_canonical())
+    }
+
     /// Whether both name one machine: equal ignoring case, or one is the first label of the other.
     /// Full names with different domains are different machines.
     pub fn names_same_machine(&self, other: &Name) -> bool {

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use crate::bytes::Name;
 use crate::change::{Client, Protocol};
+use crate::fences::Fences;
 use crate::identity::{ClientId, HostKey, Incarnation};
 use crate::interned::OwnerId;
 use crate::map::{Map, Seed};
+use crate::names::NameIndex;
 use crate::reboot_reports::Arrival;
 use crate::request::Callback;
 use crate::view::PendingReboot;
@@ -26,15 +28,43 @@ pub(crate) struct Clients {
     registrants: Map<RegistrationKey, ClientId>,
     foreign: BTreeMap<(Protocol, HostKey), ClientId>,
     by_address: BTreeMap<IpAddr, HostsAt>,
+    /// Lock hosts by name.
+    names: NameIndex,
+    pub(crate) fences: Fences,
+    /// Lock hosts that may hold nothing, the longest idle first.
+    idle: IdleQueue,
+    registered: Registered,
     /// The locks, shares and waiters of all hosts at one address, by slot.
     entries: Vec<usize>,
     free_slots: Vec<AddressSlot>,
+    /// Entries of the queues that searches examined.
+    #[cfg(test)]
+    pub(crate) looked_at: std::cell::Cell<usize>,
 }
 
 /// The hosts at one address, without registrants.
 struct HostsAt {
     ids: BTreeSet<ClientId>,
     slot: AddressSlot,
+    idle: IdleQueue,
+}
+
+/// When a host last gave something up, as far as it was looked at. A host that holds something may be
+/// in the queue, with its entry from before; `longest_idle` removes it, and it returns when it has
+/// nothing. So neither a LOCK nor an UNLOCK touches the queue, and each step of a search is paid for by
+/// an earlier one of these.
+type IdleQueue = BTreeSet<(Duration, ClientId)>;
+
+/// Registrants, by what they are looked for.
+#[derive(Default)]
+struct Registered {
+    by_address: BTreeMap<IpAddr, BTreeSet<ClientId>>,
+    /// By the name of the machine that they watch.
+    watched: NameIndex,
+    /// By its address, if it is named by one.
+    watched_addresses: BTreeMap<IpAddr, BTreeSet<ClientId>>,
+    /// The longest silent first, as far as they were looked at.
+    silent: IdleQueue,
 }
 
 /// The place of an address in `Clients::entries`, kept in the row of each host there so that a lock
@@ -77,6 +107,8 @@ pub(crate) struct TrackedClient {
     pub owners: BTreeSet<OwnerId>,
     /// When it last gave something up.
     pub idle_since: Duration,
+    /// Its entry in the queue of idle hosts or of silent registrants.
+    queued: Option<Duration>,
     pub suspect: Option<SuspectReason>,
     /// The state that its LOCKs carried before the recorded one, without a reboot in between.
     pub previous_state: Option<Incarnation>,
@@ -203,6 +235,34 @@ impl TrackedClient {
     pub(crate) fn has_nothing(&self) -> bool {
         self.locks == 0 && self.shares == 0 && self.waiting == 0
     }
+
+    /// Whether it holds nothing, and no search for idle hosts would find it.
+    pub(crate) fn is_unnoticed_idle(&self) -> bool {
+        self.queued.is_none() && self.has_nothing()
+    }
+
+    /// Whether it may give its place to another. Never a fenced host: unregistering it would lift the
+    /// fence.
+    fn may_leave(&self) -> bool {
+        self.has_nothing() && !self.row.fenced
+    }
+}
+
+/// Where in its queue a client belongs; `None` if in none.
+fn queue_key(tracked: &TrackedClient) -> Option<Duration> {
+    match &tracked.row.registrant {
+        Some(_) => Some(tracked.last_seen.unwrap_or_default()),
+        None => Some(tracked.idle_since).filter(|_| tracked.row.is_host() && tracked.may_leave()),
+    }
+}
+
+fn remove_from(index: &mut BTreeMap<IpAddr, BTreeSet<ClientId>>, address: IpAddr, id: ClientId) {
+    if let Some(ids) = index.get_mut(&address) {
+        ids.remove(&id);
+        if ids.is_empty() {
+            index.remove(&address);
+        }
+    }
 }
 
 fn count_down<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
@@ -222,27 +282,37 @@ impl Clients {
             registrants: seed.map(),
             foreign: BTreeMap::new(),
             by_address: BTreeMap::new(),
+            names: NameIndex::default(),
+            fences: Fences::default(),
+            idle: IdleQueue::new(),
+            registered: Registered::default(),
             entries: Vec::new(),
             free_slots: Vec::new(),
+            #[cfg(test)]
+            looked_at: Default::default(),
         }
     }
 
     pub(crate) fn insert(&mut self, row: Arc<Client>, now: Duration) {
         let id = row.id;
         let mut address_slot = AddressSlot::NONE;
+        if row.fenced {
+            self.fences.insert(&row);
+        }
         match &row.registrant {
             None if row.protocol.is_foreign() => {
                 self.foreign.insert((row.protocol.clone(), row.key()), id);
             }
             None => {
                 self.hosts.insert(row.key(), id);
+                self.names.insert(&row.name, id);
                 let Self { by_address, entries, free_slots, .. } = self;
                 let there = by_address.entry(row.address).or_insert_with(|| {
                     let slot = free_slots.pop().unwrap_or_else(|| {
                         entries.push(0);
                         AddressSlot(entries.len() - 1)
                     });
-                    HostsAt { ids: BTreeSet::new(), slot }
+                    HostsAt { ids: BTreeSet::new(), slot, idle: IdleQueue::new() }
                 });
                 there.ids.insert(id);
                 address_slot = there.slot;
@@ -250,6 +320,13 @@ impl Clients {
             Some(registrant) => {
                 let key = (row.address, registrant.callback.clone(), registrant.watched.clone());
                 self.registrants.insert(key, id);
+                let Registered { by_address, watched, watched_addresses, .. } =
+                    &mut self.registered;
+                by_address.entry(row.address).or_default().insert(id);
+                watched.insert(&registrant.watched, id);
+                if let Some(address) = registrant.watched.as_address() {
+                    watched_addresses.entry(address).or_default().insert(id);
+                }
             }
         }
         let tracked = TrackedClient {
@@ -269,6 +346,7 @@ impl Clients {
             used_before: Vec::new(),
             owners: BTreeSet::new(),
             idle_since: now,
+            queued: None,
             suspect: None,
             previous_state: None,
             alternated: None,
@@ -283,17 +361,23 @@ impl Clients {
             last_lock: None,
         };
         self.rows.insert(id, tracked);
+        self.queue(id);
     }
 
     pub(crate) fn remove(&mut self, id: ClientId) -> Option<TrackedClient> {
+        self.unqueue(id);
         let tracked = self.rows.remove(&id)?;
         let row = &tracked.row;
+        if row.fenced {
+            self.fences.remove(row);
+        }
         match &row.registrant {
             None if row.protocol.is_foreign() => {
                 self.foreign.remove(&(row.protocol.clone(), row.key()));
             }
             None => {
                 self.hosts.remove(&row.key());
+                self.names.remove(&row.name, id);
                 if let Some(there) = self.by_address.get_mut(&row.address) {
                     there.ids.remove(&id);
                     if there.ids.is_empty() {
@@ -308,9 +392,55 @@ impl Clients {
             Some(registrant) => {
                 let key = (row.address, registrant.callback.clone(), registrant.watched.clone());
                 self.registrants.remove(&key);
+                let Registered { by_address, watched, watched_addresses, .. } =
+                    &mut self.registered;
+                remove_from(by_address, row.address, id);
+                watched.remove(&registrant.watched, id);
+                if let Some(address) = registrant.watched.as_address() {
+                    remove_from(watched_addresses, address, id);
+                }
             }
         }
         Some(tracked)
+    }
+
+    /// Fences a host or lifts its fence; returns the row to be recorded.
+    pub(crate) fn set_fenced(&mut self, id: ClientId, fenced: bool) -> Option<Arc<Client>> {
+        let tracked = self.rows.get_mut(&id)?;
+        if tracked.row.fenced {
+            self.fences.remove(&tracked.row);
+        }
+        Arc::make_mut(&mut tracked.row).fenced = fenced;
+        if fenced {
+            self.fences.insert(&tracked.row);
+        }
+        let row = tracked.row.clone();
+        if !fenced {
+            self.queue(id);
+        }
+        Some(row)
+    }
+
+    /// The hosts whose names name the same machine.
+    pub(crate) fn named(&self, name: &Name) -> BTreeSet<ClientId> {
+        self.names.find(name)
+    }
+
+    /// The registrants that watch a machine of this name or, if it is given, of this address.
+    pub(crate) fn watchers(&self, name: &Name, address: Option<IpAddr>) -> BTreeSet<ClientId> {
+        let mut watchers = self.registered.watched.find(name);
+        let by_address = address.and_then(|it| self.registered.watched_addresses.get(&it));
+        watchers.extend(by_address.into_iter().flatten());
+        watchers
+    }
+
+    pub(crate) fn registrants_at(&self, address: IpAddr) -> impl Iterator<Item = &TrackedClient> {
+        let there = self.registered.by_address.get(&address);
+        there.into_iter().flatten().filter_map(|id| self.rows.get(id))
+    }
+
+    pub(crate) fn count_registrants_at(&self, address: IpAddr) -> usize {
+        self.registered.by_address.get(&address).map_or(0, BTreeSet::len)
     }
 
     pub(crate) fn find_host(&self, key: &HostKey) -> Option<ClientId> {
@@ -393,31 +523,65 @@ impl Clients {
         Some(tracked)
     }
 
-    pub(crate) fn registrants(&self) -> impl Iterator<Item = &TrackedClient> {
-        self.iter().filter(|tracked| tracked.row.registrant.is_some())
-    }
-
-    /// The host that has held nothing for the longest time. Never a fenced one: unregistering it
-    /// would lift the fence.
-    pub(crate) fn longest_idle(&self) -> Option<ClientId> {
-        Self::longest_idle_of(self.hosts())
+    /// The host that has held nothing for the longest time.
+    pub(crate) fn longest_idle(&mut self) -> Option<ClientId> {
+        self.first_of(|clients| clients.idle.first())
     }
 
     /// The same among the hosts at an address.
-    pub(crate) fn longest_idle_at(&self, address: IpAddr) -> Option<ClientId> {
-        Self::longest_idle_of(self.hosts_at(address))
+    pub(crate) fn longest_idle_at(&mut self, address: IpAddr) -> Option<ClientId> {
+        let address = address.to_canonical();
+        self.first_of(|clients| clients.by_address.get(&address)?.idle.first())
     }
 
-    fn longest_idle_of<'a>(hosts: impl Iterator<Item = &'a TrackedClient>) -> Option<ClientId> {
-        hosts
-            .filter(|tracked| tracked.has_nothing())
-            .filter(|tracked| !tracked.row.fenced)
-            .min_by_key(|tracked| tracked.idle_since)
-            .map(|tracked| tracked.row.id)
+    pub(crate) fn longest_silent_registrant(&mut self) -> Option<ClientId> {
+        self.first_of(|clients| clients.registered.silent.first())
     }
 
-    pub(crate) fn longest_silent_registrant(&self) -> Option<ClientId> {
-        self.registrants().min_by_key(|tracked| tracked.last_seen).map(|tracked| tracked.row.id)
+    /// The first of a queue that is there with right. Those before it are removed, or moved to where
+    /// they belong.
+    fn first_of(
+        &mut self,
+        first: impl Fn(&Self) -> Option<&(Duration, ClientId)>,
+    ) -> Option<ClientId> {
+        loop {
+            let (since, id) = *first(self)?;
+            #[cfg(test)]
+            self.looked_at.set(self.looked_at.get() + 1);
+            if self.rows.get(&id).and_then(queue_key) == Some(since) {
+                return Some(id);
+            }
+            self.unqueue(id);
+            self.queue(id);
+        }
+    }
+
+    /// Adds a client to the queues, if it may give its place to another.
+    pub(crate) fn queue(&mut self, id: ClientId) {
+        let Some(tracked) = self.rows.get_mut(&id) else { return };
+        let Some(since) = queue_key(tracked).filter(|_| tracked.queued.is_none()) else { return };
+        tracked.queued = Some(since);
+        match &tracked.row.registrant {
+            Some(_) => {
+                self.registered.silent.insert((since, id));
+            }
+            None => {
+                self.idle.insert((since, id));
+                if let Some(there) = self.by_address.get_mut(&tracked.row.address) {
+                    there.idle.insert((since, id));
+                }
+            }
+        }
+    }
+
+    fn unqueue(&mut self, id: ClientId) {
+        let Some(tracked) = self.rows.get_mut(&id) else { return };
+        let Some(since) = tracked.queued.take() else { return };
+        self.registered.silent.remove(&(since, id));
+        self.idle.remove(&(since, id));
+        if let Some(there) = self.by_address.get_mut(&tracked.row.address) {
+            there.idle.remove(&(since, id));
+        }
     }
 
     /// The reboot reports of a host that have arrived, for what it takes now.
@@ -428,5 +592,75 @@ impl Clients {
     /// The host's recorded incarnation.
     pub(crate) fn incarnation(&self, id: ClientId) -> Incarnation {
         self.get(id).map_or(Incarnation::UNKNOWN, |tracked| tracked.row.incarnation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Epoch;
+
+    const HOSTS: u64 = 10_000;
+
+    fn row(number: u64) -> Arc<Client> {
+        Arc::new(Client {
+            id: ClientId(number),
+            protocol: Protocol::NLM,
+            address: IpAddr::from((0x0a00_0000 + number as u32).to_be_bytes()),
+            name: Name::from(format!("host{number}.example").as_str()),
+            incarnation: Incarnation(3),
+            reboot: None,
+            monitored: true,
+            fenced: false,
+            used: Vec::new(),
+            registered_at_ms: 0,
+            epoch: Epoch(1),
+            registrant: None,
+        })
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// B7.121: each step of a search is paid for by a LOCK or UNLOCK, so that a host that invents names
+    /// at the limit of clients does not have all of them examined for each.
+    #[test]
+    fn the_longest_idle_is_found_without_a_scan() {
+        let mut clients = Clients::new(Seed(7));
+        for number in 1..=HOSTS {
+            clients.insert(row(number), at(number));
+        }
+        let take = |clients: &mut Clients| {
+            let id = clients.longest_idle().unwrap();
+            clients.remove(id);
+            id
+        };
+        for number in 1..=100 {
+            assert_eq!(take(&mut clients), ClientId(number));
+        }
+        assert_eq!(clients.looked_at.take(), 100);
+        // One that holds something, one that was used since, one that is fenced.
+        clients.get_mut(ClientId(101)).unwrap().locks = 1;
+        clients.get_mut(ClientId(102)).unwrap().idle_since = at(HOSTS + 5);
+        clients.set_fenced(ClientId(103), true);
+        assert_eq!(take(&mut clients), ClientId(104));
+        assert_eq!(clients.looked_at.take(), 4);
+        // They return when they have nothing, or are fenced no more.
+        let held = clients.get_mut(ClientId(101)).unwrap();
+        (held.locks, held.idle_since) = (0, at(HOSTS + 6));
+        assert!(held.is_unnoticed_idle());
+        clients.queue(ClientId(101));
+        clients.set_fenced(ClientId(103), false);
+        assert_eq!(take(&mut clients), ClientId(103));
+        for number in 105..=HOSTS {
+            let address = row(number).address;
+            assert_eq!(clients.longest_idle_at(address), Some(ClientId(number)));
+            assert_eq!(take(&mut clients), ClientId(number));
+        }
+        assert_eq!([take(&mut clients), take(&mut clients)], [ClientId(102), ClientId(101)]);
+        assert_eq!(clients.longest_idle(), None);
+        assert!(clients.looked_at.take() < 3 * HOSTS as usize);
+        assert!(clients.idle.is_empty() && clients.by_address.is_empty());
     }
 }

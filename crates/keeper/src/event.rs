@@ -96,6 +96,8 @@ pub enum Event {
     FreeAllRefused { source: IpAddr, name: Name },
     /// An operator shut a host out.
     Fenced { client: ClientId, by: Name },
+    /// The name of a fenced machine appeared at this host's address, which is fenced now as well.
+    FenceExtended { client: ClientId },
     /// An operator readmitted a host.
     Unfenced { client: ClientId, by: Name },
     /// An operator repeated the notice of the restart.

@@ -366,11 +366,15 @@ impl Keeper {
         self.waiter_probes.remove_waiter(id);
         self.files[waiter.file].waiters.remove(&id);
         self.owners[waiter.owner] -= 1;
-        if let Some(tracked) = self.clients.uncount_entry(self.owners.host(waiter.owner)) {
+        let host = self.owners.host(waiter.owner);
+        if let Some(tracked) = self.clients.uncount_entry(host) {
             tracked.waiting -= 1;
             tracked.absent.remove(&id);
             tracked.count_given_back(waiter.incarnation, waiter.reports);
             tracked.idle_since = now.mono;
+            if tracked.is_unnoticed_idle() {
+                self.clients.queue(host);
+            }
         }
         self.touch(waiter.owner, waiter.file);
         Some(waiter)

@@ -261,6 +261,14 @@ impl Keeper {
         self.settle(now);
     }
 
+    /// A machine that calls itself so uses files from this address, by a connection from a reserved
+    /// port. If that name is fenced, so is the address from now on.
+    /// `ours` is the server's address that it called.
+    pub fn handle_appearance(&mut self, host: HostKey, ours: IpAddr, now: Time) {
+        self.fence_appearance(host, ours.to_canonical(), now);
+        self.settle(now);
+    }
+
     /// The server's addresses have changed; `None` if they are not known. What hosts locked through
     /// an address that is missing now is theirs through another, if they ask for it (B2.80).
     pub fn handle_addresses(&mut self, addresses: Option<BTreeSet<IpAddr>>, now: Time) {
@@ -429,6 +437,9 @@ impl Keeper {
             tracked.idle_since = now.mono;
             if !held.kind.confirmed {
                 self.recovery.count_confirmed(tracked, held.kind.monitored);
+            }
+            if tracked.is_unnoticed_idle() {
+                self.clients.queue(host);
             }
         }
     }

@@ -30,11 +30,11 @@
 //! | `roaming` | reports from another address than the recorded one |
 //! | `probes`, `parking`, `waiter_probes` | questions about hosts; requests and waiters that wait for an answer, requests that wait for grace |
 //! | `sweep` | releases that the owner did not ask for |
-//! | `operator` | operator actions |
+//! | `operator`, `fences` | operator actions; machines that are shut out |
 //! | `settle` | the end of every input |
 //!
 //! State: `table` and `tree` (held locks), `waiters`, `clients` (the client tracker), `interned`
-//! (files and owners by id), `ids`, `timer`, `map`.
+//! (files and owners by id), `names` (clients by name), `ids`, `timer`, `map`.
 //!
 //! # Three walks
 //!
@@ -57,6 +57,7 @@ pub mod config;
 pub mod event;
 pub mod identity;
 pub mod keeper;
+pub mod pages;
 pub mod range;
 pub mod request;
 pub mod step;
@@ -65,6 +66,7 @@ pub mod view;
 
 mod clients;
 mod deadlock;
+mod fences;
 mod grace;
 mod grants;
 mod ids;
@@ -73,6 +75,7 @@ mod interned;
 mod limits;
 mod locking;
 mod map;
+mod names;
 mod namespaces;
 mod notices;
 mod open_start;
@@ -99,4 +102,5 @@ mod waiter_probes;
 mod waiters;
 mod window;
 
+pub use fences::FenceScope;
 pub use keeper::Keeper;

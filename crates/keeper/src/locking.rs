@@ -43,10 +43,10 @@ impl Keeper {
         now: Time,
     ) {
         let host = self.clients.find_host(&request.caller.host);
+        if self.is_refused_by_fence(&request.caller, host, request.reclaim, now) {
+            return self.refuse_lock(&request, host, Refusal::Fenced);
+        }
         if let Some(host) = host {
-            if self.is_host_fenced(host) {
-                return self.refuse_lock(&request, Some(host), Refusal::Fenced);
-            }
             if self.is_stale(host, &request, now) {
                 self.event(Event::StaleRequest { client: host, incarnation: request.incarnation });
                 return self.refuse_lock(&request, Some(host), Refusal::StaleRequest);

@@ -2,12 +2,11 @@
 
 use crate::bytes::Name;
 use crate::clients::SuspectReason;
-use crate::event::{Event, GraceEnd, Proof, Release, ReleasedItem};
+use crate::event::{Event, GraceEnd, Proof, ReleasedItem};
 use crate::identity::{ClientId, LockId, ShareId};
 use crate::keeper::Keeper;
-use crate::parking::Parked;
 use crate::request::{OperatorAction, OperatorRequest};
-use crate::step::{OperatorError, OperatorOutcome, Outcome, Refusal, Reply};
+use crate::step::{OperatorError, OperatorOutcome, Reply};
 use crate::sweep::SweepScope;
 use crate::time::Time;
 use crate::view::PendingReboot;
@@ -48,35 +47,6 @@ impl Keeper {
             return Err(OperatorError::NoSuchLock);
         }
         Ok(1)
-    }
-
-    fn fence(&mut self, client: ClientId, by: Name, now: Time) -> Result<u64, OperatorError> {
-        self.host_of(client)?;
-        self.update_client(client, |row| row.fenced = true);
-        self.event(Event::Fenced { client, by: by.clone() });
-        let released = self.sweep(client, SweepScope::Everything, now);
-        if released > 0 {
-            let why = Release::Operator(by);
-            self.event(Event::Released { client, count: released, why });
-        }
-        self.refuse_parked(client);
-        self.settle_report(client);
-        Ok(released)
-    }
-
-    fn refuse_parked(&mut self, client: ClientId) {
-        let Some(key) = self.clients.get(client).map(|tracked| tracked.row.key()) else { return };
-        let of_host = |parked: &Parked| matches!(parked, Parked::Lock(request, _) if request.caller.host == key);
-        for request in self.parking.take_out(of_host) {
-            self.reply(request, Reply::Lock(Outcome::Refused(Refusal::Fenced)));
-        }
-    }
-
-    fn unfence(&mut self, client: ClientId, by: Name) -> Result<u64, OperatorError> {
-        self.host_of(client)?;
-        self.update_client(client, |row| row.fenced = false);
-        self.event(Event::Unfenced { client, by });
-        Ok(0)
     }
 
     /// Accepts the pending report. Without one, sweeps what the host has from before, if forced.
@@ -174,7 +144,7 @@ impl Keeper {
         Ok(0)
     }
 
-    fn host_of(&self, client: ClientId) -> Result<(), OperatorError> {
+    pub(crate) fn host_of(&self, client: ClientId) -> Result<(), OperatorError> {
         let host = self.clients.get(client).filter(|tracked| tracked.row.is_host());
         host.map(drop).ok_or(OperatorError::NoSuchClient)
     }

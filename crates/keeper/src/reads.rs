@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use crate::bytes::FileKey;
+use crate::bytes::{FileKey, Name};
 use crate::change::{Client, Exactness, Lock, Snapshot};
 use crate::clients::{SuspectReason, TrackedClient};
 use crate::identity::{ClientId, Epoch, HostKey, LockId, Owner, ShareId};
@@ -208,7 +208,18 @@ impl Keeper {
 
     /// Whether a host at this address is fenced; the server then refuses all writes from it.
     pub fn is_fenced(&self, address: IpAddr) -> bool {
-        self.clients.hosts_at(address).any(|tracked| tracked.row.fenced)
+        self.clients.fences.has_address(address.to_canonical())
+    }
+
+    /// Whether a host of this name is fenced, at whatever address.
+    pub fn is_name_fenced(&self, name: &Name) -> bool {
+        self.clients.fences.has_name(name)
+    }
+
+    /// The hosts whose names name the same machine, in order of id.
+    pub fn hosts_named(&self, name: &Name) -> impl Iterator<Item = &Client> {
+        let ids = self.clients.named(name).into_iter();
+        ids.filter_map(|id| self.clients.get(id)).map(|tracked| &*tracked.row)
     }
 
     /// The durable state once every step so far is committed.
@@ -234,7 +245,7 @@ impl Keeper {
         }
     }
 
-    fn view_lock(&self, held: HeldLock) -> LockView<'_> {
+    pub(crate) fn view_lock(&self, held: HeldLock) -> LockView<'_> {
         let owner = self.owners.key(held.owner);
         let current = self.clients.incarnation(owner.host);
         let state = match held.kind.confirmed {
@@ -258,7 +269,7 @@ impl Keeper {
         }
     }
 
-    fn view_share<'a>(&'a self, share: &'a HeldShare) -> ShareView<'a> {
+    pub(crate) fn view_share<'a>(&'a self, share: &'a HeldShare) -> ShareView<'a> {
         ShareView {
             id: share.id,
             file: self.files.key(share.file),
@@ -270,7 +281,7 @@ impl Keeper {
         }
     }
 
-    fn view_waiter<'a>(&'a self, id: WaiterId, waiter: &'a Waiter) -> WaiterView<'a> {
+    pub(crate) fn view_waiter<'a>(&'a self, id: WaiterId, waiter: &'a Waiter) -> WaiterView<'a> {
         let Waiter { file, owner, range, mode, .. } = *waiter;
         WaiterView {
             id: LockId(id.0),

@@ -135,17 +135,19 @@ impl Keeper {
     /// none, the only host at that address and all hosts of that name elsewhere; for these only a
     /// reset is proof, because machines may share an address or a name.
     fn reported_hosts(&self, source: IpAddr, name: &Name) -> Vec<(ClientId, bool)> {
-        let there: Vec<_> = self.clients.hosts_at(source).map(|tracked| &tracked.row).collect();
-        let named = there.iter().filter(|row| row.name.names_same_machine(name));
-        let named: Vec<_> = named.map(|row| (row.id, true)).collect();
+        let of_name = self.clients.named(name);
+        let is_there = |id: &&ClientId| {
+            self.clients.get(**id).is_some_and(|tracked| tracked.row.address == source)
+        };
+        let named: Vec<_> = of_name.iter().filter(is_there).map(|id| (*id, true)).collect();
         if !named.is_empty() {
             // The client may have locked from its new address before its notice is believed.
             let roaming = self.roaming_host(source, name).map(|host| (host, false));
             return named.into_iter().chain(roaming).collect();
         }
-        let alone = if let [only] = there.as_slice() { Some((only.id, false)) } else { None };
-        let elsewhere = self.clients.hosts().filter(|t| t.row.name.names_same_machine(name));
-        alone.into_iter().chain(elsewhere.map(|tracked| (tracked.row.id, false))).collect()
+        let mut there = self.clients.hosts_at(source).map(|tracked| tracked.row.id);
+        let alone = there.next().filter(|_| there.next().is_none());
+        alone.into_iter().chain(of_name).map(|host| (host, false)).collect()
     }
 
     /// Whether one of the reported hosts has this name. It is relayed once its reboot is accepted.

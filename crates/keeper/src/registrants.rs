@@ -59,8 +59,7 @@ impl Keeper {
     /// Whether one more registration fits, for this address and in all (B7.8).
     fn admit_registration(&mut self, source: IpAddr, now: Time) -> Result<(), Refusal> {
         let most = self.config.limits.registrations_per_address;
-        let known = self.clients.registrants().filter(|tracked| tracked.row.address == source);
-        if known.count() >= most {
+        if self.clients.count_registrants_at(source) >= most {
             return Err(Refusal::TooManyRegistrations);
         }
         self.make_room(&Protocol::NSM, now)
@@ -80,10 +79,9 @@ impl Keeper {
             let key = (source, request.callback.clone(), watched.clone());
             return self.clients.find_registrant(&key).into_iter().collect();
         }
-        let of_source = self.clients.registrants().filter(|tracked| {
+        let of_source = self.clients.registrants_at(source).filter(|tracked| {
             let registrant = tracked.row.registrant.as_ref();
-            tracked.row.address == source
-                && registrant.is_some_and(|registrant| registrant.callback == request.callback)
+            registrant.is_some_and(|registrant| registrant.callback == request.callback)
         });
         of_source.map(|tracked| tracked.row.id).collect()
     }
@@ -120,15 +118,14 @@ impl Keeper {
     /// The registrants that watch a machine of this name or address. A registrant that watches the
     /// server hears of its restarts from the server alone.
     fn watchers(&self, name: &Name, address: Option<IpAddr>) -> Vec<ClientId> {
-        let watching = self.clients.registrants().filter(|tracked| {
-            let watched = tracked.row.registrant.as_ref().map(|registrant| &registrant.watched);
-            watched.is_some_and(|watched| {
-                let same = watched.names_same_machine(name)
-                    || address.is_some_and(|address| as_address(watched) == Some(address));
-                same && !names_us(&tracked.row, watched, &self.config)
-            })
+        let watchers = self.clients.watchers(name, address).into_iter();
+        let watching = watchers.filter(|id| {
+            let row = self.clients.get(*id).map(|tracked| &tracked.row);
+            let registrant = row.and_then(|row| Some((row, row.registrant.as_ref()?)));
+            registrant
+                .is_some_and(|(row, registrant)| !names_us(row, &registrant.watched, &self.config))
         });
-        watching.map(|tracked| tracked.row.id).collect()
+        watching.collect()
     }
 
     /// Notifies each of them unless it was told of this state before. The state and the unfinished
@@ -177,7 +174,7 @@ pub(crate) fn our_name(row: &Client, watched: &Name, config: &Config) -> Name {
 /// Whether a name that a registrant watches is one of the server's. A full name must be equal to one
 /// of ours, if any of ours is a full name.
 fn names_us(row: &Client, watched: &Name, config: &Config) -> bool {
-    if let Some(address) = as_address(watched) {
+    if let Some(address) = watched.as_address() {
         return row.used.contains(&address) || config.reverse_names.contains_key(&address);
     }
     let is_full = |name: &Name| name.bytes().contains(&b'.');
@@ -188,9 +185,4 @@ fn names_us(row: &Client, watched: &Name, config: &Config) -> bool {
         watched.bytes().eq_ignore_ascii_case(ours.bytes())
             || (by_label && watched.names_same_machine(ours))
     })
-}
-
-fn as_address(name: &Name) -> Option<IpAddr> {
-    let address: IpAddr = std::str::from_utf8(name.bytes()).ok()?.parse().ok()?;
-    Some(address.to_canonical())
 }

@@ -35,6 +35,18 @@ impl RosterRecords {
         ids.filter_map(|id| self.locks.get(id))
     }
 
+    /// Those on a file with ids above `after`.
+    pub(crate) fn on_after<'a>(
+        &'a self,
+        file: &FileKey,
+        after: LockId,
+    ) -> impl Iterator<Item = &'a Lock> + use<'a> {
+        // In order of id, as a store is loaded.
+        let ids = self.by_file.get(file).map_or(&[][..], Vec::as_slice);
+        let ids = &ids[ids.partition_point(|id| *id <= after)..];
+        ids.iter().filter_map(|id| self.locks.get(id))
+    }
+
     /// Removes an owner's records inside a range that it unlocked or locked anew.
     pub(crate) fn take_covered(
         &mut self,

@@ -23,11 +23,12 @@ impl Keeper {
         if !self.config.roaming {
             return None;
         }
-        let mut elsewhere = self.clients.hosts().filter(|tracked| {
-            tracked.row.address != source && tracked.row.name.names_same_machine(name)
+        let named = self.clients.named(name).into_iter();
+        let mut elsewhere = named.filter(|id| {
+            self.clients.get(*id).is_some_and(|tracked| tracked.row.address != source)
         });
         let only = elsewhere.next()?;
-        elsewhere.next().is_none().then_some(only.row.id)
+        elsewhere.next().is_none().then_some(only)
     }
 
     /// Whether a report about the host came from another address than the recorded one.

@@ -67,6 +67,15 @@ impl Shares {
         self.by_host.range(bounds).filter_map(|(_, id)| self.rows.get(id))
     }
 
+    pub(crate) fn of_host_after(
+        &self,
+        host: ClientId,
+        after: ShareId,
+    ) -> impl Iterator<Item = &HeldShare> {
+        let bounds = (Bound::Excluded((host, after)), Bound::Included((host, ShareId(u64::MAX))));
+        self.by_host.range(bounds).filter_map(|(_, id)| self.rows.get(id))
+    }
+
     pub(crate) fn of_owner(&self, owner: OwnerId) -> impl Iterator<Item = &HeldShare> {
         self.rows.values().filter(move |share| share.owner == owner)
     }
@@ -75,7 +84,7 @@ impl Shares {
 impl Keeper {
     pub(crate) fn decide_share(&mut self, request: ShareRequest, history: ProbeHistory, now: Time) {
         let host = self.clients.find_host(&request.caller.host);
-        if host.is_some_and(|host| self.is_host_fenced(host)) {
+        if self.is_refused_by_fence(&request.caller, host, request.reclaim, now) {
             return self.refuse_share(&request, Refusal::Fenced);
         }
         if request.reclaim {
@@ -360,6 +369,9 @@ impl Keeper {
             tracked.idle_since = now.mono;
             if !share.confirmed {
                 self.recovery.count_confirmed(tracked, true);
+            }
+            if tracked.is_unnoticed_idle() {
+                self.clients.queue(share.host);
             }
         }
         self.change(Change::ShareGone(id));

@@ -20,7 +20,7 @@ use crate::identity::{Incarnation, LockId};
 use crate::interned::{FileId, OwnerId};
 use crate::range::Range;
 use crate::request::Mode;
-use crate::tree::{Arena, NIL};
+use crate::tree::{Arena, NIL, Order as _};
 
 use node::{InFile, InOwner, Node};
 
@@ -71,9 +71,9 @@ pub(crate) struct Table {
     files: Vec<Tree>,
     owners: Vec<Tree>,
     ids: BTreeMap<LockId, u32>,
-    /// Locks visited by searches for conflicts.
+    /// Locks visited by searches for conflicts, and by readers that page.
     #[cfg(test)]
-    looked_at: std::cell::Cell<usize>,
+    pub(crate) looked_at: std::cell::Cell<usize>,
 }
 
 /// The locks of one file or of one owner.
@@ -272,6 +272,42 @@ impl Table {
     /// The locks on a file, in order of first byte.
     pub(crate) fn of_file(&self, file: FileId) -> impl Iterator<Item = HeldLock> + '_ {
         self.arena.walk_all::<InFile>(self.file(file).root).map(|node| node.held)
+    }
+
+    /// The locks on a file after the one of this first byte and owner, in that order.
+    pub(crate) fn of_file_after(
+        &self,
+        file: FileId,
+        after: Option<(u64, OwnerId)>,
+    ) -> impl Iterator<Item = HeldLock> + '_ {
+        let root = self.file(file).root;
+        let given = |node: &Node| after.is_some_and(|after| InFile::key(node) <= InFile::at(after));
+        let from = self.arena.find::<InFile>(root, given).after;
+        self.arena.walk::<InFile>(root, from).map(|node| {
+            #[cfg(test)]
+            self.looked_at.set(self.looked_at.get() + 1);
+            node.held
+        })
+    }
+
+    /// The owner's locks after the one at `offset` of this file, by file and first byte; all without
+    /// an offset.
+    pub(crate) fn of_owner_after(
+        &self,
+        owner: OwnerId,
+        file: FileId,
+        offset: Option<u64>,
+    ) -> impl Iterator<Item = HeldLock> + '_ {
+        let root = self.owner(owner).root;
+        let given = |node: &Node| {
+            offset.is_some_and(|offset| InOwner::key(node) <= InOwner::at(file, offset))
+        };
+        let from = self.arena.find::<InOwner>(root, given).after;
+        self.arena.walk::<InOwner>(root, from).map(|node| {
+            #[cfg(test)]
+            self.looked_at.set(self.looked_at.get() + 1);
+            node.held
+        })
     }
 
     /// The owner's locks, by file and first byte.

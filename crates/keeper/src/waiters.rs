@@ -84,6 +84,21 @@ impl Waiters {
         self.between((owner, FileId(0)), (owner, FileId(u32::MAX)))
     }
 
+    /// The owner's waiters after this one, by file and arrival; all without one.
+    pub(crate) fn of_owner_after(
+        &self,
+        owner: OwnerId,
+        after: Option<(FileId, WaiterId)>,
+    ) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+        let first = match after {
+            Some((file, id)) => Bound::Excluded((owner, file, id)),
+            None => Bound::Included((owner, FileId(0), WaiterId(0))),
+        };
+        let last = Bound::Included((owner, FileId(u32::MAX), WaiterId(u64::MAX)));
+        let ids = self.by_owner.range((first, last));
+        ids.filter_map(|&(_, _, id)| Some((id, self.rows.get(&id)?)))
+    }
+
     pub(crate) fn of_owner_on(
         &self,
         owner: OwnerId,

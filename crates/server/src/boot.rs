@@ -191,12 +191,13 @@ impl Server {
         let workers = Workers::start(limits.workers, vfs::local::prepare_worker_thread)
             .map_err(BootError::Workers)?;
         let workers = Arc::new(workers);
-        let files = Arc::new(Files::new(exports, key, limits.names_max, lease.clone()));
-        restored.fenced.iter().for_each(|address| files.fences.set(*address, true));
+        let files =
+            Arc::new(Files::new(exports, key, limits.names_max, lease.clone(), restored.fences));
 
         let sockets = BoundSockets::bind(config.listen, config.udp, &lease, restored.epoch)?;
         let abandon_on_drop = AbandonOnDrop(restored.engine);
         let engine = &abandon_on_drop.0;
+        files.fences.report_to(engine.reporter());
         let settings = peer::Settings {
             rpcbind_port: config.peer_rpcbind_port,
             send_from_reserved_ports: rustix::process::geteuid().is_root(),
@@ -310,6 +311,7 @@ impl Server {
             open_reason: restored.open_reason,
             roster_copy: restored.roster_copy.as_ref().map(|(_, health)| health.clone()),
             lookups: Arc::default(),
+            budget: None,
         };
         let effects = ServerEffects {
             reporter: engine.reporter(),

@@ -2,8 +2,10 @@
 //! and the paths of locked files.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use keeper::Keeper;
 use keeper::bytes::Name;
@@ -25,6 +27,7 @@ use crate::files::{Files, lock_key};
 use crate::liveness::{Inquiry, Liveness};
 use crate::metrics::Metrics;
 use crate::path_lookup::{Findings, PathLookups};
+use crate::read_budget::ReadBudget;
 use crate::registrar::RpcbindState;
 use crate::restore::OpenReason;
 use crate::roster_copy::CopyHealth;
@@ -46,6 +49,8 @@ pub struct Control {
     pub(crate) open_reason: Option<OpenReason>,
     pub(crate) roster_copy: Option<CopyHealth>,
     pub(crate) lookups: Arc<PathLookups>,
+    /// Of reads; `None` does not limit them.
+    pub(crate) budget: Option<ReadBudget>,
 }
 
 /// Why a read or a command failed.
@@ -55,6 +60,9 @@ pub enum ControlError {
     Refused(OperatorError),
     #[error("the store does not answer; locks wait until it does")]
     Stalled,
+    /// The budget of reads is used up by others.
+    #[error("too many requests")]
+    Busy,
     #[error("the server is stopping")]
     Ending,
 }
@@ -148,15 +156,44 @@ impl Control {
         self.files.exports()
     }
 
-    /// Calls `read` with the keeper, on the engine's thread: it must be short. Fails with
-    /// [`ControlError::Stalled`] after two seconds.
+    /// The same server, with reads limited by this budget.
+    pub fn with_budget(self, budget: ReadBudget) -> Self {
+        Self { budget: Some(budget), ..self }
+    }
+
+    /// Calls `read` with the keeper, on the engine's thread: it must be short. Waits for the budget of
+    /// reads, if there is one. Fails with [`ControlError::Stalled`] after two seconds, or
+    /// [`ControlError::Busy`] if the budget is what it waited for.
     pub async fn read<R: Send + 'static>(
         &self,
         read: impl FnOnce(&Keeper) -> R + Send + 'static,
     ) -> Result<R, ControlError> {
-        match timeout(READ_MAX, self.engine.read(read)).await {
+        let began = AtomicBool::new(false);
+        let answered = async {
+            let Some(budget) = &self.budget else {
+                began.store(true, Ordering::Relaxed);
+                return self.engine.read(read).await;
+            };
+            let turn = budget.turn().await;
+            began.store(true, Ordering::Relaxed);
+            let charged = budget.clone();
+            let answer = self.engine.read(move |keeper| {
+                let start = Instant::now();
+                let answer = read(keeper);
+                let end = Instant::now();
+                charged.charge(end - start, end);
+                answer
+            });
+            let answer = answer.await;
+            drop(turn);
+            answer
+        };
+        match timeout(READ_MAX, answered).await {
             Ok(Some(answer)) => Ok(answer),
             _ if self.engine.has_ended() => Err(ControlError::Ending),
+            _ if !began.load(Ordering::Relaxed) && self.engine.stalled_for().is_none() => {
+                Err(ControlError::Busy)
+            }
             _ => Err(ControlError::Stalled),
         }
     }
@@ -198,6 +235,12 @@ impl Control {
         self.event_log.write(self.engine.clock().now().wall_ms, event);
     }
 
+    /// The addresses from which a machine of this name has mounted.
+    pub fn mounted_from(&self, name: &Name) -> Vec<IpAddr> {
+        let mounted = self.files.fences.mounted_from(name).into_iter();
+        mounted.map(|(host, _)| host.address()).collect()
+    }
+
     /// Asks a host's lock manager whether it is there. May take seconds.
     pub async fn is_reachable(&self, host: HostKey) -> bool {
         let asked = std::time::Instant::now();
@@ -213,6 +256,13 @@ impl Control {
             let path = self.files.names.path(&file, &export.filesystem.root())?;
             Some(FileLocation::of(export, path))
         })
+    }
+
+    /// The path of the first export that has the file. Does not block.
+    pub fn export_of(&self, file: &keeper::bytes::FileKey) -> Option<Vec<u8>> {
+        let file = file_of(file)?;
+        let exports = self.files.exports();
+        exports.iter().find(|export| is_in(&file, export)).map(|export| export.path.to_vec())
     }
 
     /// The locations of files, as far as they can be found within a second.

@@ -1,13 +1,14 @@
 //! Carries out what the keeper decided besides replies: callbacks, notices, probes; and records its
 //! events in the log, the event log and the metrics.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use keeper::Keeper;
 use keeper::change::{Client, Exactness};
 use keeper::event::Event;
-use keeper::identity::ClientId;
+use keeper::identity::{ClientId, HostKey};
 use keeper::request::Question;
 use keeper::step::{Grant, Notice};
 use tracing::debug;
@@ -70,10 +71,15 @@ impl Effects for ServerEffects {
                     dispatcher.forget_host(view.client.address, view.client.name.bytes());
                 }
             }
-            Event::Fenced { client, .. } | Event::Unfenced { client, .. } => {
+            Event::Fenced { client, .. }
+            | Event::FenceExtended { client }
+            | Event::Unfenced { client, .. } => {
                 if let Some(view) = keeper.client(*client) {
-                    let address = view.client.address;
-                    self.files.fences.set(address, keeper.is_fenced(address));
+                    let (fences, row) = (&self.files.fences, view.client);
+                    fences.update(keeper, row.address, &row.name);
+                    if row.fenced {
+                        self.report_appearances(fences.mounted_from(&row.name));
+                    }
                 }
             }
             Event::Started { exactness: Exactness::Open, .. } => {
@@ -105,6 +111,21 @@ impl Effects for ServerEffects {
 
     fn client_written(&self, row: &Client) {
         self.liveness.record_state(row);
+    }
+}
+
+impl ServerEffects {
+    /// A fence holds at the addresses from which the machine has mounted as well.
+    fn report_appearances(&self, mounted: Vec<(HostKey, IpAddr)>) {
+        if mounted.is_empty() {
+            return;
+        }
+        let reporter = self.reporter.clone();
+        tokio::spawn(async move {
+            for (host, ours) in mounted {
+                reporter.report(Input::Appeared { host, ours });
+            }
+        });
     }
 }
 

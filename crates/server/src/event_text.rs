@@ -157,6 +157,7 @@ fn client_of(event: &Event) -> Option<ClientId> {
         | Event::GrantUndone { client, .. }
         | Event::PassedOver { client }
         | Event::Fenced { client, .. }
+        | Event::FenceExtended { client }
         | Event::Unfenced { client, .. }
         | Event::Renotified { client, .. }
         | Event::Forgotten { client, .. } => Some(*client),
@@ -401,6 +402,10 @@ fn sentence(keeper: &Keeper, event: &Event, host: &str) -> Option<EventText> {
         Event::Fenced { by: who, .. } => {
             by(warn("fenced", format!("{host} was fenced by {who}")), who)
         }
+        Event::FenceExtended { .. } => warn(
+            "fenced",
+            format!("{host} is fenced as well: a fenced machine has this name"),
+        ),
         Event::Unfenced { by: who, .. } => {
             by(warn("unfenced", format!("{host} was unfenced by {who}")), who)
         }

@@ -4,9 +4,7 @@
 
 mod lanes;
 
-use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tracing::warn;
@@ -19,6 +17,7 @@ use vfs::{
 use wire::nfs3::Handle;
 use wire::rpc::Credential;
 
+use crate::fences::Fences;
 use crate::log_rate_limit::LogRateLimit;
 use crate::mounted_hosts::MountedHosts;
 use crate::rpc::admission::{Action, NotAdmitted, admit};
@@ -41,6 +40,7 @@ impl Files {
         key: HandleKey,
         names_max: usize,
         lease: ServiceLease,
+        fences: Fences,
     ) -> Self {
         Self {
             exports: RwLock::new(Arc::new(exports)),
@@ -48,7 +48,7 @@ impl Files {
             lease,
             names: Names::new(names_max),
             groups: GroupCache::default(),
-            fences: Fences::default(),
+            fences,
             mounted: MountedHosts::default(),
         }
     }
@@ -297,28 +297,4 @@ pub(crate) fn lock_key(file: &FileKey) -> keeper::bytes::FileKey {
     bytes[..8].copy_from_slice(&file.filesystem.0.to_be_bytes());
     bytes[8..8 + object.len()].copy_from_slice(object);
     keeper::bytes::FileKey::new(&bytes[..8 + object.len()])
-}
-
-/// Addresses that an operator has fenced: they may not change files.
-#[derive(Default)]
-pub(crate) struct Fences {
-    /// Spares every change the lock while there are none.
-    any: AtomicBool,
-    addresses: RwLock<HashSet<IpAddr>>,
-}
-
-impl Fences {
-    pub(crate) fn has(&self, address: IpAddr) -> bool {
-        self.any.load(Ordering::Acquire)
-            && self.addresses.read().unwrap_or_else(PoisonError::into_inner).contains(&address)
-    }
-
-    pub(crate) fn set(&self, address: IpAddr, fenced: bool) {
-        let mut addresses = self.addresses.write().unwrap_or_else(PoisonError::into_inner);
-        match fenced {
-            true => addresses.insert(address),
-            false => addresses.remove(&address),
-        };
-        self.any.store(!addresses.is_empty(), Ordering::Release);
-    }
 }

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,6 +16,7 @@ use tracing::warn;
 
 use crate::engine::batch::{Decider, DurableBatch, DurableEpoch, Progress};
 use crate::engine::{Clock, Engine};
+use crate::fences::Fences;
 use crate::metrics::Metrics;
 use crate::peer::own_addresses::own_addresses;
 use crate::roster_copy::{
@@ -108,8 +108,7 @@ pub(crate) struct RestoredEngine {
     /// The batch of the start, to be passed to [`Engine::begin`].
     pub(crate) first: DurableBatch,
     pub(crate) epoch: DurableEpoch,
-    /// Addresses that the store has as fenced.
-    pub(crate) fenced: Vec<IpAddr>,
+    pub(crate) fences: Fences,
     pub(crate) lease: ServiceLease,
     pub(crate) open_reason: Option<OpenReason>,
     pub(crate) roster_copy: Option<(RosterFile, CopyHealth)>,
@@ -160,8 +159,6 @@ pub(crate) fn restore(
     server_names::add_host_names(&mut config.names, &config.host_name);
     let used = saved.clients.values().flat_map(|client| client.used.iter().copied());
     config.reverse_names.extend(server_names::reverse(used.collect()));
-    let fenced = saved.clients.values().filter(|client| client.fenced);
-    let fenced = fenced.map(|client| client.address).collect();
     let clock = Clock::start();
     let mut decider = Decider::new(Keeper::restore(saved, epoch, config, clock.now()), last);
     let first = decider.take_batch().commit(clock.elapsed());
@@ -179,10 +176,14 @@ pub(crate) fn restore(
         health.write(&file, &RosterCopy { epoch: epoch.get(), token, hosts });
         (file, health)
     });
+    let fences = Fences::default();
+    for view in decider.keeper.clients(ClientId(0)).filter(|view| view.client.fenced) {
+        fences.update(&decider.keeper, view.client.address, &view.client.name);
+    }
     let lease = ServiceLease::new(lease).with_writes(writes);
     let engine = Engine::new(decider, store, clock, requests_max, lease.clone(), metrics);
     let engine = engine.map_err(RestoreError::Thread)?;
-    Ok(RestoredEngine { engine, first, epoch, fenced, lease, open_reason, roster_copy })
+    Ok(RestoredEngine { engine, first, epoch, fences, lease, open_reason, roster_copy })
 }
 
 fn missing(file: Option<&RosterFile>, roster: Option<RosterCopy>) -> RestoreError {

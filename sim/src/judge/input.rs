@@ -34,6 +34,7 @@ impl ObservedInput {
             }
             Input::Request(_, None) | Input::Addresses(_) | Input::Read(_) => return None,
             Input::Mounted { address, .. } => Self::Heard(*address),
+            Input::Appeared { host, .. } => Self::Heard(host.address()),
             Input::Granted(grant, answer) => Self::Granted(*grant, *answer),
             Input::Noticed(notice, result) => Self::Noticed(*notice, *result),
             Input::Probed(client, question, answer) => Self::Probed(*client, *question, *answer),

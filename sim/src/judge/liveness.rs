@@ -7,7 +7,7 @@ use keeper::Keeper;
 use keeper::event::{Event, Proof};
 use keeper::identity::{ClientId, GrantId, HostKey, LockId};
 use keeper::request::OperatorAction;
-use keeper::step::{CancelOutcome, Message, Outcome, Reply, Step};
+use keeper::step::{CancelOutcome, Message, Outcome, Refusal, Reply, Step};
 use keeper::time::Time;
 
 use crate::host::Activity;
@@ -47,7 +47,8 @@ impl World {
             return;
         }
         let (blocked, over) = self.waits_answered(step);
-        let swept = self.hosts_swept(step);
+        let mut swept = self.hosts_swept(step);
+        swept.extend(self.neighbours_of_fenced(step));
         let now_waiting: BTreeSet<WaitKey> =
             self.model.waiters.iter().map(ModelWaiter::key).collect();
         let had: BTreeSet<WaitKey> = old.iter().map(ModelWaiter::key).collect();
@@ -135,6 +136,16 @@ impl World {
     fn hosts_swept(&mut self, step: &Step) -> BTreeSet<usize> {
         let released = step.events.iter().filter_map(client_released_by);
         released.filter_map(|client| self.host_of(client)).collect()
+    }
+
+    /// Hosts that may no longer wait, in a step with a fence.
+    fn neighbours_of_fenced(&mut self, step: &Step) -> Vec<usize> {
+        let fenced = step.events.iter().any(|event| matches!(event, Event::Fenced { .. }));
+        let refused = step.events.iter().filter(|_| fenced).filter_map(|event| match event {
+            Event::Refused { client, why: Refusal::Fenced } => *client,
+            _ => None,
+        });
+        refused.filter_map(|client| self.host_of(client)).collect()
     }
 
     /// An accepted reboot leaves no lock or waiter of an earlier state (the converse of I7).

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use keeper::Keeper;
 use keeper::event::Event;
-use keeper::identity::HostKey;
+use keeper::identity::{ClientId, HostKey};
 use keeper::range::Range;
 use keeper::request::Mode;
 use keeper::step::{CancelOutcome, Message, Outcome, Refusal, Reply, Step, TestResult};
@@ -245,9 +245,12 @@ impl World {
     fn judge_refusal(&mut self, keeper: &Keeper, request: &Rc<Request>, refusal: Refusal) {
         let limits = self.scenario.config.limits;
         let counts = keeper.counts();
-        let row = keeper.host(&HostKey::new(request.from, request.name.clone()));
         let right = match refusal {
-            Refusal::Fenced => row.is_some_and(|row| row.fenced),
+            // By its own row, that of another host of its name, or of another at its address.
+            Refusal::Fenced => keeper.clients(ClientId(0)).any(|view| {
+                let same_name = view.client.name.names_same_machine(&request.name);
+                view.client.fenced && (same_name || view.client.address == request.from)
+            }),
             Refusal::TooManyLocks => {
                 counts.locks + counts.waiters + counts.shares + 3 > limits.locks
             }
@@ -275,7 +278,7 @@ impl World {
             }
         };
         if !right {
-            let row = row.cloned();
+            let row = keeper.host(&HostKey::new(request.from, request.name.clone())).cloned();
             self.violate("I10", || format!("{refusal:?} for no reason ({row:?}): {request:?}"));
         }
         let host = &self.hosts[request.truth.host];

@@ -162,7 +162,7 @@ fn remarks(client: &Client) -> Vec<String> {
         }
     }
     if client.writes_refused && !client.fenced {
-        remarks.push("writes refused, as another client at its address is fenced".into());
+        remarks.push("locks and writes refused, as another client at its address is fenced".into());
     }
     if let Some(notice) = &client.notice
         && !notice.answered
@@ -187,7 +187,7 @@ fn described(client: &Client, colour: bool) -> String {
         line("also at", format!("{}: {others}", clean(&client.address)));
     }
     if client.writes_refused && !client.fenced {
-        line("writes", "refused, as another client at its address is fenced".into());
+        line("refused", "locks and writes, as another client at its address is fenced".into());
     }
     let state = word(client.state);
     let seen = client.last_seen_seconds.map(age);

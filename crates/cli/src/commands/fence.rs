@@ -1,6 +1,6 @@
 //! `lockkeeper fence` and `unfence`: shut out a client, the safe way to free its locks.
 
-use admin::api::{Client, ClientActionResult};
+use admin::api::{Client, ClientActionResult, ClientName, FenceHits};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
@@ -42,14 +42,22 @@ impl Fence {
         let client = &plan.client;
         let name = called(client);
         let released = many(plan.released, "lock");
-        let others = others(client);
+        let hits = plan.hits.clone().unwrap_or_default();
+        let (aliases, neighbours) =
+            (listed(&hits.machine, client), listed(&hits.neighbours, client));
         if self.dry_run {
-            let others = others.map(|others| {
-                format!("; would also refuse writes of {others}, at the same address")
+            let aliases =
+                aliases.map(|others| format!("; would also fence {others}, by the same name"));
+            let neighbours = neighbours.map(|others| {
+                format!("; would also refuse locks and writes of {others}, at the same address")
             });
+            let elsewhere = elsewhere(&hits, client)
+                .map(|addresses| format!("; would also refuse locks and writes from {addresses}"));
+            let others: Vec<String> =
+                [aliases, elsewhere, neighbours].into_iter().flatten().collect();
             return terminal::print(&format!(
                 "would fence {name}; would release {released}{}\n",
-                others.unwrap_or_default()
+                others.concat()
             ));
         }
         let seen =
@@ -62,9 +70,15 @@ impl Fence {
             seen.unwrap_or_default(),
             client.word()
         ));
-        if let Some(others) = others {
+        if let Some(aliases) = aliases {
+            print_note(&format!("The same machine by its name, fenced as well: {aliases}"));
+        }
+        if let Some(addresses) = elsewhere(&hits, client) {
+            print_note(&format!("Refused from there as well: {addresses}"));
+        }
+        if let Some(others) = neighbours {
             print_note(&format!(
-                "Writes are refused by address: until then {others} cannot write either"
+                "A fence holds by address, too: until then {others} can neither lock nor write"
             ));
         }
         if !self.yes && !confirmed("Fence?")? {
@@ -84,8 +98,8 @@ impl Unfence {
         terminal::print(&match self.dry_run {
             true => format!("would allow {name} to lock and write again\n"),
             false if done.client.writes_refused => format!(
-                "{name} may lock again; writes from {} are still refused: another client there is \
-                 fenced\n",
+                "{name} is not fenced any more; locks and writes from {} are still refused: another \
+                 client there is fenced\n",
                 clean(&done.client.address)
             ),
             false => format!("{name} may lock and write again\n"),
@@ -93,10 +107,26 @@ impl Unfence {
     }
 }
 
+/// The other addresses at which the machine is refused.
+fn elsewhere(hits: &FenceHits, client: &Client) -> Option<String> {
+    const SHOWN_MAX: usize = 5;
+    let others: Vec<String> =
+        hits.addresses.iter().filter(|it| **it != client.address).map(|it| clean(it)).collect();
+    let more = others.len().saturating_sub(SHOWN_MAX);
+    let more = (more > 0).then(|| format!("{more} others"));
+    let shown: Vec<String> = others.into_iter().take(SHOWN_MAX).chain(more).collect();
+    (!shown.is_empty()).then(|| shown.join(", "))
+}
+
 /// The other clients at the same address, by name and id.
 pub(super) fn others(client: &Client) -> Option<String> {
+    listed(&client.same_address, client)
+}
+
+/// Clients other than this one, by name and id.
+fn listed(clients: &[ClientName], besides: &Client) -> Option<String> {
     const SHOWN_MAX: usize = 5;
-    let others = &client.same_address;
+    let others: Vec<&ClientName> = clients.iter().filter(|it| it.id != besides.id).collect();
     let names = others.iter().take(SHOWN_MAX);
     let mut names: Vec<String> =
         names.map(|other| format!("{} ({})", name_of(other), other.id)).collect();

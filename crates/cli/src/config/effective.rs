@@ -13,8 +13,8 @@ use toml::{Table, Value};
 
 use super::{
     Access, Admin, AdminListen, AdminSocket, Durability, ExclusiveLock, Export, Failover, File,
-    Grace, Limits, Metadata, Nsm, Protocol, Protocols, Recovery, Rpc, Squash, Standby, Store,
-    Unreachable, Verify, Writes,
+    Grace, Limits, Metadata, Nsm, Paths, Protocol, Protocols, Recovery, Rpc, Squash, Standby,
+    Store, Unreachable, Verify, Writes,
 };
 use crate::cli::{Ports, Rpcbind};
 
@@ -180,7 +180,7 @@ fn nsm(nsm: &Nsm) -> Table {
 }
 
 fn admin(admin: Admin) -> Table {
-    let Admin { socket, listen, metrics } = admin;
+    let Admin { socket, listen, metrics, paths } = admin;
     let socket = match socket {
         Some(AdminSocket::Off) => Some("off".to_owned()),
         Some(AdminSocket::At(path)) => Some(path.display().to_string()),
@@ -198,6 +198,11 @@ fn admin(admin: Admin) -> Table {
     optional(&mut table, "socket", socket);
     table.insert("listen".into(), listen.into());
     table.insert("metrics".into(), metrics.unwrap_or(true).into());
+    let paths = match paths.unwrap_or_default() {
+        Paths::Operators => "operators",
+        Paths::All => "all",
+    };
+    table.insert("paths".into(), paths.into());
     table
 }
 

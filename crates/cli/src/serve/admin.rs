@@ -6,14 +6,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use admin::{Admin, AdminError, Facts, ListenError, Reload, Settings};
+use admin::{Admin, AdminError, Facts, ListenError, PathVisibility, Reload, Settings};
 use anyhow::Result;
 use tokio::sync::mpsc;
 use tracing::warn;
 
 use super::state_directory;
 use crate::cli;
-use crate::config::{AdminListen, AdminSocket, File};
+use crate::config::{AdminListen, AdminSocket, File, Paths};
 
 const PORT: u16 = 9049;
 pub(crate) const SYSTEM_SOCKET: &str = "/run/lockkeeper/admin.sock";
@@ -42,6 +42,10 @@ pub(crate) async fn open(
             None => Some(default_listen()),
         },
         token: Some(state.join("admin-token")),
+        paths: match file.admin.paths.unwrap_or_default() {
+            Paths::Operators => PathVisibility::Operators,
+            Paths::All => PathVisibility::All,
+        },
         facts,
     };
     if let Some(directory) = settings.socket.as_deref().and_then(Path::parent)

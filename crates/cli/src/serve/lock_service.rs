@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Error, Result, bail};
+use anyhow::{Context as _, Error, Result, anyhow, bail};
 
 use admin::Facts;
 use keeper::bytes::Name;
@@ -121,7 +121,7 @@ pub(crate) async fn open(
             (Box::new(store), format!("store embedded {}   durability {word}", path.display()))
         }
         StoreUrl::Postgres(address) => {
-            let options = takeover_options(args, file, address, durability, state);
+            let options = takeover_options(args, file, address, durability, state)?;
             let mut acquired =
                 takeover::acquire(&options, waiting).await.with_context(|| url.to_string())?;
             acquired.store.warnings().iter().for_each(|remark| warn!("{remark}"));
@@ -160,8 +160,12 @@ fn takeover_options(
     address: &str,
     durability: Durability,
     state: &Path,
-) -> TakeoverOptions {
-    let mut settings = PostgresSettings::new(address, &node(args, file), durability);
+) -> Result<TakeoverOptions> {
+    // The default may be a host name of another form.
+    let node = config::node_name::parse(&node(args, file)).map_err(|error| {
+        anyhow!("{error}; give this server a name with --node, or node under [standby]")
+    })?;
+    let mut settings = PostgresSettings::new(address, &node, durability);
     if let Some(lease) = file.standby.lease {
         settings.lease = lease;
     }
@@ -174,13 +178,13 @@ fn takeover_options(
     // Without such a directory a start after a failover of the database trusts it less.
     let run = args.run_directory.clone();
     settings.run_directory = run.or_else(|| run_directory(Path::new(address)).ok());
-    TakeoverOptions {
+    Ok(TakeoverOptions {
         settings,
         standby: args.standby,
         on_takeover: file.standby.on_takeover.clone(),
         on_takeover_timeout: file.standby.on_takeover_timeout.unwrap_or(HOOK_TIMEOUT),
         copy: StandbyCopy { state: state.to_owned(), roster: state.join("roster") },
-    }
+    })
 }
 
 fn keeper_config(args: &cli::Serve, file: &File) -> keeper::config::Config {

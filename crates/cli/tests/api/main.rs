@@ -9,5 +9,6 @@ mod notification;
 mod recovery;
 mod sockets;
 mod stall;
+mod strangers;
 #[path = "../support/mod.rs"]
 mod support;

@@ -133,3 +133,24 @@ fn every_command_has_a_manual_page() {
     assert_eq!(ended.code, Some(1));
     assert!(ended.err.contains("cannot write manual pages into /nowhere/at/all"), "{}", ended.err);
 }
+
+/// B8.76
+#[test]
+fn a_node_name_with_other_letters_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lockkeeper.toml");
+    for name in ["", "a b", "a;reboot", "$(id)", "a/b", "\u{fc}"] {
+        let refused = lockkeeper(&["serve", "--node", name, "/nowhere"]);
+        assert_eq!(refused.code, Some(2), "{name:?}");
+        assert!(refused.err.contains("is no node name"), "{}", refused.err);
+        fs::write(&file, format!("[standby]\nnode = '{name}'\n")).unwrap();
+        let refused = lockkeeper(&["config", "check", "-c", file.to_str().unwrap()]);
+        assert_eq!(refused.code, Some(1), "{name:?}");
+        assert!(
+            refused.err.contains("line 2") && refused.err.contains("is no node name"),
+            "{name:?}"
+        );
+    }
+    fs::write(&file, "[standby]\nnode = 'filer_a.example-1'\n").unwrap();
+    assert_eq!(lockkeeper(&["config", "check", "-c", file.to_str().unwrap()]).code, Some(0));
+}

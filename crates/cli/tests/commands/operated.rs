@@ -222,27 +222,29 @@ async fn a_fence_names_the_clients_that_share_the_address() {
     assert_eq!(
         live.told("fence alice --dry-run"),
         format!(
-            "would fence alice; would release 1 lock; would also refuse writes of {others}, at the \
-             same address\n"
+            "would fence alice; would release 1 lock; would also refuse locks and writes of \
+             {others}, at the same address\n"
         )
     );
     let ended = on_terminal(&live.socket(), "fence alice", 200, "y\n");
-    let warning = format!("Writes are refused by address: until then {others} cannot write either");
+    let warning =
+        format!("A fence holds by address, too: until then {others} can neither lock nor write");
     assert!(ended.out.contains(&warning), "{}", ended.out);
 
     // They keep their locks and cannot write, and that is shown.
     assert_eq!(live.json::<Page<Lock>>("locks").items.len(), 2);
     assert!(!live.writes(&file).await);
     let bob = live.told("clients bob");
-    let refused = "refused, as another client at its address is fenced";
-    assert!(bob.contains(&format!("   writes: {refused}\n")), "{bob}");
+    let why = "as another client at its address is fenced";
+    assert!(bob.contains(&format!("  refused: locks and writes, {why}\n")), "{bob}");
     let all = live.told("clients");
-    assert_eq!(all.matches(&format!("writes {refused}")).count(), 2, "{all}");
+    assert_eq!(all.matches(&format!("locks and writes refused, {why}")).count(), 2, "{all}");
+    assert_ne!(hosts[1].lock(&file, PAGE).await.unwrap(), nlm::Status::Granted);
     assert_eq!(live.run("fence bob --yes").code, Some(0));
     assert_eq!(
         live.told("unfence alice"),
-        "alice may lock again; writes from 127.0.0.1 are still refused: another client there is \
-         fenced\n"
+        "alice is not fenced any more; locks and writes from 127.0.0.1 are still refused: another \
+         client there is fenced\n"
     );
     assert_eq!(live.told("unfence bob"), "bob may lock and write again\n");
     assert!(live.writes(&file).await);

@@ -125,6 +125,7 @@ pub fn status() -> Status {
         },
         grace: None,
         counts: Counts { clients: 3, locks: 41, unconfirmed: 6, ..Counts::default() },
+        paths_withheld: false,
         health: Vec::new(),
     }
 }

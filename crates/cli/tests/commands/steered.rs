@@ -18,7 +18,7 @@ fn obedient(asked: &ReceivedRequest) -> Answer {
     match asked.line.split(['?', ' ']).nth(1).unwrap_or_default() {
         path if path.contains("/locks/") => ok(&released(dry_run)),
         path if path.contains("/clients/") => {
-            ok(&ClientActionResult { dry_run, client: client(), released: 3 })
+            ok(&ClientActionResult { dry_run, client: client(), released: 3, hits: None })
         }
         "/v1/grace" => ok(&samples::grace()),
         _ => ok(&ActionResult { done: "the grace period is over".into() }),
@@ -191,6 +191,7 @@ alice keeps its locks
             dry_run,
             client: Client { suspect: true, ..client() },
             released: 3,
+            hits: None,
         })
     });
     let ended = run(suspect.socket(), &["confirm-reboot", "alice"]);

@@ -34,7 +34,9 @@ impl Home {
         let [nfs_port, web_port, rpcbind_port] = [(); 3].map(|()| free_port().unwrap());
         let at = ([127, 0, 0, 1], nfs_port).into();
         let home = Self { dir, at, web_port, rpcbind_port };
-        let rpc = format!("[rpc]\npeer_rpcbind_port = {rpcbind_port}\n{config}");
+        // Shown without the token, unless a test says otherwise.
+        let admin = if config.contains("[admin]") { "" } else { "[admin]\npaths = 'all'\n" };
+        let rpc = format!("{admin}[rpc]\npeer_rpcbind_port = {rpcbind_port}\n{config}");
         fs::write(home.path("lockkeeper.toml"), rpc).unwrap();
         home
     }

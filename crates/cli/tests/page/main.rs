@@ -83,6 +83,69 @@ async fn a_lock_its_waiter_and_what_comes_later_are_drawn() {
     assert_eq!(browser.console(), Vec::<String>::new());
 }
 
+/// B8.74: who opens the page without the token sees handles, is told why, and is asked for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_are_shown_to_who_has_the_token() {
+    let home = Home::new("[admin]\npaths = 'operators'\n");
+    let _filer = home.serve();
+    let (alice, bob) = (home.host("alice", 2).await, home.host("bob", 3).await);
+    for name in ["salaries-2026.ods", "letter-to-carol.txt"] {
+        let file = alice.create(name).await;
+        assert_eq!(alice.locker.lock(&file.0, range(0, 100)).await.unwrap(), Status::Granted);
+        assert_eq!(bob.locker.wait(&file.0, range(0, 10)).await.unwrap(), Status::Blocked);
+    }
+    let browser = Browser::start(1400, 900);
+    browser.open(&home.web());
+    browser.until("document.querySelectorAll('.file-name').length === 2");
+    browser.until("!document.querySelector('#token-form').hidden");
+    let text = browser.run("return document.body.textContent;").as_str().unwrap().to_owned();
+    assert!(!text.contains("salaries") && !text.contains("carol"), "{text}");
+    assert!(text.contains("shown to operators only"), "{text}");
+    browser.screenshot("paths-withheld");
+
+    let enter = |token: &str| {
+        browser.run(&format!(
+            "document.querySelector('#token').value = {};
+             document.querySelector('#token-form button').click();",
+            json!(token)
+        ))
+    };
+    enter("0000000000000000000000000000000000000000");
+    browser.until(&has("#token-say", "This is not the server's token."));
+    browser.screenshot("paths-wrong-token");
+    let token = std::fs::read_to_string(home.path("state/admin-token"));
+    let token = token.or_else(|_| std::fs::read_to_string(home.path("admin-token"))).unwrap();
+    enter(token.trim());
+    browser.until("document.body.textContent.includes('salaries-2026.ods')");
+    browser.until("document.querySelector('#token-form').hidden");
+    browser.screenshot("paths-shown");
+    // Kept for this tab.
+    browser.open(&home.web());
+    browser.until("document.body.textContent.includes('salaries-2026.ods')");
+    assert_eq!(browser.console(), Vec::<String>::new());
+}
+
+/// B8.75: nothing of Swagger UI needs more than the page's policy allows.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documentation_of_the_api_keeps_to_the_policy_of_the_page() {
+    let home = Home::new("");
+    let _filer = home.serve();
+    let browser = Browser::start(1400, 900);
+    browser.open(&format!("{}docs/", home.web()));
+    browser.until("document.querySelectorAll('.opblock').length > 10");
+    browser.run("document.querySelector('.opblock-summary-control').click();");
+    browser.until("document.querySelector('.opblock-body') !== null");
+    browser.screenshot("docs");
+    let policy = browser.run(
+        "const head = new XMLHttpRequest(); head.open('GET', '/docs/', false); head.send();
+         return head.getResponseHeader('content-security-policy');",
+    );
+    let policy = policy.as_str().unwrap();
+    assert!(policy.starts_with("default-src 'none'"), "{policy}");
+    assert!(!policy.contains("unsafe"), "{policy}");
+    assert_eq!(browser.console(), Vec::<String>::new());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_share_and_a_fenced_client_are_told_as_such() {
     let home = Home::new("");

@@ -95,6 +95,16 @@ pub async fn web(setup: Setup) -> String {
     "a page".into()
 }
 
+pub async fn paths(setup: Setup) -> String {
+    let server = setup.start();
+    // There is no such file, which only those are told who may ask.
+    match server.get("/v1/locks?path=none").await.0.as_str() {
+        "403" => "withheld".into(),
+        "404" => "shown".into(),
+        other => other.into(),
+    }
+}
+
 pub async fn metrics(setup: Setup) -> String {
     setup.start().get("/metrics").await.0
 }

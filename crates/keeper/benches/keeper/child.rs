@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use crate::world::{Host, World};
-use crate::{FILES, MANY, waiting};
+use crate::{FILES, MANY, strangers, waiting};
 
 /// Instructions per operation.
 pub struct Cost {
@@ -35,6 +35,7 @@ pub fn run(part: &str, rest: &[String]) -> ExitCode {
     match part {
         "count" => count(number),
         "waiting" => waiting::count(number),
+        "strangers" => strangers::count(number),
         "one-file" => fill(|world, lock| {
             world.lock(Host(lock % HOSTS), lock % OWNERS, 0, scattered(lock));
         }),

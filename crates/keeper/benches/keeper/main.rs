@@ -13,6 +13,7 @@
 mod child;
 mod clock;
 mod report;
+mod strangers;
 mod waiting;
 mod world;
 
@@ -136,7 +137,8 @@ fn instructions(report: &mut Report) -> Result<(), String> {
     report.add(name, many.pair / few.pair, Bar::Max(GROWTH_MAX));
     let name = "conflict search with 1,000,000 locks on the file, in costs with 1,000";
     report.add(name, many.test / few.test, Bar::Max(GROWTH_MAX));
-    waiting::instructions(report)
+    waiting::instructions(report)?;
+    strangers::instructions(report)
 }
 
 fn best_of(runs: u32, mut run: impl FnMut() -> f64) -> f64 {

@@ -37,7 +37,12 @@ pub struct World {
 
 impl World {
     pub fn new() -> Self {
+        Self::with_clients_max(Limits::default().clients)
+    }
+
+    pub fn with_clients_max(clients: usize) -> Self {
         let limits = Limits {
+            clients,
             locks_per_client: 10_000_000,
             locks_per_file: 10_000_000,
             waiters_per_file: 100_000,
@@ -130,6 +135,16 @@ impl World {
         let freed = changes.iter().filter(|change| matches!(change, Change::LockGone(_)));
         let granted = messages.iter().filter(|message| matches!(message, Message::Grant(_)));
         (freed.count(), granted.count())
+    }
+
+    /// The host reports a reboot.
+    pub fn notify(&mut self, host: Host) {
+        let host = self.caller(host).host;
+        let (address, name) = (host.address(), host.name().clone());
+        let source = Source { address, transport: Transport::Udp, local: false, reserved: true };
+        let notice = RebootNotice { id: self.id(), source, name, incarnation: Incarnation(5) };
+        self.keeper.handle_reboot(notice, self.now);
+        self.count();
     }
 
     pub fn locks(&self) -> usize {

@@ -67,6 +67,12 @@ impl Sum for (Extent, Extent) {
 /// A file's locks, by first byte and owner.
 pub(super) struct InFile;
 
+impl InFile {
+    pub(super) fn at((first, owner): (u64, OwnerId)) -> u128 {
+        u128::from(first) << 32 | u128::from(owner.0)
+    }
+}
+
 impl Order for InFile {
     type Node = Node;
     type Sum = (Extent, Extent);
@@ -80,7 +86,7 @@ impl Order for InFile {
     }
 
     fn key(node: &Node) -> u128 {
-        u128::from(node.held.range.first()) << 32 | u128::from(node.held.owner.0)
+        InFile::at((node.held.range.first(), node.held.owner))
     }
 
     fn own(node: &Node) -> (Extent, Extent) {

@@ -435,6 +435,9 @@ impl Names {
                 None => format!("a stranger is refused: {}", refusal(*why)),
             },
             Event::Fenced { client, by } => format!("{} is fenced by {by}", name(client)),
+            Event::FenceExtended { client } => {
+                format!("{} is fenced too: the name is", name(client))
+            }
             Event::Unfenced { client, by } => format!("{} is unfenced by {by}", name(client)),
             Event::Renotified { client, by } => {
                 format!("{} is notified again by {by}", name(client))

@@ -218,6 +218,7 @@ impl<S> Decider<S> {
             }
             Input::Heard { address, local } => keeper.handle_heard(address, local, now),
             Input::Mounted { address, ours } => keeper.handle_mounted(address, ours, now),
+            Input::Appeared { host, ours } => keeper.handle_appearance(host, ours, now),
             Input::Addresses(addresses) => keeper.handle_addresses(addresses, now),
             Input::Read(read) => read(keeper),
             Input::Timeout => keeper.handle_timeout(now),

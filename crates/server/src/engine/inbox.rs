@@ -14,6 +14,9 @@ use super::request::{Request, STALL_MAX};
 /// The most reads of the keeper that may wait (I10).
 const READS_MAX: usize = 1024;
 
+/// The most reads in a batch.
+const READS_AT_ONCE: usize = 4;
+
 /// An input of the keeper. `S` is the sink of a reply.
 pub enum Input<S> {
     Request(Request, S),
@@ -34,6 +37,11 @@ pub enum Input<S> {
     /// In an open grace: a host that uses an export called, through this address of ours.
     Mounted {
         address: IpAddr,
+        ours: IpAddr,
+    },
+    /// A machine that calls itself so uses files from this address, through this address of ours.
+    Appeared {
+        host: HostKey,
         ours: IpAddr,
     },
     /// The addresses of this machine have changed; `None` if they are not known.
@@ -64,7 +72,7 @@ impl<S> Inbox<S> {
     pub fn push(&mut self, input: Input<S>, now: Duration) -> bool {
         match &input {
             Input::Request(..) if self.requests >= self.requests_max => return false,
-            Input::Heard { .. } | Input::Mounted { .. }
+            Input::Heard { .. } | Input::Mounted { .. } | Input::Appeared { .. }
                 if self.waiting.len() >= self.requests_max =>
             {
                 return false;
@@ -90,13 +98,27 @@ impl<S> Inbox<S> {
         self.heavy == 0
     }
 
-    /// Takes all inputs up to the first [`Input::Stop`] and drops the rest.
+    /// Takes all inputs up to the first [`Input::Stop`], and drops the rest if there is one. Reads come
+    /// last and few at a time, the rest stays: locks go first (B7.123).
     pub fn take(&mut self) -> Vec<Input<S>> {
+        let waiting = std::mem::take(&mut self.waiting);
         (self.requests, self.reads, self.heavy) = (0, 0, 0);
-        let mut inputs: Vec<Input<S>> = self.waiting.drain(..).map(|(_, input)| input).collect();
-        if let Some(stop) = inputs.iter().position(|input| matches!(input, Input::Stop)) {
-            inputs.truncate(stop + 1);
+        let stop = waiting.iter().position(|(_, input)| matches!(input, Input::Stop));
+        let upto = stop.map_or(waiting.len(), |stop| stop + 1);
+        let (mut inputs, mut reads) = (Vec::with_capacity(upto), Vec::new());
+        for (since, input) in waiting.into_iter().take(upto) {
+            match input {
+                Input::Read(_) if stop.is_none() && reads.len() < READS_AT_ONCE => {
+                    reads.push(input);
+                }
+                Input::Read(_) if stop.is_none() => {
+                    self.reads += 1;
+                    self.waiting.push_back((since, input));
+                }
+                input => inputs.push(input),
+            }
         }
+        inputs.extend(reads);
         inputs
     }
 
@@ -126,6 +148,22 @@ mod tests {
 
     fn lock(id: u64) -> Input<u64> {
         Input::Request(Request::Lock(lock_request(id, "alice", "10.0.0.1")), id)
+    }
+
+    #[test]
+    fn locks_go_before_reads() {
+        let mut inbox = Inbox::new(10);
+        let read = || Input::Read(Box::new(|_: &Keeper| {}));
+        for _ in 0..READS_AT_ONCE + 2 {
+            assert!(inbox.push(read(), Duration::ZERO));
+        }
+        assert!(inbox.push(lock(1), Duration::ZERO));
+        let taken = inbox.take();
+        assert!(matches!(taken[0], Input::Request(_, 1)));
+        assert_eq!(taken.len(), 1 + READS_AT_ONCE);
+        assert!(!inbox.is_empty());
+        assert_eq!(inbox.take().len(), 2);
+        assert!(inbox.is_empty());
     }
 
     fn heard() -> Input<u64> {

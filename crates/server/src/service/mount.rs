@@ -67,6 +67,7 @@ impl MountService {
         let object = walk(export, &caller, &names).map_err(mount_status)?;
         let handle = self.files.sign(export, &object);
         self.files.mounted.note(peer);
+        self.files.fences.note_mount(peer, &call.credential);
         let mount = Mount { host: host(peer), path: path.clone() };
         let mut mounts = self.mounts();
         mounts.retain(|known| *known != mount);

@@ -96,8 +96,8 @@ impl Request<'_> {
     fn open_to_change(&self, handle: &Handle) -> Result<Target> {
         let target = self.open(handle)?;
         target.check_writable()?;
-        // Fenced by an operator (B8.2).
-        if self.files.fences.has(self.peer.remote.ip()) {
+        // Fenced by an operator (B8.2, B8.71).
+        if self.files.fences.refuse(self.peer, self.credential) {
             return Err(Error::Denied);
         }
         if !self.files.may_change() {
