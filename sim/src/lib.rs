@@ -32,6 +32,7 @@
 //! | `judge.rs`, `judge/` | the judges; see `judge.rs` |
 //! | `coverage.rs` | how often rare states were reached |
 //! | `trace.rs`, `trace_text.rs` | the trace of a run, and violations |
+//! | `fuzz.rs` | runs whose random draws a fuzzer chooses |
 //! | `runner.rs`, `main.rs` | many seeds on several threads; the command line |
 //!
 //! `cargo xtask sim` runs seeds and prints for the first violation the end of its trace, for all
@@ -55,6 +56,8 @@ mod connections;
 mod coverage;
 mod disk;
 mod engine;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod host;
 mod judge;
 mod model;
@@ -74,4 +77,4 @@ mod world;
 
 pub use coverage::Coverage;
 pub use trace::Violation;
-pub use world::{Options, Outcome, run};
+pub use world::{Options, Outcome, run, run_chosen};

@@ -1,9 +1,11 @@
 //! The only random source: xoshiro256**, seeded by splitmix64. Implemented here so that a seed means
-//! the same run with every toolchain and dependency version.
+//! the same run with every toolchain and dependency version. A fuzzer chooses the first draws itself.
 
 #[derive(Clone, Debug)]
 pub(crate) struct Random {
     state: [u64; 4],
+    /// The high bits of the next draws, the last first.
+    choices: Vec<u16>,
 }
 
 impl Random {
@@ -16,7 +18,16 @@ impl Random {
             z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             z ^ (z >> 31)
         });
-        Self { state }
+        Self { state, choices: Vec::new() }
+    }
+
+    /// The first draws are those of `choices`, two bytes each; the others follow from the length and
+    /// the last of them.
+    pub(crate) fn chosen(choices: &[u8]) -> Self {
+        let chosen = choices.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+        let choices: Vec<u16> = chosen.rev().collect();
+        let seed = choices.first().map_or(0, |last| u64::from(*last)) << 32 | choices.len() as u64;
+        Self { choices, ..Self::new(seed) }
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -28,7 +39,10 @@ impl Random {
         self.state[0] ^= self.state[3];
         self.state[2] ^= t;
         self.state[3] = self.state[3].rotate_left(45);
-        result
+        match self.choices.pop() {
+            Some(high) => u64::from(high) << 48 | result >> 16,
+            None => result,
+        }
     }
 
     /// Uniform below `bound`; 0 if `bound` is 0.
@@ -70,5 +84,14 @@ mod tests {
         };
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));
+    }
+
+    #[test]
+    fn choices_come_first() {
+        let mut random = Random::chosen(&[0, 0, 0xff, 0xff, 0, 0x80]);
+        assert_eq!([random.below(100), random.below(100), random.below(100)], [0, 99, 50]);
+        let mut again = Random::chosen(&[1, 0, 0xff, 0xff, 0, 0x80]);
+        assert_eq!([again.below(100), again.below(100), again.below(100)], [0, 99, 50]);
+        assert_eq!(random.below(1 << 40), again.below(1 << 40));
     }
 }

@@ -221,7 +221,17 @@ pub(crate) enum Phase {
 const EVENTS_MAX: u64 = 300_000;
 
 pub fn run(seed: u64, options: Options) -> Outcome {
-    let mut world = World::new(seed, options);
+    run_to_end(World::new(Random::new(seed), Random::new(seed ^ 0x77a1_1c10), options))
+}
+
+/// A run whose first random draws are `choices`: those of a fuzzer. Their number decides about the
+/// rest.
+pub fn run_chosen(choices: &[u8], options: Options) -> Outcome {
+    let wall = Random::new(choices.len() as u64);
+    run_to_end(World::new(Random::chosen(choices), wall, options))
+}
+
+fn run_to_end(mut world: World) -> Outcome {
     let mut events = 0;
     while world.violation.is_none() && world.phase < Phase::Over {
         let Some((at, event)) = world.queue.pop() else { break };
@@ -245,8 +255,7 @@ pub fn run(seed: u64, options: Options) -> Outcome {
 }
 
 impl World {
-    fn new(seed: u64, options: Options) -> Self {
-        let mut random = Random::new(seed);
+    fn new(mut random: Random, wall: Random, options: Options) -> Self {
         let scenario = Scenario::draw(&mut random);
         let (hosts, processes) = Scenario::draw_hosts(&mut random);
         let weather = Link {
@@ -257,7 +266,7 @@ impl World {
         };
         let mut world = Self {
             now: 0,
-            wall: Random::new(seed ^ 0x77a1_1c10),
+            wall,
             wall_ms: 1_800_000_000_000,
             queue: Queue::new(),
             options,

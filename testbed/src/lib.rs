@@ -14,6 +14,7 @@
 //! | [`ports`] | free ports for servers that start again |
 //! | [`postgres`] | a PostgreSQL server in a temporary directory |
 //! | [`packages`] | Debian packages, installed without starting daemons |
+//! | [`corpus`] | the inputs of the fuzz targets |
 //! | [`fixtures`] | stores that released versions wrote |
 //! | [`small_disk`] | a file system of a few megabytes |
 //! | [`source_tree`] | the files of this repository |
@@ -25,6 +26,7 @@
 //!   test panics.
 //! - It is written against `wire` alone, so that a crate's unit tests and their testbed agree on types.
 
+pub mod corpus;
 pub mod debian;
 pub mod fixtures;
 pub mod mounts;

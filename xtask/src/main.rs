@@ -17,7 +17,7 @@ usage: cargo xtask COMMAND
   test [RING...]            everything CI runs, or only these rings: lints unit cost sim mutants fuzz e2e
   e2e [--short] [--kernel bookworm|trixie|sid] [STEP...]
                             the drill with real Linux kernels in virtual machines
-  fuzz [--seconds N]        every fuzz target for N seconds (8)
+  fuzz [--seconds N]        every fuzz target for N seconds (6)
   sim [--seeds N] [--seed S]  the simulator; --seed prints the trace of one run
   mutants [NAME...]         every mutant of sim/mutants must be caught by the story, judge or test it names
   mutants --refresh         lists those that no longer apply to the tree

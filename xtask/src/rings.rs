@@ -9,10 +9,12 @@ use anyhow::{Context as _, Result, ensure};
 use crate::mutants;
 use crate::shell::{enter_root, output, run, run_tests, run_with};
 
-pub(crate) const FUZZ_SECONDS: u32 = 8;
+pub(crate) const FUZZ_SECONDS: u32 = 6;
 /// The full form is 20,000.
 const SIM_SEEDS: &str = "1500";
 const FUZZ_DIR: &str = "fuzz";
+/// Targets that need the whole server: built only by `cargo xtask fuzz`.
+const FUZZ_SERVICE_DIR: &str = "fuzz/service";
 /// The expected and the maximum duration of CI, from a clean tree on two cores.
 const MINUTES_WARN: f64 = 40.0;
 const MINUTES_MAX: f64 = 75.0;
@@ -25,7 +27,7 @@ const RINGS: [Ring; 7] = [
     ("cost", cost),
     ("sim", || sim(&["--seeds", SIM_SEEDS])),
     ("mutants", mutants::check_sample),
-    ("fuzz", || fuzz(FUZZ_SECONDS)),
+    ("fuzz", || fuzz_all_of(FUZZ_DIR, FUZZ_SECONDS)),
     ("e2e", || e2e(&["--short"])),
 ];
 
@@ -168,18 +170,25 @@ const UNIT_PACKAGES: &[&str] = &[
     "xfsprogs",
 ];
 
-/// Fuzz targets need a nightly compiler feature; `RUSTC_BOOTSTRAP` enables it on stable.
+/// Every target for this many seconds.
 pub(crate) fn fuzz(seconds: u32) -> Result<()> {
+    fuzz_all_of(FUZZ_DIR, seconds)?;
+    fuzz_all_of(FUZZ_SERVICE_DIR, seconds)
+}
+
+/// Fuzz targets need a nightly compiler feature; `RUSTC_BOOTSTRAP` enables it on stable.
+fn fuzz_all_of(directory: &str, seconds: u32) -> Result<()> {
     if !output("cargo", &["fuzz", "--version"]).contains("cargo-fuzz") {
         run("cargo", &["install", "cargo-fuzz", "--locked"])?;
     }
-    let listed = output("cargo", &["fuzz", "list", "--fuzz-dir", FUZZ_DIR]);
+    let listed = output("cargo", &["fuzz", "list", "--fuzz-dir", directory]);
     let targets: Vec<&str> = listed.lines().collect();
-    ensure!(!targets.is_empty(), "cargo fuzz lists no targets");
+    ensure!(!targets.is_empty(), "cargo fuzz lists no targets in {directory}");
     let limit = format!("-max_total_time={seconds}");
     for target in targets {
-        let arguments =
-            ["fuzz", "run", "--fuzz-dir", FUZZ_DIR, target, "--", &limit, "-print_final_stats=1"];
+        let corpus = format!("{FUZZ_DIR}/corpus/{target}");
+        let chosen = ["fuzz", "run", "--fuzz-dir", directory, target, &corpus];
+        let arguments = [&chosen[..], &["--", &limit, "-print_final_stats=1"]].concat();
         run_with("cargo", &arguments, &[("RUSTC_BOOTSTRAP", "1")])
             .with_context(|| format!("fuzz target {target}"))?;
     }

@@ -24,6 +24,8 @@ mod display;
 mod events;
 mod extract;
 mod files;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod grace;
 mod health;
 mod json;

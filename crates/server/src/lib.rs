@@ -28,6 +28,7 @@
 //! | `path_lookup` | look-ups in file systems for operators, bounded in number and time |
 //! | `event_log`, `event_text` | the recent events, and their wording |
 //! | `refusals` | refused SM_MON and FREE_ALL calls: log, event log, counters |
+//! | `in_process` | the server without sockets, for fuzz targets |
 //! | `metrics` | counters and histograms |
 //! | `log_rate_limit` | limits log lines that peers can cause |
 //!
@@ -73,6 +74,8 @@ pub mod event_text;
 mod fences;
 mod files;
 pub mod holders;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod in_process;
 pub mod liveness;
 mod log_rate_limit;
 pub mod metrics;

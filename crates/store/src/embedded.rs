@@ -26,6 +26,8 @@ pub mod disk;
 mod exactness;
 mod files;
 mod frame;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod log;
 mod mark;
 mod reader;

@@ -80,6 +80,7 @@ mod tests {
     use vfs::{Export, Exports, FileSystemId, HandleKey, Rules};
 
     use super::*;
+    use crate::fences::Fences;
     use crate::service_lease::ServiceLease;
     use crate::transport::Transport;
 
@@ -93,7 +94,8 @@ mod tests {
         };
         let exports = Exports::new(vec![export]).unwrap();
         let key = HandleKey::new([0; 16]);
-        let files = Arc::new(Files::new(exports, key, 1, ServiceLease::default()));
+        let files =
+            Arc::new(Files::new(exports, key, 1, ServiceLease::default(), Fences::default()));
         let liveness = Liveness::default();
         (Callers::new(files, liveness.clone(), true), liveness)
     }

@@ -111,6 +111,12 @@ impl Answering {
         Self(Arc::downgrade(datagrams))
     }
 
+    /// A socket that is closed already.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn nowhere() -> Self {
+        Self(Weak::new())
+    }
+
     pub(crate) fn send(&self, peer: &Peer, message: &Message) {
         self.with(|datagrams| datagrams.send(peer, message));
     }

@@ -16,6 +16,9 @@ use crate::error::StoreError;
 use crate::record::{Metadata, Record};
 use crate::store::{Token, cleared};
 
+/// No store has so many batches or files: larger numbers are damage, and could not be counted on from.
+const NUMBER_MAX: u64 = u64::MAX / 2;
+
 /// The result of a replay.
 #[derive(Debug)]
 pub(super) struct LogContents {
@@ -143,14 +146,18 @@ fn read_snapshot(disk: &dyn Disk, generation: u64) -> Result<LogContents, StoreE
     let name = FileKind::Snapshot.file_name(generation);
     let file = disk.read(&name).map_err(|error| unreadable(disk, &name, &error))?;
     let mut file = BufReader::with_capacity(1 << 18, file);
-    let mut take = |bytes: &mut [u8]| match file.read_exact(bytes) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            Err(damaged(disk, &name, "it ends too early".to_owned()))
+    // Memory for what is there, not for what a damaged length says.
+    let mut take = |length: usize, bytes: &mut Vec<u8>| {
+        bytes.clear();
+        match file.by_ref().take(length as u64).read_to_end(bytes) {
+            Ok(taken) if taken == length => Ok(()),
+            Ok(_) => Err(damaged(disk, &name, "it ends too early".to_owned())),
+            Err(error) => Err(unreadable(disk, &name, &error)),
         }
-        other => other.map_err(|error| unreadable(disk, &name, &error)),
     };
-    let mut header = [0; FILE_HEADER_BYTES];
-    take(&mut header)?;
+    let mut bytes = Vec::new();
+    take(FILE_HEADER_BYTES, &mut bytes)?;
+    let header = bytes.first_chunk().copied().unwrap_or([0; FILE_HEADER_BYTES]);
     let header = file_header(disk, &name, FileKind::Snapshot, generation, &header)?;
     let mut contents = LogContents {
         store_id: header.store_id,
@@ -169,14 +176,13 @@ fn read_snapshot(disk: &dyn Disk, generation: u64) -> Result<LogContents, StoreE
     };
     let mut body = Vec::new();
     for number in 1.. {
-        let mut bytes = [0; FRAME_HEADER_BYTES];
-        take(&mut bytes)?;
-        let frame = FrameHeader::decode(&bytes, &header.key).filter(|frame| frame.number == number);
+        take(FRAME_HEADER_BYTES, &mut bytes)?;
+        let frame = bytes.first_chunk().and_then(|bytes| FrameHeader::decode(bytes, &header.key));
+        let frame = frame.filter(|frame| frame.number == number);
         let Some(frame) = frame else {
             return Err(damaged(disk, &name, format!("frame {number} has a damaged header")));
         };
-        body.resize(frame.length as usize, 0);
-        take(&mut body)?;
+        take(frame.length as usize, &mut body)?;
         if !frame.matches(&body, &header.key) {
             return Err(damaged(
                 disk,
@@ -276,8 +282,12 @@ fn file_header(
     generation: u64,
     bytes: &[u8; FILE_HEADER_BYTES],
 ) -> Result<FileHeader, StoreError> {
+    let is_number = |number| (1..=NUMBER_MAX).contains(&number);
     match FileHeader::decode(kind, bytes) {
-        Ok(header) if header.generation == generation && header.first > 0 => Ok(header),
+        Ok(header) if !is_number(header.first) || header.generation > NUMBER_MAX => {
+            Err(damaged(disk, name, "its header has impossible numbers".to_owned()))
+        }
+        Ok(header) if header.generation == generation => Ok(header),
         Ok(_) => Err(damaged(disk, name, "its name is that of another file".to_owned())),
         Err(HeaderError::Damaged) => Err(damaged(disk, name, "its header is damaged".to_owned())),
         Err(HeaderError::Newer(format)) => Err(StoreError::Newer {

@@ -10,6 +10,7 @@ use wire::rpc::{Credential, Groups, MachineName, ProcedureId, SysCredential};
 
 use super::super::socket::{Socket, TcpState};
 use super::*;
+use crate::fences::Fences;
 use crate::files::Files;
 use crate::restore::{LockConfig, restore};
 use crate::rpc::callers::Callers;
@@ -36,7 +37,8 @@ fn budget() -> Arc<Budget> {
 fn server(limits: Limits) -> Server {
     let (lease, liveness) = (ServiceLease::default(), Liveness::default());
     let key = vfs::HandleKey::new([0; 16]);
-    let files = Arc::new(Files::new(vfs::Exports::default(), key, 1, lease.clone()));
+    let files =
+        Arc::new(Files::new(vfs::Exports::default(), key, 1, lease.clone(), Fences::default()));
     let callers = Callers::new(files, liveness.clone(), false);
     let connections = Arc::new(Connections::new(callers.clone(), &limits, None));
     let shared = Shared {
