@@ -4,8 +4,10 @@
 pub(crate) mod consistency;
 mod duration;
 pub(crate) mod effective;
-mod parse_error;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub(crate) mod node_name;
+mod parse_error;
 pub(crate) mod store_url;
 
 use std::collections::BTreeMap;
@@ -322,6 +324,8 @@ pub(crate) struct Export {
     pub exclusive_lock: ExclusiveLock,
     #[serde(default)]
     pub stateless_clients: bool,
+    #[serde(default)]
+    pub mount_walk: MountWalk,
 }
 
 impl Export {
@@ -342,6 +346,7 @@ impl Export {
             lock_auth: true,
             exclusive_lock: ExclusiveLock::default(),
             stateless_clients: false,
+            mount_walk: MountWalk::default(),
         }
     }
 }
@@ -399,6 +404,15 @@ pub(crate) enum ExclusiveLock {
     #[default]
     Read,
     Write,
+}
+
+/// Whose permission to search the path of a mount needs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MountWalk {
+    #[default]
+    Caller,
+    Server,
 }
 
 /// Whether creations, removals and renames are on disk before the reply.
@@ -469,6 +483,15 @@ impl File {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for export in &self.exports {
+            if export.clients.is_none() {
+                let path = export.path.display();
+                let networks = default_clients();
+                warnings.push(format!(
+                    "export {path} has no `clients`, so every loopback and private address may \
+                     mount it ({networks}); name those that should. The next version will refuse an \
+                     export without `clients` in a configuration file"
+                ));
+            }
             let networks = export.clients.iter().flatten().map(|network| network.0);
             for network in networks.filter(is_link_local) {
                 let path = export.path.display();
@@ -481,6 +504,12 @@ impl File {
         }
         warnings
     }
+}
+
+/// The networks that may mount an export without `clients` (B7.130).
+fn default_clients() -> String {
+    let networks = vfs::export::private_networks();
+    networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
 fn is_link_local(network: &IpNet) -> bool {
@@ -544,6 +573,7 @@ mod tests {
             lock_auth = false
             exclusive_lock = "write"
             stateless_clients = true
+            mount_walk = "server"
             "#,
         )
         .unwrap();
@@ -562,6 +592,7 @@ mod tests {
         let export = &file.exports[0];
         assert!(!export.lock_auth && export.stateless_clients);
         assert_eq!(export.exclusive_lock, ExclusiveLock::Write);
+        assert_eq!(export.mount_walk, MountWalk::Server);
         assert_eq!((export.access, export.squash), (Access::Ro, Squash::All));
         assert_eq!(export.clients.as_ref().unwrap()[1].0.to_string(), "fd00::7/128");
     }
@@ -595,5 +626,20 @@ mod tests {
             assert!(text.contains("memory: is followed by the absolute path"), "{text}");
         }
         assert!(error("[[export]]\naccess = \"rw\"\n").contains("path"));
+    }
+
+    /// B7.130
+    #[test]
+    fn an_export_of_a_file_without_clients_draws_a_warning() {
+        let warnings = |clients: &str| {
+            let text = format!("[[export]]\npath = \"/srv\"\n{clients}\n");
+            File::parse(&text).unwrap().warnings()
+        };
+        let warned = warnings("");
+        assert!(warned.len() == 1 && warned[0].contains("/srv has no `clients`"), "{warned:?}");
+        assert!(warned[0].contains("The next version will refuse"), "{warned:?}");
+        assert_eq!(warnings("clients = [\"10.0.0.0/8\"]"), [""; 0]);
+        assert_eq!(warnings("clients = []"), [""; 0]);
+        assert_eq!(File::default().warnings(), [""; 0]);
     }
 }

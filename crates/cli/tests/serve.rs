@@ -247,6 +247,23 @@ fn a_link_local_network_is_logged_at_start() {
     assert!(said.contains("fe80::/10 is link-local"), "{said}");
 }
 
+/// B7.130
+#[test]
+fn an_export_without_clients_is_logged_if_it_is_of_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("lockkeeper.toml");
+    let share = dir.path().to_str().unwrap();
+    fs::write(&config, format!("[[export]]\npath = {share:?}\n")).unwrap();
+    let state = dir.path().join("state");
+    for (args, logged) in [(["-c", config.to_str().unwrap()], true), (["--", share], false)] {
+        let mut server = RunningServer::start(serve(&state).args(args));
+        server.signal(Signal::TERM);
+        let (code, said) = server.ended();
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(said.contains("has no `clients`"), logged, "{said}");
+    }
+}
+
 #[test]
 fn systemd_is_told_when_it_is_ready_and_when_it_stops() {
     let dir = tempfile::tempdir().unwrap();

@@ -102,7 +102,8 @@ fn exports() -> (TempDir, PathBuf) {
         fs::create_dir(root.join(name)).unwrap();
         fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o1777)).unwrap();
         let path = root.join(name);
-        text += &format!("[[export]]\npath = {path:?}\nsquash = {squash:?}\n");
+        let clients = "clients = [\"127.0.0.0/8\"]";
+        text += &format!("[[export]]\npath = {path:?}\nsquash = {squash:?}\n{clients}\n");
     }
     let closed = root.join("squashed/closed");
     fs::write(&closed, "").unwrap();

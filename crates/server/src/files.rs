@@ -12,7 +12,7 @@ use vfs::groups::GroupCache;
 use vfs::names::Names;
 use vfs::{
     BlockingMode, Caller, Closing, Context, Error, ExclusiveLock, Export, ExportAccess, Exports,
-    FileKey, HandleKey, ObjectId, OpeningExport, Result, VerifiedHandle,
+    FileKey, HandleKey, MountWalk, ObjectId, OpeningExport, Result, VerifiedHandle,
 };
 use wire::nfs3::Handle;
 use wire::rpc::Credential;
@@ -78,14 +78,13 @@ impl Files {
         close(old)
     }
 
-    /// The identity that resolves a MOUNT path below the export's root. Where reserved ports are
-    /// required, the client's root calls: it mounts for all its users, so directories closed to them
-    /// do not stop it.
+    /// The identity that resolves a MOUNT path below the export's root (B1.85). May wait for the name
+    /// service.
     pub(crate) fn mount_caller(&self, export: &Export, credential: &Credential) -> Result<Caller> {
-        if export.rules.require_reserved_ports {
-            return Ok(Caller::new(0, 0, &[]));
+        match export.rules.mount_walk {
+            MountWalk::Caller => self.caller(export, credential, BlockingMode::MayBlock),
+            MountWalk::Server => Ok(Caller::new(0, 0, &[])),
         }
-        self.caller(export, credential, BlockingMode::MayBlock)
     }
 
     /// The identity under which a call with this credential uses files of the export.

@@ -43,6 +43,16 @@ pub enum ExclusiveLock {
     Write,
 }
 
+/// Whose permission to search the path of a mount needs, below the root of the export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MountWalk {
+    /// The caller's, squashed: a mount tells nothing that LOOKUP would not.
+    Caller,
+    /// Nobody's: any client that may mount learns what there is, also below directories that are closed
+    /// to all its users.
+    Server,
+}
+
 /// The rules of one export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
@@ -67,6 +77,8 @@ pub struct Rules {
     /// The clients have no persistent NSM state and never report a reboot (netboot): a connection
     /// that follows a reset one counts as a reboot.
     pub stateless_clients: bool,
+    /// How the path of a mount is resolved below the root.
+    pub mount_walk: MountWalk,
 }
 
 /// The uid and gid of anonymous callers by default.
@@ -84,6 +96,7 @@ impl Default for Rules {
             lock_auth: true,
             exclusive_lock: ExclusiveLock::Read,
             stateless_clients: false,
+            mount_walk: MountWalk::Caller,
         }
     }
 }

@@ -2,7 +2,8 @@
 //! that AUTH_SYS carries.
 //!
 //! Name services can be slow and can fail. One call at a time asks for a user, and the others wait for
-//! its answer; a failure is no answer (B1.83).
+//! its answer; a failure is no answer (B1.83). Clients choose the users that are asked for, so the
+//! questions under way and the answers that are kept are bounded (B1.88).
 
 mod host_names;
 
@@ -22,7 +23,13 @@ const EXPIRED_AGE_MAX: Duration = Duration::from_secs(3600);
 const FAILED_FOR: Duration = Duration::from_secs(2);
 /// How long a call waits for the answer to another one's question.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How old the answer that there is no such user may be: the user may be new.
+const MISS_AGE_MAX: Duration = Duration::from_secs(30);
 const USERS_MAX: usize = 4096;
+/// Of all users together.
+const GROUPS_MAX: usize = 1 << 20;
+/// Questions under way: each occupies a thread for as long as the name service takes.
+const ASKED_MAX: usize = 8;
 
 /// Where groups come from. May block.
 pub trait NameService: Send + Sync {
@@ -36,8 +43,18 @@ pub struct GroupCache {
     age_max: Duration,
     expired_age_max: Duration,
     names: Box<dyn NameService>,
-    users: Mutex<HashMap<u32, CachedUser>>,
+    users: Mutex<Users>,
     answered: Condvar,
+}
+
+/// Users whose answer is kept, who were asked for without success, or who are being asked for.
+#[derive(Default)]
+struct Users {
+    known: HashMap<u32, CachedUser>,
+    /// How many are being asked for.
+    asked: usize,
+    /// Groups of all of them.
+    groups: usize,
 }
 
 impl Default for GroupCache {
@@ -56,11 +73,54 @@ struct CachedUser {
 
 impl CachedUser {
     fn answer_within(&self, age_max: Duration) -> Option<GroupLookup> {
-        let (groups, since) = self.answer.as_ref()?;
-        (since.elapsed() < age_max).then(|| match groups {
-            Some(groups) => GroupLookup::Groups(groups.clone()),
-            None => GroupLookup::Unknown,
-        })
+        let (_, since) = self.answer.as_ref()?;
+        self.latest().filter(|_| since.elapsed() < age_max)
+    }
+
+    /// An answer for which nobody need be asked.
+    fn fresh(&self, age_max: Duration) -> Option<GroupLookup> {
+        let is_miss = matches!(self.answer, Some((None, _)));
+        self.answer_within(if is_miss { age_max.min(MISS_AGE_MAX) } else { age_max })
+    }
+
+    fn latest(&self) -> Option<GroupLookup> {
+        let (groups, _) = self.answer.as_ref()?;
+        Some(groups.clone().map_or(GroupLookup::Unknown, GroupLookup::Groups))
+    }
+
+    fn groups(&self) -> usize {
+        let groups = self.answer.as_ref().and_then(|(groups, _)| groups.as_ref());
+        groups.map_or(0, |groups| groups.len())
+    }
+}
+
+impl Users {
+    /// Replaces what is known of a user, and drops others if they are too many.
+    fn change(&mut self, uid: u32, change: impl FnOnce(&mut CachedUser)) {
+        if self.known.len() >= USERS_MAX && !self.known.contains_key(&uid) {
+            self.make_room();
+        }
+        let user = self.known.entry(uid).or_default();
+        let before = user.groups();
+        change(user);
+        self.groups = self.groups + user.groups() - before;
+        if self.groups > GROUPS_MAX {
+            self.make_room();
+        }
+    }
+
+    /// Drops users without groups, who may be inventions of a client; if there are few, then the older
+    /// half of the answers too. Those being asked for stay.
+    fn make_room(&mut self) {
+        self.known.retain(|_, user| user.is_asked || user.groups() > 0);
+        if self.known.len() > USERS_MAX / 4 * 3 || self.groups > GROUPS_MAX / 4 * 3 {
+            let since = |user: &CachedUser| user.answer.as_ref().map(|(_, since)| *since);
+            let mut ages: Vec<Option<Instant>> = self.known.values().map(since).collect();
+            let middle = ages.len() / 2;
+            let limit = *ages.select_nth_unstable(middle).1;
+            self.known.retain(|_, user| user.is_asked || since(user) > limit);
+        }
+        self.groups = self.known.values().map(CachedUser::groups).sum();
     }
 }
 
@@ -100,27 +160,28 @@ impl GroupCache {
         let until = Instant::now() + WAIT_MAX;
         let mut users = self.lock();
         loop {
-            if users.len() >= USERS_MAX && !users.contains_key(&uid) {
-                users.retain(|_, user| user.is_asked);
-            }
-            let user = users.entry(uid).or_default();
-            if let Some(fresh) = user.answer_within(self.age_max) {
-                return fresh;
-            }
-            let expired = user.answer_within(self.expired_age_max);
-            if user.failed.is_some_and(|since| since.elapsed() < FAILED_FOR) {
-                return expired.unwrap_or(GroupLookup::Failed);
-            }
-            if user.is_asked
-                && let Some(expired) = expired
-            {
-                return expired;
+            let mut is_asked = false;
+            if let Some(user) = users.known.get(&uid) {
+                if let Some(fresh) = user.fresh(self.age_max) {
+                    return fresh;
+                }
+                let expired = user.answer_within(self.expired_age_max);
+                if user.failed.is_some_and(|since| since.elapsed() < FAILED_FOR) {
+                    return expired.unwrap_or(GroupLookup::Failed);
+                }
+                is_asked = user.is_asked;
+                if (is_asked || users.asked >= ASKED_MAX)
+                    && let Some(expired) = expired
+                {
+                    return expired;
+                }
             }
             if blocking == BlockingMode::Nonblocking {
                 return GroupLookup::WouldBlock;
             }
-            if !user.is_asked {
-                user.is_asked = true;
+            if !is_asked && users.asked < ASKED_MAX {
+                users.change(uid, |user| user.is_asked = true);
+                users.asked += 1;
                 drop(users);
                 return self.ask(uid);
             }
@@ -138,24 +199,24 @@ impl GroupCache {
         let _asked = Asked { cache: self, uid };
         let begun = Instant::now();
         let found = self.names.groups(uid);
-        let mut users = self.lock();
-        let user = users.entry(uid).or_default();
-        match found {
+        let mut answer = GroupLookup::Failed;
+        self.lock().change(uid, |user| match found {
             Ok(groups) => {
                 user.answer = Some((groups.map(Arc::from), begun));
                 user.failed = None;
                 // An answer counts for this call however long it took.
-                user.answer_within(Duration::MAX).unwrap_or(GroupLookup::Failed)
+                answer = user.latest().unwrap_or(GroupLookup::Failed);
             }
             Err(error) => {
                 warn!("cannot look up the groups of user {uid}: {error}");
                 user.failed = Some(Instant::now());
-                user.answer_within(self.expired_age_max).unwrap_or(GroupLookup::Failed)
+                answer = user.answer_within(self.expired_age_max).unwrap_or(GroupLookup::Failed);
             }
-        }
+        });
+        answer
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, CachedUser>> {
+    fn lock(&self) -> MutexGuard<'_, Users> {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -168,9 +229,12 @@ struct Asked<'a> {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        if let Some(user) = self.cache.lock().get_mut(&self.uid) {
+        let mut users = self.cache.lock();
+        users.asked -= 1;
+        if let Some(user) = users.known.get_mut(&self.uid) {
             user.is_asked = false;
         }
+        drop(users);
         self.cache.answered.notify_all();
     }
 }

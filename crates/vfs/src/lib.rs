@@ -52,7 +52,9 @@ pub use attributes::{
 pub use caller::Caller;
 pub use closing::Closing;
 pub use error::{Error, Result};
-pub use export::{ExclusiveLock, Export, ExportAccess, Exports, OpeningExport, Rules, Squash};
+pub use export::{
+    ExclusiveLock, Export, ExportAccess, Exports, MountWalk, OpeningExport, Rules, Squash,
+};
 pub use filesystem::{
     BlockingMode, Context, CreateMode, CreateReply, DirEntry, FileSystem, FileSystemInfo,
     LookupReply, NodeKind, ObjectId, Permissions, ReadDirReply, ReadReply, RemoveReply,

@@ -43,6 +43,8 @@ mod tree;
 mod uncommitted;
 
 pub use identity::prepare_worker_thread;
+#[cfg(any(test, feature = "fuzz"))]
+pub use inodes::fuzz;
 
 use background::{Background, Wake};
 use device::Device;
@@ -157,6 +159,11 @@ pub enum OpenError {
         "the server is not root but has CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH or CAP_FOWNER, with which every client could reach every file of {path}. Run it as root, which acts as each caller, or without these"
     )]
     Capabilities { path: PathBuf },
+    /// Callers would keep the privileges of the server.
+    #[error(
+        "the server was started with SECBIT_NO_SETUID_FIXUP, with which callers of {path} would keep the capabilities of root. Start it without: under systemd, without `SecureBits=no-setuid-fixup`"
+    )]
+    SecureBits { path: PathBuf },
     /// [`Options::descriptors_max`] is too small.
     #[error("{descriptors_max} descriptors are too few to serve a directory: allow at least 64")]
     Descriptors { descriptors_max: usize },
@@ -189,6 +196,9 @@ impl LocalFs {
         let identity = Identity::of_process();
         if identity.exposes_capabilities() {
             return Err(OpenError::Capabilities { path });
+        }
+        if identity.keeps_capabilities() {
+            return Err(OpenError::SecureBits { path });
         }
         let root_error = |source: rustix::io::Errno| OpenError::Root {
             path: path.clone(),
@@ -528,5 +538,54 @@ mod tests {
         assert_eq!(fs.lookup(&context, &fs.root(), b"proc").unwrap_err(), Error::Denied);
         let nonblocking = Context { blocking: BlockingMode::Nonblocking, ..context };
         assert_eq!(fs.lookup(&nonblocking, &fs.root(), b"usr").unwrap_err(), Error::WouldBlock);
+    }
+
+    /// B1.86. In a mount namespace of its own.
+    #[test]
+    fn without_openat2_a_mount_of_the_same_device_is_not_entered() {
+        const NAME: &str =
+            "local::tests::without_openat2_a_mount_of_the_same_device_is_not_entered";
+        testbed::namespace::need_root();
+        if std::env::var_os("OWN_MOUNT_SPACE").is_none() {
+            let output = std::process::Command::new("unshare")
+                .args(["--mount", "--propagation", "private"])
+                .arg(std::env::current_exe().unwrap())
+                .args(["--exact", NAME, "--nocapture"])
+                .env("OWN_MOUNT_SPACE", "1")
+                .output()
+                .unwrap();
+            let [said, errors] = [output.stdout, output.stderr]
+                .map(|text| String::from_utf8_lossy(&text).into_owned());
+            assert!(output.status.success() && said.contains("1 passed"), "{said}{errors}");
+            return;
+        }
+        let (state, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let [export, outside] = ["export", "outside"].map(|name| host.path().join(name));
+        let bound = export.join("bound");
+        for directory in [&export, &outside, &bound, &outside.join("private")] {
+            std::fs::create_dir(directory).unwrap();
+        }
+        let mut bind = std::process::Command::new("mount");
+        assert!(bind.arg("--bind").args([&outside, &bound]).status().unwrap().success());
+        let caller = Caller::new(0, 0, &[]);
+        let context = Context { caller: &caller, blocking: BlockingMode::MayBlock };
+        for handles in [HandleChoice::Auto, HandleChoice::InodeMap] {
+            let options = Options { handles, ..Options::new(&export, state.path()) };
+            let fs = LocalFs::open(options).unwrap();
+            fs.tree.openat2_missing.store(true, Relaxed);
+            assert_eq!(fs.lookup(&context, &fs.root(), b"bound").unwrap_err(), Error::Denied);
+            std::fs::create_dir_all(export.join("plain")).unwrap();
+            let plain = fs.lookup(&context, &fs.root(), b"plain").unwrap();
+            assert_eq!(fs.lookup(&context, &plain.object, b"..").unwrap().object, fs.root());
+        }
+        // Also where the kernel does not tell the mount by statx.
+        let fd = |path: &std::path::Path| openat(CWD, path, PATH_ONLY, Mode::empty()).unwrap();
+        let [inside, mounted] = [fd(&export), fd(&bound)];
+        let proc = fd("/proc/self/fd".as_ref());
+        for fd in [&inside, &mounted] {
+            let by_statx = status(fd).unwrap().mount;
+            assert_eq!(status::mount_by_proc(&proc, fd).ok(), by_statx);
+        }
+        assert_ne!(status(&inside).unwrap().mount, status(&mounted).unwrap().mount);
     }
 }

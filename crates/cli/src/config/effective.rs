@@ -13,8 +13,8 @@ use toml::{Table, Value};
 
 use super::{
     Access, Admin, AdminListen, AdminSocket, Durability, ExclusiveLock, Export, Failover, File,
-    Grace, Limits, Metadata, Nsm, Paths, Protocol, Protocols, Recovery, Rpc, Squash, Standby,
-    Store, Unreachable, Verify, Writes,
+    Grace, Limits, Metadata, MountWalk, Nsm, Paths, Protocol, Protocols, Recovery, Rpc, Squash,
+    Standby, Store, Unreachable, Verify, Writes,
 };
 use crate::cli::{Ports, Rpcbind};
 
@@ -222,6 +222,7 @@ fn export(export: Export) -> Table {
         lock_auth,
         exclusive_lock,
         stateless_clients,
+        mount_walk,
     } = export;
     let networks = match clients {
         Some(networks) => networks.into_iter().map(|network| network.0).collect(),
@@ -246,6 +247,10 @@ fn export(export: Export) -> Table {
         ExclusiveLock::Read => "read",
         ExclusiveLock::Write => "write",
     };
+    let mount_walk = match mount_walk {
+        MountWalk::Caller => "caller",
+        MountWalk::Server => "server",
+    };
     let metadata = match metadata {
         Metadata::Sync => "sync",
         Metadata::Async => "async",
@@ -265,6 +270,7 @@ fn export(export: Export) -> Table {
     table.insert("lock_auth".into(), lock_auth.into());
     table.insert("exclusive_lock".into(), exclusive_lock.into());
     table.insert("stateless_clients".into(), stateless_clients.into());
+    table.insert("mount_walk".into(), mount_walk.into());
     table
 }
 

@@ -7,7 +7,8 @@ use keeper::Keeper;
 use keeper::change::Exactness;
 use keeper::identity::LockId;
 use server::{RpcbindState, Server};
-use vfs::{Export, ExportAccess, Exports, Squash};
+use vfs::export::private_networks;
+use vfs::{Export, ExportAccess, Exports, Rules, Squash};
 
 /// `as_server`: whether operations of an export run as the server's own user. `admin`: the admin API's addresses.
 pub(super) async fn banner(
@@ -31,6 +32,7 @@ pub(super) async fn banner(
         let path = export.path.escape_ascii();
         line("export", format!("{path}   not served yet: its file system does not answer"));
     }
+    line("admits", admits(exports));
     let port = server.port();
     let families = server.addresses().iter().map(|address| address.ip().to_string());
     let families = families.collect::<Vec<_>>().join(" ");
@@ -134,6 +136,44 @@ fn describe(export: &Export, as_server: bool) -> String {
     format!("{}   {access}   {clients}   {squash}   {ports}", export.path.escape_ascii())
 }
 
+/// Who may mount: of all exports, or of each where they differ (B7.130).
+fn admits(exports: &Exports) -> String {
+    let open = exports.iter().map(|export| (&export.path, &export.rules));
+    let all = open.chain(exports.opening().iter().map(|export| (&export.path, &export.rules)));
+    let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
+    for (path, rules) in all {
+        let (who, path) = (who_may_mount(rules), path.escape_ascii().to_string());
+        match kinds.iter_mut().find(|(known, _)| *known == who) {
+            Some((_, paths)) => paths.push(path),
+            None => kinds.push((who, vec![path])),
+        }
+    }
+    match kinds.as_slice() {
+        [(who, _)] => who.clone(),
+        several => {
+            let shown = several.iter().map(|(who, paths)| format!("{}: {who}", paths.join(" ")));
+            shown.collect::<Vec<_>>().join("   ")
+        }
+    }
+}
+
+fn who_may_mount(rules: &Rules) -> String {
+    let ports = match rules.require_reserved_ports {
+        true => "from ports below 1024",
+        false => "from any port",
+    };
+    if rules.clients.is_empty() {
+        return "nobody".into();
+    }
+    if rules.clients == private_networks() {
+        return format!(
+            "every loopback and private address, {ports}; set `clients` in an [[export]] to narrow it"
+        );
+    }
+    let networks = rules.clients.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    format!("{networks}, {ports}")
+}
+
 /// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/:._-+@%,=".contains(c);
@@ -146,6 +186,32 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// B7.130
+    #[test]
+    fn one_line_says_who_may_mount() {
+        use std::sync::Arc;
+        use vfs::memory::MemoryFs;
+        let export = |path: &'static str, rules: Rules| Export {
+            id: Export::id_of_path(path.as_bytes()),
+            path: path.into(),
+            filesystem: Arc::new(MemoryFs::new(vfs::FileSystemId(1))),
+            rules,
+        };
+        let shown = |list: Vec<Export>| admits(&Exports::new(list).unwrap());
+        let narrow = || Rules {
+            clients: vec!["10.0.0.0/24".parse().unwrap()],
+            require_reserved_ports: false,
+            ..Rules::default()
+        };
+        let usual = shown(vec![export("/a", Rules::default()), export("/b", Rules::default())]);
+        assert!(usual.starts_with("every loopback and private address, from ports below 1024"));
+        assert_eq!(shown(vec![export("/a", narrow())]), "10.0.0.0/24, from any port");
+        let both = shown(vec![export("/a", narrow()), export("/b", Rules::default())]);
+        assert!(both.starts_with("/a: 10.0.0.0/24, from any port   /b: every"), "{both}");
+        let nobody = Rules { clients: Vec::new(), ..Rules::default() };
+        assert_eq!(shown(vec![export("/a", nobody)]), "nobody");
+    }
 
     #[test]
     fn a_path_can_be_pasted_into_a_shell() {

@@ -343,6 +343,10 @@ impl ExportOpener {
                 config::ExclusiveLock::Write => vfs::ExclusiveLock::Write,
             },
             stateless_clients: export.stateless_clients,
+            mount_walk: match export.mount_walk {
+                config::MountWalk::Caller => vfs::MountWalk::Caller,
+                config::MountWalk::Server => vfs::MountWalk::Server,
+            },
         }
     }
 

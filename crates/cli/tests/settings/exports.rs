@@ -24,6 +24,22 @@ pub async fn mount(setup: Setup) -> String {
     }
 }
 
+/// Of a directory that is below one which the caller may not search, in memory: this needs no root.
+pub async fn mount_below_closed(mut setup: Setup) -> String {
+    setup.set("export.path", "'memory:/e'");
+    setup.set("export.squash", "'none'");
+    let server = setup.start();
+    let root = mounted(&server, "/e").await.unwrap();
+    let nfs = Nfs(server.connect(0, 0).await);
+    let closed = NewAttributes { mode: Some(0o700), ..NewAttributes::default() };
+    let made = nfs.make_dir(&root, b"closed", closed).await.unwrap();
+    nfs.make_dir(&made, b"in", NewAttributes::default()).await.unwrap();
+    match mounted(&server, "/e/closed/in").await {
+        Some(_) => "mounted".into(),
+        None => "refused".into(),
+    }
+}
+
 pub async fn other_path(setup: Setup) -> String {
     let server = setup.start();
     match mounted(&server, "/other").await {

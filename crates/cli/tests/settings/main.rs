@@ -139,6 +139,7 @@ const ROWS: &[Row] = &[
     row("export.exclusive", "true", by!(exports::before), "given", "not given"),
     row("export.lock_auth", "false", by!(exports::private_lock), "Granted", "Failed"),
     row("export.exclusive_lock", "'write'", by!(exports::readers_lock), "Failed", "Granted"),
+    row("export.mount_walk", "'server'", by!(exports::mount_below_closed), "mounted", "refused"),
     row("export.stateless_clients", "true", by!(recovery::reset), "released", "held"),
 ];
 

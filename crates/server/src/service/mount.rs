@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::warn;
-use vfs::{BlockingMode, Caller, Context, Error, Export, FileKind, ObjectId};
+use vfs::{BlockingMode, Caller, Context, Error, Export, FileKind, MountWalk, ObjectId};
 use wire::mount::{
     self, Dump, Exports, HostName, Mnt, MntReply, MntReply1, Mount, MountOk, MountStatus, Mounts,
     Null, Path, Umnt, UmntAll,
@@ -64,7 +64,13 @@ impl MountService {
             return Err(mount_status(error));
         }
         let caller = self.files.mount_caller(export, &call.credential).map_err(mount_status)?;
-        let object = walk(export, &caller, &names).map_err(mount_status)?;
+        let object = walk(export, &caller, &names).map_err(|error| {
+            if error == Error::Denied && REFUSED_MOUNTS.due() {
+                let (path, ip) = (path.escape_ascii(), peer.remote.ip());
+                warn!("refused to let {ip} mount {path}: {}", why_denied(&caller, export));
+            }
+            mount_status(error)
+        })?;
         let handle = self.files.sign(export, &object);
         self.files.mounted.note(peer);
         self.files.fences.note_mount(peer, &call.credential);
@@ -112,6 +118,20 @@ fn walk(export: &Export, caller: &Caller, names: &[&[u8]]) -> Result<ObjectId, E
     match export.filesystem.attributes(&context, &at)?.kind {
         FileKind::Directory | FileKind::Regular => Ok(at),
         _ => Err(Error::NotADirectory),
+    }
+}
+
+/// The path may also lead to another file system, which is not exported.
+fn why_denied(caller: &Caller, export: &Export) -> String {
+    let what = "or it leads to another file system";
+    match export.rules.mount_walk {
+        MountWalk::Caller => format!(
+            "uid {}, as which it calls after squashing, may not search a directory on the path ({what}). \
+             Let it, as by chmod o+x, mount {}, or set mount_walk = \"server\" in the export",
+            caller.uid,
+            export.path.escape_ascii()
+        ),
+        MountWalk::Server => format!("the server may not search a directory on the path, {what}"),
     }
 }
 
@@ -183,4 +203,96 @@ fn fixed(handle: &Handle) -> Result<[u8; HANDLE_V1_BYTES], MountStatus> {
     let mut fixed = [0; HANDLE_V1_BYTES];
     fixed.get_mut(..handle.len()).ok_or(MountStatus::NotSupp)?.copy_from_slice(handle);
     Ok(fixed)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use vfs::memory::MemoryFs;
+    use vfs::{Exports, FileSystem, FileSystemId, HandleKey, NewAttributes, Rules};
+    use wire::rpc::{Credential, ProcedureId, SysCredential, write_call};
+
+    use super::*;
+    use crate::fences::Fences;
+    use crate::service_lease::ServiceLease;
+    use crate::transport::Transport;
+
+    /// An export that has `open/in` and `closed/in`, of which only the first can be searched by all.
+    fn service(rules: Rules) -> MountService {
+        let filesystem = Arc::new(MemoryFs::new(FileSystemId(1)));
+        let root = Caller::new(0, 0, &[]);
+        let context = Context { caller: &root, blocking: BlockingMode::MayBlock };
+        for (name, mode) in [(&b"open"[..], 0o711), (b"closed", 0o750)] {
+            let make = |at: &ObjectId, name: &[u8], mode| {
+                let new = NewAttributes { mode: Some(mode), ..NewAttributes::default() };
+                filesystem.make_dir(&context, at, name, &new).unwrap().object
+            };
+            let directory = make(&filesystem.root(), name, mode);
+            make(&directory, b"in", 0o755);
+        }
+        let export = Export { id: 1, path: "/export".into(), filesystem, rules };
+        let exports = Exports::new(vec![export]).unwrap();
+        let key = HandleKey::new([7; 16]);
+        MountService::new(Arc::new(Files::new(
+            exports,
+            key,
+            10,
+            ServiceLease::default(),
+            Fences::default(),
+        )))
+    }
+
+    /// Mounts the path as user `uid` of a client, from a reserved port.
+    fn mount(service: &MountService, uid: u32, path: &'static str) -> Result<(), MountStatus> {
+        let mut out = Writer::new();
+        let to =
+            ProcedureId { program: mount::PROGRAM, version: mount::V3, procedure: Mnt::NUMBER };
+        let user = SysCredential {
+            stamp: 0,
+            machine: Default::default(),
+            uid,
+            gid: uid,
+            groups: Default::default(),
+        };
+        write_call(&mut out, 1, to, &Credential::Sys(user));
+        let call = Call::parse(out.finish().to_bytes()).unwrap();
+        let [from, local] = ["10.0.0.5:700", "10.0.0.100:2049"].map(|at| at.parse().unwrap());
+        let peer = Peer::new(from, local, Transport::Tcp);
+        service.mount(&Path(Bytes::from_static(path.as_bytes())), &call, &peer).map(|_| ())
+    }
+
+    /// B1.85
+    #[test]
+    fn a_mount_tells_nothing_of_directories_that_its_caller_may_not_search() {
+        let service = service(Rules::default());
+        for uid in [0, 1000] {
+            let there = mount(&service, uid, "/export/closed/in");
+            let nothing = mount(&service, uid, "/export/closed/nothing");
+            println!("uid {uid}: of what is there {there:?}, of what is not {nothing:?}");
+            assert_eq!((there, nothing), (Err(MountStatus::Acces), Err(MountStatus::Acces)));
+        }
+        assert_eq!(mount(&service, 0, "/export"), Ok(()));
+        assert_eq!(mount(&service, 0, "/export/closed"), Ok(()));
+        assert_eq!(mount(&service, 0, "/export/open/in"), Ok(()));
+        assert_eq!(mount(&service, 0, "/export/open/nothing"), Err(MountStatus::NoEnt));
+    }
+
+    /// B1.85
+    #[test]
+    fn an_export_can_have_mounts_resolved_by_the_server() {
+        let rules = Rules { mount_walk: MountWalk::Server, ..Rules::default() };
+        let service = service(rules);
+        assert_eq!(mount(&service, 0, "/export/closed/in"), Ok(()));
+        assert_eq!(mount(&service, 0, "/export/closed/nothing"), Err(MountStatus::NoEnt));
+    }
+
+    /// B1.85
+    #[test]
+    fn the_reason_of_a_refused_mount_names_the_remedy() {
+        let service = service(Rules::default());
+        let exports = service.files.exports();
+        let (export, _) = exports.by_path(b"/export").unwrap();
+        let why = why_denied(&export.rules.anonymous(), export);
+        assert!(why.contains("uid 65534") && why.contains("mount_walk = \"server\""), "{why}");
+    }
 }

@@ -126,3 +126,95 @@ fn a_question_that_panics_does_not_keep_others_waiting() {
         assert!(call.join().is_err(), "it waits for the one that panicked");
     }
 }
+
+/// Knows the users below 10; counts the questions and how many are under way at once.
+#[derive(Clone, Default)]
+struct Directory {
+    groups: usize,
+    pause: Duration,
+    asked: Arc<AtomicUsize>,
+    under_way: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl NameService for Directory {
+    fn groups(&self, uid: u32) -> io::Result<Option<Vec<u32>>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let now = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        thread::sleep(self.pause);
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
+        Ok((uid < 10).then(|| vec![uid; self.groups]))
+    }
+}
+
+/// B1.88
+#[test]
+fn users_that_do_not_exist_push_no_known_one_out() {
+    let names = Directory { groups: 20, ..Directory::default() };
+    let cache = GroupCache::new(FRESH, FRESH, names.clone());
+    assert_eq!(cache.groups_of(1, BlockingMode::MayBlock), groups(&[1; 20]));
+    for uid in 100..100 + 2 * USERS_MAX as u32 {
+        cache.groups_of(uid + 1_000_000, BlockingMode::Nonblocking);
+        assert_eq!(cache.groups_of(uid, BlockingMode::MayBlock), GroupLookup::Unknown);
+    }
+    let found = cache.groups_of(1, BlockingMode::Nonblocking);
+    println!("after {} questions: {found:?}", names.asked.load(Ordering::SeqCst));
+    assert_eq!(found, groups(&[1; 20]));
+    assert!(cache.lock().known.len() <= USERS_MAX);
+}
+
+/// B1.88
+#[test]
+fn questions_under_way_are_bounded() {
+    let names = Directory { pause: Duration::from_millis(100), ..Directory::default() };
+    let cache = Arc::new(GroupCache::new(FRESH, FRESH, names.clone()));
+    let calls: Vec<_> = (0..60)
+        .map(|uid| {
+            let cache = cache.clone();
+            thread::spawn(move || cache.groups_of(100 + uid, BlockingMode::MayBlock))
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(call.join().unwrap(), GroupLookup::Unknown);
+    }
+    let most = names.most.load(Ordering::SeqCst);
+    println!("{most} questions at once");
+    assert!(most <= 8, "{most}");
+}
+
+/// B1.88
+#[test]
+fn the_groups_of_all_users_are_bounded() {
+    let names = Directory { groups: 60_000, ..Directory::default() };
+    let cache = GroupCache::new(FRESH, FRESH, names);
+    let all =
+        |cache: &GroupCache| cache.lock().known.values().map(CachedUser::groups).sum::<usize>();
+    for _ in 0..10 {
+        for uid in 0..10 {
+            cache.groups_of(uid, BlockingMode::MayBlock);
+            assert_eq!(all(&cache), cache.lock().groups);
+        }
+    }
+    let mut users = cache.lock();
+    for uid in 100..200 {
+        users
+            .change(uid, |user| user.answer = Some((Some(vec![1; 60_000].into()), Instant::now())));
+        assert!(users.groups <= GROUPS_MAX, "{}", users.groups);
+    }
+    assert!(users.known.len() > 4);
+}
+
+/// B1.88
+#[test]
+fn a_user_that_was_not_known_is_asked_for_again_soon() {
+    let answered = |groups: Option<Vec<u32>>, age: Duration| {
+        let since = Instant::now().checked_sub(age).unwrap();
+        CachedUser { answer: Some((groups.map(Arc::from), since)), ..CachedUser::default() }
+    };
+    let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
+    assert_eq!(answered(None, second).fresh(FRESH), Some(GroupLookup::Unknown));
+    assert_eq!(answered(None, minute).fresh(FRESH), None);
+    assert_eq!(answered(None, minute).answer_within(FRESH), Some(GroupLookup::Unknown));
+    assert_eq!(answered(Some(vec![5]), minute).fresh(FRESH), Some(groups(&[5])));
+}

@@ -12,7 +12,10 @@ use std::{
 
 use rustix::{
     fs::Gid,
-    thread::{CapabilitySet, capabilities, set_capabilities, set_thread_groups},
+    thread::{
+        CapabilitiesSecureBits, CapabilitySet, capabilities, capabilities_secure_bits,
+        set_capabilities, set_thread_groups,
+    },
 };
 
 use super::sys;
@@ -62,6 +65,14 @@ impl Identity {
             .union(CapabilitySet::FOWNER);
         let not_root = self == Self::Server && sys::set_fs_uid(READ) != 0;
         not_root && capabilities(None).is_ok_and(|sets| sets.effective.intersects(OVERRIDES))
+    }
+
+    /// Whether callers would keep the capabilities of the server because the kernel does not take them
+    /// from a thread whose uid changes (B1.87).
+    pub(super) fn keeps_capabilities(self) -> bool {
+        let is_set =
+            |bits: CapabilitiesSecureBits| bits.contains(CapabilitiesSecureBits::NO_SETUID_FIXUP);
+        self != Self::Server && capabilities_secure_bits().is_ok_and(is_set)
     }
 
     /// Assumes the identity of `caller` until the guard is dropped. No thread may be spawned
@@ -152,18 +163,24 @@ impl Drop for AssumedIdentity {
 /// other threads the mode is corrected after the creation, at the cost of one system call.
 pub fn prepare_worker_thread() {
     mark_thread_as_blocking();
-    if let Err(error) = sys::unshare_fs() {
-        tracing::warn!(%error, "worker thread keeps the umask of the process");
-        return;
-    }
-    rustix::process::umask(rustix::fs::Mode::empty());
-    PREPARED.set(true);
+    prepare(sys::unshare_fs);
+}
+
+/// Each step is taken whether or not the other succeeds: a container may forbid `unshare`.
+fn prepare(unshare_fs: impl FnOnce() -> rustix::io::Result<()>) {
     let dropped = capabilities(None).and_then(|mut sets| {
         sets.effective.remove(CapabilitySet::SYS_RESOURCE);
         set_capabilities(None, sets)
     });
     if let Err(error) = dropped {
         tracing::warn!(%error, "worker thread keeps CAP_SYS_RESOURCE: callers may use blocks reserved for root");
+    }
+    match unshare_fs() {
+        Ok(()) => {
+            rustix::process::umask(rustix::fs::Mode::empty());
+            PREPARED.set(true);
+        }
+        Err(error) => tracing::warn!(%error, "worker thread keeps the umask of the process"),
     }
 }
 
@@ -180,4 +197,50 @@ pub(super) fn thread_may_block() -> bool {
 /// Whether this thread creates files with exactly the requested mode.
 pub(super) fn modes_are_exact() -> bool {
     PREPARED.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::{io::Errno, thread::set_capabilities_secure_bits};
+
+    use super::super::{LocalFs, Options};
+    use super::*;
+
+    /// B1.87. With this bit the kernel leaves a thread its capabilities when its uid changes.
+    #[test]
+    fn an_export_is_refused_where_a_change_of_the_uid_keeps_capabilities() {
+        testbed::namespace::need_root();
+        let (root, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let secret = root.path().join("secret");
+        std::fs::write(&secret, "of root").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&secret, mode).unwrap();
+        // The bits belong to the thread.
+        let opened = std::thread::spawn(move || {
+            let bits = capabilities_secure_bits().unwrap();
+            let bits = bits | CapabilitiesSecureBits::NO_SETUID_FIXUP;
+            set_capabilities_secure_bits(bits).unwrap();
+            let opened = LocalFs::open(Options::new(root.path(), state.path()));
+            let identity = Identity::Caller { own_uid: 0, own_gid: 0 };
+            let caller = Caller::new(1000, 1000, &[]);
+            let _assumed = identity.assume(&caller).unwrap();
+            println!("user 1000 reads {:?}", std::fs::read_to_string(&secret));
+            opened.err().map(|error| error.to_string())
+        });
+        let refused = opened.join().unwrap();
+        println!("{refused:?}");
+        assert!(refused.is_some_and(|why| why.contains("SECBIT_NO_SETUID_FIXUP")));
+    }
+
+    /// B1.87
+    #[test]
+    fn blocks_reserved_for_root_are_given_up_even_where_unshare_is_forbidden() {
+        testbed::namespace::need_root();
+        let left = std::thread::spawn(|| {
+            prepare(|| Err(Errno::PERM));
+            let sets = capabilities(None).unwrap();
+            (sets.effective.contains(CapabilitySet::SYS_RESOURCE), modes_are_exact())
+        });
+        assert_eq!(left.join().unwrap(), (false, false));
+    }
 }

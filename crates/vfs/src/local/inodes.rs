@@ -8,6 +8,8 @@
 //! of a file system share one map, so that they agree on the ids of its files.
 
 mod file;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod record;
 mod table;
 
@@ -461,6 +463,32 @@ mod tests {
         assert_eq!(name(&shared, 3).as_deref(), Some("f"));
         assert_eq!(name(&shared, 5).as_deref(), Some("g"));
         assert_eq!(name(&shared, 4), None);
+    }
+
+    /// B1.89
+    #[test]
+    fn a_map_of_long_names_is_not_written_anew_for_each_change() {
+        let state = tempfile::tempdir().unwrap();
+        let shared = open(state.path());
+        let long = "n".repeat(250);
+        for inode in 10..6_000 {
+            add(&shared, inode, &format!("{long}{inode}"));
+        }
+        let number = || {
+            use std::os::unix::fs::MetadataExt as _;
+            std::fs::metadata(state.path().join("inodes")).unwrap().ino()
+        };
+        let (mut rewrites, mut before) = (0, number());
+        for inode in 10_000..10_020 {
+            add(&shared, inode, "f");
+            shared.map.write(true);
+            rewrites += usize::from(std::mem::replace(&mut before, number()) != before);
+        }
+        println!("written anew {rewrites} times for 20 changes");
+        assert!(rewrites <= 1, "{rewrites}");
+        drop(shared);
+        let shared = open(state.path());
+        assert!(name(&shared, 10_019).is_some() && name(&shared, 10).is_some());
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! `statx`, translated into [`Attributes`].
 
-use std::os::fd::AsFd;
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, AsRawFd},
+};
 
 use rustix::{
-    fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp},
-    io::Result,
+    fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, openat},
+    io::{Errno, Result},
     path::Arg,
 };
 
@@ -16,6 +20,8 @@ pub(super) struct Status {
     /// The birth time in nanoseconds since 1970, if the file system records it.
     pub(super) born: Option<u64>,
     pub(super) device: (u32, u32),
+    /// The id of its mount, from kernel 5.8 on.
+    pub(super) mount: Option<u64>,
 }
 
 /// The status of the file that `fd` refers to.
@@ -29,14 +35,33 @@ pub(super) fn status_of_entry(dir: impl AsFd, name: impl Arg) -> Result<Status> 
 }
 
 fn status_at(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Result<Status> {
-    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
     let found = rustix::fs::statx(dir, path, flags | AtFlags::NO_AUTOMOUNT, wanted)?;
     Ok(Status {
         attributes: attributes(&found),
         born: (found.stx_mask & StatxFlags::BTIME.bits() != 0)
             .then(|| nanoseconds(found.stx_btime)),
         device: (found.stx_dev_major, found.stx_dev_minor),
+        mount: (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id),
     })
+}
+
+/// The id of the mount that `fd` is on, as [`Status::mount`], from any kernel. `proc` is
+/// `/proc/self/fd`.
+pub(super) fn mount_of(proc: impl AsFd, fd: impl AsFd) -> Result<u64> {
+    match status(&fd)?.mount {
+        Some(mount) => Ok(mount),
+        None => mount_by_proc(proc, fd),
+    }
+}
+
+pub(super) fn mount_by_proc(proc: impl AsFd, fd: impl AsFd) -> Result<u64> {
+    let name = format!("../fdinfo/{}", fd.as_fd().as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let info = openat(proc, name, flags, Mode::empty())?;
+    let text = io::read_to_string(File::from(info)).map_err(|_| Errno::IO)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    line.and_then(|id| id.trim().parse().ok()).ok_or(Errno::IO)
 }
 
 fn attributes(found: &Statx) -> Attributes {

@@ -22,7 +22,7 @@ use super::{
     kind::Kind,
     listing::SortedListings,
     node::{Node, NodeCache, Opened},
-    status::{Status, status, status_of_entry},
+    status::{Status, mount_of, status, status_of_entry},
     sys,
     uncommitted::UncommittedFiles,
 };
@@ -50,7 +50,7 @@ pub(super) struct Tree {
     /// The root, not opened with `O_PATH`: required by `open_by_handle_at` and `syncfs`.
     pub(super) mount: OwnedFd,
     pub(super) mount_id: i32,
-    /// Of the root, to recognise mount points without `openat2`.
+    /// Of the root.
     pub(super) device: (u32, u32),
     /// `/proc/self/fd`, to reopen descriptors with other flags.
     pub(super) proc: OwnedFd,
@@ -358,10 +358,11 @@ impl Tree {
     }
 
     /// For kernels without `openat2`. A single component is not followed, so only mount points
-    /// need a check.
+    /// need a check: by mount, as a directory that is bound has the same device (B1.86).
     fn open_entry_by_openat(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
         let fd = self.opening(|| openat(dir, name, PATH_ONLY, Mode::empty()))?;
-        if status(&fd)?.device == self.device { Ok(fd) } else { Err(Error::Denied) }
+        let is_inside = mount_of(&self.proc, &fd)? == mount_of(&self.proc, self.root.path())?;
+        if is_inside { Ok(fd) } else { Err(Error::Denied) }
     }
 
     /// The path of an object below the root, from the kernel's dentry cache; `None` if the file was

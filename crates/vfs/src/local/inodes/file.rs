@@ -35,6 +35,9 @@ struct KeptFile {
     file: File,
     /// The end of what was read, or written by this process.
     read_to: u64,
+    /// Its length when this process wrote it anew: it is not written anew before it has doubled, so
+    /// that clients cause at most as many bytes of that as of records (B1.89).
+    rewritten: u64,
 }
 
 impl MapFile {
@@ -43,10 +46,11 @@ impl MapFile {
     pub(super) fn open(path: &Path, older: Vec<PathBuf>, table: &Table) -> io::Result<Self> {
         let mut map = Self { kept: None, is_incomplete: !older.is_empty(), older };
         for path in &map.older {
-            KeptFile { path: path.clone(), file: File::open(path)?, read_to: 0 }.catch_up(table)?;
+            KeptFile { path: path.clone(), file: File::open(path)?, read_to: 0, rewritten: 0 }
+                .catch_up(table)?;
         }
         let (file, alone) = open_locked(path)?;
-        let mut kept = KeptFile { path: path.to_owned(), file, read_to: 0 };
+        let mut kept = KeptFile { path: path.to_owned(), file, read_to: 0, rewritten: 0 };
         kept.catch_up(table)?;
         if alone {
             // Records appended behind a torn one would be unreadable.
@@ -138,7 +142,8 @@ impl KeptFile {
 
     fn is_outdated(&self, table: &Table) -> io::Result<bool> {
         let length = self.file.metadata()?.len();
-        Ok(length >= REWRITE_FROM && length >= 4 * table.len() as u64 * TYPICAL)
+        let is_long = length >= REWRITE_FROM && length >= 2 * self.rewritten;
+        Ok(is_long && length >= 4 * table.len() as u64 * TYPICAL)
     }
 
     /// A failed upgrade has released the shared lock, so another process may have replaced the file.
@@ -160,6 +165,7 @@ impl KeptFile {
         state::replace(&self.path, &content)?;
         self.file = open_locked(&self.path)?.0;
         self.read_to = content.len() as u64;
+        self.rewritten = self.read_to;
         Ok(())
     }
 }
