@@ -13,6 +13,7 @@
 //! | [`peer`] | scripted rpcbind, lock manager and status monitor peers over UDP and TCP |
 //! | [`ports`] | free ports for servers that start again |
 //! | [`postgres`] | a PostgreSQL server in a temporary directory |
+//! | [`certificates`] | authorities, and what they issue |
 //! | [`packages`] | Debian packages, installed without starting daemons |
 //! | [`corpus`] | the inputs of the fuzz targets |
 //! | [`fixtures`] | stores that released versions wrote |
@@ -26,6 +27,7 @@
 //!   test panics.
 //! - It is written against `wire` alone, so that a crate's unit tests and their testbed agree on types.
 
+pub mod certificates;
 pub mod corpus;
 pub mod debian;
 pub mod fixtures;

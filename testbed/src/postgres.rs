@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
+use crate::certificates::Certificate;
 use crate::packages;
 use crate::ports::free_port;
 use crate::process::tail;
@@ -176,6 +177,53 @@ impl Server {
         self.port
     }
 
+    /// Replaces `pg_hba.conf`: who may connect, and how. Unix sockets stay open to the tests. For new
+    /// connections from here on.
+    pub fn admit(&self, rules: &[&str]) -> Result<()> {
+        let text = format!("local all all trust\n{}\n", rules.join("\n"));
+        fs::write(self.data.join("pg_hba.conf"), text)?;
+        self.reload(&[])
+    }
+
+    /// Certificate and key for TLS, and the authority of client certificates; with TLS off if `None`.
+    /// For new connections from here on.
+    pub fn set_certificate(
+        &self,
+        certificate: Option<&Certificate>,
+        authority: &Path,
+    ) -> Result<()> {
+        let Some(certificate) = certificate else { return self.reload(&[("ssl", "off")]) };
+        // The server accepts no other owner of its key.
+        let mut settings = vec![("ssl", "on".to_owned())];
+        for (setting, from) in [
+            ("ssl_cert_file", certificate.path.as_path()),
+            ("ssl_key_file", certificate.key.as_path()),
+            ("ssl_ca_file", authority),
+        ] {
+            let name = from.file_name().context("a certificate without a name")?;
+            let to = self.data.join(name);
+            fs::copy(from, &to)?;
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o600))?;
+            give_file(&to)?;
+            settings.push((setting, to.display().to_string()));
+        }
+        let settings: Vec<_> = settings.iter().map(|(name, to)| (*name, to.as_str())).collect();
+        self.reload(&settings)
+    }
+
+    /// Changes settings, and waits until new connections have them.
+    fn reload(&self, settings: &[(&str, &str)]) -> Result<()> {
+        for (name, value) in settings {
+            self.psql(&format!("ALTER SYSTEM SET {name} = '{value}'"))?;
+        }
+        let before = self.psql("SELECT pg_conf_load_time(), pg_reload_conf()")?;
+        let before = before.split('|').next().unwrap_or_default().to_owned();
+        wait::until_blocking("the reload of the settings", || {
+            self.psql("SELECT pg_conf_load_time()").is_ok_and(|now| now != before)
+        });
+        Ok(())
+    }
+
     /// The result of statements: rows as lines, columns separated by `|`.
     pub fn psql(&self, sql: &str) -> Result<String> {
         let mut child = as_owner(&self.tools.join("psql"))
@@ -260,8 +308,12 @@ fn initialise(tools: &Path, data: &Path, wal: Option<&Path>) -> Result<()> {
 /// Makes the server's user the owner of a directory.
 pub fn give(directory: &Path) -> Result<()> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
+    give_file(directory)
+}
+
+fn give_file(file: &Path) -> Result<()> {
     if is_root()? {
-        chown(directory, Some(number(&["-u", USER])?), Some(number(&["-g", USER])?))?;
+        chown(file, Some(number(&["-u", USER])?), Some(number(&["-g", USER])?))?;
     }
     Ok(())
 }

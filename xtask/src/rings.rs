@@ -157,6 +157,7 @@ const UNIT_PACKAGES: &[&str] = &[
     "libtirpc-dev",
     "nfs-common",
     "nftables",
+    "openssl",
     "postgresql",
     "prometheus",
     "python3-venv",

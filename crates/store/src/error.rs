@@ -81,6 +81,14 @@ pub enum StoreError {
         /// What happened on the connection.
         why: String,
     },
+    /// TLS with the database fails, which lasts until a certificate or a setting is changed.
+    #[error("{location} cannot be used: {why}")]
+    Tls {
+        /// The database, without its password.
+        location: String,
+        /// What is wrong, and how to fix it.
+        why: String,
+    },
     /// The database role lacks a privilege.
     #[error(
         "{location} denies role {role:?} what a server needs ({message}). As its administrator: \

@@ -39,6 +39,8 @@ mod leadership;
 mod load;
 mod mark;
 mod migrations;
+mod passfile;
+mod password;
 mod process;
 mod rewrite;
 mod roster;
@@ -47,7 +49,9 @@ mod runtime;
 mod schema;
 mod server_durability;
 mod session;
+mod tls;
 mod trust;
+mod url;
 mod vouch;
 
 use std::path::PathBuf;
@@ -82,8 +86,11 @@ const SLOW_AFTER: Duration = Duration::from_secs(300);
 /// How to reach the database, and how this server appears in it.
 #[derive(Clone)]
 pub struct PostgresSettings {
-    /// `postgres://user:password@host:port/database`, or `host=/run/postgresql dbname=...`.
+    /// `postgres://user@host:port/database?sslmode=verify-full`, or `host=/run/postgresql dbname=...`.
     pub url: String,
+    /// A file that holds the password and nothing else, for a url without one. By default libpq's
+    /// passfile is used.
+    pub password_file: Option<PathBuf>,
     /// The schema; by default that of the url's `search_path`, else `lockkeeper`.
     pub schema: Option<String>,
     /// What an acknowledged batch survives.
@@ -119,6 +126,7 @@ impl PostgresSettings {
     pub fn new(url: &str, node: &str, durability: Durability) -> Self {
         Self {
             url: url.to_owned(),
+            password_file: None,
             schema: None,
             durability,
             node: node.to_owned(),
@@ -202,7 +210,7 @@ impl Postgres {
     /// [`Postgres::take_leadership`].
     pub fn connect(settings: PostgresSettings) -> Result<Self, StoreError> {
         settings.check()?;
-        let database = Database::parse(&settings.url, settings.schema.as_deref(), &settings.node)?;
+        let database = Database::parse(&settings)?;
         let runtime = Runtime::start("lockkeeper-postgres")
             .map_err(|error| StoreError::Unreadable(format!("cannot start a thread: {error}")))?;
         let first = runtime.block_on(async {
@@ -234,9 +242,10 @@ impl Postgres {
         &self.settings
     }
 
-    /// Settings of the database that weaken durability, each with how to change it.
+    /// Settings of the database that weaken durability, and files that are ignored; each with how to
+    /// change it.
     pub fn warnings(&self) -> Vec<String> {
-        self.warnings.clone()
+        self.warnings.iter().cloned().chain(self.database.warnings()).collect()
     }
 
     /// Reads which server leads and which stand by.

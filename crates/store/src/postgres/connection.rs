@@ -11,9 +11,14 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::error::{DbError, Severity, SqlState};
-use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Config, Error};
 
+use super::PostgresSettings;
+use super::passfile::Passfile;
+use super::password::PasswordSource;
 use super::schema::Schema;
+use super::tls::{self, Attempt, TlsSettings};
+use super::url::OwnParameters;
 use crate::error::StoreError;
 
 /// The limit for opening a connection that accepts statements.
@@ -39,6 +44,8 @@ pub(super) struct Database {
     last: Arc<AtomicUsize>,
     /// The url's `connect_timeout`, for each host.
     connect_timeout: Option<Duration>,
+    tls: TlsSettings,
+    password: PasswordSource,
     pub(super) schema: Schema,
     /// Host, port and database, for error messages.
     pub(super) location: String,
@@ -78,22 +85,38 @@ pub(super) struct StatementFailure {
     pub(super) blocked: bool,
 }
 
+/// Why one way to connect failed.
+struct AttemptFailure {
+    error: StoreError,
+    /// A connection with TLS may succeed where one without failed, or the other way round.
+    depends_on_tls: bool,
+}
+
+impl From<StoreError> for AttemptFailure {
+    fn from(error: StoreError) -> Self {
+        Self { error, depends_on_tls: false }
+    }
+}
+
 impl Database {
-    pub(super) fn parse(url: &str, schema: Option<&str>, node: &str) -> Result<Self, StoreError> {
-        let mut config = Config::from_str(url)
+    pub(super) fn parse(settings: &PostgresSettings) -> Result<Self, StoreError> {
+        let home = std::env::home_dir();
+        let (own, url) = OwnParameters::take_from(&settings.url)?;
+        let tls = TlsSettings::new(&own, home.as_deref())?;
+        let mut config = Config::from_str(&url)
             .map_err(|error| StoreError::BadSettings(format!("its url: {}", chain(&error))))?;
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err(StoreError::BadSettings(
-                "its url requires TLS, which is not supported: use a unix socket, a private \
-                 network or a tunnel, and leave sslmode out"
-                    .into(),
-            ));
-        }
-        let schema = Schema::choose(schema, config.get_options())?;
+        let password = match (&settings.password_file, config.get_password()) {
+            (_, Some(_)) => PasswordSource::Url,
+            (Some(file), None) => PasswordSource::File(file.clone()),
+            (None, None) => {
+                PasswordSource::Passfile(Passfile::choose(own.passfile, home.as_deref()))
+            }
+        };
+        let schema = Schema::choose(settings.schema.as_deref(), config.get_options())?;
         let connect_timeout = config.get_connect_timeout().copied();
         let connect_timeout = connect_timeout.filter(|limit| !limit.is_zero());
         config
-            .application_name(format!("lockkeeper {node}"))
+            .application_name(format!("lockkeeper {}", settings.node))
             .target_session_attrs(TargetSessionAttrs::ReadWrite)
             .keepalives(true)
             .keepalives_idle(Duration::from_secs(10))
@@ -104,7 +127,7 @@ impl Database {
         let location = location(&config);
         let hosts = each_host(&config);
         let last = Arc::new(AtomicUsize::new(0));
-        Ok(Self { hosts, last, connect_timeout, schema, location, role })
+        Ok(Self { hosts, last, connect_timeout, tls, password, schema, location, role })
     }
 
     /// Opens a connection to the first host that accepts statements. `limit` is divided among the
@@ -123,8 +146,9 @@ impl Database {
                     self.last.store(index, Ordering::Relaxed);
                     return Ok(connection);
                 }
-                Ok(Err(error)) if !error.is_transient() => return Err(error),
-                Ok(Err(error)) => error,
+                // Another host may have another certificate.
+                Ok(Err(error)) if error.is_transient() || is_tls(&error) => error,
+                Ok(Err(error)) => return Err(error),
                 Err(_) => {
                     let location = location(config);
                     let why = format!("no answer within {limit:?}");
@@ -137,7 +161,8 @@ impl Database {
             1 => failures.remove(0),
             _ => {
                 let why = failures.iter().map(|error| match error {
-                    StoreError::Unreachable { location, why } => format!("{location}: {why}"),
+                    StoreError::Unreachable { location, why }
+                    | StoreError::Tls { location, why } => format!("{location}: {why}"),
                     other => other.to_string(),
                 });
                 self.unreachable(why.collect::<Vec<String>>().join("; "))
@@ -145,13 +170,35 @@ impl Database {
         })
     }
 
-    async fn open_host(&self, config: &Config) -> Result<Connection, StoreError> {
-        let location = location(config);
+    /// Tries the ways that `sslmode` allows.
+    async fn open_host(&self, host: &Config) -> Result<Connection, StoreError> {
+        let is_unix_socket = matches!(host.get_hosts(), [Host::Unix(_)]);
+        let attempts = self.tls.attempts(is_unix_socket);
+        let mut failures = Vec::new();
+        for attempt in attempts {
+            let failed = match self.open_by(*attempt, host).await {
+                Ok(connection) => return Ok(connection),
+                Err(failed) => failed,
+            };
+            failures.push((*attempt, failed.error));
+            if !failed.depends_on_tls {
+                break;
+            }
+        }
+        Err(combined(failures, location(host)))
+    }
+
+    async fn open_by(&self, attempt: Attempt, host: &Config) -> Result<Connection, AttemptFailure> {
+        let mut config = host.clone();
+        self.password.apply(&mut config)?;
+        config.ssl_mode(match attempt {
+            Attempt::Plain => SslMode::Disable,
+            Attempt::Offered => SslMode::Prefer,
+            Attempt::Encrypted => SslMode::Require,
+        });
+        let connected = config.connect(self.tls.connector()?).await;
         let (client, mut connection) =
-            config.connect(NoTls).await.map_err(|error| match self.failure(&error).error {
-                StoreError::Unreachable { why, .. } => StoreError::Unreachable { location, why },
-                other => other,
-            })?;
+            connected.map_err(|error| self.attempt_failure(attempt, host, &error))?;
         let cancelled_wait = Arc::new(AtomicBool::new(false));
         let warned = Arc::clone(&cancelled_wait);
         let task = tokio::spawn(async move {
@@ -168,7 +215,7 @@ impl Database {
         let backend = Backend { pid: 0, started: String::new() };
         let mut connection = Connection { client, backend, cancelled_wait, task };
         let client = &connection.client;
-        let failed = |error: Error| self.failure(&error).error;
+        let failed = |error: Error| AttemptFailure::from(self.failure(&error).error);
         client.batch_execute(SESSION_SETTINGS).await.map_err(failed)?;
         client
             .batch_execute(&format!("SET search_path TO {}", self.schema.quoted()))
@@ -179,6 +226,58 @@ impl Database {
         let row = client.query_one(sql, &[]).await.map_err(failed)?;
         connection.backend = Backend { pid: row.get(0), started: row.get(1) };
         Ok(connection)
+    }
+
+    fn attempt_failure(&self, attempt: Attempt, host: &Config, error: &Error) -> AttemptFailure {
+        let location = location(host);
+        let name = match host.get_hosts() {
+            [Host::Tcp(name), ..] => name,
+            _ => "this host",
+        };
+        if let Some(why) = tls::refusal(error, &self.tls, name) {
+            return AttemptFailure {
+                error: StoreError::Tls { location, why },
+                depends_on_tls: true,
+            };
+        }
+        if is_password_missing(error) {
+            return self.password_missing().into();
+        }
+        let code = error.code();
+        // A rule of pg_hba.conf for connections with TLS, or without.
+        let depends_on_tls = code == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
+        let advice = match attempt {
+            Attempt::Plain if depends_on_tls && self.tls.is_disabled() => {
+                "; if it demands TLS: sslmode=verify-full in the url".to_owned()
+            }
+            _ if code == Some(&SqlState::INVALID_PASSWORD) => {
+                format!("; the password is from {}", self.password)
+            }
+            _ => String::new(),
+        };
+        let error = match self.failure(error).error {
+            StoreError::Unreachable { why, .. } => {
+                StoreError::Unreachable { location, why: why + &advice }
+            }
+            other => other,
+        };
+        AttemptFailure { error, depends_on_tls }
+    }
+
+    fn password_missing(&self) -> StoreError {
+        let (location, role) = (&self.location, &self.role);
+        let problem = self.password.problem();
+        let problem = problem.map_or_else(String::new, |problem| format!(" ({problem})"));
+        StoreError::BadSettings(format!(
+            "{location} demands a password of role {role:?}, and there is none{problem}: write it \
+             into a file of mode 600 and name that with password_file under [store], or use a \
+             passfile (~/.pgpass)"
+        ))
+    }
+
+    /// Files that are ignored, and why.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = String> + use<> {
+        self.password.problem().into_iter()
     }
 
     /// Runs `work` on a connection within `limit`.
@@ -248,6 +347,40 @@ impl Drop for Connection {
     }
 }
 
+/// The error of one way to connect, or of several that failed one after the other.
+fn combined(mut failures: Vec<(Attempt, StoreError)>, location: String) -> StoreError {
+    if failures.len() == 1 {
+        return failures.remove(0).1;
+    }
+    let is_tls = failures.iter().all(|(_, error)| is_tls(error));
+    let told = failures.iter().map(|(attempt, error)| {
+        let how = match attempt {
+            Attempt::Plain => "without TLS",
+            Attempt::Offered | Attempt::Encrypted => "with TLS",
+        };
+        match error {
+            StoreError::Unreachable { why, .. } | StoreError::Tls { why, .. } => {
+                format!("{how}: {why}")
+            }
+            other => format!("{how}: {other}"),
+        }
+    });
+    let why = told.collect::<Vec<String>>().join("; ");
+    match is_tls {
+        true => StoreError::Tls { location, why },
+        false => StoreError::Unreachable { location, why },
+    }
+}
+
+fn is_tls(error: &StoreError) -> bool {
+    matches!(error, StoreError::Tls { .. })
+}
+
+/// tokio-postgres looks for it when the server asks.
+fn is_password_missing(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|why| why.to_string() == "password missing")
+}
+
 /// The source file tells it in any language.
 fn is_cancelled_wait(notice: &DbError) -> bool {
     notice.parsed_severity() == Some(Severity::Warning) && notice.file() == Some("syncrep.c")
@@ -259,15 +392,14 @@ fn each_host(config: &Config) -> Vec<Config> {
     let hosts = config.get_hosts();
     let addresses = config.get_hostaddrs();
     let count = hosts.len().max(addresses.len());
-    if count < 2 {
-        return vec![config.clone()];
-    }
     let host = |index: usize| {
         let mut one = Config::new();
-        match hosts.get(index) {
-            Some(Host::Tcp(name)) => drop(one.host(name)),
-            Some(Host::Unix(path)) => drop(one.host_path(path)),
-            None => {}
+        match (hosts.get(index), addresses.get(index)) {
+            (Some(Host::Tcp(name)), _) => drop(one.host(name)),
+            (Some(Host::Unix(path)), _) => drop(one.host_path(path)),
+            // The name in the server's certificate, then.
+            (None, Some(address)) => drop(one.host(address.to_string())),
+            (None, None) => {}
         }
         addresses.get(index).map(|address| one.hostaddr(*address));
         let ports = config.get_ports();
@@ -277,7 +409,8 @@ fn each_host(config: &Config) -> Vec<Config> {
         config.get_dbname().map(|name| one.dbname(name));
         config.get_options().map(|options| one.options(options));
         config.get_application_name().map(|name| one.application_name(name));
-        one.ssl_mode(config.get_ssl_mode()).channel_binding(config.get_channel_binding());
+        one.ssl_negotiation(config.get_ssl_negotiation());
+        one.channel_binding(config.get_channel_binding());
         one.target_session_attrs(config.get_target_session_attrs());
         one.keepalives(config.get_keepalives()).keepalives_idle(config.get_keepalives_idle());
         config.get_keepalives_interval().map(|interval| one.keepalives_interval(interval));
@@ -285,7 +418,7 @@ fn each_host(config: &Config) -> Vec<Config> {
         config.get_tcp_user_timeout().map(|limit| one.tcp_user_timeout(*limit));
         one
     };
-    (0..count).map(host).collect()
+    (0..count.max(1)).map(host).collect()
 }
 
 /// The database's message on one line.
@@ -328,11 +461,16 @@ fn location(config: &Config) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::durability::Durability;
+
+    fn database(url: &str) -> Database {
+        Database::parse(&PostgresSettings::new(url, "a", Durability::Process)).unwrap()
+    }
 
     #[test]
     fn a_location_is_shown_without_the_password() {
         let url = "postgres://keeper:secret@db.example.com:5433/locks";
-        let database = Database::parse(url, None, "a").unwrap();
+        let database = database(url);
         assert_eq!(database.location, "PostgreSQL database locks at db.example.com:5433");
         let error = database.unreachable("refused".into()).to_string();
         assert!(error.contains("db.example.com") && !error.contains("secret"), "{error}");
@@ -341,7 +479,7 @@ mod tests {
     #[test]
     fn each_host_of_a_url_is_tried_alone() {
         let url = "postgres://keeper:secret@one:5433,two:5434/locks?connect_timeout=2";
-        let database = Database::parse(url, None, "a").unwrap();
+        let database = database(url);
         let locations: Vec<String> = database.hosts.iter().map(location).collect();
         let expected =
             ["one:5433", "two:5434"].map(|at| format!("PostgreSQL database locks at {at}"));
@@ -354,12 +492,5 @@ mod tests {
             );
             assert_eq!(host.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
         }
-    }
-
-    #[test]
-    fn tls_is_refused_rather_than_omitted() {
-        let parsed = Database::parse("postgres://db/locks?sslmode=require", None, "a");
-        let error = parsed.err().unwrap().to_string();
-        assert!(error.contains("TLS"), "{error}");
     }
 }

@@ -99,13 +99,15 @@ impl ServerDurability {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::postgres::PostgresSettings;
 
     fn check(
         synchronous: &str,
         fsync: &str,
         durability: Durability,
     ) -> Result<ServerDurability, String> {
-        let database = Database::parse("postgres://keeper@db/locks", None, "a").unwrap();
+        let database = PostgresSettings::new("postgres://keeper@db/locks", "a", durability);
+        let database = Database::parse(&database).unwrap();
         let settings = [synchronous, fsync, "on", ""].map(str::to_owned);
         let failover = Failover::Asynchronous;
         ServerDurability::check(settings, durability, failover, &database)
