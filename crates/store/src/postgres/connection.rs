@@ -11,7 +11,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::error::{DbError, Severity, SqlState};
-use tokio_postgres::{AsyncMessage, Client, Config, Error};
+use tokio_postgres::tls::TlsStream;
+use tokio_postgres::{AsyncMessage, Client, Config, Error, NoTls, Socket};
 
 use super::PostgresSettings;
 use super::passfile::Passfile;
@@ -196,22 +197,16 @@ impl Database {
             Attempt::Offered => SslMode::Prefer,
             Attempt::Encrypted => SslMode::Require,
         });
-        let connected = config.connect(self.tls.connector()?).await;
-        let (client, mut connection) =
-            connected.map_err(|error| self.attempt_failure(attempt, host, &error))?;
         let cancelled_wait = Arc::new(AtomicBool::new(false));
         let warned = Arc::clone(&cancelled_wait);
-        let task = tokio::spawn(async move {
-            // Statements that wait for an answer report its errors.
-            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
-            {
-                if let AsyncMessage::Notice(notice) = message
-                    && is_cancelled_wait(&notice)
-                {
-                    warned.store(true, Ordering::Relaxed);
-                }
+        let connected = match attempt {
+            Attempt::Plain => driven(config.connect(NoTls).await, warned),
+            Attempt::Offered | Attempt::Encrypted => {
+                driven(config.connect(self.tls.connector()?).await, warned)
             }
-        });
+        };
+        let (client, task) =
+            connected.map_err(|error| self.attempt_failure(attempt, host, &error))?;
         let backend = Backend { pid: 0, started: String::new() };
         let mut connection = Connection { client, backend, cancelled_wait, task };
         let client = &connection.client;
@@ -345,6 +340,25 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// Spawns what reads from the connection, and notes the warning about synchronous replicas.
+fn driven<T: TlsStream + Unpin + Send + 'static>(
+    connected: Result<(Client, tokio_postgres::Connection<Socket, T>), Error>,
+    warned: Arc<AtomicBool>,
+) -> Result<(Client, JoinHandle<()>), Error> {
+    let (client, mut connection) = connected?;
+    let task = tokio::spawn(async move {
+        // Statements that wait for an answer report its errors.
+        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notice(notice) = message
+                && is_cancelled_wait(&notice)
+            {
+                warned.store(true, Ordering::Relaxed);
+            }
+        }
+    });
+    Ok((client, task))
 }
 
 /// The error of one way to connect, or of several that failed one after the other.

@@ -49,7 +49,7 @@ fn certificate_refused(why: &CertificateError, settings: &TlsSettings, host: &st
         CertificateError::NotValidForNameContext { presented, .. } => {
             let names = match presented.is_empty() {
                 true => "no name (subjectAltName; the common name does not count)".to_owned(),
-                false => presented.join(", "),
+                false => presented.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", "),
             };
             format!(
                 "the certificate of its server is for {names}, not for {host}: connect by one of its \
@@ -72,6 +72,12 @@ fn certificate_refused(why: &CertificateError, settings: &TlsSettings, host: &st
              have a subjectAltName and not be that of an authority (CA:FALSE)"
         ),
     }
+}
+
+/// `DnsName("db")` as `db`, `IpAddress(::1)` as `::1`.
+fn bare(presented: &str) -> &str {
+    let inner = presented.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(presented).trim_matches('"')
 }
 
 impl SslMode {
