@@ -8,6 +8,7 @@ pub(crate) mod effective;
 pub mod fuzz;
 pub(crate) mod node_name;
 mod parse_error;
+pub(crate) mod postgres_url;
 pub(crate) mod store_url;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::cli::{Ports, Rpcbind};
+use crate::config::postgres_url::is_readable_by_all;
 use crate::config::store_url::StoreUrl;
 use duration::duration;
 pub(crate) use duration::parse_duration;
@@ -50,6 +52,9 @@ pub(crate) struct File {
     pub admin: Admin,
     #[serde(rename = "export")]
     pub exports: Vec<Export>,
+    /// This file, if any user of this machine can read it.
+    #[serde(skip)]
+    pub readable_by_all: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -156,6 +161,8 @@ impl std::str::FromStr for AdminListen {
 pub(crate) struct Store {
     #[serde(deserialize_with = "store_url")]
     pub url: Option<StoreUrl>,
+    /// A file that holds the password of a PostgreSQL store.
+    pub password_file: Option<PathBuf>,
     pub durability: Option<Durability>,
     pub failover: Option<Failover>,
 }
@@ -454,13 +461,22 @@ impl File {
         let path = named.unwrap_or(Path::new(DEFAULT_PATH));
         let wrong = |error: String| ConfigError(format!("{}: {error}", path.display()));
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text).map_err(|error| wrong(format!("{error:#}"))),
+            Ok(text) => {
+                let mut file = Self::parse(&text).map_err(|error| wrong(format!("{error:#}")))?;
+                let Store { url, password_file, .. } = &mut file.store;
+                *url = url.take().map(|url| url.with_server_password(password_file.as_deref()));
+                file.readable_by_all = is_readable_by_all(path).then(|| path.to_owned());
+                Ok(file)
+            }
             Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => {
                 Ok(Self::default())
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Err(wrong(format!(
                 "{error}; without -c, {DEFAULT_PATH} is used if it exists, and defaults if not"
             ))),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                Err(wrong(format!("{error}; it may contain a password, so only root reads it")))
+            }
             Err(error) => Err(wrong(error.to_string())),
         }
     }
@@ -468,6 +484,7 @@ impl File {
     fn parse(text: &str) -> Result<Self> {
         let file: Self =
             toml::from_str(text).map_err(|error| parse_error::explain(text, &error))?;
+        file.store.check()?;
         for export in &file.exports {
             let path = export.path.display();
             if export.memory_path().with_context(|| format!("export {path}"))?.is_none()
@@ -481,7 +498,7 @@ impl File {
 
     /// What is valid but does not work as it may be expected to.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let mut warnings = self.exposed_passwords();
         for export in &self.exports {
             if export.clients.is_none() {
                 let path = export.path.display();
@@ -503,6 +520,42 @@ impl File {
             }
         }
         warnings
+    }
+}
+
+impl File {
+    /// B5.97
+    fn exposed_passwords(&self) -> Vec<String> {
+        let has_password = self.store.url.as_ref().is_some_and(StoreUrl::has_password);
+        let file = self.readable_by_all.as_ref().filter(|_| has_password).map(|path| {
+            let path = path.display();
+            format!(
+                "{path} contains the password of the store, and any user can read it: chmod 640 \
+                 {path}, or move the password to a file of its own (password_file)"
+            )
+        });
+        let password_file = self.store.password_file.as_ref();
+        let password_file = password_file.filter(|path| is_readable_by_all(path)).map(|path| {
+            let path = path.display();
+            format!("store.password_file: any user can read {path}: chmod 600 {path}")
+        });
+        file.into_iter().chain(password_file).collect()
+    }
+}
+
+impl Store {
+    fn check(&self) -> Result<()> {
+        let Some(path) = &self.password_file else { return Ok(()) };
+        match &self.url {
+            _ if path.is_relative() => bail!("store.password_file: path must be absolute"),
+            Some(StoreUrl::Postgres(url)) if url.has_password() => {
+                bail!("store.password_file: the url has a password, too; remove it there")
+            }
+            Some(StoreUrl::Postgres(_)) => Ok(()),
+            _ => bail!(
+                "store.password_file is for a PostgreSQL store: url = \"postgres://USER@HOST/DATABASE\""
+            ),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ const PACKAGES: &[&str] = &["fish", "man-db", "systemd", "zsh"];
 /// Required files and their modes.
 const FILES: &[(&str, u32)] = &[
     ("usr/bin/lockkeeper", 0o755),
-    ("etc/lockkeeper/lockkeeper.toml", 0o644),
+    ("etc/lockkeeper/lockkeeper.toml", 0o640),
     ("usr/lib/systemd/system/lockkeeper.service", 0o644),
     ("usr/lib/sysusers.d/lockkeeper.conf", 0o644),
     ("usr/share/man/man1/lockkeeper.1.gz", 0o644),

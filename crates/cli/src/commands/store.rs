@@ -15,8 +15,9 @@ use store::{EmbeddedReader, Store as _, StoreError, consistency, transfer};
 use vfs::secrets::{Secrets as _, SecretsInDirectory};
 
 use super::tables::many;
+use super::terminal;
 use crate::cli::StoreCommand;
-use crate::config::store_url::{self, StoreUrl, look_into, open_unused};
+use crate::config::store_url::{self, PASSWORD_IN_ARGUMENTS, StoreUrl, look_into, open_unused};
 use crate::config::{File, host_name};
 
 pub(crate) fn run(command: &StoreCommand) -> Result<()> {
@@ -44,8 +45,16 @@ pub(crate) fn run(command: &StoreCommand) -> Result<()> {
     }
 }
 
+/// The store that an argument names. A URL as this program shows it, without a password, is that of
+/// the configuration file.
 fn url(text: &str) -> Result<StoreUrl> {
-    StoreUrl::parse(text).map_err(Error::msg)
+    let url = StoreUrl::parse(text).map_err(Error::msg)?;
+    if url.has_password() {
+        terminal::print_note(&format!("warning: {PASSWORD_IN_ARGUMENTS}"));
+        return Ok(url);
+    }
+    let configured = File::load(None).ok().and_then(|file| file.store.url);
+    Ok(configured.filter(|known| known.to_string() == text).unwrap_or(url))
 }
 
 fn fenced(url: &StoreUrl, node: &str) -> Result<()> {

@@ -23,7 +23,8 @@ use crate::serve::lock_service::HOOK_TIMEOUT;
 use crate::serve::state_directory;
 
 pub(crate) fn table(file: File) -> Table {
-    let File { rpc, nsm, store, recovery, standby, limits, admin, exports } = file;
+    let File { rpc, nsm, store, recovery, standby, limits, admin, exports, readable_by_all: _ } =
+        file;
     let mut whole = Table::new();
     whole.insert("store".into(), self::store(store).into());
     whole.insert("recovery".into(), self::recovery(recovery).into());
@@ -40,7 +41,7 @@ pub(crate) fn table(file: File) -> Table {
 }
 
 fn store(store: Store) -> Table {
-    let Store { url, durability, failover } = store;
+    let Store { url, password_file, durability, failover } = store;
     let own = || {
         state_directory::default_path()
             .ok()
@@ -52,6 +53,7 @@ fn store(store: Store) -> Table {
     };
     let mut table = Table::new();
     optional(&mut table, "url", url.map(|url| url.to_string()).or_else(own));
+    optional(&mut table, "password_file", password_file.map(|path| path.display().to_string()));
     table.insert("durability".into(), durability.into());
     let failover = match failover.unwrap_or_default() {
         Failover::Asynchronous => "asynchronous",

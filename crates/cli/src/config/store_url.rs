@@ -6,15 +6,22 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use store::postgres::{COMMAND_SUFFIX, LeaderWatch, Postgres, PostgresSettings, TakeoverDecision};
+use store::postgres::{COMMAND_SUFFIX, LeaderWatch, Postgres, TakeoverDecision};
 use store::{Durability, Embedded, EmbeddedSettings, Memory, Store};
+
+use super::postgres_url::PostgresUrl;
+
+/// The command line is visible to every user of the machine.
+pub(crate) const PASSWORD_IN_ARGUMENTS: &str = "the command line contains the password of the store, \
+     which any user can read there (ps); name a file instead: password_file under [store], or \
+     passfile in the url";
 
 /// A lock store. `Debug` and `Display` never show a password.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum StoreUrl {
     Embedded(PathBuf),
     Memory,
-    Postgres(String),
+    Postgres(PostgresUrl),
 }
 
 impl StoreUrl {
@@ -27,7 +34,7 @@ impl StoreUrl {
                 if rest.matches('@').count() > 1 {
                     return Err("`@` in a user name or password must be written %40".into());
                 }
-                Ok(Self::Postgres(text.to_owned()))
+                Ok(Self::Postgres(PostgresUrl::new(text)))
             }
             // The text may contain a password: do not repeat it.
             Some(("postgres" | "postgresql", _)) => {
@@ -39,6 +46,20 @@ impl StoreUrl {
                 kind.map_or(text, |(kind, _)| kind)
             )),
         }
+    }
+}
+
+impl StoreUrl {
+    /// With the server's password, if it is a database (B5.96).
+    pub(crate) fn with_server_password(self, file: Option<&Path>) -> Self {
+        match self {
+            Self::Postgres(url) => Self::Postgres(url.with_server_password(file)),
+            other => other,
+        }
+    }
+
+    pub(crate) fn has_password(&self) -> bool {
+        matches!(self, Self::Postgres(url) if url.has_password())
     }
 }
 
@@ -54,18 +75,7 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Embedded(path) => write!(f, "embedded:{}", path.display()),
             Self::Memory => f.write_str("memory:"),
-            Self::Postgres(url) => {
-                let (scheme, rest) = url.split_once("//").unwrap_or(("", url));
-                // Anything before the last `@` may be part of a password.
-                let (who, place) = rest.rsplit_once('@').unwrap_or(("", rest));
-                let user = who.split(':').next().unwrap_or("");
-                let (place, options) = place.split_once('?').unwrap_or((place, ""));
-                let at = if user.is_empty() { "" } else { "@" };
-                write!(f, "{scheme}//{user}{at}{place}")?;
-                // Options may contain a password too; only the host is shown.
-                let host = options.split('&').find(|option| option.starts_with("host="));
-                host.map_or(Ok(()), |host| write!(f, "?{host}"))
-            }
+            Self::Postgres(url) => url.fmt(f),
         }
     }
 }
@@ -110,9 +120,9 @@ pub(crate) fn open_unused(url: &StoreUrl) -> Result<Box<dyn Store>> {
 }
 
 /// Connects for reading; a server may be using the store.
-pub(crate) fn look_into(address: &str) -> Result<Postgres> {
+pub(crate) fn look_into(url: &PostgresUrl) -> Result<Postgres> {
     let node = format!("{} {COMMAND_SUFFIX}", super::host_name());
-    Ok(Postgres::connect(PostgresSettings::new(address, &node, Durability::Process))?)
+    Ok(Postgres::connect(url.settings(&node, Durability::Process))?)
 }
 
 /// Becomes leader of the store. Watches the present leader for the length of its lease first, and
@@ -168,24 +178,17 @@ mod tests {
         let place = StoreUrl::Embedded("/var/lib/x".into());
         assert_eq!(StoreUrl::parse("embedded:/var/lib/x"), Ok(place));
         let url = "postgres://me@db/locks";
-        assert_eq!(StoreUrl::parse(url), Ok(StoreUrl::Postgres(url.into())));
+        assert_eq!(StoreUrl::parse(url), Ok(StoreUrl::Postgres(PostgresUrl::new(url))));
         for wrong in ["", "memory", "embedded:x", "redis://x", "/var/lib/x", "postgres:x"] {
             assert!(StoreUrl::parse(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn a_password_is_never_shown() {
-        let shown = |url: &str| StoreUrl::Postgres(url.into()).to_string();
-        assert_eq!(shown("postgres://me:p@ss@db:5/locks"), "postgres://me@db:5/locks");
-        assert_eq!(shown("postgres://me:p?ss@db:5/locks"), "postgres://me@db:5/locks");
-        let debugged = format!("{:?}", StoreUrl::Postgres("postgres://me:secret@db/x".into()));
+    fn a_password_is_neither_debugged_nor_repeated() {
+        let debugged = format!("{:?}", StoreUrl::parse("postgres://me:secret@db/x"));
         assert!(!debugged.contains("secret"), "{debugged}");
         let error = StoreUrl::parse("postgres://me:xy@zzy@db/locks").unwrap_err();
         assert!(error.contains("%40") && !error.contains("zzy"), "{error}");
-        assert_eq!(
-            shown("postgres:///locks?password=secret&host=/run/postgresql"),
-            "postgres:///locks?host=/run/postgresql"
-        );
     }
 }

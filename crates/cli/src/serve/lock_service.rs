@@ -11,13 +11,14 @@ use keeper::change::Protocol;
 use keeper::config::{GraceMode, Unreachable, Verify};
 use server::roster_copy::RosterFile;
 use server::{LockConfig, WritePolicy};
-use store::postgres::{Failover, PostgresSettings};
+use store::postgres::Failover;
 use store::{Durability, Memory, Store};
 use tracing::warn;
 use vfs::HandleKey;
 
 use crate::cli;
-use crate::config::store_url::{StoreUrl, open_embedded, run_directory};
+use crate::config::postgres_url::PostgresUrl;
+use crate::config::store_url::{PASSWORD_IN_ARGUMENTS, StoreUrl, open_embedded, run_directory};
 use crate::config::{self, File};
 
 use super::handle_key;
@@ -43,7 +44,11 @@ pub(crate) struct StoreChoice {
 impl StoreChoice {
     pub(crate) fn of(args: &cli::Serve, file: &File, state: &Path) -> Result<Self> {
         let named = args.store.as_deref().map(StoreUrl::parse).transpose();
-        let url = named.map_err(Error::msg)?.or_else(|| file.store.url.clone());
+        let named = named.map_err(Error::msg)?.map(|url| url.with_server_password(None));
+        if named.as_ref().is_some_and(StoreUrl::has_password) {
+            warn!("{PASSWORD_IN_ARGUMENTS}");
+        }
+        let url = named.or_else(|| file.store.url.clone());
         let url = url.unwrap_or_else(|| StoreUrl::Embedded(state.join("store")));
         let durability = match args.durability.or(file.store.durability).unwrap_or_default() {
             config::Durability::Process => Durability::Process,
@@ -157,7 +162,7 @@ fn write_policy(is_one_of_pair: bool, file: &File) -> WritePolicy {
 fn takeover_options(
     args: &cli::Serve,
     file: &File,
-    address: &str,
+    url: &PostgresUrl,
     durability: Durability,
     state: &Path,
 ) -> Result<TakeoverOptions> {
@@ -165,7 +170,7 @@ fn takeover_options(
     let node = config::node_name::parse(&node(args, file)).map_err(|error| {
         anyhow!("{error}; give this server a name with --node, or node under [standby]")
     })?;
-    let mut settings = PostgresSettings::new(address, &node, durability);
+    let mut settings = url.settings(&node, durability);
     if let Some(lease) = file.standby.lease {
         settings.lease = lease;
     }
@@ -177,7 +182,7 @@ fn takeover_options(
     settings.pair = args.standby || standby.node.is_some() || standby.on_takeover.is_some();
     // Without such a directory a start after a failover of the database trusts it less.
     let run = args.run_directory.clone();
-    settings.run_directory = run.or_else(|| run_directory(Path::new(address)).ok());
+    settings.run_directory = run.or_else(|| run_directory(Path::new(&url.to_string())).ok());
     Ok(TakeoverOptions {
         settings,
         standby: args.standby,
