@@ -546,16 +546,13 @@ impl File {
 impl Store {
     fn check(&self) -> Result<()> {
         let Some(path) = &self.password_file else { return Ok(()) };
-        match &self.url {
-            _ if path.is_relative() => bail!("store.password_file: path must be absolute"),
-            Some(StoreUrl::Postgres(url)) if url.has_password() => {
-                bail!("store.password_file: the url has a password, too; remove it there")
-            }
-            Some(StoreUrl::Postgres(_)) => Ok(()),
-            _ => bail!(
-                "store.password_file is for a PostgreSQL store: url = \"postgres://USER@HOST/DATABASE\""
-            ),
+        if path.is_relative() {
+            bail!("store.password_file: path must be absolute");
         }
+        if self.url.as_ref().is_some_and(StoreUrl::has_password) {
+            bail!("store.password_file: the url has a password as well; remove it there");
+        }
+        Ok(())
     }
 }
 

@@ -35,6 +35,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use store::StoreError;
 
 /// How long a stopped server waits for its tasks.
 const RUNTIME_END_MAX: Duration = Duration::from_millis(500);
@@ -81,8 +82,10 @@ pub fn run() -> ExitCode {
 
 fn failed(error: &anyhow::Error) -> ExitCode {
     eprintln!("error: {error:#}");
-    match error.downcast_ref() {
-        Some(config::ConfigError(_)) => ExitCode::from(config::EXIT_CODE),
-        None => ExitCode::FAILURE,
+    let is_configuration = error.is::<config::ConfigError>()
+        || matches!(error.downcast_ref(), Some(StoreError::BadSettings(_)));
+    match is_configuration {
+        true => ExitCode::from(config::EXIT_CODE),
+        false => ExitCode::FAILURE,
     }
 }

@@ -2,7 +2,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod allocator;
-mod banner;
+pub(crate) mod banner;
 mod exports;
 mod handle_key;
 pub(crate) mod lock_service;

@@ -39,7 +39,8 @@ impl ServerSettings {
         let state =
             state.or_else(|| state_directory::default_path().ok()).unwrap_or_else(|| ".".into());
         let store = serve.and_then(|serve| StoreUrl::parse(serve.store.as_deref()?).ok());
-        let store = store.map(|url| url.with_server_password(None));
+        let password_file = file.store.password_file.as_deref();
+        let store = store.map(|url| url.with_server_password(password_file));
         let store = store.or_else(|| file.store.url.clone());
         let durability = serve.and_then(|serve| serve.durability).or(file.store.durability);
         let admin_socket = serve.and_then(|serve| serve.admin_socket.clone());

@@ -9,6 +9,7 @@ use super::facts::Facts;
 use super::finding::{Finding, fail, log, ok, warn};
 use super::store_contents::StoreContents;
 use crate::config::store_url::StoreUrl;
+use crate::serve::banner::quoted;
 
 /// A standby not seen for this many leases is considered gone.
 const LEASES_MAX: u32 = 5;
@@ -78,7 +79,8 @@ pub(super) fn at_rest(facts: &Facts) -> Vec<Finding> {
                 "LK255",
                 format!("the store {error}"),
                 format!(
-                    "start the database, or correct the URL; then: lockkeeper store check {url}"
+                    "start the database, or correct the URL; then: lockkeeper store check {}",
+                    quoted(&url.to_string())
                 ),
             ),
             _ => fail(

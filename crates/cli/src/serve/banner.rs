@@ -175,7 +175,7 @@ fn who_may_mount(rules: &Rules) -> String {
 }
 
 /// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/:._-+@%,=".contains(c);
     if word.chars().all(plain) {
         return word.to_string();

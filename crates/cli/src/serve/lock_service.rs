@@ -44,7 +44,8 @@ pub(crate) struct StoreChoice {
 impl StoreChoice {
     pub(crate) fn of(args: &cli::Serve, file: &File, state: &Path) -> Result<Self> {
         let named = args.store.as_deref().map(StoreUrl::parse).transpose();
-        let named = named.map_err(Error::msg)?.map(|url| url.with_server_password(None));
+        let password_file = file.store.password_file.as_deref();
+        let named = named.map_err(Error::msg)?.map(|url| url.with_server_password(password_file));
         if named.as_ref().is_some_and(StoreUrl::has_password) {
             warn!("{PASSWORD_IN_ARGUMENTS}");
         }

@@ -92,6 +92,7 @@ const ROWS: &[Row] = &[
     row("nsm.roaming", "true", by!(recovery::roaming_notice), "answered", "not answered"),
     row("nsm.verify", "'address'", by!(recovery::reboot_notice), "answered", "not answered"),
     row("store.url", "'memory:'", by!(service::store), "memory", "embedded"),
+    row("store.password_file", "'HOME/password'", by!(standby::password), "serves", "ended"),
     row("store.durability", "'power'", by!(service::durability), "power", "process"),
     row("store.failover", "'synchronous'", by!(standby::failover), "warned", "not warned"),
     row("recovery.window", "'7s'", by!(recovery::window), "7", "90"),

@@ -29,6 +29,18 @@ fn script(setup: &Setup, text: &str) {
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
+/// A server of a database that demands a password.
+pub async fn password(mut setup: Setup) -> String {
+    let database = database(&mut setup).await;
+    database.psql("ALTER ROLE postgres PASSWORD 'secret'").unwrap();
+    database.admit(&["host all all 127.0.0.1/32 scram-sha-256"]).unwrap();
+    fs::write(setup.home.path().join("password"), "secret\n").unwrap();
+    let mut command = setup.command();
+    command.env("HOME", setup.home.path()).env_remove("PGPASSFILE");
+    let mut server = Server::spawn(&mut command, &setup.home.path().join("log")).unwrap();
+    if server.wait_until_serving().is_ok() { "serves" } else { "ended" }.into()
+}
+
 pub async fn lease(mut setup: Setup) -> String {
     let database = database(&mut setup).await;
     let _server = setup.start();
