@@ -50,6 +50,18 @@ impl Authority {
         &self.certificate.path
     }
 
+    /// A certificate that nobody else has issued, and that may be that of a server.
+    pub fn self_signed(&self, file: &str, names: &str) -> Result<Certificate> {
+        let made = Certificate::in_directory(self.directory.path(), file);
+        let mut request = Command::new("openssl");
+        request.args(["req", "-x509", "-nodes", "-days", "30", "-subj", &format!("/CN={file}")]);
+        request.args(["-addext", &format!("subjectAltName={names}")]);
+        request.args(["-addext", "basicConstraints=CA:FALSE"]);
+        new_key(&mut request, &made.key);
+        run(request.arg("-out").arg(&made.path)).context("openssl req")?;
+        Ok(made)
+    }
+
     pub fn issue(&self, file: &str, subject: Subject<'_>) -> Result<Certificate> {
         let Subject { common_name, alternative_names, has_expired } = subject;
         let issued = Certificate::in_directory(self.directory.path(), file);

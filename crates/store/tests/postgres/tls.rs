@@ -154,6 +154,22 @@ fn the_name_in_the_certificate_is_that_of_the_url() {
     }
 }
 
+/// B5.91
+#[test]
+fn a_servers_own_certificate_can_be_the_root() {
+    let authority = Authority::new("ours").unwrap();
+    let server = server();
+    let own = authority.self_signed("own", "IP:127.0.0.1").unwrap();
+    let root = own.path.display();
+    let verified = over_tcp(&server, &format!("sslmode=verify-full&sslrootcert={root}"));
+    server.set_certificate(Some(&own), authority.certificate()).unwrap();
+    drop(Postgres::connect(verified.clone()).unwrap());
+    let other = authority.self_signed("other", "IP:127.0.0.1").unwrap();
+    server.set_certificate(Some(&other), authority.certificate()).unwrap();
+    let refused = Postgres::connect(verified).err().unwrap().to_string();
+    assert!(refused.contains("an authority that is not in"), "{refused}");
+}
+
 /// B5.90
 #[test]
 fn allow_and_prefer_take_what_the_server_admits() {
