@@ -49,7 +49,10 @@ pub(crate) fn start(format: Option<LogFormat>) -> Result<()> {
 
 /// A word without `=` must be a level: the parser would take a misspelt one for a module.
 fn filter(text: &str) -> Result<Targets, ConfigError> {
-    let is_level = |word: &str| !word.trim().is_empty() && word.parse::<LevelFilter>().is_ok();
+    let is_level = |word: &str| {
+        let word = word.trim();
+        !word.is_empty() && word.parse::<LevelFilter>().is_ok()
+    };
     let is_known = |word: &str| {
         word.split_once('=').map_or_else(|| is_level(word), |(_, level)| is_level(level))
     };
