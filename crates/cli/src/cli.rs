@@ -186,8 +186,12 @@ pub(crate) struct Serve {
     #[arg(long = "name", value_name = "NAME")]
     pub names: Vec<String>,
 
-    /// Address and port of NFS, MOUNT, NLM and NSM [default: [::]:2049]
-    #[arg(long, value_name = "ADDR:PORT")]
+    // Not a doc comment: rustdoc takes the address for a link.
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        help = "Address and port of NFS, MOUNT, NLM and NSM [default: [::]:2049]"
+    )]
     pub listen: Option<SocketAddr>,
 
     /// Which rpcbind tells clients the port [default: auto]

@@ -3,16 +3,16 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`cli`] | arguments of all commands |
-//! | [`config`] | the configuration file; `config/effective.rs` prints it with defaults, `config/store_url.rs` parses and opens stores |
-//! | [`serve`] | `serve`: builds the server from arguments and file; `serve/` has the exports, the lock service and its store, takeover of a shared store, the admin API, the state directory and the banner |
-//! | [`commands`] | one file per command that operates a running server or a store; shared: `paged_list`, `tables`, `terminal`, `watch` |
-//! | [`daemon`] | client of the admin API (HTTP over a unix socket or TCP) and its errors |
-//! | [`doctor`] | `doctor`: gathers facts, then runs the checks on them |
-//! | [`demo`] | `demo`: two simulated client machines and a child server |
-//! | [`bench`] | `bench`: the load of `crates/load` against any server |
-//! | [`logging`] | the log: text, JSON, or the journal |
-//! | [`child_server`], [`interrupts`] | a temporary server process and signal handling, for `demo` and `bench` |
+//! | `cli` | arguments of all commands |
+//! | `config` | the configuration file; `config/effective.rs` prints it with defaults, `config/store_url.rs` parses and opens stores |
+//! | `serve` | `serve`: builds the server from arguments and file; `serve/` has the exports, the lock service and its store, takeover of a shared store, the admin API, the state directory and the banner |
+//! | `commands` | one file per command that operates a running server or a store; shared: `paged_list`, `tables`, `terminal`, `watch` |
+//! | `daemon` | client of the admin API (HTTP over a unix socket or TCP) and its errors |
+//! | `doctor` | `doctor`: gathers facts, then runs the checks on them |
+//! | `demo` | `demo`: two simulated client machines and a child server |
+//! | `bench` | `bench`: the load of `crates/load` against any server |
+//! | `logging` | the log: text, JSON, or the journal |
+//! | `child_server`, `interrupts` | a temporary server process and signal handling, for `demo` and `bench` |
 
 #![warn(unreachable_pub)]
 

@@ -27,7 +27,7 @@ pub(crate) enum LogFormat {
     Text,
     /// One JSON object for each message
     Json,
-    /// The systemd journal, with fields such as LOCKKEEPER_EVENT_KIND
+    /// The systemd journal, with the parts of an event as fields
     Journald,
 }
 
@@ -49,7 +49,10 @@ pub(crate) fn start(format: Option<LogFormat>) -> Result<()> {
 
 /// A word without `=` must be a level: the parser would take a misspelt one for a module.
 fn filter(text: &str) -> Result<Targets, ConfigError> {
-    let is_level = |word: &str| word.trim().parse::<LevelFilter>().is_ok();
+    let is_level = |word: &str| {
+        let word = word.trim();
+        !word.is_empty() && word.parse::<LevelFilter>().is_ok()
+    };
     let is_known = |word: &str| {
         word.split_once('=').map_or_else(|| is_level(word), |(_, level)| is_level(level))
     };

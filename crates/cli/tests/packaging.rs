@@ -222,7 +222,8 @@ fn try_config(content: &str) -> String {
     command.arg("--admin-socket").arg(dir.path().join("socket")).arg("--state");
     command.arg(dir.path().join("state")).arg("-c").arg(&file).env_remove("NOTIFY_SOCKET");
     let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    // 1 if what it names is missing, which may change without it.
+    assert!(matches!(output.status.code(), Some(1 | 78)), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
