@@ -244,3 +244,27 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, StoreError> {
 fn unusable(path: &Path, why: &str) -> StoreError {
     StoreError::BadSettings(format!("{}: {why}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B5.90
+    #[test]
+    fn only_allow_and_prefer_go_on_without_tls() {
+        let attempts = |mode: SslMode, is_unix_socket| {
+            TlsSettings { mode, roots: None, identity: None }.attempts(is_unix_socket)
+        };
+        for (mode, expected) in [
+            (SslMode::Disable, &[Attempt::Plain][..]),
+            (SslMode::Allow, &[Attempt::Plain, Attempt::Encrypted]),
+            (SslMode::Prefer, &[Attempt::Offered, Attempt::Plain]),
+            (SslMode::Require, &[Attempt::Encrypted]),
+            (SslMode::VerifyCa, &[Attempt::Encrypted]),
+            (SslMode::VerifyFull, &[Attempt::Encrypted]),
+        ] {
+            assert_eq!(attempts(mode, false), expected, "{mode:?}");
+            assert_eq!(attempts(mode, true), [Attempt::Plain], "{mode:?}");
+        }
+    }
+}

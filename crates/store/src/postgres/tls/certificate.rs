@@ -78,3 +78,38 @@ impl<'a> Der<'a> {
         Some(Value { tag, whole, contents })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject as _;
+
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// B5.96: as `openssl x509 -fingerprint -sha256` and `openssl pkey -pubin -outform DER` have them.
+    #[test]
+    fn hash_and_key_are_those_that_openssl_finds() {
+        let pem = include_bytes!("fixtures/server.crt");
+        let certificate = CertificateDer::from_pem_slice(pem).unwrap();
+        let hash = channel_binding(&certificate).unwrap();
+        let expected = "0cdeffc22ad977128dcd3481f00dad729ab91b33d63b1fb12beae91e3db8a426";
+        assert_eq!(hex(&hash), expected);
+        let key = digest::digest(&SHA256, public_key(&certificate).unwrap());
+        let expected = "81916d841968350577db583324b7cb1a45363bad18cff0829c12980a91560e56";
+        assert_eq!(hex(key.as_ref()), expected);
+    }
+
+    #[test]
+    fn a_certificate_that_is_cut_off_has_neither() {
+        let pem = include_bytes!("fixtures/server.crt");
+        let certificate = CertificateDer::from_pem_slice(pem).unwrap();
+        for length in 0..certificate.len() {
+            let part = &certificate[..length];
+            assert_eq!((channel_binding(part), public_key(part)), (None, None), "{length}");
+        }
+    }
+}

@@ -91,3 +91,75 @@ impl ServerCertVerifier for Verifier {
         self.algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustls::crypto::ring::default_provider;
+    use rustls::pki_types::pem::PemObject as _;
+
+    use super::*;
+
+    const OURS: &[u8] = include_bytes!("fixtures/ours.crt");
+    const THEIRS: &[u8] = include_bytes!("fixtures/theirs.crt");
+    /// Issued by `ours` for db.example.com and 192.0.2.7, valid in 2026; its common name is another.
+    const SERVER: &[u8] = include_bytes!("fixtures/server.crt");
+    /// June of 2026, in seconds.
+    const VALID: u64 = 1_780_272_000;
+    const YEAR: u64 = 31_536_000;
+
+    fn certificate(pem: &[u8]) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(pem).unwrap()
+    }
+
+    fn accepts(check: Check, root: &[u8], name: &str, now: u64) -> Result<(), CertificateError> {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate(root)).unwrap();
+        let algorithms = default_provider().signature_verification_algorithms;
+        let verifier = Verifier::new(check, roots, algorithms);
+        let name = ServerName::try_from(name).unwrap();
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
+        match verifier.verify_server_cert(&certificate(SERVER), &[], &name, &[], now) {
+            Ok(_) => Ok(()),
+            Err(Error::InvalidCertificate(why)) => Err(why),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    /// B5.91
+    #[test]
+    fn verify_ca_tolerates_the_name_and_nothing_else() {
+        assert_eq!(accepts(Check::Issuer, OURS, "other.example.com", VALID), Ok(()));
+        for name in ["other.example.com", "db.example.com"] {
+            let refused = accepts(Check::Issuer, THEIRS, name, VALID).unwrap_err();
+            assert_eq!(refused, CertificateError::UnknownIssuer);
+            let refused = accepts(Check::Issuer, OURS, name, VALID + YEAR).unwrap_err();
+            assert!(matches!(refused, CertificateError::ExpiredContext { .. }), "{refused}");
+            let refused = accepts(Check::Issuer, OURS, name, VALID - YEAR).unwrap_err();
+            assert!(matches!(refused, CertificateError::NotValidYetContext { .. }), "{refused}");
+        }
+    }
+
+    /// B5.91
+    #[test]
+    fn verify_full_compares_names_and_addresses_as_well() {
+        let full = |name| accepts(Check::IssuerAndName, OURS, name, VALID);
+        assert_eq!((full("db.example.com"), full("192.0.2.7")), (Ok(()), Ok(())));
+        for name in ["other.example.com", "ignored.example.com", "192.0.2.8"] {
+            let refused = full(name).unwrap_err();
+            assert!(
+                matches!(refused, CertificateError::NotValidForNameContext { .. }),
+                "{refused}"
+            );
+        }
+        accepts(Check::IssuerAndName, THEIRS, "db.example.com", VALID).unwrap_err();
+        accepts(Check::IssuerAndName, OURS, "db.example.com", VALID + YEAR).unwrap_err();
+    }
+
+    /// B5.90
+    #[test]
+    fn without_a_root_every_certificate_is_accepted() {
+        assert_eq!(accepts(Check::Nothing, THEIRS, "other.example.com", VALID + YEAR), Ok(()));
+    }
+}
