@@ -245,6 +245,9 @@ impl Database {
             Attempt::Plain if depends_on_tls && self.tls.is_disabled() => {
                 "; if it demands TLS: sslmode=verify-full in the url".to_owned()
             }
+            Attempt::Offered | Attempt::Encrypted if depends_on_tls && !self.tls.has_identity() => {
+                "; if it demands a client certificate: sslcert and sslkey in the url".to_owned()
+            }
             _ if code == Some(&SqlState::INVALID_PASSWORD) => {
                 format!("; the password is from {}", self.password)
             }

@@ -149,6 +149,10 @@ impl TlsSettings {
         self.mode == SslMode::Disable
     }
 
+    pub(super) fn has_identity(&self) -> bool {
+        self.identity.is_some()
+    }
+
     /// Reads the certificates: each connection does, so that renewed ones are used without a restart.
     pub(super) fn connector(&self) -> Result<Connector, StoreError> {
         let wrong = |error: rustls::Error| StoreError::BadSettings(format!("TLS: {error}"));

@@ -221,6 +221,7 @@ fn a_client_certificate_is_presented() {
     connect(Some((&issued.path, &issued.key))).unwrap();
     let refused = connect(None).unwrap_err();
     assert!(refused.contains("valid client certificate"), "{refused}");
+    assert!(refused.contains("sslcert and sslkey in the url"), "{refused}");
     let foreign = theirs.issue("client", client).unwrap();
     let refused = connect(Some((&foreign.path, &foreign.key))).unwrap_err();
     assert!(refused.contains("ssl_ca_file has issued"), "{refused}");
