@@ -258,9 +258,11 @@ fn a_server_does_not_start_with_a_database_that_it_does_not_trust() {
     let config = site.config(&url, "");
     // A standby waits for its database, but not for another certificate.
     for more in [&[][..], &["--standby"]] {
-        let output = site.serve(&config).args(more).output().unwrap();
-        let text = said(&output);
-        assert_eq!(output.status.code(), Some(1), "{text}");
+        let mut command = site.serve(&config);
+        let mut server = Server::spawn(command.args(more), &site.path("log")).unwrap();
+        assert_eq!(server.wait().unwrap().code(), Some(1), "{}", server.output());
+        let text = server.output();
+        assert!(!text.contains(PASSWORD), "{text}");
         assert!(text.contains(&format!("an authority that is not in {root}")), "{text}");
         assert!(text.contains("set sslrootcert in the url"), "{text}");
     }

@@ -8,7 +8,7 @@ use lockkeeper_store::{Durability, Postgres, PostgresSettings, StoreError};
 use testbed::certificates::Authority;
 use testbed::postgres::Server;
 
-use crate::tls::{RIGHT, encrypted, server};
+use crate::tls::{RIGHT, encrypted, fresh_node, server};
 
 const PASSWORD: &str = r"s3:cr\et";
 
@@ -43,13 +43,13 @@ fn a_password_comes_from_a_file_or_a_passfile() {
         let passfile = passfile.display();
         let url =
             format!("postgres://keeper@127.0.0.1:{port}/postgres?passfile={passfile}&{parameters}");
-        let settings = PostgresSettings::new(&url, "a", Durability::Process);
+        let settings = PostgresSettings::new(&url, &fresh_node(), Durability::Process);
         let password_file = file.map(Path::to_owned);
         let connected = Postgres::connect(PostgresSettings { password_file, ..settings });
         connected.map(|store| {
             let warnings = store.warnings().into_iter();
             let ignored = warnings.filter(|warning| warning.contains("is ignored"));
-            (encrypted(&server, "a"), ignored.collect::<Vec<String>>())
+            (encrypted(&server, &store), ignored.collect::<Vec<String>>())
         })
     };
     let verified = format!("sslmode=verify-full&sslrootcert={root}");

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper_store::{Durability, Postgres, PostgresSettings, StoreError};
@@ -22,14 +23,21 @@ pub fn server() -> Server {
     Server::start_with(&Options { tcp: true, ..Options::default() }).unwrap()
 }
 
-/// The settings for a url of `server` with these parameters.
+/// The settings for a url of `server` with these parameters, of a node of its own.
 pub fn over_tcp(server: &Server, parameters: &str) -> PostgresSettings {
     let url = format!("{}?{parameters}", server.tcp_url().unwrap());
-    PostgresSettings::new(&url, "a", Durability::Process)
+    PostgresSettings::new(&url, &fresh_node(), Durability::Process)
+}
+
+/// A name that no other connection has: the database shows those that were closed a moment ago, too.
+pub fn fresh_node() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("node {}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Whether the connections of a store use TLS: `t`, `f`, or `f,t` for some.
-pub fn encrypted(server: &Server, node: &str) -> String {
+pub fn encrypted(server: &Server, store: &Postgres) -> String {
+    let node = &store.settings().node;
     let sql = "SELECT string_agg(DISTINCT left(ssl::text, 1), ',') FROM pg_stat_ssl \
                JOIN pg_stat_activity USING (pid) WHERE application_name = 'lockkeeper ";
     server.psql(&format!("{sql}{node}'")).unwrap()
@@ -107,14 +115,16 @@ fn each_mode_accepts_the_servers_that_libpq_accepts() {
             let connected = Postgres::connect(over_tcp(&server, &parameters));
             let told = format!("{kind}, {parameters}: expected {expected:?}");
             match (expected, connected) {
-                (Tls, Ok(_store)) => assert_eq!(encrypted(&server, "a"), "t", "{told}"),
-                (Plain, Ok(_store)) => assert_eq!(encrypted(&server, "a"), "f", "{told}"),
+                (Tls, Ok(store)) => assert_eq!(encrypted(&server, &store), "t", "{told}"),
+                (Plain, Ok(store)) => assert_eq!(encrypted(&server, &store), "f", "{told}"),
                 (Refused(why), Err(error)) => {
                     assert!(matches!(error, StoreError::Tls { .. }), "{told}: {error:?}");
                     assert!(!error.is_transient() && !error.is_fatal(), "{told}");
                     assert!(error.to_string().contains(why), "{told}: {error}");
                 }
-                (_, Ok(_store)) => panic!("{told}, and it connected: {}", encrypted(&server, "a")),
+                (_, Ok(store)) => {
+                    panic!("{told}, and it connected: {}", encrypted(&server, &store))
+                }
                 (_, Err(error)) => panic!("{told}: {error}"),
             }
         }
@@ -179,7 +189,7 @@ fn allow_and_prefer_take_what_the_server_admits() {
     server.set_certificate(Some(&certificate), authority.certificate()).unwrap();
     let by = |mode: &str| {
         let connected = Postgres::connect(over_tcp(&server, &format!("sslmode={mode}")));
-        connected.map(|_store| encrypted(&server, "a")).map_err(|error| error.to_string())
+        connected.map(|store| encrypted(&server, &store)).map_err(|error| error.to_string())
     };
     server.admit(&["hostssl all all 127.0.0.1/32 trust"]).unwrap();
     assert_eq!(
@@ -269,17 +279,18 @@ fn a_renewed_certificate_is_used_without_a_restart() {
     let (mut store, _lease) = taken(&PostgresSettings { lease, ..over_tcp(&server, &parameters) });
     let next = theirs.issue("two", RIGHT).unwrap();
     server.set_certificate(Some(&next), theirs.certificate()).unwrap();
-    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = \
-               'lockkeeper a'";
-    server.psql(end).unwrap();
+    let ours = format!(
+        "FROM pg_stat_activity WHERE application_name = 'lockkeeper {}'",
+        store.settings().node
+    );
+    server.psql(&format!("SELECT pg_terminate_backend(pid) {ours}")).unwrap();
     let error = store.leadership().and_then(|_| store.leadership()).unwrap_err();
     assert!(matches!(error, StoreError::Tls { .. } | StoreError::Unreachable { .. }), "{error}");
     fs::copy(theirs.certificate(), &root).unwrap();
     store.leadership().unwrap();
     // Commits and heartbeat.
     testbed::wait::until_blocking("the heartbeat", || {
-        let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lockkeeper a'";
-        server.psql(sql).is_ok_and(|count| count == "2")
+        server.psql(&format!("SELECT count(*) {ours}")).is_ok_and(|count| count == "2")
     });
-    assert_eq!(encrypted(&server, "a"), "t");
+    assert_eq!(encrypted(&server, &store), "t");
 }
