@@ -9,6 +9,7 @@ pub mod fuzz;
 pub(crate) mod node_name;
 mod parse_error;
 pub(crate) mod postgres_url;
+mod store_password;
 pub(crate) mod store_url;
 
 use std::collections::BTreeMap;
@@ -520,39 +521,6 @@ impl File {
             }
         }
         warnings
-    }
-}
-
-impl File {
-    /// B5.97
-    fn exposed_passwords(&self) -> Vec<String> {
-        let has_password = self.store.url.as_ref().is_some_and(StoreUrl::has_password);
-        let file = self.readable_by_all.as_ref().filter(|_| has_password).map(|path| {
-            let path = path.display();
-            format!(
-                "{path} contains the password of the store, and any user can read it: chmod 640 \
-                 {path}, or move the password to a file of its own (password_file)"
-            )
-        });
-        let password_file = self.store.password_file.as_ref();
-        let password_file = password_file.filter(|path| is_readable_by_all(path)).map(|path| {
-            let path = path.display();
-            format!("store.password_file: any user can read {path}: chmod 600 {path}")
-        });
-        file.into_iter().chain(password_file).collect()
-    }
-}
-
-impl Store {
-    fn check(&self) -> Result<()> {
-        let Some(path) = &self.password_file else { return Ok(()) };
-        if path.is_relative() {
-            bail!("store.password_file: path must be absolute");
-        }
-        if self.url.as_ref().is_some_and(StoreUrl::has_password) {
-            bail!("store.password_file: the url has a password as well; remove it there");
-        }
-        Ok(())
     }
 }
 
