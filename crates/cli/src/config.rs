@@ -1,6 +1,7 @@
 //! The configuration file: TOML, optional, and strict. An unknown key is an error that gives its line
 //! and the most similar known key.
 
+mod admin;
 pub(crate) mod consistency;
 mod duration;
 pub(crate) mod effective;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::cli::{Ports, Rpcbind};
 use crate::config::store_url::StoreUrl;
+pub(crate) use admin::{Admin, AdminListen, AdminSocket, Paths};
 use duration::duration;
 pub(crate) use duration::parse_duration;
 
@@ -77,78 +79,6 @@ pub(crate) struct Nsm {
     pub verify: Option<Verify>,
     /// Whether clients may report their reboots from another address.
     pub roaming: bool,
-}
-
-/// The admin API.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Admin {
-    pub socket: Option<AdminSocket>,
-    pub listen: Option<AdminListen>,
-    /// Whether `/metrics` is served.
-    pub metrics: Option<bool>,
-    /// Who is shown the paths of locked files.
-    pub paths: Option<Paths>,
-}
-
-/// Who is shown the paths of locked files.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Paths {
-    /// Root, the server's user, the group `lockkeeper`, and whoever has the token.
-    #[default]
-    Operators,
-    /// All who may read.
-    All,
-}
-
-/// A unix socket, or "off".
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(crate) enum AdminSocket {
-    Off,
-    At(PathBuf),
-}
-
-impl TryFrom<String> for AdminSocket {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        match text.as_str() {
-            "off" => Ok(Self::Off),
-            path if path.starts_with('/') => Ok(Self::At(path.into())),
-            _ => Err("expected an absolute path or \"off\"".into()),
-        }
-    }
-}
-
-/// An address and port, or "off".
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(crate) enum AdminListen {
-    Off,
-    At(SocketAddr),
-}
-
-impl TryFrom<String> for AdminListen {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        match text.as_str() {
-            "off" => Ok(Self::Off),
-            address => address.parse().map(Self::At).map_err(|_| {
-                "expected an address and port such as 127.0.0.1:9049, or \"off\"".into()
-            }),
-        }
-    }
-}
-
-impl std::str::FromStr for AdminListen {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.to_string().try_into()
-    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -475,6 +405,10 @@ impl File {
             {
                 bail!("export {path}: path must be absolute");
             }
+        }
+        let metrics = file.admin.metrics_listen.as_ref().and_then(AdminListen::address);
+        if metrics.is_some() && file.admin.metrics == Some(false) {
+            bail!("[admin] metrics_listen is set, but metrics = false: remove one of them");
         }
         Ok(file)
     }

@@ -367,7 +367,8 @@ fn note(open: &Opened) -> Option<String> {
 
 /// Logs that a directory is served later than the others.
 fn announce(one: &Opened) {
-    info!("{} is served now", one.wanted.path.display());
+    let path = one.wanted.path.display();
+    info!(event.kind = "export-served", event.export = %path, "{path} is served now");
     if let Some(note) = note(one) {
         warn!("{note}");
     }
@@ -380,6 +381,8 @@ fn warn_if_late(export: &config::Export, late: &[Late]) {
     }
     let path = export.path.display();
     warn!(
+        event.kind = "export-late",
+        event.export = %path,
         "{path} is not served yet: its file system does not answer; clients that have it mounted wait, new \
          mounts are refused, and it is served when it answers"
     );
