@@ -108,7 +108,7 @@ pub(crate) struct Standby {
     #[serde(deserialize_with = "node_name::optional")]
     pub node: Option<String>,
     /// How long a server that stopped renewing keeps the store.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration::lease")]
     pub lease: Option<Duration>,
     /// Program that must succeed before clients are admitted.
     pub on_takeover: Option<PathBuf>,
@@ -367,7 +367,8 @@ impl<'de> Deserialize<'de> for Network {
             .map(Self)
             .ok_or_else(|| {
                 de::Error::custom(format!(
-                    "`{text}` is neither a network such as 10.0.0.0/24 nor an IP address"
+                    "`{text}` is neither a network such as 10.0.0.0/24 nor an IP address; names \
+                     are not looked up"
                 ))
             })
     }
@@ -391,6 +392,9 @@ impl File {
             Err(error) if error.kind() == ErrorKind::NotFound => Err(wrong(format!(
                 "{error}; without -c, {DEFAULT_PATH} is used if it exists, and defaults if not"
             ))),
+            Err(error) if error.kind() == ErrorKind::IsADirectory => {
+                Err(wrong("a directory; -c names a file, such as lockkeeper.toml in it".into()))
+            }
             Err(error) => Err(wrong(error.to_string())),
         }
     }
@@ -403,7 +407,7 @@ impl File {
             if export.memory_path().with_context(|| format!("export {path}"))?.is_none()
                 && export.path.is_relative()
             {
-                bail!("export {path}: path must be absolute");
+                bail!("export {path}: path must be absolute, such as /srv/{path}");
             }
         }
         let metrics = file.admin.metrics_listen.as_ref().and_then(AdminListen::address);
@@ -534,7 +538,7 @@ mod tests {
     #[test]
     fn an_unknown_key_is_an_error_with_its_line_and_the_nearest_name() {
         let text = error("[rpc]\n\nlisen = \"[::]:2049\"\n");
-        assert!(text.starts_with("line 3: unknown field `lisen`"), "{text}");
+        assert!(text.starts_with("line 3: unknown key `lisen`"), "{text}");
         assert!(text.ends_with("did you mean `listen`?"), "{text}");
         let text = error("[[export]]\npath = \"/a\"\nacces = \"rw\"\n");
         assert!(text.starts_with("line 3:") && text.ends_with("did you mean `access`?"), "{text}");

@@ -67,7 +67,11 @@ pub(crate) fn report(format: LogFormat, error: &anyhow::Error) {
 
 /// A word without `=` must be a level: the parser would take a misspelt one for a module.
 fn filter(text: &str) -> Result<Targets, ConfigError> {
-    let is_level = |word: &str| word.trim().parse::<LevelFilter>().is_ok();
+    let is_level = |word: &str| {
+        // The parser takes nothing at all for a level, and numbers.
+        word.contains(|c: char| c.is_ascii_alphabetic())
+            && word.trim().parse::<LevelFilter>().is_ok()
+    };
     let is_known = |word: &str| {
         word.split_once('=').map_or_else(|| is_level(word), |(_, level)| is_level(level))
     };
@@ -159,7 +163,9 @@ mod tests {
         for right in ["info", "debug", "warn,lockkeeper_server=trace", "lockkeeper_keeper=off"] {
             assert!(filter(right).is_ok(), "{right}");
         }
-        for wrong in ["infoo", "debug,foo", "lockkeeper_server=loud", "a=b=c", ","] {
+        for wrong in
+            ["infoo", "debug,foo", "lockkeeper_server=loud", "a=b=c", ",", " ", "3", "info,"]
+        {
             let error = filter(wrong).unwrap_err().to_string();
             assert!(error.contains("lockkeeper_server=debug"), "{error}");
         }

@@ -3,7 +3,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -52,10 +52,7 @@ impl Ports {
 
 pub(crate) fn check(exports: &[Export], limits: &Limits, ports: &Ports) -> Result<(), ConfigError> {
     let problem = no_limit(limits).or_else(|| one_port(ports));
-    let problem = match problem {
-        Some(problem) => Some(problem),
-        None => exported_twice(exports),
-    };
+    let problem = problem.or_else(|| exported_twice(exports)).or_else(|| one_id(exports));
     problem.map_or(Ok(()), |problem| Err(ConfigError(problem)))
 }
 
@@ -130,6 +127,27 @@ fn exported_twice(exports: &[Export]) -> Option<String> {
     Some(format!("{} is exported twice", paths[twice].display()))
 }
 
+/// Clients would take the files of one export for those of the other.
+fn one_id(exports: &[Export]) -> Option<String> {
+    let with_id = || exports.iter().filter_map(|export| Some((export.id?, &export.path)));
+    let (id, one, other) = with_id().enumerate().find_map(|(at, (id, path))| {
+        let other = with_id().take(at).find(|(known, other)| *known == id && *other != path)?;
+        Some((id, other.1, path))
+    })?;
+    let [one, other] = [one, other].map(|path| path.display());
+    Some(format!("{one} and {other} have the same `id` {id}; give one of them another"))
+}
+
+/// Root of a client could read the keys in the state directory.
+pub(crate) fn reveals_state(export: &Path, state: &Path) -> ConfigError {
+    ConfigError(format!(
+        "the state directory {} is inside the export {}, where clients could read its keys; choose another \
+         with --state DIR, or squash = \"root\"",
+        state.display(),
+        export.display()
+    ))
+}
+
 /// What keeps a configured directory from being exported now.
 pub(crate) fn unusable(export: &Export) -> Option<String> {
     if export.memory_path().is_ok_and(|path| path.is_some()) {
@@ -145,7 +163,9 @@ pub(crate) fn unusable(export: &Export) -> Option<String> {
     });
     match answered.recv_timeout(ANSWER_MAX) {
         Ok(Ok(true)) => None,
-        Ok(Ok(false)) => Some(format!("export {path}: not a directory")),
+        Ok(Ok(false)) => {
+            Some(format!("export {path}: not a directory; name the one that contains it"))
+        }
         Ok(Err(error)) if error.kind() == ErrorKind::NotFound => {
             Some(format!("export {path}: {error}; create it with: mkdir -p {path}"))
         }

@@ -19,7 +19,7 @@ use vfs::memory::MemoryFs;
 use vfs::{Closing, FileSystem, FileSystemId, OpeningExport, Rules};
 
 use crate::cli::Ports;
-use crate::config;
+use crate::config::{self, consistency};
 use late::Late;
 use opening::{Opened, Opening, Place, Wanted};
 
@@ -300,12 +300,7 @@ impl ExportOpener {
         let Opened { source, filesystem, .. } = opened;
         let reachable = !filesystem.acts_as_caller() || export.squash == config::Squash::None;
         if reachable && self.state.starts_with(&source.root) {
-            bail!(
-                "the state directory {} is inside the export {}, where clients could read its \
-                 keys; choose another with --state DIR",
-                self.state.display(),
-                source.root.display()
-            );
+            return Err(consistency::reveals_state(&source.root, &self.state).into());
         }
         Ok(())
     }

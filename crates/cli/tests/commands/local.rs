@@ -36,7 +36,7 @@ fn a_configuration_is_checked_and_its_errors_have_lines() {
     for verb in ["check", "show"] {
         let ended = lockkeeper(&["config", verb, "-c", path]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
-        let start = format!("error: {path}: line 3: unknown field `rpcbnd`");
+        let start = format!("error: {path}: line 3: unknown key `rpcbnd`");
         assert!(ended.err.starts_with(&start), "{}", ended.err);
         assert!(ended.err.ends_with("did you mean `rpcbind`?\n"), "{}", ended.err);
     }
