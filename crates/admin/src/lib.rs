@@ -111,6 +111,8 @@ pub struct Facts {
     pub store: String,
     pub store_shown: String,
     pub durability: String,
+    /// Another server is expected to stand by on the same store.
+    pub is_one_of_pair: bool,
 }
 
 #[derive(Debug, thiserror::Error)]

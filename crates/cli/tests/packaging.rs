@@ -95,6 +95,14 @@ fn the_tests_of_the_alerts_fail_when_an_alert_is_wrong() {
         ("_bucket[15m]))) > 30", "_bucket[15m]))) > 66"),
         ("_count[15m]) == 0", "_count[15m]) >= 0"),
         ("lockkeeper_waiters[15m]) > 0", "lockkeeper_waiters[15m]) >= 0"),
+        (
+            "up{job=\"lockkeeper\"} == 0\n        for: 1m",
+            "up{job=\"lockkeeper\"} == 0\n        for: 0m",
+        ),
+        ("up{job=\"lockkeeper\"} == 0", "up == 0"),
+        ("max by (job) (lockkeeper_serving)", "min by (job) (lockkeeper_serving)"),
+        ("standby_missing == 1\n        for: 5m", "standby_missing == 1\n        for: 1m"),
+        ("standby_missing == 1", "standby_missing == 2"),
     ] {
         assert_eq!(rules.matches(right).count(), 1, "{right}");
         let dir = tempfile::tempdir().unwrap();
@@ -110,7 +118,7 @@ fn the_tests_of_the_alerts_fail_when_an_alert_is_wrong() {
 fn alerts_lead_to_a_page_that_exists() {
     let rules = text("packaging/prometheus/alerts.yml");
     let links: Vec<&str> =
-        rules.lines().filter_map(|line| line.trim().strip_prefix("runbook: ")).collect();
+        rules.lines().filter_map(|line| line.trim().strip_prefix("runbook_url: ")).collect();
     assert_eq!(links.len(), rules.matches("- alert:").count());
     let names: BTreeSet<&str> =
         rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();

@@ -65,6 +65,7 @@ impl StoreChoice {
             store: store.into(),
             store_shown: self.url.to_string(),
             durability: durability.into(),
+            is_one_of_pair: self.is_shared_by_pair(args, file),
         }
     }
 

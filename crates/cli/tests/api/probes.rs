@@ -112,14 +112,15 @@ fn a_standby_is_alive_and_not_ready_and_does_not_tell_strangers_of_its_leader() 
     let mut leader = node(other.path(), "leader-of-others", &url);
     let _leader = Server::start(&mut leader, &other.path().join("log")).unwrap();
     let mut standby = node(home.path(), "standby", &url);
-    let _standby = Server::spawn(&mut standby, &home.path().join("log")).unwrap();
+    let standby = Server::spawn(&mut standby, &home.path().join("log")).unwrap();
     let socket = home.path().join("admin.sock");
-    let get = |path: &str| {
+    let ask = |home: &Path, path: &str| {
         let mut curl = Command::new("curl");
-        curl.args(["-s", "-m", "20", "-w", "\n%{http_code}", "--unix-socket"]).arg(&socket);
-        let output = curl.arg(format!("http://localhost{path}")).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
+        curl.args(["-s", "-m", "20", "-w", "\n%{http_code}", "--unix-socket"]);
+        curl.arg(home.join("admin.sock")).arg(format!("http://localhost{path}"));
+        String::from_utf8(curl.output().unwrap().stdout).unwrap()
     };
+    let get = |path: &str| ask(home.path(), path);
     wait::until_blocking("it stands by", || get("/v1/status").contains("leader-of-others"));
     assert!(get("/health").ends_with("200"));
     let ready = get("/ready");
@@ -128,4 +129,13 @@ fn a_standby_is_alive_and_not_ready_and_does_not_tell_strangers_of_its_leader() 
     let (code, said) = exit_code(&socket, &[]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("STANDBY") && !said.contains("error"), "{said}");
+
+    // A target that is up, of Prometheus; and the leader knows whether it has one.
+    let scraped = get("/metrics");
+    assert!(scraped.contains("\nlockkeeper_serving 0\n") && scraped.ends_with("200"), "{scraped}");
+    let leader = |line: &str| ask(other.path(), "/metrics").contains(line);
+    assert!(leader("\nlockkeeper_serving 1\n"));
+    wait::until_blocking("the leader knows it", || leader("\nlockkeeper_standby_missing 0\n"));
+    drop(standby);
+    wait::until_blocking("the leader misses it", || leader("\nlockkeeper_standby_missing 1\n"));
 }
