@@ -162,6 +162,23 @@ fn links_between_pages_lead_somewhere() {
     }
 }
 
+/// Those of nfs-utils 2.6.2 and 2.8.3.
+const EXPORTS_OPTIONS: &str = "secure insecure rw ro sync async wdelay no_wdelay nohide hide crossmnt nocrossmnt \
+    subtree_check no_subtree_check insecure_locks no_auth_nlm secure_locks auth_nlm mountpoint mp fsid= \
+    nordirplus refer= replicas= pnfs no_pnfs security_label reexport= sec= xprtsec= root_squash no_root_squash \
+    all_squash no_all_squash anonuid= anongid= no_acl";
+
+#[test]
+fn every_option_of_exports_5_is_on_the_page_for_those_who_come_from_there() {
+    let page = text("docs/from-knfsd.md");
+    let rows: String =
+        page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    for option in EXPORTS_OPTIONS.split_whitespace() {
+        let end = if option.ends_with('=') { "" } else { "`" };
+        assert!(rows.contains(&format!("`{option}{end}")), "{option} is not listed");
+    }
+}
+
 #[test]
 fn alerts_and_dashboard_use_documented_metrics_and_the_dashboard_shows_all() {
     let documented = documented_metrics();
