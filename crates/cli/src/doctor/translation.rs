@@ -22,10 +22,18 @@ const NAMES_MAX: usize = 5;
 
 #[derive(Debug, Default)]
 pub(super) struct Translation {
-    /// Names of clients by address, where there are several.
-    shared: Vec<(IpAddr, Vec<String>)>,
+    shared: Vec<SharedAddress>,
     /// Clients that refused granted locks, and how many.
     refusing: Vec<(String, usize)>,
+}
+
+/// An address of several clients.
+#[derive(Debug)]
+struct SharedAddress {
+    address: IpAddr,
+    names: Vec<String>,
+    /// The address of this server that they use, if they use one.
+    ours: Option<String>,
 }
 
 impl Translation {
@@ -44,20 +52,21 @@ impl Translation {
     }
 }
 
-fn shared(clients: &[api::Client]) -> Vec<(IpAddr, Vec<String>)> {
-    let mut names: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
+fn shared(clients: &[api::Client]) -> Vec<SharedAddress> {
+    let mut found: BTreeMap<IpAddr, SharedAddress> = BTreeMap::new();
     for client in clients {
         let holds = client.locks + client.shares + client.waiting > 0;
         let speaks = client.last_seen_seconds.is_some_and(|age| age <= SILENT_MAX_SECONDS);
         match client.address.parse::<IpAddr>() {
             Ok(address) if !address.is_loopback() && (holds || speaks) => {
-                names.entry(address).or_default().push(client.name.clone());
+                let ours = client.our_addresses.first().cloned();
+                let new = SharedAddress { address, names: Vec::new(), ours };
+                found.entry(address).or_insert(new).names.push(client.name.clone());
             }
             _ => {}
         }
     }
-    names.retain(|_, names| names.len() > 1);
-    names.into_iter().collect()
+    found.into_values().filter(|shared| shared.names.len() > 1).collect()
 }
 
 fn refusing(events: &[api::Event]) -> Vec<(String, usize)> {
@@ -75,8 +84,9 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         return Vec::new();
     }
     let Translation { shared, refusing } = &facts.translation;
-    let merged = shared.iter().map(|(address, names)| {
+    let merged = shared.iter().map(|SharedAddress { address, names, ours }| {
         let (count, listed) = (names.len(), listed(names));
+        let ours = ours.as_deref().unwrap_or("ADDRESS-OF-THIS-SERVER");
         warn(
             "LK295",
             format!(
@@ -84,8 +94,10 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
                  containers of one machine. The server reaches one lock manager there: the others are \
                  neither granted the locks they wait for nor notified of a restart"
             ),
-            "have the router forward their packets to this server untranslated: nft insert rule ip nat \
-             POSTROUTING ip daddr ADDRESS-OF-THIS-SERVER accept; and add a route back to them here",
+            format!(
+                "on the router: nft insert rule ip nat POSTROUTING ip daddr {ours} accept; on this host: a route \
+                 back to them"
+            ),
         )
     });
     let refused = refusing.iter().map(|(name, count)| {
