@@ -36,6 +36,8 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use logging::LogFormat;
+
 /// How long a stopped server waits for its tasks.
 const RUNTIME_END_MAX: Duration = Duration::from_millis(500);
 
@@ -47,12 +49,13 @@ pub fn run() -> ExitCode {
         cli::Command::Serve(args) => args.log_format,
         _ => None,
     };
-    if let Err(error) = logging::start(format) {
-        return failed(&error);
-    }
+    let format = match logging::start(format) {
+        Ok(format) => format,
+        Err(error) => return failed(LogFormat::Text, &error),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return failed(&error.into()),
+        Err(error) => return failed(format, &error.into()),
     };
     let done = match arguments.command {
         cli::Command::Serve(args) => {
@@ -75,12 +78,12 @@ pub fn run() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error),
+        Err(error) => failed(format, &error),
     }
 }
 
-fn failed(error: &anyhow::Error) -> ExitCode {
-    eprintln!("error: {error:#}");
+fn failed(format: LogFormat, error: &anyhow::Error) -> ExitCode {
+    logging::report(format, error);
     match error.downcast_ref() {
         Some(config::ConfigError(_)) => ExitCode::from(config::EXIT_CODE),
         None => ExitCode::FAILURE,
