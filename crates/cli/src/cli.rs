@@ -70,6 +70,10 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "CLIENT")]
     pub client: Option<String>,
 
+    /// On a client, as root: check the way to a server instead, for translated addresses
+    #[arg(long, value_name = "SERVER:/EXPORT", conflicts_with_all = ["client", "config", "state"])]
+    pub mount: Option<String>,
+
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -272,6 +276,7 @@ mod tests {
             "store check memory:",
             "store fenced filer1 --store postgres://db/x",
             "doctor --client alice",
+            "doctor --mount filer:/srv",
             "bench filer:/srv --seconds 1",
             "demo",
             "config check",

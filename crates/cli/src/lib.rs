@@ -37,6 +37,8 @@ use std::time::Duration;
 use clap::Parser;
 use store::StoreError;
 
+use logging::LogFormat;
+
 /// How long a stopped server waits for its tasks.
 const RUNTIME_END_MAX: Duration = Duration::from_millis(500);
 
@@ -48,12 +50,13 @@ pub fn run() -> ExitCode {
         cli::Command::Serve(args) => args.log_format,
         _ => None,
     };
-    if let Err(error) = logging::start(format) {
-        return failed(&error);
-    }
+    let format = match logging::start(format) {
+        Ok(format) => format,
+        Err(error) => return failed(LogFormat::Text, &error),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return failed(&error.into()),
+        Err(error) => return failed(format, &error.into()),
     };
     let done = match arguments.command {
         cli::Command::Serve(args) => {
@@ -76,12 +79,12 @@ pub fn run() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error),
+        Err(error) => failed(format, &error),
     }
 }
 
-fn failed(error: &anyhow::Error) -> ExitCode {
-    eprintln!("error: {error:#}");
+fn failed(format: LogFormat, error: &anyhow::Error) -> ExitCode {
+    logging::report(format, error);
     let is_configuration = error.is::<config::ConfigError>()
         || matches!(error.downcast_ref(), Some(StoreError::BadSettings(_)));
     match is_configuration {

@@ -19,7 +19,7 @@ use vfs::memory::MemoryFs;
 use vfs::{Closing, FileSystem, FileSystemId, OpeningExport, Rules};
 
 use crate::cli::Ports;
-use crate::config;
+use crate::config::{self, consistency};
 use late::Late;
 use opening::{Opened, Opening, Place, Wanted};
 
@@ -300,12 +300,7 @@ impl ExportOpener {
         let Opened { source, filesystem, .. } = opened;
         let reachable = !filesystem.acts_as_caller() || export.squash == config::Squash::None;
         if reachable && self.state.starts_with(&source.root) {
-            bail!(
-                "the state directory {} is inside the export {}, where clients could read its \
-                 keys; choose another with --state DIR",
-                self.state.display(),
-                source.root.display()
-            );
+            return Err(consistency::reveals_state(&source.root, &self.state).into());
         }
         Ok(())
     }
@@ -367,7 +362,8 @@ fn note(open: &Opened) -> Option<String> {
 
 /// Logs that a directory is served later than the others.
 fn announce(one: &Opened) {
-    info!("{} is served now", one.wanted.path.display());
+    let path = one.wanted.path.display();
+    info!(event.kind = "export-served", event.export = %path, "{path} is served now");
     if let Some(note) = note(one) {
         warn!("{note}");
     }
@@ -380,6 +376,8 @@ fn warn_if_late(export: &config::Export, late: &[Late]) {
     }
     let path = export.path.display();
     warn!(
+        event.kind = "export-late",
+        event.export = %path,
         "{path} is not served yet: its file system does not answer; clients that have it mounted wait, new \
          mounts are refused, and it is served when it answers"
     );

@@ -29,6 +29,7 @@ fn a_configuration_is_checked_and_its_errors_have_lines() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lockkeeper.toml");
     let path = file.to_str().unwrap();
+    // The directory is one that exists.
     fs::write(&file, FILE.replace("/srv/a", dir.path().to_str().unwrap())).unwrap();
     let ended = lockkeeper(&["config", "check", "-c", path]);
     assert_eq!((ended.code, ended.out), (Some(0), format!("ok: {path}\n")));
@@ -36,7 +37,7 @@ fn a_configuration_is_checked_and_its_errors_have_lines() {
     for verb in ["check", "show"] {
         let ended = lockkeeper(&["config", verb, "-c", path]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(78), ""));
-        let start = format!("error: {path}: line 3: unknown field `rpcbnd`");
+        let start = format!("error: {path}: line 3: unknown key `rpcbnd`");
         assert!(ended.err.starts_with(&start), "{}", ended.err);
         assert!(ended.err.ends_with("did you mean `rpcbind`?\n"), "{}", ended.err);
     }
@@ -58,12 +59,12 @@ fn a_link_local_network_is_warned_of() {
         ("fd00::/8", false),
         ("::/0", false),
     ] {
-        let export = dir.path().display();
-        fs::write(&file, format!("[[export]]\npath = '{export}'\nclients = [{network:?}]\n"))
-            .unwrap();
+        let export = dir.path();
+        let text = format!("[[export]]\npath = {export:?}\nclients = [{network:?}]\n");
+        fs::write(&file, text).unwrap();
         let ended = lockkeeper(&["config", "check", "-c", path]);
         assert_eq!((ended.code, ended.out), (Some(0), format!("ok: {path}\n")));
-        let start = format!("warning: export {export}: clients: {network}");
+        let start = format!("warning: export {}: clients: {network}", export.display());
         assert_eq!(ended.err.starts_with(&start), warned, "{network}: {}", ended.err);
         assert_eq!(ended.err.contains("never calls such an address back"), warned);
     }
