@@ -27,8 +27,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::cli::{Ports, Rpcbind};
-use crate::config::postgres_url::is_readable_by_all;
-use crate::config::store_url::StoreUrl;
+use crate::config::{postgres_url::is_readable_by_all, store_url::StoreUrl};
 pub(crate) use admin::{Admin, AdminListen, AdminSocket, Paths};
 use duration::duration;
 pub(crate) use duration::parse_duration;
