@@ -287,7 +287,7 @@ impl Postgres {
         let process = leader.and_then(|leader| leader.process.as_ref());
         let expected = leadership::ExpectedLeader {
             nonce: rows::signed(leader.map_or(0, |leader| leader.nonce)),
-            heartbeat: rows::signed(leader.map_or(0, |leader| leader.heartbeat)),
+            heartbeat: Some(rows::signed(leader.map_or(0, |leader| leader.heartbeat))),
             has_exited: process.is_some_and(ProcessIdentity::has_exited),
         };
         self.acquire(Some(&expected))

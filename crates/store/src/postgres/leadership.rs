@@ -162,7 +162,8 @@ pub(super) struct Candidate<'a> {
 /// The leader that is to be replaced, as it was read. If the row has changed, it is not replaced.
 pub(super) struct ExpectedLeader {
     pub(super) nonce: i64,
-    pub(super) heartbeat: i64,
+    /// `None` for this server itself, whose heartbeat goes on meanwhile.
+    pub(super) heartbeat: Option<i64>,
     /// Its process has certainly ended, so it need not be fenced.
     pub(super) has_exited: bool,
 }
@@ -190,7 +191,7 @@ pub(super) async fn acquire(
                  unfenced = CASE WHEN has_left OR node IS NULL OR $10 OR node = ANY(unfenced) \
                      OR right(node, length($11)) = $11 THEN unfenced ELSE unfenced || node END \
              WHERE set_config('synchronous_commit', $7::text, true) <> '' \
-                 AND ($8::bigint IS NULL OR nonce = $8 AND (has_left OR heartbeat = $9)) \
+                 AND ($8::bigint IS NULL OR nonce = $8 AND (has_left OR heartbeat = coalesce($9::bigint, heartbeat))) \
              RETURNING writer, nonce) \
          UPDATE state SET writer = me.writer, nonce = me.nonce, session = session + 1 FROM me \
          RETURNING state.nonce, state.session, state.writer"
@@ -201,7 +202,8 @@ pub(super) async fn acquire(
     let namespaces = own.as_ref().map(|process| process.namespaces.as_str());
     let pid = own.as_ref().map(|process| i64::from(process.pid));
     let started = own.as_ref().map(|process| signed(process.started));
-    let (nonce, heartbeat) = expected.map(|expected| (expected.nonce, expected.heartbeat)).unzip();
+    let nonce = expected.map(|expected| expected.nonce);
+    let heartbeat = expected.and_then(|expected| expected.heartbeat);
     let has_exited = expected.is_some_and(|expected| expected.has_exited);
     let parameters: [&(dyn ToSql + Sync); 13] = [
         &candidate.node,

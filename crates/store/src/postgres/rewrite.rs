@@ -76,7 +76,8 @@ impl Postgres {
         let leader = leadership.leader.as_ref();
         let expected = ExpectedLeader {
             nonce: leader.map_or(0, |leader| leader.nonce.cast_signed()),
-            heartbeat: leader.map_or(0, |leader| leader.heartbeat.cast_signed()),
+            heartbeat: (holder != Holder::Own)
+                .then(|| leader.map_or(0, |leader| leader.heartbeat.cast_signed())),
             has_exited: leader.is_some_and(|leader| leader.node == self.settings.node),
         };
         let writer = self.writer.as_ref().ok_or(StoreError::NotLeader)?;

@@ -228,7 +228,7 @@ impl Postgres {
         let candidate = Candidate { node: &node, lease, nonce, after: writer.number };
         let expected = ExpectedLeader {
             nonce: former.fencing.nonce,
-            heartbeat: former.heartbeat,
+            heartbeat: Some(former.heartbeat),
             has_exited: true,
         };
         let acquired = self.run(async |session: &Session| {
