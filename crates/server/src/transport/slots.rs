@@ -16,10 +16,10 @@ const KNOWN_MAX: usize = 10_000;
 /// What counts as one address: an IPv4 address, or the /64 of an IPv6 address, all of which one machine
 /// may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Network(IpAddr);
+pub struct Network(IpAddr);
 
 impl Network {
-    pub(crate) fn of(address: IpAddr) -> Self {
+    pub fn of(address: IpAddr) -> Self {
         Self(match address {
             IpAddr::V6(v6) => {
                 let [a, b, c, d, ..] = v6.segments();
