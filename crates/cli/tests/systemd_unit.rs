@@ -262,11 +262,10 @@ fn bytes_max() -> usize {
     /// A reply in the duplicate request cache without its bytes; a remembered name.
     const ENTRY: usize = 256;
     let (limits, locks) = (server::Limits::default(), keeper::config::Limits::default());
-    // Beside NFS, the built-in rpcbind has as many.
-    let connections = 2 * limits.connections_max * CONNECTION;
+    let connections = limits.connections_max + limits.of_rpcbind().connections_max;
     let duplicates = (limits.duplicates_max * ENTRY + limits.duplicates_bytes_max) * 5 / 2;
     let names = limits.names_max * ENTRY;
-    locks.locks * LOCK + limits.total_bytes_max + connections + duplicates + names
+    locks.locks * LOCK + limits.total_bytes_max + connections * CONNECTION + duplicates + names
 }
 
 /// B7.142

@@ -262,6 +262,28 @@ fn a_kernel_is_served_although_a_user_of_its_machine_has_all_connections() {
     assert!(served.control.metrics().unwrap().evicted_connections(EvictionReason::Slots) > 0);
 }
 
+/// B7.144
+#[test]
+fn rpcbind_has_a_quarter_of_the_connections_of_nfs() {
+    let (ours, theirs) = networks();
+    let limits = Limits { connections_max: 16, ..Limits::default() };
+    let _served = Served::start(&ours, limits, admitting(&["10.99.0.0/24"]));
+    theirs.block_on(async move || {
+        for (port, record, expected) in [(111, port_of_nfs(), 4), (2049, null(), 14)] {
+            let mut open = Vec::new();
+            for _ in 0..20 {
+                let Some(mut stream) = try_stream(CLIENT, port).await else { continue };
+                if stream.try_send(&marked(&record)).await.is_ok()
+                    && stream.receive().await.is_some()
+                {
+                    open.push(stream);
+                }
+            }
+            assert_eq!(open.len(), expected, "port {port}");
+        }
+    });
+}
+
 /// B7.97
 #[test]
 fn a_user_of_a_lock_holder_keeps_no_idle_connection() {
