@@ -154,7 +154,8 @@ where
 /// Replies after the request has arrived: an earlier reply would be lost.
 async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, leave: OwnedSemaphorePermit) {
     let reply = async {
-        stream.read(&mut [0; 4096]).await?;
+        // Whatever has arrived of it.
+        let _part = stream.read(&mut [0; 4096]).await?;
         stream.write_all(FULL.as_bytes()).await
     };
     let _ = timeout(REFUSAL_TIME_MAX, reply).await;
