@@ -102,9 +102,10 @@ fn faults_are_found() {
     assert_eq!(known.tests, BTreeSet::from(["a".into()]));
     // The second has no story, test or drill; the third has nothing.
     assert_eq!(unproven(&rules, &known).len(), 2);
-    let attacks = ATTACKERS.map(|attacker| format!("| {attacker} | a | b | test `a` |\n")).concat();
+    let attacks =
+        ATTACKERS.map(|attacker| format!("| {attacker} | a | b | `a`, test `a` |\n")).concat();
     assert_eq!(unproven_attacks(&attacks, &known), [""; 0]);
-    let attacks = attacks.replacen("test `a`", "test `renamed`", 1).replacen("test `a`", "", 1);
+    let attacks = attacks.replacen("test `a`", "`renamed`", 1).replacen("`a`, test `a`", "", 1);
     assert_eq!(unproven_attacks(&attacks.replace("| backup thief", "| thief"), &known).len(), 3);
     // Written so that this file does not cite them.
     let [unknown, old] = [spelled('B', (1, 20)), spelled('R', (1, 5))];
@@ -212,7 +213,10 @@ fn unproven_attacks(page: &str, known: &Known) -> Vec<String> {
         }
         attackers.insert(attacker);
         let place = format!("{THREATS}:{}", index + 1);
-        let proofs = proofs(proof);
+        let mut proofs = proofs(proof);
+        // A name alone is that of a test.
+        let bare = proofs.iter_mut().filter(|(kind, _)| kind.is_empty());
+        bare.for_each(|(kind, _)| kind.push_str("test"));
         if proofs.is_empty() && !proof.contains("#what-auth_sys-cannot-stop") {
             faults.push(format!("{place} names no test"));
         }
