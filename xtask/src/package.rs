@@ -58,7 +58,10 @@ impl Build {
         let built =
             ["build", "--locked", "--profile", &self.profile, "--package", "lockkeeper-cli"];
         run_command(self.cargo(&built).env("CARGO_ENCODED_RUSTFLAGS", self.flags()?))?;
-        let output = self.target.join(&self.profile);
+        let output = self.target.join(match self.profile.as_str() {
+            "dev" => "debug",
+            profile => profile,
+        });
         generate(&output.join("lockkeeper"), &output.join("package"))?;
         sbom::write(&self.copy, &self.date, &output.join("package").join(sbom::FILE))?;
         let to = self.target.join("debian");
