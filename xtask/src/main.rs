@@ -2,10 +2,13 @@
 
 #![warn(unreachable_pub)]
 
+mod deny;
 mod mutants;
 mod package;
 mod rings;
+mod sbom;
 mod shell;
+mod sources;
 
 use std::process::ExitCode;
 
@@ -23,6 +26,9 @@ usage: cargo xtask COMMAND
   mutants --refresh         lists those that no longer apply to the tree
   mutants --random N [PACKAGE [FILE...]]  N mutants by cargo-mutants, of the keeper or another crate
   package [--check]         the Debian package, with man pages and completions; --check installs it into a temporary root
+  package --reproduce [--profile NAME]  builds the package in two places, which must give equal bits
+  deny                      licences, sources and advisories of the dependencies, by deny.toml
+  sbom                      the list of dependencies in CycloneDX
   bench [--check] [...]     throughput beside NFS-Ganesha's; --check asserts the targets";
 
 fn main() -> ExitCode {
@@ -44,8 +50,9 @@ fn main() -> ExitCode {
             Err(_) => Err(anyhow::anyhow!("--random takes a number")),
         },
         ["mutants", names @ ..] => enter_root().and_then(|()| mutants::check(names)),
-        ["package"] => package::package(false),
-        ["package", "--check"] => package::package(true),
+        ["package", rest @ ..] => package::package(rest),
+        ["deny"] => enter_root().and_then(|()| deny::check()),
+        ["sbom"] => enter_root().and_then(|()| sbom::make()),
         ["bench", rest @ ..] => rings::bench(rest),
         _ => {
             eprintln!("{USAGE}");

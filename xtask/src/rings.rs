@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::mutants;
-use crate::shell::{enter_root, output, run, run_tests, run_with};
+use crate::shell::{enter_root, need_cargo_tool, output, run, run_tests, run_with};
 
 pub(crate) const FUZZ_SECONDS: u32 = 6;
 /// The full form is 20,000.
@@ -179,9 +179,7 @@ pub(crate) fn fuzz(seconds: u32) -> Result<()> {
 
 /// Fuzz targets need a nightly compiler feature; `RUSTC_BOOTSTRAP` enables it on stable.
 fn fuzz_all_of(directory: &str, seconds: u32) -> Result<()> {
-    if !output("cargo", &["fuzz", "--version"]).contains("cargo-fuzz") {
-        run("cargo", &["install", "cargo-fuzz", "--locked"])?;
-    }
+    need_cargo_tool("fuzz")?;
     let listed = output("cargo", &["fuzz", "list", "--fuzz-dir", directory]);
     let targets: Vec<&str> = listed.lines().collect();
     ensure!(!targets.is_empty(), "cargo fuzz lists no targets in {directory}");

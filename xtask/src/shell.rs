@@ -1,6 +1,7 @@
 //! Running external programs.
 
 use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -20,14 +21,32 @@ pub(crate) fn run_with(
     arguments: &[&str],
     environment: &[(&str, &str)],
 ) -> Result<()> {
+    run_command(Command::new(program).args(arguments).envs(environment.iter().copied()))
+}
+
+/// The same for a command with an environment or a directory of its own.
+pub(crate) fn run_command(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let arguments: Vec<_> = command.get_args().map(|one| one.to_string_lossy()).collect();
+    let first = arguments.first().map_or(String::new(), |first| first.to_string());
     println!("$ {program} {}", arguments.join(" "));
-    let status = Command::new(program)
-        .args(arguments)
-        .envs(environment.iter().copied())
-        .status()
-        .with_context(|| format!("cannot run {program}"))?;
-    ensure!(status.success(), "{program} {}: {status}", arguments.first().unwrap_or(&""));
+    let status = command.status().with_context(|| format!("cannot run {program}"))?;
+    ensure!(status.success(), "{program} {first}: {status}");
     Ok(())
+}
+
+/// Installs `cargo NAME` if it is missing, which takes minutes.
+pub(crate) fn need_cargo_tool(name: &str) -> Result<()> {
+    if output("cargo", &[name, "--version"]).is_empty() {
+        run("cargo", &["install", &format!("cargo-{name}"), "--locked"])?;
+    }
+    Ok(())
+}
+
+/// The directory of build output, as an absolute path.
+pub(crate) fn target() -> Result<PathBuf> {
+    let named = std::env::var_os("CARGO_TARGET_DIR");
+    Ok(std::path::absolute(named.map_or_else(|| "target".into(), PathBuf::from))?)
 }
 
 /// Runs tests by cargo and passes their output on. The error repeats the failures, so that they are at

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use vfs::BlockingMode;
 use vfs::groups::{GroupCache, GroupLookup};
 
-use server::Control;
+use server::{Control, Network};
 
 use crate::api::Problem;
 use crate::quota::CallerClass;
@@ -58,6 +58,16 @@ impl Peer {
             Self::Socket { uid, .. } if is_trusted(uid) => CallerClass::Trusted,
             Self::Socket { uid, .. } => CallerClass::User(uid),
             Self::Tcp { .. } => CallerClass::Network,
+        }
+    }
+
+    /// Whose quota of connections it takes (B7.143).
+    pub(crate) fn connects_as(self) -> CallerClass {
+        match self {
+            Self::Tcp { from } if !from.ip().is_loopback() => {
+                CallerClass::Machine(Network::of(from.ip()))
+            }
+            _ => self.class(),
         }
     }
 }

@@ -13,14 +13,14 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tracing::debug;
 
 use crate::caller::Peer;
-use crate::quota::{Quota, QuotaPermit};
+use crate::quota::Quota;
 use crate::write_timeout::WriteTimeout;
 
 /// Concurrent connections per listener.
@@ -126,46 +126,52 @@ pub(crate) async fn serve_unix(listener: UnixListener, router: Router) {
         };
         let Ok(user) = stream.peer_cred() else { continue };
         let peer = Peer::Socket { uid: user.uid(), gid: user.gid() };
-        match quota.take(peer.class()) {
-            Some(permit) => spawn_connection(stream, router.clone(), peer, permit),
-            None => {
-                if let Ok(leave) = refusals.clone().try_acquire_owned() {
-                    tokio::spawn(refuse(stream, leave));
-                }
+        admit(stream, &router, peer, &quota, &refusals);
+    }
+}
+
+/// Serves a connection, or refuses it if those like it have their share.
+fn admit<S>(stream: S, router: &Router, peer: Peer, quota: &Arc<Quota>, refusals: &Arc<Semaphore>)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    match quota.take(peer.connects_as()) {
+        Some(permit) => {
+            let router = router.clone();
+            tokio::spawn(async move {
+                serve_connection(stream, router, peer, UNREAD_TIME_MAX).await;
+                drop(permit);
+            });
+        }
+        None => {
+            if let Ok(leave) = refusals.clone().try_acquire_owned() {
+                tokio::spawn(refuse(stream, leave));
             }
         }
     }
 }
 
 /// Replies after the request has arrived: an earlier reply would be lost.
-async fn refuse(stream: UnixStream, leave: OwnedSemaphorePermit) {
-    let _ = timeout(REFUSAL_TIME_MAX, stream.readable()).await;
-    let _ = stream.try_read(&mut [0; 4096]);
-    let _ = stream.try_write(FULL.as_bytes());
+async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, leave: OwnedSemaphorePermit) {
+    let reply = async {
+        // Whatever has arrived of it.
+        let _part = stream.read(&mut [0; 4096]).await?;
+        stream.write_all(FULL.as_bytes()).await
+    };
+    let _ = timeout(REFUSAL_TIME_MAX, reply).await;
     drop(leave);
 }
 
-fn spawn_connection(stream: UnixStream, router: Router, peer: Peer, permit: QuotaPermit) {
-    tokio::spawn(async move {
-        serve_connection(stream, router, peer, UNREAD_TIME_MAX).await;
-        drop(permit);
-    });
-}
-
 pub(crate) async fn serve_tcp(listener: TcpListener, router: Router) {
-    let quota = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let quota = Quota::new(CONNECTIONS_MAX);
+    let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     loop {
-        let Ok(permit) = quota.clone().acquire_owned().await else { return };
         let Ok((stream, from)) = listener.accept().await else {
             pause().await;
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let router = router.clone();
-        tokio::spawn(async move {
-            serve_connection(stream, router, Peer::Tcp { from }, UNREAD_TIME_MAX).await;
-            drop(permit);
-        });
+        admit(stream, &router, Peer::Tcp { from }, &quota, &refusals);
     }
 }
 
@@ -194,7 +200,6 @@ mod tests {
     use std::os::unix::net;
 
     use axum::routing::get;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::task::JoinHandle;
 
     const LARGE: usize = 8 << 20;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use server::ReadBudget;
+use server::{Network, ReadBudget};
 
 /// Callers that share a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -13,8 +13,10 @@ pub(crate) enum CallerClass {
     /// Root and the server's own user: may take all permits.
     Trusted,
     User(u32),
-    /// All callers over TCP, which are not distinguishable.
+    /// All callers over TCP of this machine, which are not distinguishable; for reads, all over TCP.
     Network,
+    /// Callers over TCP of another machine, before it is known whether they have the token.
+    Machine(Network),
 }
 
 /// Engine time for reads, a budget for each kind of caller (B7.123).
@@ -37,7 +39,7 @@ impl Budgets {
         match class {
             CallerClass::Trusted => &self.trusted,
             CallerClass::User(_) => &self.users,
-            CallerClass::Network => &self.network,
+            CallerClass::Network | CallerClass::Machine(_) => &self.network,
         }
     }
 }
@@ -60,7 +62,7 @@ impl Quota {
         Arc::new(Self { max, taken: Mutex::default() })
     }
 
-    /// `None` if the caller's quota is used up: a quarter for one user, half for the network, three
+    /// `None` if the caller's quota is used up: a quarter for one user or machine, half for the network, three
     /// quarters for all untrusted callers together.
     pub(crate) fn take(self: &Arc<Self>, class: CallerClass) -> Option<QuotaPermit> {
         let mut taken = self.taken();
@@ -69,7 +71,7 @@ impl Quota {
         let own = taken.entry(class).or_default();
         let has_room = match class {
             CallerClass::Trusted => true,
-            CallerClass::User(_) => *own < self.max / 4,
+            CallerClass::User(_) | CallerClass::Machine(_) => *own < self.max / 4,
             CallerClass::Network => *own < self.max / 2,
         };
         let others_have = class == CallerClass::Trusted || all - trusted < self.max - self.max / 4;
@@ -118,6 +120,22 @@ mod tests {
         drop(root);
         assert_eq!(take_all(&quota, CallerClass::Trusted).len(), 64);
         assert!(quota.taken().is_empty());
+    }
+
+    /// B7.143
+    #[test]
+    fn no_machine_of_the_network_can_have_them_all() {
+        let quota = Quota::new(64);
+        let class =
+            |from: &str| crate::caller::Peer::Tcp { from: from.parse().unwrap() }.connects_as();
+        let attacker = take_all(&quota, class("10.0.0.7:40000"));
+        assert_eq!(attacker.len(), 16);
+        assert!(quota.take(class("10.0.0.8:40000")).is_some());
+        assert!(quota.take(class("127.0.0.1:40000")).is_some());
+        let attacker = take_all(&quota, class("[2001:db8::7]:40000"));
+        assert_eq!(attacker.len(), 16);
+        assert!(quota.take(class("[2001:db8::8]:40000")).is_none(), "of the same network");
+        assert!(quota.take(class("10.0.0.8:40000")).is_some());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! docs/behaviour.md against the tree: its rules are in order, each has a proof that exists, and
-//! every citation resolves.
+//! every citation resolves. The attacks of docs/security.md have proofs that exist, too.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,6 +13,19 @@ use std::fs;
 use testbed::source_tree;
 
 const PAGE: &str = "docs/behaviour.md";
+const THREATS: &str = "docs/security.md";
+/// Of the threat model. Each has a row at least.
+const ATTACKERS: [&str; 9] = [
+    "stranger on the network",
+    "admitted host",
+    "unprivileged user of an admitted host",
+    "root of an admitted host",
+    "host that spoofs datagrams",
+    "user of the server's machine",
+    "reader of the admin port",
+    "database neighbour",
+    "backup thief",
+];
 const TEXT: &[&str] = &["rs", "md", "txt", "toml", "js", "sql"];
 
 /// `B3.4` is section 3, rule 4.
@@ -50,7 +63,7 @@ struct Known {
 #[test]
 fn rules_are_in_order_and_every_proof_exists() {
     let sources = sources();
-    let rules = rules(&page(&sources).text);
+    let rules = rules(&page(&sources, PAGE).text);
     assert!(rules.len() > 50, "{PAGE}: only {} rules were understood", rules.len());
     let mut faults = out_of_order(&rules);
     faults.extend(unproven(&rules, &known(&sources)));
@@ -60,9 +73,16 @@ fn rules_are_in_order_and_every_proof_exists() {
 #[test]
 fn whatever_is_cited_is_a_rule() {
     let sources = sources();
-    let numbers = rules(&page(&sources).text).iter().map(|rule| rule.number).collect();
+    let numbers = rules(&page(&sources, PAGE).text).iter().map(|rule| rule.number).collect();
     let faults: Vec<String> =
         sources.iter().flat_map(|source| wrong_citations(source, &numbers)).collect();
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn every_attack_of_the_threat_model_has_a_proof_that_exists() {
+    let sources = sources();
+    let faults = unproven_attacks(&page(&sources, THREATS).text, &known(&sources));
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
@@ -82,6 +102,11 @@ fn faults_are_found() {
     assert_eq!(known.tests, BTreeSet::from(["a".into()]));
     // The second has no story, test or drill; the third has nothing.
     assert_eq!(unproven(&rules, &known).len(), 2);
+    let attacks =
+        ATTACKERS.map(|attacker| format!("| {attacker} | a | b | `a`, test `a` |\n")).concat();
+    assert_eq!(unproven_attacks(&attacks, &known), [""; 0]);
+    let attacks = attacks.replacen("test `a`", "`renamed`", 1).replacen("`a`, test `a`", "", 1);
+    assert_eq!(unproven_attacks(&attacks.replace("| backup thief", "| thief"), &known).len(), 3);
     // Written so that this file does not cite them.
     let [unknown, old] = [spelled('B', (1, 20)), spelled('R', (1, 5))];
     let cited = source("a.rs", &format!("// B1.2 and 4{unknown}, then {unknown}\n// ({old})\n"));
@@ -93,8 +118,8 @@ fn faults_are_found() {
 
 // The page.
 
-fn page(sources: &[Source]) -> &Source {
-    sources.iter().find(|source| source.path == PAGE).expect(PAGE)
+fn page<'a>(sources: &'a [Source], path: &str) -> &'a Source {
+    sources.iter().find(|source| source.path == path).expect(path)
 }
 
 /// A rule begins with `- **B1.1**` and goes on to the next one or to an empty line.
@@ -147,22 +172,58 @@ fn unproven(rules: &[Rule], known: &Known) -> Vec<String> {
         if !rule.proofs.iter().any(|(kind, _)| ["story", "test", "drill"].contains(&&**kind)) {
             faults.push(format!("{place} has no story, test or drill; name one, or remove it"));
         }
-        for (kind, name) in &rule.proofs {
-            let (place_of_kind, found) = match kind.as_str() {
-                "story" => ("crates/keeper/tests/stories", known.stories.contains(name)),
-                "test" => ("any test function", known.tests.contains(name)),
-                "drill" => ("e2e/src/drill", known.steps.contains(name)),
-                "mutant" => ("sim/mutants", known.mutants.contains(name)),
-                "judge" => ("sim/src", known.judged.contains(name)),
-                _ => ("what a proof can be: story, test, drill, mutant, judge", false),
-            };
-            if !found {
-                faults.push(format!(
-                    "{place}: {kind} `{name}` is not in {place_of_kind}; was it renamed?"
-                ));
-            }
+        faults.extend(missing(&place, &rule.proofs, known));
+    }
+    faults
+}
+
+/// Those among the proofs that do not exist.
+fn missing(place: &str, proofs: &[(String, String)], known: &Known) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (kind, name) in proofs {
+        let (place_of_kind, found) = match kind.as_str() {
+            "story" => ("crates/keeper/tests/stories", known.stories.contains(name)),
+            "test" => ("any test function", known.tests.contains(name)),
+            "drill" => ("e2e/src/drill", known.steps.contains(name)),
+            "mutant" => ("sim/mutants", known.mutants.contains(name)),
+            "judge" => ("sim/src", known.judged.contains(name)),
+            _ => ("what a proof can be: story, test, drill, mutant, judge", false),
+        };
+        if !found {
+            faults.push(format!(
+                "{place}: {kind} `{name}` is not in {place_of_kind}; was it renamed?"
+            ));
         }
     }
+    faults
+}
+
+// The threat model.
+
+/// Rows of the table of attacks: attacker (or empty, as above), reach, what stops them, proofs. A row
+/// without proofs refers to the section on what cannot be stopped.
+fn unproven_attacks(page: &str, known: &Known) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut attackers = BTreeSet::new();
+    for (index, line) in page.lines().enumerate() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let ["", attacker, _reach, _stops, proof, ""] = cells[..] else { continue };
+        if attacker == "attacker" || attacker.starts_with('-') {
+            continue;
+        }
+        attackers.insert(attacker);
+        let place = format!("{THREATS}:{}", index + 1);
+        let mut proofs = proofs(proof);
+        // A name alone is that of a test.
+        let bare = proofs.iter_mut().filter(|(kind, _)| kind.is_empty());
+        bare.for_each(|(kind, _)| kind.push_str("test"));
+        if proofs.is_empty() && !proof.contains("#what-auth_sys-cannot-stop") {
+            faults.push(format!("{place} names no test"));
+        }
+        faults.extend(missing(&place, &proofs, known));
+    }
+    let absent = ATTACKERS.iter().filter(|attacker| !attackers.contains(*attacker));
+    faults.extend(absent.map(|attacker| format!("{THREATS}: no row for: {attacker}")));
     faults
 }
 

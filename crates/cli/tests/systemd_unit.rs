@@ -253,6 +253,39 @@ async fn the_server_makes_no_system_call_that_the_unit_forbids() {
     assert!(forbidden.is_empty(), "the unit forbids {forbidden:?}");
 }
 
+/// The most that the server holds with the default limits.
+fn bytes_max() -> usize {
+    /// The bar of the keeper's benchmark.
+    const LOCK: usize = 200;
+    /// What a connection may hold beside the budget, received, in progress and unsent, and its state.
+    const CONNECTION: usize = 4 * (16 << 10);
+    /// A reply in the duplicate request cache without its bytes; a remembered name.
+    const ENTRY: usize = 256;
+    let (limits, locks) = (server::Limits::default(), keeper::config::Limits::default());
+    let connections = limits.connections_max + limits.of_rpcbind().connections_max;
+    let duplicates = (limits.duplicates_max * ENTRY + limits.duplicates_bytes_max) * 5 / 2;
+    let names = limits.names_max * ENTRY;
+    locks.locks * LOCK + limits.total_bytes_max + connections * CONNECTION + duplicates + names
+}
+
+/// B7.142
+#[test]
+fn the_unit_leaves_what_the_default_limits_allow() {
+    let unit = fs::read_to_string(UNIT).unwrap();
+    let comment = format!("takes at most {} GiB", bytes_max().div_ceil(1 << 30));
+    assert!(unit.contains(&comment), "the unit does not say: {comment}");
+    let memory: u32 = values("MemoryMax")[0].strip_suffix('%').unwrap().parse().unwrap();
+    assert!(
+        (50..=90).contains(&memory),
+        "page cache counts, and the rest of the machine needs some"
+    );
+    let tasks: usize = values("TasksMax")[0].parse().unwrap();
+    let workers = server::Limits::default().workers;
+    // `server/src/rpc/workers/schedule.rs`: half as many and four more for each that hangs.
+    let (hung, processors) = (100, 256);
+    assert!(tasks >= workers + hung * (workers / 2 + 4) + processors, "{tasks}");
+}
+
 #[test]
 fn systemd_accepts_the_unit_and_finds_it_hardened() {
     testbed::packages::install(&["systemd"]).unwrap();

@@ -256,7 +256,8 @@ impl Server {
             lease: lease.clone(),
             metrics: metrics.clone(),
         };
-        let new_port = || Arc::new(Connections::new(callers.clone(), &limits, metrics.clone()));
+        let new_port =
+            |limits: &Limits| Arc::new(Connections::new(callers.clone(), limits, metrics.clone()));
         let on_heard = report_heard(engine, files.clone());
         let dispatcher = Arc::new(Dispatcher::new(services, shared.clone(), on_heard));
 
@@ -284,13 +285,13 @@ impl Server {
         };
         // The NFS port opens after port 111: a Linux client that reconnects to the former and is
         // then refused by the latter pauses for five seconds.
-        let mut ports = vec![new_port()];
+        let mut ports = vec![new_port(&limits)];
         sockets.listen()?.serve(&dispatcher, &ports[0], &stopped, &mut tasks);
         if let Some(listeners) = rpcbind_listeners {
             let table = Rpcbind::new(registrar.table());
             let services: Vec<Arc<dyn Service>> = vec![Arc::new(table)];
             let dispatcher = Arc::new(Dispatcher::new(services, shared, Box::new(|_| true)));
-            let port = new_port();
+            let port = new_port(&limits.of_rpcbind());
             listeners.serve(&dispatcher, &port, &stopped, &mut tasks);
             ports.push(port);
         }

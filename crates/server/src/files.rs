@@ -126,6 +126,23 @@ impl Files {
         self.key.verify(handle)
     }
 
+    /// The same for a call of this peer. A port that no export would admit is refused whatever the handle is
+    /// (B7.98).
+    pub(crate) fn verify_for(
+        &self,
+        handle: &[u8],
+        peer: &Peer,
+        action: Action,
+    ) -> Result<VerifiedHandle> {
+        self.verify(handle).map_err(|error| {
+            let demands = self.demands_reserved_port(peer.remote.ip()).unwrap_or(false);
+            match admit(action, peer, true, demands) {
+                Err(NotAdmitted::Port) => Error::NotOwner,
+                _ => error,
+            }
+        })
+    }
+
     /// The export of a handle, if it still exists and admits the peer for `action`. [`Error::TryLater`]
     /// if its file system does not answer yet (B1.84).
     pub(crate) fn export_of(

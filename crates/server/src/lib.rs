@@ -105,3 +105,4 @@ pub use rpc::limits::Limits;
 pub use service_lease::WritePolicy;
 pub use tracked_client::{TrackError, TrackedClient};
 pub use transport::listen::ListenError;
+pub use transport::slots::Network;

@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use vfs::memory::MemoryFs;
 use vfs::{Export, Exports, FileKey, FileSystem, Rules};
-use wire::nfs3::{GetAttr, GetAttrArgs, Handle};
+use wire::nfs3::{Access, AccessArgs, GetAttr, GetAttrArgs, Handle};
 use wire::nlm::{Status, v4};
 use wire::rpc::{AuthStatus, Credential, Denial};
 use wire::{mount, nlm, rpcbind};
@@ -238,6 +238,52 @@ fn connections_without_a_call_make_room_for_clients() {
     assert_eq!(metrics.evicted_connections(EvictionReason::Slots), 6);
 }
 
+/// B7.141
+#[test]
+fn a_kernel_is_served_although_a_user_of_its_machine_has_all_connections() {
+    let (ours, theirs) = networks();
+    let limits = Limits { connections_per_address_max: 4, ..Limits::default() };
+    let rules = Rules { require_reserved_ports: true, ..admitting(&["10.99.0.0/24"]) };
+    let served = Served::start(&ours, limits, rules);
+    let root = served.root();
+    theirs.block_on(async move || {
+        let getattr = call::<GetAttr>(1, &Credential::None, &GetAttrArgs { object: root.clone() });
+        let mut users = Vec::new();
+        for _ in 0..4 {
+            let mut user = stream(CLIENT, 2049).await;
+            user.exchange(&getattr).await;
+            users.push(user);
+        }
+        assert!(!is_answered(CLIENT, 2049, &getattr).await, "a user makes no room for a user");
+        let kernel = Connection::connect(at(2049), &options(CLIENT, true)).await.unwrap();
+        let kernel = Locker::new(kernel, "client", 1);
+        assert_eq!(kernel.lock(&root, range(0, 1)).await.unwrap(), Status::Granted);
+    });
+    assert!(served.control.metrics().unwrap().evicted_connections(EvictionReason::Slots) > 0);
+}
+
+/// B7.144
+#[test]
+fn rpcbind_has_a_quarter_of_the_connections_of_nfs() {
+    let (ours, theirs) = networks();
+    let limits = Limits { connections_max: 16, ..Limits::default() };
+    let _served = Served::start(&ours, limits, admitting(&["10.99.0.0/24"]));
+    theirs.block_on(async move || {
+        for (port, record, expected) in [(111, port_of_nfs(), 4), (2049, null(), 14)] {
+            let mut open = Vec::new();
+            for _ in 0..20 {
+                let Some(mut stream) = try_stream(CLIENT, port).await else { continue };
+                if stream.try_send(&marked(&record)).await.is_ok()
+                    && stream.receive().await.is_some()
+                {
+                    open.push(stream);
+                }
+            }
+            assert_eq!(open.len(), expected, "port {port}");
+        }
+    });
+}
+
 /// B7.97
 #[test]
 fn a_user_of_a_lock_holder_keeps_no_idle_connection() {
@@ -332,6 +378,11 @@ fn a_port_that_cannot_lock_learns_nothing_about_handles() {
                 println!("{program}: {verdict:?}");
                 assert_eq!(verdict, Err(Denial::Auth(AuthStatus::TooWeak)), "{program}");
             }
+            let args = AccessArgs { object: file, access: 1 };
+            let answer = datagram(CLIENT, 2049, &call::<Access>(1, &Credential::None, &args)).await;
+            let status = reply(answer.unwrap().into()).results;
+            println!("ACCESS: {status:?}");
+            assert_eq!(status[..4], (wire::nfs3::Status::Perm as u32).to_be_bytes(), "ACCESS");
         }
     });
 }

@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::shell::{output, run, run_with};
+use crate::shell::{need_cargo_tool, output, run_with};
 
 const KEEPER: &str = "lockkeeper-keeper";
 const SERVER: &str = "lockkeeper-server";
@@ -17,9 +17,7 @@ const OPERATIONS: &str = "100000";
 /// files of it. The choice depends on the commit.
 pub(crate) fn check(count: usize, rest: &[&str]) -> Result<()> {
     ensure!(count > 0, "--random takes a number above 0");
-    if !output("cargo", &["mutants", "--version"]).contains("mutants") {
-        run("cargo", &["install", "cargo-mutants", "--locked"])?;
-    }
+    need_cargo_tool("mutants")?;
     let (package, files) = rest.split_first().unwrap_or((&KEEPER, &[]));
     let mut chosen = vec!["mutants", "--package", package];
     chosen.extend(files.iter().flat_map(|file| ["--file", file]));

@@ -1,7 +1,7 @@
 //! A copy of the working tree in which mutants are built and tested, one at a time. The copy and its
 //! target directory stay between runs, so that only changed crates are rebuilt.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::mutant::Mutant;
+use crate::sources;
 
 const COPY: &str = "target/mutants/tree";
 const TARGET: &str = "target/mutants/build";
@@ -29,19 +30,7 @@ impl Tree {
     pub(super) fn copy() -> Result<Self> {
         let here = std::env::current_dir()?;
         let (root, target) = (here.join(COPY), here.join(TARGET));
-        fs::create_dir_all(&root)?;
-        let listed = Command::new("git")
-            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-            .output()
-            .context("cannot run git")?;
-        ensure!(listed.status.success(), "git ls-files: {}", listed.status);
-        let listed = String::from_utf8(listed.stdout).context("a file name is not UTF-8")?;
-        let mut wanted = HashSet::new();
-        for name in listed.split('\0').filter(|name| Path::new(name).is_file()) {
-            write_if_changed(&root.join(name), &fs::read(name)?)?;
-            wanted.insert(root.join(name));
-        }
-        remove_others(&root, &wanted)?;
+        sources::copy(&root)?;
         Ok(Self { root, target })
     }
 
@@ -160,26 +149,4 @@ impl Drop for Trial<'_> {
             }
         }
     }
-}
-
-fn write_if_changed(path: &Path, text: &[u8]) -> Result<()> {
-    if fs::read(path).is_ok_and(|there| there == text) {
-        return Ok(());
-    }
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    fs::write(path, text).with_context(|| path.display().to_string())
-}
-
-fn remove_others(dir: &Path, wanted: &HashSet<PathBuf>) -> Result<()> {
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            remove_others(&path, wanted)?;
-        } else if !wanted.contains(&path) {
-            fs::remove_file(&path)?;
-        }
-    }
-    Ok(())
 }

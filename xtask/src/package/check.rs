@@ -25,6 +25,7 @@ const FILES: &[(&str, u32)] = &[
     ("usr/share/zsh/vendor-completions/_lockkeeper", 0o644),
     ("usr/share/fish/vendor_completions.d/lockkeeper.fish", 0o644),
     ("usr/share/doc/lockkeeper/copyright", 0o644),
+    ("usr/share/doc/lockkeeper/lockkeeper.cdx.json", 0o644),
     ("usr/share/doc/lockkeeper/operate.md", 0o644),
     ("usr/share/doc/lockkeeper/recover.md", 0o644),
     ("usr/share/doc/lockkeeper/messages.md", 0o644),

@@ -11,6 +11,10 @@ use server::{RpcbindState, Server};
 use vfs::export::private_networks;
 use vfs::{Export, ExportAccess, Exports, Rules, Squash};
 
+/// What `udp = false` costs (B7.140).
+const WITHOUT_UDP: &str = "off: no mounts with proto=udp or mountproto=udp, no reboot reports by sm-notify of \
+     Linux, no lock managers that call over UDP (that of macOS by default)";
+
 /// `as_server`: whether operations of an export run as the server's own user. `admin`: the admin API's addresses.
 pub(super) async fn banner(
     server: &Server,
@@ -47,6 +51,9 @@ pub(super) async fn banner(
         "rpc",
         format!("nfs mount nlm nsm on {port} ({transports}) at {families}   rpcbind: {rpcbind}"),
     );
+    if !server.serves_udp() {
+        line("udp", WITHOUT_UDP.to_string());
+    }
     if let Some(recovery) = &recovery {
         line("recovery", recovery.to_string());
     }

@@ -15,7 +15,7 @@ pub async fn address(setup: Setup) -> String {
     setup.start().banner("(tcp, udp) at ")
 }
 
-/// Whether NULL is answered over UDP, and what the banner says.
+/// Whether NULL is answered over UDP, and what the banner says, also of what stops working.
 pub async fn datagrams(setup: Setup) -> String {
     let server = setup.start();
     let options = Options { timeout: Duration::from_millis(500), ..Options::default() };
@@ -27,7 +27,8 @@ pub async fn datagrams(setup: Setup) -> String {
     };
     let transports = server.banner(" nfs mount nlm nsm on ");
     let transports = transports.split(['(', ')']).nth(1).unwrap_or_default();
-    format!("{answered}, {transports}")
+    let stops = server.banner("\nudp       off: ");
+    format!("{answered}, {transports}, {}", stops.split(" or ").next().unwrap_or_default())
 }
 
 pub async fn rpcbind(mut setup: Setup) -> String {

@@ -19,7 +19,7 @@ use super::duplicate_cache::CacheBounds;
 /// See the [module](self).
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Of one port: the embedded rpcbind counts its own.
+    /// Of the NFS port: the embedded rpcbind counts its own ([`of_rpcbind`](Self::of_rpcbind)).
     pub connections_max: usize,
     pub connections_per_address_max: usize,
     /// Requests in progress, of one connection or of one UDP socket. Over UDP only requests on a
@@ -86,6 +86,18 @@ impl Limits {
         record::Limits {
             record_bytes_max: self.record_bytes_max,
             fragments_max: self.fragments_max,
+        }
+    }
+
+    /// Those of the built-in rpcbind. Its connections are for one question: many at once are no use to a client, and
+    /// must not take the descriptors that files and the API need.
+    pub fn of_rpcbind(&self) -> Self {
+        const SHARE: usize = 4;
+        let share = |all: usize| (all / SHARE).max(1);
+        Self {
+            connections_max: share(self.connections_max),
+            connections_per_address_max: share(self.connections_per_address_max),
+            ..self.clone()
         }
     }
 

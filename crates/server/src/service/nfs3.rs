@@ -120,7 +120,7 @@ impl Request<'_> {
     /// The file of a handle, if the handle is genuine, its export still exists and admits the caller.
     fn target(&self, handle: &Handle, action: Action) -> Result<Target> {
         let Mode::Serve(blocking) = self.mode else { return Err(Error::TryLater) };
-        let opened = self.files.verify(handle)?;
+        let opened = self.files.verify_for(handle, self.peer, action)?;
         let export = self.files.export_of(&opened, self.peer, action)?;
         // A file system that always blocks is never called on a network thread.
         if blocking == BlockingMode::Nonblocking && !export.filesystem.supports_nonblocking() {

@@ -40,8 +40,16 @@ pub(crate) struct Connections {
 struct Open {
     slots: Slots,
     connections: HashMap<u64, Arc<OpenConnection>>,
-    /// No room was found for a new connection; not searched again before.
-    full_until: Option<Instant>,
+    /// No room was found for a new connection; not searched again before. Apart for each address that has all that
+    /// it may have, and for kernels: what others ask for in vain must not keep these from being served.
+    full_until: HashMap<Search, Instant>,
+}
+
+/// Among whose connections room is searched for a new one, and whether that is a kernel's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Search {
+    only: Option<Network>,
+    for_kernel: bool,
 }
 
 /// Why a connection is refused.
@@ -92,6 +100,10 @@ impl OpenConnection {
         self.evicted.get().copied()
     }
 
+    fn network(&self) -> Network {
+        Network::of(self.peer.remote.ip())
+    }
+
     fn close(&self, reason: EvictionReason) {
         let _ = self.evicted.set(reason);
         // If the task has not begun yet, it will look first.
@@ -106,6 +118,7 @@ impl OpenConnection {
             connection: self.id,
             is_stranger: !self.was_client.load(Ordering::Relaxed) && !callers.serves(&self.peer),
             has_called: outgoing.as_ref().is_some_and(|outgoing| outgoing.had_call()),
+            is_user: !callers.can_lock(&self.peer),
             is_busy: outgoing
                 .is_some_and(|outgoing| outgoing.unanswered() > 0 || outgoing.unsent() > 0),
             age: now.saturating_duration_since(self.opened),
@@ -134,7 +147,7 @@ pub(crate) struct ConnectionPermit {
 impl ConnectionPermit {
     /// A client has made a call on this connection, for the first time.
     pub(crate) fn has_called(&self) {
-        let network = Network::of(self.connection.peer.remote.ip());
+        let network = self.connection.network();
         self.connections.lock().slots.has_called(network);
     }
 }
@@ -174,9 +187,15 @@ impl Connections {
         let network = Network::of(address);
         let is_known = standing == Standing::Local || self.callers.is_holder(address);
         let mut open = self.lock();
+        // Exports that changed since are applied to what is open: this connection is not yet.
+        if !self.callers.serves(peer) {
+            return Err(ConnectionRefusal::Stranger);
+        }
         if let Err(refusal) = open.slots.check(network, is_known, self.limits) {
-            let is_about_this_address = matches!(refusal, SlotRefusal::PerAddress(_));
-            if is_about_this_address || !self.make_room(&mut open, now) {
+            // An address that has all that it may have makes room for itself.
+            let only = matches!(refusal, SlotRefusal::PerAddress(_)).then_some(network);
+            let search = Search { only, for_kernel: self.callers.can_lock(peer) };
+            if !self.make_room(&mut open, search, now) {
                 return Err(refusal.into());
             }
             open.slots.check(network, is_known, self.limits)?;
@@ -197,22 +216,26 @@ impl Connections {
         Ok(ConnectionPermit { connections: self.clone(), connection })
     }
 
-    /// Closes connections that nobody will miss. Their slots are free at once.
-    fn make_room(&self, open: &mut Open, now: Instant) -> bool {
-        if open.full_until.is_some_and(|until| now < until) {
+    /// Closes connections that are not needed. Their slots are free at once.
+    fn make_room(&self, open: &mut Open, search: Search, now: Instant) -> bool {
+        if open.full_until.get(&search).is_some_and(|until| now < *until) {
             return false;
         }
         let all = open.connections.values();
-        let candidates = all.map(|connection| connection.candidate(&self.callers, now));
-        let evicted = to_evict(candidates, EVICTED_AT_ONCE);
+        let there = all.filter(|one| search.only.is_none_or(|only| one.network() == only));
+        let candidates = there.map(|connection| connection.candidate(&self.callers, now));
+        let evicted = to_evict(candidates, search.for_kernel, EVICTED_AT_ONCE);
         evicted.iter().for_each(|id| self.evict(open, *id, EvictionReason::Slots));
-        open.full_until = evicted.is_empty().then(|| now + SEARCH_PAUSE);
+        open.full_until.retain(|_, until| now < *until);
+        if evicted.is_empty() {
+            open.full_until.insert(search, now + SEARCH_PAUSE);
+        }
         !evicted.is_empty()
     }
 
     fn evict(&self, open: &mut Open, id: u64, reason: EvictionReason) {
         let Some(connection) = open.connections.remove(&id) else { return };
-        open.slots.closed(Network::of(connection.peer.remote.ip()));
+        open.slots.closed(connection.network());
         connection.close(reason);
         if let Some(metrics) = &self.metrics {
             metrics.count_evicted_connection(reason);
@@ -267,7 +290,7 @@ impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
         if open.connections.remove(&self.connection.id).is_some() {
-            open.slots.closed(Network::of(self.connection.peer.remote.ip()));
+            open.slots.closed(self.connection.network());
         }
     }
 }

@@ -16,10 +16,10 @@ const KNOWN_MAX: usize = 10_000;
 /// What counts as one address: an IPv4 address, or the /64 of an IPv6 address, all of which one machine
 /// may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Network(IpAddr);
+pub struct Network(IpAddr);
 
 impl Network {
-    pub(crate) fn of(address: IpAddr) -> Self {
+    pub fn of(address: IpAddr) -> Self {
         Self(match address {
             IpAddr::V6(v6) => {
                 let [a, b, c, d, ..] = v6.segments();
@@ -126,19 +126,27 @@ pub(crate) struct Candidate {
     /// No export admits its address any more, and it has no locks.
     pub(crate) is_stranger: bool,
     pub(crate) has_called: bool,
+    /// All exports that admit its address demand reserved ports, and its port is none: a user of a client, who
+    /// can neither read files nor lock.
+    pub(crate) is_user: bool,
     /// Requests of it are in progress, or replies unsent.
     pub(crate) is_busy: bool,
     pub(crate) age: Duration,
 }
 
 /// Up to `count` connections to close for new ones: idle ones of strangers, then those that never made
-/// a call, the oldest first. Never one that is in use.
-pub(crate) fn to_evict(candidates: impl Iterator<Item = Candidate>, count: usize) -> Vec<u64> {
+/// a call, then, if the new one is of a kernel, those of users; the oldest first. Never one that is in use.
+pub(crate) fn to_evict(
+    candidates: impl Iterator<Item = Candidate>,
+    for_kernel: bool,
+    count: usize,
+) -> Vec<u64> {
+    let never_called = |one: &Candidate| !one.has_called && one.age >= CALL_DUE;
     let may_go = |one: &Candidate| {
-        !one.is_busy && (one.is_stranger || (!one.has_called && one.age >= CALL_DUE))
+        !one.is_busy && (one.is_stranger || never_called(one) || (for_kernel && one.is_user))
     };
     let mut idle: Vec<Candidate> = candidates.filter(may_go).collect();
-    idle.sort_by_key(|one| (!one.is_stranger, std::cmp::Reverse(one.age)));
+    idle.sort_by_key(|one| (!one.is_stranger, !never_called(one), std::cmp::Reverse(one.age)));
     idle.truncate(count);
     idle.into_iter().map(|one| one.connection).collect()
 }
@@ -210,6 +218,7 @@ mod tests {
             connection,
             is_stranger,
             has_called,
+            is_user: false,
             is_busy,
             age: Duration::from_secs(seconds),
         };
@@ -222,9 +231,31 @@ mod tests {
             one(6, true, true, false, 1),
             one(7, true, true, true, 1),
         ];
-        let evicted = |count| to_evict(open.into_iter(), count);
+        let evicted = |count| to_evict(open.into_iter(), true, count);
         assert_eq!(evicted(1), [6]);
         assert_eq!(evicted(2), [6, 3]);
         assert_eq!(evicted(9), [6, 3, 2]);
+    }
+
+    /// B7.141
+    #[test]
+    fn connections_of_users_make_room_for_those_of_kernels_only() {
+        let one = |connection, is_user, is_busy, seconds| Candidate {
+            connection,
+            is_stranger: false,
+            has_called: true,
+            is_user,
+            is_busy,
+            age: Duration::from_secs(seconds),
+        };
+        let open = [
+            one(1, false, false, 1000),
+            one(2, true, false, 5),
+            one(3, true, true, 900),
+            one(4, true, false, 6),
+        ];
+        let evicted = |for_kernel| to_evict(open.into_iter(), for_kernel, 9);
+        assert_eq!(evicted(true), [4, 2]);
+        assert_eq!(evicted(false), [0; 0]);
     }
 }
