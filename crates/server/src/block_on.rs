@@ -1,0 +1,24 @@
+//! [`block_on`]: futures in a synchronous file system.
+
+use std::future::Future;
+
+use tokio::runtime::Handle;
+use vfs::{Error, Result};
+
+/// Runs a future to its end on the calling thread, a worker, for a
+/// [`FileSystem`](vfs::FileSystem) with an asynchronous back end. `runtime` is one of the program,
+/// usually that which runs the server; its threads do the input and output of the future.
+///
+/// On a thread that belongs to a runtime, such as a network thread of the server, it drops the future
+/// and returns [`Error::WouldBlock`], where [`Handle::block_on`] would panic. Returned from a call with
+/// [`BlockingMode::Nonblocking`](vfs::BlockingMode::Nonblocking), that has the server repeat the call on
+/// a worker.
+///
+/// A worker is occupied until the future ends: give it a time limit, and return
+/// [`Error::TryLater`] when that has passed.
+pub fn block_on<F: Future>(runtime: &Handle, future: F) -> Result<F::Output> {
+    match Handle::try_current() {
+        Ok(_) => Err(Error::WouldBlock),
+        Err(_) => Ok(runtime.block_on(future)),
+    }
+}
