@@ -2,6 +2,7 @@
 
 #![warn(unreachable_pub)]
 
+mod api;
 mod mutants;
 mod package;
 mod rings;
@@ -19,6 +20,7 @@ usage: cargo xtask COMMAND
                             the drill with real Linux kernels in virtual machines
   fuzz [--seconds N]        every fuzz target for N seconds (6)
   sim [--seeds N] [--seed S]  the simulator; --seed prints the trace of one run
+  api                       the library's public interface against crates/lockkeeper/api.txt; LOCKKEEPER_UPDATE=1 rewrites it
   mutants [NAME...]         every mutant of sim/mutants must be caught by the story, judge or test it names
   mutants --refresh         lists those that no longer apply to the tree
   mutants --random N [PACKAGE [FILE...]]  N mutants by cargo-mutants, of the keeper or another crate
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
             Err(_) => Err(anyhow::anyhow!("--seconds takes a number")),
         },
         ["sim", rest @ ..] => rings::sim(rest),
+        ["api"] => enter_root().and_then(|()| api::check()),
         ["quick"] => rings::quick(),
         ["mutants", "--refresh"] => enter_root().and_then(|()| mutants::refresh()),
         ["mutants", "--random", count, rest @ ..] => match count.parse() {

@@ -47,6 +47,7 @@ pub use bytes::Bytes;
 /// A network, as in `"10.0.0.0/8".parse()`.
 pub use ipnet::IpNet;
 
+pub use server::roster_copy::CopyError as RosterCopyError;
 pub use server::{
     BootError, ClientInfo, Config, Control, ControlError, FileLocation, GraceInfo, GrantedLock,
     Limits, ListenError, LockConfig, LockEvent, LockInfo, OpenReason, Protocol, RegisterError,

@@ -5,15 +5,20 @@
 //! about locks. `Store` states its contract, and with the feature `conformance`, which is for your
 //! dev-dependencies, `conformance::check` tests it.
 
+#[cfg(feature = "postgres")]
+pub use ::store::BootId;
 #[cfg(feature = "conformance")]
 pub use ::store::conformance;
+#[cfg(feature = "postgres")]
+pub use ::store::postgres::{
+    Failover, Fencing, Leader, LeaderWatch, Leadership, Postgres, PostgresSettings,
+    ProcessIdentity, QueryTimes, Standby, TakeoverDecision,
+};
 pub use ::store::store::{cleared, may_clear};
 pub use ::store::{
     CommitOutcome, Durability, Embedded, EmbeddedSettings, Lease, Memory, Store, StoreError,
     StoreHealth, Token,
 };
-#[cfg(feature = "postgres")]
-pub use ::store::{Postgres, PostgresSettings};
 pub use keeper::bytes::{FileKey, Name, OwnerTag};
 pub use keeper::change::{
     Change, Client, Exactness, Lock, Protocol, Reboot, Registrant, Share, Snapshot,

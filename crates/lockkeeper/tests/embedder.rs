@@ -157,7 +157,7 @@ async fn a_program_keeps_values_and_locks_over_a_restart_and_lists_and_releases_
     let unconfirmed = held.iter().map(|row| (row.0, LockState::Unconfirmed));
     assert_eq!(states(&recovered), unconfirmed.collect::<Vec<_>>());
     let bob = program.locker("bob").await;
-    assert_eq!(bob.lock(&file, range(100, 1)).await.unwrap(), Status::Grace);
+    assert_eq!(bob.lock(&file, range(15, 1)).await.unwrap(), Status::DeniedGracePeriod);
     assert_eq!(bob.reclaim(&file, range(20, 0)).await.unwrap(), Status::Granted);
     let reclaimed: Vec<_> = program.locks().await.iter().map(|row| (row.3, row.4)).collect();
     assert_eq!(reclaimed, [(20, LockState::Held), (0, LockState::Unconfirmed)]);

@@ -152,12 +152,12 @@ async fn refusals(served: &Served) -> ([Status; 6], [Status; 2]) {
     let new = NewAttributes::default;
     let at = || wire::nfs3::DirOpArgs { dir: root.clone(), name: b"new".to_vec().into() };
     let set = SetAttrArgs { object: file.clone(), new: new(), guard: None };
-    let link = LinkArgs { file: file.clone(), at: at() };
+    let link = LinkArgs { file: file.clone(), to: at() };
     let symlink = SymLinkArgs { at: at(), new: new(), text: b"to".to_vec().into() };
     let data = Bytes::from_static(b"x");
     (
         [
-            status(nfs.write(file, 0, data, Stability::File).await),
+            status(nfs.write(file, 0, data, Stability::FileSync).await),
             status(nfs.create(root, b"new", new()).await),
             status(nfs.make_dir(root, b"new", new()).await),
             status(nfs.remove(root, b"file").await),
@@ -176,20 +176,20 @@ async fn a_file_system_of_six_methods_reads_locks_and_refuses_what_it_does_not_h
     let served = serve(Remote::new(false), ExportAccess::ReadWrite).await;
     let read = served.nfs.read(&served.file, 0, 100).await.unwrap();
     assert_eq!(&read.data[..], CONTENT);
-    let args = AccessArgs { object: served.file.clone(), wanted: 0x3f };
+    let args = AccessArgs { object: served.file.clone(), access: 0x3f };
     let access = served.nfs.call::<Access, _, _>(&args).await.unwrap();
-    assert_eq!(access.granted & 0x3f, 0x01, "read, by the mode 0644");
+    assert_eq!(access.access, 0x01, "read, by the mode 0644");
     let alice = Locker::new(connect(served.at).await, "alice", 1);
     let all = nlm::Range { offset: 0, length: 0 };
     assert_eq!(alice.lock(&served.file, all).await.unwrap(), nlm::Status::Granted);
-    let expected = ([Status::ReadOnly; 6], [Status::NotSupported; 2]);
+    let expected = ([Status::RoFs; 6], [Status::NotSupp; 2]);
     assert_eq!(refusals(&served).await, expected);
     // Nothing is unstable, so there is nothing to commit.
     assert!(served.nfs.commit(&served.file).await.is_ok());
     served.handle.stop();
 
     let served = serve(Remote::new(false), ExportAccess::ReadOnly).await;
-    assert_eq!(refusals(&served).await, ([Status::ReadOnly; 6], [Status::ReadOnly; 2]));
+    assert_eq!(refusals(&served).await, ([Status::RoFs; 6], [Status::RoFs; 2]));
     served.handle.stop();
 }
 
@@ -205,8 +205,7 @@ async fn an_asynchronous_back_end_is_awaited_on_a_worker_and_refused_on_a_networ
     }
 }
 
-/// What a file system gets that awaits without asking where it is: the request has no reply, and the
-/// server serves on.
+/// A test runs on a thread of its runtime, as a call on a network thread does.
 #[tokio::test]
 async fn block_on_says_that_it_cannot_where_the_handle_of_the_runtime_would_panic() {
     let runtime = Handle::current();

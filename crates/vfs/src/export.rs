@@ -179,6 +179,7 @@ impl Rules {
     /// most it can carry, may be truncated: then the groups that this host has for the user count
     /// instead, which may take a query ([`Error::WouldBlock`] if that is not allowed,
     /// [`Error::TryLater`] if it fails).
+    #[doc(hidden)]
     pub fn caller(
         &self,
         uid: u32,

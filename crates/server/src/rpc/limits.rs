@@ -82,6 +82,7 @@ impl Default for Limits {
 }
 
 impl Limits {
+    #[doc(hidden)]
     pub fn record(&self) -> record::Limits {
         record::Limits {
             record_bytes_max: self.record_bytes_max,
@@ -89,6 +90,7 @@ impl Limits {
         }
     }
 
+    #[doc(hidden)]
     pub fn duplicates(&self) -> CacheBounds {
         CacheBounds {
             per_origin: self.duplicates_per_peer_max,
@@ -98,6 +100,7 @@ impl Limits {
     }
 
     /// How often a connection checks its timers.
+    #[doc(hidden)]
     pub fn tick(&self) -> Duration {
         let shortest = self.idle_max.min(self.record_time_max).min(self.unread_time_max);
         (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
