@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::shell::{enter_root, output, run, run_tests, run_with};
-use crate::{api, mutants};
+use crate::{api, crates, mutants};
 
 pub(crate) const FUZZ_SECONDS: u32 = 6;
 /// The full form is 20,000.
@@ -128,6 +128,7 @@ fn clippy() -> Result<()> {
 fn lints() -> Result<()> {
     run("cargo", &["fmt", "--all", "--check"])?;
     api::check()?;
+    crates::package(false)?;
     clippy()?;
     let docs = ["doc", "--workspace", "--no-deps", "--document-private-items"];
     run_with("cargo", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
