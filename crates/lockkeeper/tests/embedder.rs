@@ -13,7 +13,10 @@ use std::time::Duration;
 use client::nfs::Nfs;
 use client::{Connection, Locker, Options};
 use lockkeeper::locks::{ClientId, LockId, LockState, Mode, OperatorError};
-use lockkeeper::store::{Durability, Embedded, EmbeddedSettings};
+use lockkeeper::store::{
+    Change, CommitOutcome, Durability, Embedded, EmbeddedSettings, Snapshot, Store, StoreError,
+    Token, cleared, may_clear,
+};
 use lockkeeper::{
     Bytes, Config, Control, ControlError, Export, Exports, HandleKey, LockConfig, LockEvent,
     Protocol, RpcbindMode, Rules, Server, ServerError, ServerExit, ServerHandle,
@@ -39,9 +42,13 @@ impl Program {
         let settings = EmbeddedSettings::new(store, run, Durability::Process).unwrap();
         let told = Arc::new(Mutex::new(Vec::new()));
         let telling = told.clone();
-        let locks = LockConfig::new(Box::new(Embedded::open(settings).unwrap()))
-            .with_window(Duration::from_secs(600))
-            .with_lock_hook(move |event| telling.lock().unwrap().push(event));
+        let hook = move |event| telling.lock().unwrap().push(event);
+        let store = Box::new(Embedded::open(settings).unwrap());
+        Self::with(home, LockConfig::new(store).with_lock_hook(hook), told).await
+    }
+
+    async fn with(home: &Path, locks: LockConfig, told: Arc<Mutex<Vec<LockEvent>>>) -> Self {
+        let locks = locks.with_window(Duration::from_secs(600));
         let values = Arc::new(KeyValues::open(&home.join("values")).unwrap());
         let rules = Rules::default().with_require_reserved_ports(false);
         let exports = vec![Export::new("/values", values).with_rules(rules)];
@@ -166,5 +173,61 @@ async fn a_program_keeps_values_and_locks_over_a_restart_and_lists_and_releases_
     let nfs = Nfs(program.connect().await);
     assert_eq!(nfs.read(&file, 0, 100).await.unwrap().data, value);
     drop((bob, nfs));
+    program.stop().await;
+}
+
+/// The whole of a store that keeps what it is given for as long as the test runs.
+#[derive(Clone, Default)]
+struct OwnStore(Arc<Mutex<(Snapshot, Token)>>);
+
+impl Store for OwnStore {
+    fn load(&mut self) -> Result<Snapshot, StoreError> {
+        Ok(self.0.lock().unwrap().0.clone())
+    }
+
+    fn commit(&mut self, changes: &[Change], token: Token) -> CommitOutcome {
+        let mut kept = self.0.lock().unwrap();
+        changes.iter().for_each(|change| kept.0.apply(change.clone()));
+        kept.1 = token;
+        CommitOutcome::Done
+    }
+
+    fn last_token(&mut self) -> Result<Token, StoreError> {
+        Ok(self.0.lock().unwrap().1)
+    }
+
+    fn clear(&mut self, force: bool) -> Result<(), StoreError> {
+        let mut kept = self.0.lock().unwrap();
+        may_clear(&kept.0, force)?;
+        kept.0 = cleared(&kept.0);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_program_brings_a_store_of_its_own_and_its_lock_hook_may_panic() {
+    let (home, store) = (tempfile::tempdir().unwrap(), OwnStore::default());
+    let locks = LockConfig::new(Box::new(store.clone()))
+        .with_lock_hook(|event| panic!("a defect of the program, at {event:?}"));
+    let program = Program::with(home.path(), locks, Arc::default()).await;
+    let nfs = Nfs(program.connect().await);
+    let root = program.root().await;
+    let file = nfs.create(&root, b"value", NewAttributes::default()).await.unwrap();
+    let alice = program.locker("alice").await;
+    assert_eq!(alice.lock(&file, range(0, 10)).await.unwrap(), Status::Granted);
+    assert_eq!(alice.lock(&file, range(50, 10)).await.unwrap(), Status::Granted);
+    assert_eq!(alice.unlock(&file, range(50, 10)).await.unwrap(), Status::Granted);
+    let kept = store.0.lock().unwrap().0.clone();
+    let lock = kept.locks.values().next().unwrap();
+    assert_eq!((kept.locks.len(), lock.range.first(), lock.range.last()), (1, 0, 9));
+    assert_eq!(kept.clients[&lock.owner.host].name.to_string(), "alice");
+    drop((alice, nfs));
+    program.stop().await;
+
+    let locks = LockConfig::new(Box::new(store));
+    let program = Program::with(home.path(), locks, Arc::default()).await;
+    let recovered = program.locks().await;
+    assert_eq!(recovered.len(), 1);
+    assert_eq!((recovered[0].0, recovered[0].4), (lock.id, LockState::Unconfirmed));
     program.stop().await;
 }
