@@ -204,12 +204,3 @@ async fn an_asynchronous_back_end_is_awaited_on_a_worker_and_refused_on_a_networ
         served.handle.stop();
     }
 }
-
-/// A test runs on a thread of its runtime, as a call on a network thread does.
-#[tokio::test]
-async fn block_on_says_that_it_cannot_where_the_handle_of_the_runtime_would_panic() {
-    let runtime = Handle::current();
-    assert_eq!(block_on(&runtime, async { 7 }), Err(Error::WouldBlock));
-    let elsewhere = std::thread::spawn(move || block_on(&runtime, async { 7 }));
-    assert_eq!(tokio::task::spawn_blocking(|| elsewhere.join().unwrap()).await.unwrap(), Ok(7));
-}

@@ -22,3 +22,18 @@ pub fn block_on<F: Future>(runtime: &Handle, future: F) -> Result<F::Output> {
         Err(_) => Ok(runtime.block_on(future)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A test runs on a thread of its runtime, as a call on a network thread does.
+    #[tokio::test]
+    async fn block_on_says_that_it_cannot_where_the_handle_of_the_runtime_would_panic() {
+        let runtime = Handle::current();
+        assert_eq!(block_on(&runtime, async { 7 }), Err(Error::WouldBlock));
+        let elsewhere = std::thread::spawn(move || block_on(&runtime, async { 7 }));
+        let joined = tokio::task::spawn_blocking(|| elsewhere.join().unwrap());
+        assert_eq!(joined.await.unwrap(), Ok(7));
+    }
+}

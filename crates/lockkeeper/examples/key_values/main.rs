@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lockkeeper::admin::{Admin, Facts, PathVisibility, Settings};
+use lockkeeper::admin::{Admin, Facts, Settings};
 use lockkeeper::secrets::{Secrets as _, SecretsInDirectory};
 use lockkeeper::store::{Durability, Embedded, EmbeddedSettings};
 use lockkeeper::{Config, Export, Exports, HandleKey, LockConfig, LockEvent, Rules, Server};
@@ -51,13 +51,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("serving /values on {listen}; rpcbind: {:?}", server.rpcbind());
 
     let (reloads, _no_reload) = tokio::sync::mpsc::channel(1);
-    let settings = Settings {
-        socket: Some(home.join("api")),
-        listen: None,
-        token: None,
-        paths: PathVisibility::Operators,
-        facts: Facts { store: "embedded".into(), ..Facts::default() },
-    };
+    let facts = Facts { store: "embedded".into(), ..Facts::default() };
+    let settings = Settings { socket: Some(home.join("api")), facts, ..Settings::default() };
     let mut admin = Admin::start(settings, reloads).await?;
     admin.serve(server.control());
 
