@@ -10,7 +10,7 @@ mod support;
 
 use std::sync::Arc;
 
-use lockkeeper_server::{Config, Limits, RpcbindMode};
+use lockkeeper_server::{Limits, RpcbindMode};
 use nfs3_client::Nfs3ConnectionBuilder;
 use nfs3_client::nfs3_types::nfs3::*;
 use nfs3_client::nfs3_types::rpc::{auth_unix, opaque_auth};

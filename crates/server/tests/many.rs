@@ -24,7 +24,7 @@ use keeper::bytes::Name;
 use keeper::change::{Change, Client, Protocol};
 use keeper::identity::{ClientId, Epoch, Incarnation};
 use lockkeeper_server::engine::Engine;
-use lockkeeper_server::{Config, Limits, LockConfig, Server};
+use lockkeeper_server::{Limits, LockConfig, Server};
 use store::{CommitOutcome, Memory, Store, Token};
 use support::{PATH, config, export, key, memory, open_rules};
 use testbed::peer::{HostState, Population, host_states, raise_descriptor_limit};

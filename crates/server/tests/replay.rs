@@ -16,7 +16,6 @@ use support::user;
 use support::{InstrumentedFs, TestServer, bounded, call, file, results, until};
 use tokio::net::UdpSocket;
 use tokio::time::{sleep, timeout};
-use vfs::Rules;
 use wire::nfs3::*;
 use wire::rpc::Credential;
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::{Connection, Locker};
 use lockkeeper_server::metrics::{EvictionReason, RefusedConnection};
-use lockkeeper_server::{Config, Control, Limits, RpcbindMode, ServerHandle};
+use lockkeeper_server::{Control, Limits, RpcbindMode, ServerHandle};
 use support::clients::{CLIENT, OTHER, THIRD, networks, options};
 use support::restartable::{MOMENT, ip, server_address};
 use support::{
@@ -89,7 +89,7 @@ impl Drop for Served {
 }
 
 fn admitting(clients: &[&str]) -> Rules {
-    let clients = clients.iter().map(|network| network.parse().unwrap()).collect();
+    let clients: Vec<_> = clients.iter().map(|network| network.parse().unwrap()).collect();
     open_rules().with_clients(clients)
 }
 

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use testbed::namespace::Namespace;
 use tokio::sync::oneshot;
 use vfs::memory::MemoryFs;
-use vfs::{Export, FileKey, FileSystem, Rules};
+use vfs::{Export, FileKey, FileSystem};
 use wire::nfs3::Handle;
 
 use super::{LIMIT, PATH, TestServer, export, key, memory, open_rules};
