@@ -5,7 +5,7 @@
 //! ```sh
 //! cargo run -p lockkeeper --features admin --example key_values -- /tmp/values
 //! sudo target/debug/examples/key_values /var/lib/values 0.0.0.0:2049     # for others, with locks
-//! curl --unix-socket /tmp/values/api http://localhost/api/locks
+//! curl --unix-socket /tmp/values/api http://localhost/v1/locks
 //! ```
 
 mod tree;
