@@ -294,7 +294,7 @@ impl Default for FileSystemInfo {
 /// - **Atomicity.** A method that fails has changed nothing, except
 ///   [`set_attributes`](FileSystem::set_attributes) and file data partly written.
 ///
-/// Each [`Error`](crate::Error) names the NFSv3 status that it becomes. Errors of the standard library
+/// Each [`Error`] names the NFSv3 status that it becomes. Errors of the standard library
 /// are converted by `?`.
 ///
 /// # A read-only file system
