@@ -43,15 +43,27 @@ pub(crate) fn check() -> Result<()> {
     if found == kept {
         return Ok(());
     }
-    let (before, now): (BTreeSet<&str>, BTreeSet<&str>) =
-        (kept.lines().collect(), found.lines().collect());
+    let (before, now) = (by_item(&kept), by_item(&found));
     for (sign, lines) in [("-", before.difference(&now)), ("+", now.difference(&before))] {
-        lines.for_each(|line| println!("{sign} {line}"));
+        lines.for_each(|(item, line)| println!("{sign} {item} {line}"));
     }
     bail!(
         "the interface of the library has changed: if that is meant, run LOCKKEEPER_UPDATE=1 cargo \
          xtask api, and note it in CHANGELOG.md"
     );
+}
+
+/// Lines that are the same in several items are told apart.
+fn by_item(text: &str) -> BTreeSet<(&str, &str)> {
+    let mut item = "";
+    let lines = text.lines().map(|line| match line.strip_prefix(' ') {
+        Some(detail) => (item, detail.trim()),
+        None => {
+            item = line;
+            (line, "")
+        }
+    });
+    lines.collect()
 }
 
 fn describe() -> Result<String> {
