@@ -2,6 +2,8 @@
 
 #![warn(unreachable_pub)]
 
+mod api;
+mod crates;
 mod deny;
 mod mutants;
 mod package;
@@ -22,6 +24,8 @@ usage: cargo xtask COMMAND
                             the drill with real Linux kernels in virtual machines
   fuzz [--seconds N]        every fuzz target for N seconds (6)
   sim [--seeds N] [--seed S]  the simulator; --seed prints the trace of one run
+  api                       the library's public interface against crates/lockkeeper/api.txt; LOCKKEEPER_UPDATE=1 rewrites it
+  crates [--verify]         packages the library's crates as for a registry; --verify builds them from that
   mutants [NAME...]         every mutant of sim/mutants must be caught by the story, judge or test it names
   mutants --refresh         lists those that no longer apply to the tree
   mutants --random N [PACKAGE [FILE...]]  N mutants by cargo-mutants, of the keeper or another crate
@@ -43,6 +47,9 @@ fn main() -> ExitCode {
             Err(_) => Err(anyhow::anyhow!("--seconds takes a number")),
         },
         ["sim", rest @ ..] => rings::sim(rest),
+        ["api"] => enter_root().and_then(|()| api::check()),
+        ["crates"] => enter_root().and_then(|()| crates::package(false)),
+        ["crates", "--verify"] => enter_root().and_then(|()| crates::package(true)),
         ["quick"] => rings::quick(),
         ["mutants", "--refresh"] => enter_root().and_then(|()| mutants::refresh()),
         ["mutants", "--random", count, rest @ ..] => match count.parse() {

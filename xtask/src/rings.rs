@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::mutants;
 use crate::shell::{enter_root, need_cargo_tool, output, run, run_tests, run_with};
+use crate::{api, crates, mutants};
 
 pub(crate) const FUZZ_SECONDS: u32 = 6;
 /// The full form is 20,000.
@@ -87,8 +87,9 @@ pub(crate) fn test(wanted: &[&str]) -> ExitCode {
 /// The first check of a change: needs no root and no packages, and takes a minute when warm.
 pub(crate) fn quick() -> Result<()> {
     enter_root()?;
-    let steps: [Ring; 5] = [
+    let steps: [Ring; 6] = [
         ("fmt", || run("cargo", &["fmt", "--all", "--check"])),
+        ("interface of the library", api::check),
         ("mutants apply", mutants::refresh),
         ("clippy", clippy),
         ("stories and unit tests", || {
@@ -126,6 +127,8 @@ fn clippy() -> Result<()> {
 
 fn lints() -> Result<()> {
     run("cargo", &["fmt", "--all", "--check"])?;
+    api::check()?;
+    crates::package(false)?;
     clippy()?;
     let docs = ["doc", "--workspace", "--no-deps", "--document-private-items"];
     run_with("cargo", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;

@@ -149,8 +149,8 @@ fn start() -> Service {
     let filesystem = Arc::new(MemoryFs::new(FileSystemId(1)));
     let file = FileKey { filesystem: filesystem.id(), object: filesystem.root() };
     let handle = key.sign(1, &file).as_bytes().to_vec();
-    let rules = Rules { lock_auth: false, ..Rules::default() };
-    let export = Export { id: 1, path: "/srv".into(), filesystem, rules };
+    let rules = Rules::default().with_lock_auth(false);
+    let export = Export::new("/srv", filesystem).with_id(1).with_rules(rules);
     let exports = Exports::new(vec![export]).unwrap();
     let server = InProcess::start(exports, key, LockConfig::in_memory()).unwrap();
     let (reloads, mut received) = mpsc::channel::<Reload>(1);

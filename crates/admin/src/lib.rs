@@ -78,8 +78,9 @@ const CLOSE_MAX: Duration = Duration::from_millis(500);
 pub(crate) const STARTING: &str = "starting";
 
 /// Addresses of the API, and facts about the server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Settings {
+    /// Where the commands reach the server.
     pub socket: Option<PathBuf>,
     /// Port 0 means any free port.
     pub listen: Option<SocketAddr>,

@@ -44,7 +44,9 @@ fn usable(bytes: &[u8]) -> Option<String> {
 
 /// Writes the file atomically.
 fn write_whole(path: &Path, token: &str) -> io::Result<()> {
-    let new = path.with_added_extension("new");
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

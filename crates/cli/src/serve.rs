@@ -252,15 +252,15 @@ fn server_config(args: &cli::Serve, file: &File, descriptors: usize) -> Config {
         Some(cli::Rpcbind::Off) => RpcbindMode::Off,
     };
     let limits = Limits::default();
-    Config {
-        listen: args.listen.or(file.rpc.listen).unwrap_or(defaults.listen),
-        udp: file.rpc.udp.unwrap_or(defaults.udp),
-        rpcbind: mode,
-        rpcbind_port: file.rpc.rpcbind_port.unwrap_or(defaults.rpcbind_port),
-        peer_rpcbind_port: file.rpc.peer_rpcbind_port.unwrap_or(defaults.peer_rpcbind_port),
-        simulated_crash: file.nsm.simu_crash,
-        metrics: file.admin.metrics.unwrap_or(true),
-        limits: Limits {
+    Config::default()
+        .with_listen(args.listen.or(file.rpc.listen).unwrap_or(defaults.listen))
+        .with_udp(file.rpc.udp.unwrap_or(defaults.udp))
+        .with_rpcbind(mode)
+        .with_rpcbind_port(file.rpc.rpcbind_port.unwrap_or(defaults.rpcbind_port))
+        .with_peer_rpcbind_port(file.rpc.peer_rpcbind_port.unwrap_or(defaults.peer_rpcbind_port))
+        .with_simulated_crash(file.nsm.simu_crash)
+        .with_metrics(file.admin.metrics.unwrap_or(true))
+        .with_limits(Limits {
             connections_max: connections_max(file, limits.connections_max, descriptors),
             connections_per_address_max: file
                 .limits
@@ -273,9 +273,7 @@ fn server_config(args: &cli::Serve, file: &File, descriptors: usize) -> Config {
             workers: file.limits.workers.unwrap_or(limits.workers),
             idle_max: file.limits.idle.unwrap_or(limits.idle_max),
             ..limits
-        },
-        ..defaults
-    }
+        })
 }
 
 /// Raises the soft limit to the hard one: every connection and open file needs a descriptor.

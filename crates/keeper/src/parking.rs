@@ -140,7 +140,10 @@ impl Parking {
     }
 
     pub(crate) fn pop_held_back(&mut self, by: Duration) -> Option<Parked> {
-        let (_, parked) = self.held_back.pop_front_if(|(until, _)| *until <= by)?;
+        if self.first_deadline()? > by {
+            return None;
+        }
+        let (_, parked) = self.held_back.pop_front()?;
         self.count_out(parked.address());
         Some(parked)
     }

@@ -1,6 +1,7 @@
 //! The keeper's output. A step is one unit of work: commit every change, then send every message,
 //! never the reverse (I2).
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -241,3 +242,20 @@ pub enum OperatorError {
     /// `ConfirmReboot` without `force` of a host that has no pending report.
     NoReport,
 }
+
+impl fmt::Display for OperatorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSuchLock => "no lock or share has this id; it may be released already",
+            Self::NoSuchClient => "no client of this kind has this id",
+            Self::Busy => {
+                "the client holds or awaits locks, is fenced, or is being notified; release its \
+                 locks first"
+            }
+            Self::NotInGrace => "there is no grace period to end",
+            Self::NoReport => "the host has not reported a reboot; force it if it is gone",
+        })
+    }
+}
+
+impl std::error::Error for OperatorError {}

@@ -1,23 +1,24 @@
-//! A complete program that serves a read-only file system of its own: one directory with two files,
-//! of which the second is generated on each read. The contract of each method is in the
+//! A complete program that serves a read-only file system of its own, with locks: one directory with
+//! two files, of which the second is generated on each read. The contract of each method is in the
 //! documentation of `FileSystem`.
 //!
 //! ```sh
-//! cargo run --example hello_fs
-//! sudo mount -t nfs -o vers=3,tcp,port=20490,mountport=20490,mountproto=tcp,nolock 127.0.0.1:/hello /mnt
-//! cat /mnt/greeting /mnt/uptime
+//! cargo run -p lockkeeper --example hello_fs                      # for this machine, any user
+//! sudo target/debug/examples/hello_fs 0.0.0.0:2049                # for others, with locks
 //! ```
+//!
+//! It prints the mount command that fits. Clients find the lock service by asking port 111, which
+//! only root may open: `docs/embed.md` has the choices.
 
+use std::error::Error as StdError;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
 use lockkeeper::{
-    AttributeChange, Attributes, Config, Context, CreateMode, CreateReply, Device, DirEntry, Error,
-    Export, Exports, FileKind, FileSystem, FileSystemId, HandleKey, LockConfig, LookupReply,
-    NewAttributes, NodeKind, ObjectId, Permissions, ReadDirReply, ReadReply, RemoveReply,
-    RenameReply, Result, RpcbindMode, Rules, Server, Space, Stability, Time, WriteReply,
-    WriteVerifier,
+    Attributes, Bytes, Config, Context, DirEntry, Error, Export, Exports, FileSystem, FileSystemId,
+    HandleKey, Listing, LockConfig, LookupReply, ObjectId, ReadDirReply, ReadReply, Result,
+    RpcbindState, Rules, Server, Time,
 };
 
 const ROOT: u64 = 1;
@@ -42,32 +43,18 @@ impl HelloFs {
         [ROOT, 2, 3].into_iter().find(known).ok_or(Error::Stale)
     }
 
-    fn describe(&self, number: u64) -> Attributes {
-        let directory = number == ROOT;
+    fn lookup_reply(&self, number: u64) -> LookupReply {
+        let attributes = match number {
+            ROOT => Attributes::directory(ROOT).with_mode(0o555),
+            file => Attributes::regular(file, self.content(file).len() as u64).with_mode(0o444),
+        };
         // Clients cache file content until the modification time or the size changes.
         let now = Time { seconds: self.start.elapsed().as_secs() as i64, nanoseconds: 0 };
-        let size = if directory { 4096 } else { self.content(number).len() as u64 };
-        Attributes {
-            kind: if directory { FileKind::Directory } else { FileKind::Regular },
-            mode: if directory { 0o555 } else { 0o444 },
-            links: if directory { 2 } else { 1 },
-            uid: 0,
-            gid: 0,
-            size,
-            used: size,
-            device: Device::default(),
-            fileid: number,
-            accessed: now,
-            modified: now,
-            changed: now,
-        }
-    }
-
-    fn lookup_reply(&self, number: u64) -> LookupReply {
-        LookupReply { object: number.into(), attributes: self.describe(number) }
+        LookupReply { object: number.into(), attributes: attributes.with_times(now) }
     }
 }
 
+/// What is not here has a default, which refuses.
 impl FileSystem for HelloFs {
     fn id(&self) -> FileSystemId {
         FileSystemId(0x0068_656c_6c6f)
@@ -83,7 +70,7 @@ impl FileSystem for HelloFs {
     }
 
     fn attributes(&self, _: &Context<'_>, object: &ObjectId) -> Result<Attributes> {
-        Ok(self.describe(self.number(object)?))
+        Ok(self.lookup_reply(self.number(object)?).attributes)
     }
 
     fn lookup(&self, _: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<LookupReply> {
@@ -97,12 +84,6 @@ impl FileSystem for HelloFs {
         Ok(self.lookup_reply(file.0))
     }
 
-    fn access(&self, _: &Context<'_>, object: &ObjectId) -> Result<(Permissions, Attributes)> {
-        let number = self.number(object)?;
-        let may = Permissions { read: true, write: false, execute: number == ROOT };
-        Ok((may, self.describe(number)))
-    }
-
     fn read(&self, _: &Context<'_>, file: &ObjectId, offset: u64, count: u32) -> Result<ReadReply> {
         let number = self.number(file)?;
         if number == ROOT {
@@ -111,7 +92,7 @@ impl FileSystem for HelloFs {
         let content = self.content(number);
         let from = content.len().min(offset as usize);
         let to = content.len().min(from + count as usize);
-        let attributes = Some(self.describe(number));
+        let attributes = Some(self.lookup_reply(number).attributes);
         Ok(ReadReply { data: content.slice(from..to), eof: to == content.len(), attributes })
     }
 
@@ -127,149 +108,30 @@ impl FileSystem for HelloFs {
         if self.number(dir)? != ROOT {
             return Err(Error::NotADirectory);
         }
-        let entries = [(ROOT, &b"."[..]), (ROOT, b".."), FILES[0], FILES[1]];
-        let mut eof = true;
-        for (at, (number, name)) in entries.iter().enumerate().skip(cookie as usize) {
-            let lookup = plus.then(|| self.lookup_reply(*number));
-            // A cookie is the position of the next entry, and never 0.
-            let entry = DirEntry { name, fileid: *number, cookie: at as u64 + 1, lookup };
-            if !sink(entry) {
-                eof = false;
-                break;
-            }
-        }
-        Ok(ReadDirReply { verifier: [0; 8], eof, attributes: Some(self.describe(ROOT)) })
-    }
-
-    fn space(&self, _: &Context<'_>, _: &ObjectId) -> Result<Space> {
-        Ok(Space::default())
-    }
-
-    fn read_link(&self, _: &Context<'_>, _: &ObjectId) -> Result<(Bytes, Attributes)> {
-        Err(Error::Invalid)
-    }
-
-    /// Constant: no unstable write exists that could be lost.
-    fn write_verifier(&self) -> WriteVerifier {
-        [0; 8]
-    }
-
-    fn set_attributes(
-        &self,
-        _: &Context<'_>,
-        _: &ObjectId,
-        _: &NewAttributes,
-        _: Option<Time>,
-    ) -> Result<AttributeChange> {
-        Err(Error::ReadOnly)
-    }
-
-    fn write(
-        &self,
-        _: &Context<'_>,
-        _: &ObjectId,
-        _: u64,
-        _: &Bytes,
-        _: Stability,
-    ) -> Result<WriteReply> {
-        Err(Error::ReadOnly)
-    }
-
-    fn commit(&self, _: &Context<'_>, _: &ObjectId, _: u64, _: u32) -> Result<AttributeChange> {
-        Err(Error::ReadOnly)
-    }
-
-    fn create(
-        &self,
-        _: &Context<'_>,
-        _: &ObjectId,
-        _: &[u8],
-        _: &CreateMode,
-    ) -> Result<CreateReply> {
-        Err(Error::ReadOnly)
-    }
-
-    fn make_dir(
-        &self,
-        _: &Context<'_>,
-        _: &ObjectId,
-        _: &[u8],
-        _: &NewAttributes,
-    ) -> Result<CreateReply> {
-        Err(Error::ReadOnly)
-    }
-
-    fn make_symlink(
-        &self,
-        _: &Context<'_>,
-        _: &ObjectId,
-        _: &[u8],
-        _: &[u8],
-        _: &NewAttributes,
-    ) -> Result<CreateReply> {
-        Err(Error::ReadOnly)
-    }
-
-    fn make_node(
-        &self,
-        _: &Context<'_>,
-        _: &ObjectId,
-        _: &[u8],
-        _: NodeKind,
-        _: &NewAttributes,
-    ) -> Result<CreateReply> {
-        Err(Error::ReadOnly)
-    }
-
-    fn remove(&self, _: &Context<'_>, _: &ObjectId, _: &[u8]) -> Result<RemoveReply> {
-        Err(Error::ReadOnly)
-    }
-
-    fn remove_dir(&self, _: &Context<'_>, _: &ObjectId, _: &[u8]) -> Result<RemoveReply> {
-        Err(Error::ReadOnly)
-    }
-
-    fn rename(
-        &self,
-        _: &Context<'_>,
-        _: (&ObjectId, &[u8]),
-        _: (&ObjectId, &[u8]),
-    ) -> Result<RenameReply> {
-        Err(Error::ReadOnly)
-    }
-
-    fn link(
-        &self,
-        _: &Context<'_>,
-        _: &ObjectId,
-        _: &ObjectId,
-        _: &[u8],
-    ) -> Result<(Attributes, AttributeChange)> {
-        Err(Error::ReadOnly)
+        let mut listing = Listing::new(ROOT, ROOT);
+        FILES.iter().for_each(|(number, name)| listing.push(name, *number));
+        let lookup = |_: &[u8], number| plus.then(|| self.lookup_reply(number));
+        let eof = listing.send(cookie, lookup, sink);
+        let attributes = Some(self.lookup_reply(ROOT).attributes);
+        Ok(ReadDirReply { verifier: [0; 8], eof, attributes })
     }
 }
 
 #[tokio::main]
-async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let export = Export {
-        id: 1,
-        path: Bytes::from_static(b"/hello"),
-        filesystem: Arc::new(HelloFs { start: Instant::now() }),
-        rules: Rules { require_reserved_ports: false, ..Rules::default() },
-    };
-    let config = Config {
-        listen: "127.0.0.1:20490".parse()?,
-        rpcbind: RpcbindMode::Off,
-        ..Config::default()
-    };
+async fn main() -> std::result::Result<(), Box<dyn StdError>> {
+    let listen = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:20490".into());
+    let config = Config::default().with_listen(listen.parse()?);
+    let filesystem = Arc::new(HelloFs { start: Instant::now() });
+    let rules = Rules::default().with_require_reserved_ports(false);
+    let export = Export::new("/hello", filesystem).with_rules(rules);
     // Handles are valid as long as the key is the same: a real program generates and keeps one, for
     // example with `lockkeeper::secrets::SecretsInDirectory`.
     let key = HandleKey::new(*b"sixteen bytes ok");
     // These locks end with the program; with a store of `lockkeeper::store` they survive it.
     let locks = LockConfig::in_memory();
     let server = Server::start(config, Exports::new(vec![export])?, key, locks).await?;
-    println!("serving /hello on port {}", server.port());
     let handle = server.handle();
+    print_mount_command(&server);
     tokio::spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {
             handle.stop();
@@ -277,4 +139,23 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     });
     let _stopped = server.run().await?;
     Ok(())
+}
+
+fn print_mount_command(server: &Server) {
+    let address = server.addresses().first().copied();
+    let ip = address.map(|at| at.ip()).filter(|ip| !ip.is_unspecified());
+    let host = ip.map_or_else(|| "SERVER".into(), |ip| ip.to_string());
+    let port = address.as_ref().map_or(0, SocketAddr::port);
+    let ports = format!("vers=3,tcp,port={port},mountport={port},mountproto=tcp");
+    match server.rpcbind() {
+        RpcbindState::Off { reason } => {
+            println!("serving /hello on port {port}; clients cannot find its locks: {reason}");
+            println!("  mount -t nfs -o {ports},nolock {host}:/hello /mnt");
+            println!("with nolock, a lock holds among the programs of one client only");
+        }
+        RpcbindState::System { .. } | RpcbindState::Embedded { .. } => {
+            println!("serving /hello on port {port}, with locks");
+            println!("  mount -t nfs -o {ports} {host}:/hello /mnt");
+        }
+    }
 }

@@ -18,8 +18,7 @@ use std::time::Duration;
 use lockkeeper::memory::MemoryFs;
 use lockkeeper::store::{Durability, Embedded, EmbeddedSettings};
 use lockkeeper::{
-    Config, Export, Exports, FileSystemId, HandleKey, LockConfig, Protocol, RpcbindMode, Rules,
-    Server,
+    Config, Export, Exports, FileSystemId, HandleKey, LockConfig, Protocol, RpcbindMode, Server,
 };
 
 /// How long a client of this protocol has to reconnect.
@@ -32,17 +31,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let lease = Protocol::new("lease").ok_or("not a name of a protocol")?;
     let settings = EmbeddedSettings::new(home.join("store"), home.join("run"), Durability::Power)?;
     let store = Box::new(Embedded::open(settings)?);
-    let mut locks = LockConfig { store, ..LockConfig::in_memory() };
-    locks.config.windows.insert(lease.clone(), WINDOW);
+    let locks = LockConfig::new(store).with_protocol(lease.clone(), WINDOW);
 
-    let export = Export {
-        id: 1,
-        path: "/memory".into(),
-        filesystem: Arc::new(MemoryFs::new(FileSystemId(1))),
-        rules: Rules::default(),
-    };
+    let export = Export::new("/memory", Arc::new(MemoryFs::new(FileSystemId(1)))).with_id(1);
     let listen = (Ipv4Addr::LOCALHOST, 0).into();
-    let config = Config { listen, rpcbind: RpcbindMode::Off, ..Config::default() };
+    let config = Config::default().with_listen(listen).with_rpcbind(RpcbindMode::Off);
     let key = HandleKey::new(*b"sixteen bytes ok");
     let server = Server::start(config, Exports::new(vec![export])?, key, locks).await?;
     let (control, handle) = (server.control(), server.handle());

@@ -11,7 +11,7 @@ use lockkeeper::memory::MemoryFs;
 use lockkeeper::store::{Durability, Embedded, EmbeddedSettings};
 use lockkeeper::{
     Config, Control, Export, Exports, FileSystemId, HandleKey, LockConfig, Protocol, RpcbindMode,
-    Rules, Server, ServerError, ServerExit, ServerHandle, TrackError, TrackedClient,
+    Server, ServerError, ServerExit, ServerHandle, TrackError, TrackedClient,
 };
 use tokio::task::JoinHandle;
 
@@ -29,17 +29,12 @@ impl Program {
         let (store, run) = (home.join("store"), home.join("run"));
         let settings = EmbeddedSettings::new(store, run, Durability::Process).unwrap();
         let store = Box::new(Embedded::open(settings).unwrap());
-        let mut locks = LockConfig { store, ..LockConfig::in_memory() };
+        let mut locks = LockConfig::new(store);
         locks.config.window = Duration::from_secs(600);
         locks.config.windows.insert(lease(), WINDOW);
-        let export = Export {
-            id: 1,
-            path: "/memory".into(),
-            filesystem: Arc::new(MemoryFs::new(FileSystemId(1))),
-            rules: Rules::default(),
-        };
+        let export = Export::new("/memory", Arc::new(MemoryFs::new(FileSystemId(1)))).with_id(1);
         let listen = (Ipv4Addr::LOCALHOST, 0).into();
-        let config = Config { listen, rpcbind: RpcbindMode::Off, ..Config::default() };
+        let config = Config::default().with_listen(listen).with_rpcbind(RpcbindMode::Off);
         let key = HandleKey::new(*b"sixteen bytes ok");
         let exports = Exports::new(vec![export]).unwrap();
         let server = Server::start(config, exports, key, locks).await.unwrap();

@@ -4,7 +4,7 @@
 mod stop;
 
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use keeper::identity::{Epoch, HostKey};
 use vfs::{Exports, HandleKey};
 
 use crate::callbacks::{self, Callbacks, OnReport, Report};
+use crate::config::Config;
 use crate::control::Control;
 use crate::effects::ServerEffects;
 use crate::engine::{End, Engine, Input};
@@ -24,12 +25,13 @@ use crate::event_log::EventLog;
 use crate::files::Files;
 use crate::holders::watch_holders;
 use crate::liveness::{self, Liveness, OnReset};
+use crate::lock_config::LockConfig;
 use crate::metrics::Metrics;
 use crate::peer::own_addresses::report_addresses;
 use crate::peer::{self, Peers};
 use crate::refusals::Refusals;
 use crate::registrar::{RegisterError, Registrar, RpcbindMode, RpcbindState};
-use crate::restore::{LockConfig, RestoreError, restore};
+use crate::restore::{RestoreError, restore};
 use crate::roster_copy::{CopyHealth, RosterFile, Schedule, refresh_regularly};
 use crate::rpc::callers::Callers;
 use crate::rpc::dispatch::{Dispatcher, OnHeard, Shared};
@@ -48,44 +50,9 @@ use crate::transport::listen::{BoundSockets, ListenError};
 use crate::transport::udp::Datagrams;
 use crate::transport::{ANSWERS_MAX, AnswersMax, Peer, stopping};
 
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The address of all programs but rpcbind. `[::]` is every address of both families.
-    pub listen: SocketAddr,
-    /// Whether all programs but rpcbind are served over UDP besides TCP (B7.99).
-    pub udp: bool,
-    pub rpcbind: RpcbindMode,
-    /// The port of this host's rpcbind. Only tests and demonstrations change it from 111.
-    pub rpcbind_port: u16,
-    /// The port at which the rpcbind of clients is asked for their lock and status services.
-    pub peer_rpcbind_port: u16,
-    /// How often the registration with the host's rpcbind is checked, and renewed if it is gone.
-    pub rpcbind_check_every: Duration,
-    /// Whether SM_SIMU_CRASH from this host ends the server as a crash does (B8.13); otherwise it is
-    /// refused.
-    pub simulated_crash: bool,
-    /// Whether requests, replies and commits are counted for [`Control::metrics`].
-    pub metrics: bool,
-    pub limits: Limits,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 2049),
-            udp: true,
-            rpcbind: RpcbindMode::Auto,
-            rpcbind_port: wire::rpcbind::PORT,
-            peer_rpcbind_port: wire::rpcbind::PORT,
-            rpcbind_check_every: Duration::from_secs(30),
-            simulated_crash: false,
-            metrics: true,
-            limits: Limits::default(),
-        }
-    }
-}
-
+/// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BootError {
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -155,6 +122,7 @@ pub struct ServerHandle {
 }
 
 impl ServerHandle {
+    /// Begins a clean stop; [`Server::run`] then returns.
     pub fn stop(&self) {
         stop::begin(&self.stop, ANSWERS_MAX);
     }
@@ -180,11 +148,12 @@ impl Server {
         config: Config,
         exports: Exports,
         key: HandleKey,
-        locks: LockConfig,
+        mut locks: LockConfig,
     ) -> Result<Self, BootError> {
         let limits = config.limits;
         let require_reserved_ports = locks.require_reserved_ports;
         let metrics = config.metrics.then(|| Arc::new(Metrics::default()));
+        let lock_hook = locks.lock_hook.take();
         let restored = restore(locks, limits.lock_requests_max, metrics.clone())?;
         let event_log = Arc::new(EventLog::new(restored.epoch.get()));
         let lease = restored.lease;
@@ -324,6 +293,7 @@ impl Server {
             refusals,
             metrics: metrics.clone(),
             clock: engine.clock(),
+            lock_hook,
         };
         // Sends the notices of the restart, so clients must be able to reach the server by now.
         engine.begin(Box::new(effects), restored.first);
@@ -360,14 +330,18 @@ impl Server {
         })
     }
 
+    /// Not part of the interface of the library.
+    #[doc(hidden)]
     pub fn engine(&self) -> &Engine {
         &self.engine.0
     }
 
+    /// The addresses on which it listens, without that of an embedded rpcbind.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
+    /// The port of all programs but rpcbind.
     pub fn port(&self) -> u16 {
         self.addresses.first().map_or(0, SocketAddr::port)
     }
@@ -377,15 +351,17 @@ impl Server {
         !self.datagrams.is_empty()
     }
 
+    /// How clients find the lock service.
     pub fn rpcbind(&self) -> &RpcbindState {
         self.control.rpcbind()
     }
 
-    /// For the admin API: reads the server's state and carries out operators' commands.
+    /// Reads the server's state and carries out operators' commands.
     pub fn control(&self) -> Control {
         self.control.clone()
     }
 
+    /// Stops the server or replaces its exports.
     pub fn handle(&self) -> ServerHandle {
         ServerHandle {
             stop: self.stop.clone(),

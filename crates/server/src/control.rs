@@ -1,5 +1,6 @@
-//! The interface between a running server and its admin API: reads of the keeper, operators' commands,
-//! and the paths of locked files.
+//! The interface between a running server and what observes and operates it, the admin API or an
+//! embedding program: reads of the keeper, operators' commands, and the paths of locked files. Lists for
+//! embedding programs are in `lock_listing.rs`, events in `event_reader.rs`.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -15,15 +16,13 @@ use keeper::step::{OperatorError, OperatorOutcome, Reply};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use vfs::{
-    BlockingMode, Caller, Context, Export, Exports, FileKey, FileKind, FileSystemId, ObjectId,
-};
+use vfs::{BlockingMode, Caller, Context, Export, Exports, FileKey, FileKind, FileSystemId};
 
 use crate::engine::request::Request;
 use crate::engine::{Decision, Engine};
 use crate::event_log::EventLog;
 use crate::event_text::EventText;
-use crate::files::{Files, lock_key};
+use crate::files::{Files, file_of_lock, lock_key};
 use crate::liveness::{Inquiry, Liveness};
 use crate::metrics::Metrics;
 use crate::path_lookup::{Findings, PathLookups};
@@ -37,7 +36,8 @@ const COMMAND_MAX: Duration = Duration::from_secs(10);
 /// How long a read of the keeper may wait. It waits this long only while the store fails.
 const READ_MAX: Duration = Duration::from_secs(2);
 
-/// A reference to a running server, for the admin API.
+/// A reference to a running server: lists locks and clients, carries out operators' commands, reads
+/// events.
 #[derive(Clone)]
 pub struct Control {
     pub(crate) engine: Engine,
@@ -56,13 +56,16 @@ pub struct Control {
 /// Why a read or a command failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    #[error("{0:?}")]
-    Refused(OperatorError),
+    /// The command was not possible.
+    #[error(transparent)]
+    Refused(#[from] OperatorError),
+    /// The store fails, or the lease on it.
     #[error("the store does not answer; locks wait until it does")]
     Stalled,
     /// The budget of reads is used up by others.
     #[error("too many requests")]
     Busy,
+    /// Nothing is decided any more.
     #[error("the server is stopping")]
     Ending,
 }
@@ -74,6 +77,7 @@ pub struct FileLocation {
     pub export: Option<Vec<u8>>,
     /// The path below the export; empty for its root.
     pub path: Option<Vec<u8>>,
+    /// Its inode number, if it has no known path.
     pub inode: Option<u64>,
     /// The file system did not answer in time.
     pub unanswered: bool,
@@ -111,7 +115,7 @@ impl PathMatch {
 
     /// Whether a file may be below this directory whose file system did not say where it is.
     pub fn may_contain(&self, key: &keeper::bytes::FileKey, file: &FileLocation) -> bool {
-        let filesystem = |key| file_of(key).map(|file| file.filesystem);
+        let filesystem = |key| file_of_lock(key).map(|file| file.filesystem);
         file.unanswered && filesystem(key) == filesystem(&self.file)
     }
 }
@@ -126,18 +130,25 @@ pub struct ResolvedPath {
 }
 
 impl Control {
+    /// Not part of the interface of the library.
+    #[doc(hidden)]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
+    /// Not part of the interface of the library.
+    #[doc(hidden)]
     pub fn event_log(&self) -> &EventLog {
         &self.event_log
     }
 
+    /// Not part of the interface of the library.
+    #[doc(hidden)]
     pub fn metrics(&self) -> Option<&Metrics> {
         self.metrics.as_deref()
     }
 
+    /// How clients find the lock service.
     pub fn rpcbind(&self) -> &RpcbindState {
         &self.rpcbind
     }
@@ -148,15 +159,18 @@ impl Control {
     }
 
     /// Why the copy of the roster is out of date; `None` if it is not, or there is none.
+    #[doc(hidden)]
     pub fn roster_copy_problem(&self) -> Option<String> {
         self.roster_copy.as_ref().and_then(CopyHealth::problem)
     }
 
+    /// What is served now.
     pub fn exports(&self) -> Arc<Exports> {
         self.files.exports()
     }
 
     /// The same server, with reads limited by this budget.
+    #[doc(hidden)]
     pub fn with_budget(self, budget: ReadBudget) -> Self {
         Self { budget: Some(budget), ..self }
     }
@@ -164,6 +178,7 @@ impl Control {
     /// Calls `read` with the keeper, on the engine's thread: it must be short. Waits for the budget of
     /// reads, if there is one. Fails with [`ControlError::Stalled`] after two seconds, or
     /// [`ControlError::Busy`] if the budget is what it waited for.
+    #[doc(hidden)]
     pub async fn read<R: Send + 'static>(
         &self,
         read: impl FnOnce(&Keeper) -> R + Send + 'static,
@@ -229,6 +244,7 @@ impl Control {
     }
 
     /// Logs a command that did not go through the keeper, such as a reload.
+    #[doc(hidden)]
     pub fn log_command(&self, kind: &'static str, text: String, by: &Name) {
         let event = EventText::of_operator(kind, text, by.clone());
         event.log();
@@ -236,12 +252,14 @@ impl Control {
     }
 
     /// The addresses from which a machine of this name has mounted.
+    #[doc(hidden)]
     pub fn mounted_from(&self, name: &Name) -> Vec<IpAddr> {
         let mounted = self.files.fences.mounted_from(name).into_iter();
         mounted.map(|(host, _)| host.address()).collect()
     }
 
     /// Asks a host's lock manager whether it is there. May take seconds.
+    #[doc(hidden)]
     pub async fn is_reachable(&self, host: HostKey) -> bool {
         let asked = std::time::Instant::now();
         let inquiry = Inquiry { host, question: Question::Reachable, asked };
@@ -249,8 +267,9 @@ impl Control {
     }
 
     /// The location of a file, if a LOOKUP or a similar request has named it. Does not block.
+    #[doc(hidden)]
     pub fn cached_location(&self, file: &keeper::bytes::FileKey) -> Option<FileLocation> {
-        let file = file_of(file)?;
+        let file = file_of_lock(file)?;
         let exports = self.files.exports();
         exports.iter().filter(|export| is_in(&file, export)).find_map(|export| {
             let path = self.files.names.path(&file, &export.filesystem.root())?;
@@ -259,13 +278,15 @@ impl Control {
     }
 
     /// The path of the first export that has the file. Does not block.
+    #[doc(hidden)]
     pub fn export_of(&self, file: &keeper::bytes::FileKey) -> Option<Vec<u8>> {
-        let file = file_of(file)?;
+        let file = file_of_lock(file)?;
         let exports = self.files.exports();
         exports.iter().find(|export| is_in(&file, export)).map(|export| export.path.to_vec())
     }
 
     /// The locations of files, as far as they can be found within a second.
+    #[doc(hidden)]
     pub async fn locate(
         &self,
         files: impl IntoIterator<Item = keeper::bytes::FileKey>,
@@ -274,7 +295,7 @@ impl Control {
         let mut unseen: HashMap<FileSystemId, Vec<(keeper::bytes::FileKey, FileKey)>> =
             HashMap::new();
         for key in files {
-            match (self.cached_location(&key), file_of(&key)) {
+            match (self.cached_location(&key), file_of_lock(&key)) {
                 (Some(cached), _) => located.push((key, cached)),
                 (None, None) => located.push((key, FileLocation::default())),
                 (None, Some(file)) => unseen.entry(file.filesystem).or_default().push((key, file)),
@@ -324,6 +345,7 @@ impl Control {
     /// The files that a path names: an absolute path, one below each export, or one that begins with
     /// the last names of an export's own path (`projects/a.db` in `/srv/projects`). Takes a second at
     /// most.
+    #[doc(hidden)]
     pub async fn resolve_path(&self, path: &[u8]) -> ResolvedPath {
         let exports = self.files.exports();
         let mut searches = JoinSet::new();
@@ -417,13 +439,6 @@ fn parts(path: &[u8]) -> Vec<&[u8]> {
 
 fn is_in(file: &FileKey, export: &Export) -> bool {
     export.filesystem.id() == file.filesystem
-}
-
-/// The inverse of [`lock_key`].
-fn file_of(key: &keeper::bytes::FileKey) -> Option<FileKey> {
-    let (filesystem, object) = key.bytes().split_first_chunk()?;
-    let filesystem = FileSystemId(u64::from_be_bytes(*filesystem));
-    Some(FileKey { filesystem, object: ObjectId::new(object)? })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use keeper::Keeper;
-use keeper::change::{Client, Exactness};
+use keeper::change::{Change, Client, Exactness};
 use keeper::event::Event;
 use keeper::identity::{ClientId, HostKey};
 use keeper::request::Question;
@@ -19,6 +19,7 @@ use crate::event_log::EventLog;
 use crate::event_text;
 use crate::files::Files;
 use crate::liveness::{Inquiry, Liveness};
+use crate::lock_events::{self, LockHook};
 use crate::metrics::{Metrics, RefusalReason, RefusedCall};
 use crate::refusals::{Refusals, RefusedCaller};
 use crate::rpc::dispatch::Dispatcher;
@@ -35,6 +36,7 @@ pub(crate) struct ServerEffects {
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) metrics: Option<Arc<Metrics>>,
     pub(crate) clock: Clock,
+    pub(crate) lock_hook: Option<LockHook>,
 }
 
 impl Effects for ServerEffects {
@@ -111,6 +113,12 @@ impl Effects for ServerEffects {
 
     fn client_written(&self, row: &Client) {
         self.liveness.record_state(row);
+    }
+
+    fn lock_changed(&self, change: &Change) {
+        if let Some(hook) = &self.lock_hook {
+            lock_events::pass(change, hook);
+        }
     }
 }
 

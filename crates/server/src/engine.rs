@@ -70,6 +70,8 @@ pub(crate) trait Effects: Send + Sync {
     fn event(&self, keeper: &Keeper, event: Event);
     /// A row of the client tracker was written.
     fn client_written(&self, row: &Client);
+    /// A lock was written or removed.
+    fn lock_changed(&self, change: &Change);
 }
 
 /// Keeper and store, owned by whichever thread is deciding.
@@ -583,8 +585,10 @@ impl EngineShared {
         let effects = self.effects.get();
         if let Some(effects) = effects {
             for change in durable.batch().changes() {
-                if let Change::Client(row) = change {
-                    effects.client_written(row);
+                match change {
+                    Change::Client(row) => effects.client_written(row),
+                    Change::Lock(_) | Change::LockGone(_) => effects.lock_changed(change),
+                    _ => {}
                 }
             }
         }

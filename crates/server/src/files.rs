@@ -12,7 +12,7 @@ use vfs::groups::GroupCache;
 use vfs::names::Names;
 use vfs::{
     BlockingMode, Caller, Closing, Context, Error, ExclusiveLock, Export, ExportAccess, Exports,
-    FileKey, HandleKey, MountWalk, ObjectId, OpeningExport, Result, VerifiedHandle,
+    FileKey, FileSystemId, HandleKey, MountWalk, ObjectId, OpeningExport, Result, VerifiedHandle,
 };
 use wire::nfs3::Handle;
 use wire::rpc::Credential;
@@ -316,4 +316,10 @@ pub(crate) fn lock_key(file: &FileKey) -> keeper::bytes::FileKey {
     bytes[..8].copy_from_slice(&file.filesystem.0.to_be_bytes());
     bytes[8..8 + object.len()].copy_from_slice(object);
     keeper::bytes::FileKey::new(&bytes[..8 + object.len()])
+}
+/// The inverse of [`lock_key`].
+pub(crate) fn file_of_lock(key: &keeper::bytes::FileKey) -> Option<FileKey> {
+    let (filesystem, object) = key.bytes().split_first_chunk()?;
+    let filesystem = FileSystemId(u64::from_be_bytes(*filesystem));
+    Some(FileKey { filesystem, object: ObjectId::new(object)? })
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use keeper::Keeper;
-use keeper::change::Client;
+use keeper::change::{Change, Client};
 use keeper::event::Event;
 use keeper::identity::{ClientId, Incarnation};
 use keeper::request::{ProbeAnswer, Question};
@@ -26,11 +26,12 @@ use crate::event_log::EventLog;
 use crate::event_text;
 use crate::files::Files;
 use crate::liveness::{self, Liveness};
+use crate::lock_config::LockConfig;
 use crate::metrics::Metrics;
 use crate::peer::{self, Peers};
 use crate::refusals::Refusals;
 use crate::registrar::RpcbindState;
-use crate::restore::{LockConfig, restore};
+use crate::restore::restore;
 use crate::rpc::callers::Callers;
 use crate::rpc::dispatch::{Dispatcher, Shared};
 use crate::rpc::limits::Limits;
@@ -215,4 +216,5 @@ impl Effects for Unsent {
     }
 
     fn client_written(&self, _: &Client) {}
+    fn lock_changed(&self, _: &Change) {}
 }

@@ -8,7 +8,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `boot` | start and stop, in order; [`Config`], [`Server`] |
+//! | `boot`, `config`, `lock_config` | start and stop, in order; [`Config`], [`LockConfig`], [`Server`] |
 //! | `restore` | load the store, commit the next epoch, build the engine |
 //! | `roster_copy` | the copy of epoch, token and hosts outside the store; what it says about the store |
 //! | `transport` | TCP and UDP: sockets, records, batches of replies |
@@ -25,6 +25,7 @@
 //! | `server_names` | the names that notices carry |
 //! | `service_lease` | whether a server that shares its store may serve |
 //! | `control` | reads, operators' commands and file paths, for the admin API |
+//! | `lock_listing`, `lock_events`, `event_reader`, `block_on` | what an embedding program uses besides |
 //! | `path_lookup` | look-ups in file systems for operators, bounded in number and time |
 //! | `event_log`, `event_text` | the recent events, and their wording |
 //! | `refusals` | refused SM_MON and FREE_ALL calls: log, event log, counters |
@@ -64,12 +65,15 @@
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
+mod block_on;
 mod boot;
 mod callbacks;
+mod config;
 mod control;
 mod effects;
 pub mod engine;
 pub mod event_log;
+mod event_reader;
 pub mod event_text;
 mod fences;
 mod files;
@@ -77,6 +81,9 @@ pub mod holders;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod in_process;
 pub mod liveness;
+mod lock_config;
+mod lock_events;
+mod lock_listing;
 mod log_rate_limit;
 pub mod metrics;
 mod mounted_hosts;
@@ -94,13 +101,19 @@ mod service_lease;
 mod tracked_client;
 pub mod transport;
 
-pub use boot::{BootError, Config, SWITCHED_OFF, Server, ServerError, ServerExit, ServerHandle};
+pub use block_on::block_on;
+pub use boot::{BootError, SWITCHED_OFF, Server, ServerError, ServerExit, ServerHandle};
+pub use config::Config;
 pub use control::{Control, ControlError, FileLocation, PathMatch, ResolvedPath};
+pub use event_reader::Events;
 pub use keeper::change::Protocol;
+pub use lock_config::LockConfig;
+pub use lock_events::{GrantedLock, LockEvent};
+pub use lock_listing::{ClientInfo, GraceInfo, LockInfo};
 pub use peer::permission;
 pub use read_budget::ReadBudget;
 pub use registrar::{RegisterError, RpcbindMode, RpcbindState};
-pub use restore::{LockConfig, OpenReason, RestoreError};
+pub use restore::{OpenReason, RestoreError};
 pub use rpc::limits::Limits;
 pub use service_lease::WritePolicy;
 pub use tracked_client::{TrackError, TrackedClient};

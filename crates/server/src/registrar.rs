@@ -22,27 +22,30 @@ use crate::transport::listen::{BoundSockets, ListenError, Listeners};
 pub enum RpcbindMode {
     /// The host's rpcbind if it answers, else our own, else none with a warning.
     Auto,
+    /// The host's rpcbind; the server does not start without it.
     System,
+    /// Our own, on port 111, which takes root or CAP_NET_BIND_SERVICE.
     Embedded,
+    /// None: clients need the ports as mount options, and `nolock`, as their lock managers do not find
+    /// ours.
     Off,
 }
 
 /// How clients do find our ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are the port of rpcbind, and a sentence")]
 pub enum RpcbindState {
-    System {
-        port: u16,
-    },
-    Embedded {
-        port: u16,
-    },
-    /// Clients need the ports as mount options.
-    Off {
-        reason: String,
-    },
+    /// They ask the host's rpcbind.
+    System { port: u16 },
+    /// They ask our own.
+    Embedded { port: u16 },
+    /// Clients need the ports as mount options, and `nolock`.
+    Off { reason: String },
 }
 
+/// Why a server is not known to rpcbind. The text says how to fix it.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegisterError {
     #[error(
         "no rpcbind answers on port {port} of this host ({error}); start it, or serve with --rpcbind embedded"
@@ -56,9 +59,16 @@ pub enum RegisterError {
     #[error("rpcbind of this host refused to register program {program} version {version}; {hint}")]
     Refused { program: u32, version: u32, hint: &'static str },
     #[error("rpcbind of this host: {0}")]
-    Call(#[from] CallError),
+    Call(String),
     #[error(transparent)]
     Listen(#[from] ListenError),
+}
+
+#[doc(hidden)]
+impl From<CallError> for RegisterError {
+    fn from(error: CallError) -> Self {
+        Self::Call(error.to_string())
+    }
 }
 
 /// Limit on each call; all go to this machine.

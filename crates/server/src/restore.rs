@@ -10,59 +10,25 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use keeper::Keeper;
 use keeper::change::Exactness;
 use keeper::identity::{ClientId, Epoch};
+use store::StoreError;
 use store::transfer::is_unfinished;
-use store::{Lease, Memory, Store, StoreError};
 use tracing::warn;
 
 use crate::engine::batch::{Decider, DurableBatch, DurableEpoch, Progress};
 use crate::engine::{Clock, Engine};
 use crate::fences::Fences;
+use crate::lock_config::LockConfig;
 use crate::metrics::Metrics;
 use crate::peer::own_addresses::own_addresses;
 use crate::roster_copy::{
     CopyError, CopyHealth, Refusal, RosterCopy, RosterFile, StorePosition, entry, judge, open_epoch,
 };
 use crate::server_names;
-use crate::service_lease::{ServiceLease, WritePolicy};
+use crate::service_lease::ServiceLease;
 
-/// Where locks are stored, and the keeper's configuration.
-pub struct LockConfig {
-    pub store: Box<dyn Store>,
-    pub config: keeper::config::Config,
-    /// A file with a copy of the epoch, outside the store: after the store was restored from a
-    /// backup, the next epoch is still larger than any before (B4.1).
-    pub epoch_copy: Option<PathBuf>,
-    /// A file with a copy of the roster, outside the store (B4.100). None for a store that ends with
-    /// the process.
-    pub roster_copy: Option<PathBuf>,
-    /// The operator's word that the store lost what it had acknowledged: every client may reclaim
-    /// (B4.102).
-    pub store_lost: bool,
-    /// The lease on a store that is shared with a standby. Without a held lease nothing is sent.
-    pub lease: Option<Lease>,
-    /// Whether files are changed while the lease is not fresh (B6.80).
-    pub writes: WritePolicy,
-    /// Lock and status calls that concern no export must come from a reserved port (B7.7).
-    pub require_reserved_ports: bool,
-}
-
-impl LockConfig {
-    /// Locks that end with the process.
-    pub fn in_memory() -> Self {
-        Self {
-            store: Box::new(Memory::new()),
-            config: keeper::config::Config::default(),
-            epoch_copy: None,
-            roster_copy: None,
-            store_lost: false,
-            lease: None,
-            writes: WritePolicy::default(),
-            require_reserved_ports: false,
-        }
-    }
-}
-
+/// Why the locks were not restored.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RestoreError {
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -274,6 +240,8 @@ fn seed() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use store::{Memory, Store};
+
     use super::*;
 
     #[test]

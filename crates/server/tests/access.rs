@@ -49,7 +49,7 @@ fn failed<T, F>(reply: Reply<T, F>) -> Status {
 
 #[tokio::test]
 async fn only_clients_of_the_export_s_networks_are_served() {
-    let rules = Rules { clients: vec!["127.0.0.2/32".parse().unwrap()], ..open_rules() };
+    let rules = open_rules().with_clients(vec!["127.0.0.2/32".parse().unwrap()]);
     let server = serve(rules).await;
     let from = |last| Options {
         source: Some(Ipv4Addr::new(127, 0, 0, last).into()),
@@ -69,7 +69,7 @@ async fn only_clients_of_the_export_s_networks_are_served() {
 async fn a_read_only_export_is_not_changed_by_any_procedure() {
     let filesystem = memory();
     let writable = export("/w", filesystem.clone(), open_rules());
-    let rules = Rules { access: ExportAccess::ReadOnly, ..open_rules() };
+    let rules = open_rules().with_access(ExportAccess::ReadOnly);
     let exports = vec![writable, export("/r", filesystem, rules)];
     let server = TestServer::try_start(config(Limits::default()), exports).await.unwrap();
     let connection = server.connect().await;
@@ -95,7 +95,7 @@ async fn what_was_written_before_an_export_became_read_only_can_be_committed() {
     let server = TestServer::start(filesystem.clone(), Limits::default()).await;
     let (nfs, root) = (server.nfs().await, server.root().await);
     let written = file(&nfs, &root, "f", 10).await;
-    let rules = Rules { access: ExportAccess::ReadOnly, ..open_rules() };
+    let rules = open_rules().with_access(ExportAccess::ReadOnly);
     let reloaded = vec![export(PATH, filesystem, rules)];
     server.handle.replace_exports(vfs::Exports::new(reloaded).unwrap());
     assert_eq!(commit(&nfs.0, &written).await, Status::Ok);
@@ -146,7 +146,7 @@ async fn changes(by: &Connection, dir: &Handle, object: &Handle) -> Vec<(&'stati
 #[tokio::test]
 async fn a_reserved_port_is_needed_where_the_export_says_so_except_to_look() {
     testbed::namespace::need_root();
-    let server = serve(Rules { require_reserved_ports: true, ..open_rules() }).await;
+    let server = serve(open_rules().with_require_reserved_ports(true)).await;
     let high = server.connect().await;
     let low = server.connect_as(&Options { reserved_port: true, ..root_user() }).await;
     assert!(low.local().unwrap().port() < 1024);
@@ -183,7 +183,7 @@ async fn identities_are_squashed_as_the_export_says() {
         (Squash::All, (0, 0), nobody),
         (Squash::All, (1000, 100), nobody),
     ] {
-        let server = serve(Rules { squash, ..open_rules() }).await;
+        let server = serve(open_rules().with_squash(squash)).await;
         let nfs = Nfs(server.connect_as(&Options::default().user(who.0, who.1, &[])).await);
         let made = nfs.create(&server.root().await, b"f", NewAttributes::default()).await.unwrap();
         let found = nfs.attributes(&made).await.unwrap();
@@ -446,7 +446,7 @@ async fn mounts_are_listed_until_they_are_unmounted() {
 
 #[tokio::test]
 async fn exports_are_listed_with_their_networks() {
-    let rules = Rules { clients: vec!["10.0.0.0/8".parse().unwrap()], ..open_rules() };
+    let rules = open_rules().with_clients(vec!["10.0.0.0/8".parse().unwrap()]);
     let server = serve(rules).await;
     let list = server.connect().await.call::<ListExports>(&()).await.unwrap().0;
     assert_eq!(list.len(), 1);

@@ -10,7 +10,7 @@ mod support;
 
 use std::sync::Arc;
 
-use lockkeeper_server::{Config, Limits, RpcbindMode};
+use lockkeeper_server::{Limits, RpcbindMode};
 use nfs3_client::Nfs3ConnectionBuilder;
 use nfs3_client::nfs3_types::nfs3::*;
 use nfs3_client::nfs3_types::rpc::{auth_unix, opaque_auth};
@@ -23,7 +23,7 @@ use vfs::local::{LocalFs, Options};
 async fn round(filesystem: Arc<dyn FileSystem>) {
     let port = testbed::ports::free_port().unwrap();
     let config =
-        Config { rpcbind: RpcbindMode::Embedded, rpcbind_port: port, ..config(Limits::default()) };
+        config(Limits::default()).with_rpcbind(RpcbindMode::Embedded).with_rpcbind_port(port);
     let exports = vec![export(PATH, filesystem, open_rules())];
     let _server = TestServer::try_start(config, exports).await.unwrap();
     let root_user = auth_unix {

@@ -253,11 +253,9 @@ fn every_reply_is_understood_by_another_dissector() {
     let options = local::Options::new(dir.path().join("root"), dir.path().join("state"));
     network.block_on(async || {
         let filesystem = Arc::new(LocalFs::open(options).unwrap());
-        let config = Config {
-            listen: "[::]:2049".parse().unwrap(),
-            rpcbind: RpcbindMode::Embedded,
-            ..Config::default()
-        };
+        let config = Config::default()
+            .with_listen("[::]:2049".parse().unwrap())
+            .with_rpcbind(RpcbindMode::Embedded);
         let exports = vec![export(PATH, filesystem, open_rules())];
         let _server = TestServer::try_start(config, exports).await.unwrap();
         for ip in ["127.0.0.1", "::1"] {

@@ -24,7 +24,7 @@ const TERM: Duration = Duration::from_secs(60);
 
 async fn leased() -> (TestServer, std::sync::Arc<InstrumentedFs>, Lease) {
     let lease = Lease::new(TERM, boottime());
-    let locks = LockConfig { lease: Some(lease.clone()), ..LockConfig::in_memory() };
+    let locks = LockConfig::in_memory().with_lease(lease.clone());
     let filesystem = InstrumentedFs::new();
     let exports = vec![export(PATH, filesystem.clone(), open_rules())];
     let server =
@@ -61,7 +61,7 @@ async fn locks_wait_for_the_lease_to_be_fresh_and_files_do_not() {
     let term = Duration::from_secs(2);
     let lease = Lease::new(term, boottime());
     lease.renew(boottime(), false);
-    let locks = LockConfig { lease: Some(lease.clone()), ..LockConfig::in_memory() };
+    let locks = LockConfig::in_memory().with_lease(lease.clone());
     let exports = vec![export(PATH, memory(), open_rules())];
     let server =
         TestServer::try_start_with(config(Limits::default()), exports, locks).await.unwrap();
@@ -120,7 +120,7 @@ async fn one_of_a_pair_changes_files_under_a_fresh_lease_only() {
         let term = Duration::from_secs(2);
         let lease = Lease::new(term, boottime());
         lease.renew(boottime() + TERM, false);
-        let locks = LockConfig { lease: Some(lease.clone()), writes, ..LockConfig::in_memory() };
+        let locks = LockConfig::in_memory().with_lease(lease.clone()).with_writes(writes);
         let exports = vec![export(PATH, memory(), open_rules())];
         let server =
             TestServer::try_start_with(config(Limits::default()), exports, locks).await.unwrap();

@@ -250,7 +250,11 @@ async fn an_exclusive_lock_needs_what_the_export_demands() {
     for (exclusive_lock, access, mode, expected) in cases {
         let filesystem = memory();
         let exports = vec![
-            export(PATH, filesystem.clone(), Rules { exclusive_lock, access, ..open_rules() }),
+            export(
+                PATH,
+                filesystem.clone(),
+                open_rules().with_exclusive_lock(exclusive_lock).with_access(access),
+            ),
             export("/writable", filesystem, open_rules()),
         ];
         let server = TestServer::try_start(config(Limits::default()), exports).await.unwrap();
@@ -276,11 +280,9 @@ async fn an_exclusive_lock_needs_what_the_export_demands() {
 async fn export_rules_hold_for_locks() {
     let rules = |rules: Rules| vec![export(PATH, memory(), rules)];
     // Where an exclusive lock needs write permission, there is none in a read-only export.
-    let read_only = Rules {
-        access: ExportAccess::ReadOnly,
-        exclusive_lock: vfs::ExclusiveLock::Write,
-        ..open_rules()
-    };
+    let read_only = open_rules()
+        .with_access(ExportAccess::ReadOnly)
+        .with_exclusive_lock(vfs::ExclusiveLock::Write);
     let server = TestServer::try_start(config(Limits::default()), rules(read_only)).await.unwrap();
     let alice = locker(server.at, "alice", 1).await;
     let root = server.root().await;
@@ -288,7 +290,7 @@ async fn export_rules_hold_for_locks() {
     assert_eq!(alice.lock_shared(&root, range(0, 0)).await.unwrap(), Status::Granted);
     end(server).await;
     // An unprivileged user of a client does not speak for it.
-    let reserved = Rules { require_reserved_ports: true, ..open_rules() };
+    let reserved = open_rules().with_require_reserved_ports(true);
     let server = TestServer::try_start(config(Limits::default()), rules(reserved)).await.unwrap();
     let alice = locker(server.at, "alice", 1).await;
     let root = sealed_root();

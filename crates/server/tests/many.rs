@@ -24,7 +24,7 @@ use keeper::bytes::Name;
 use keeper::change::{Change, Client, Protocol};
 use keeper::identity::{ClientId, Epoch, Incarnation};
 use lockkeeper_server::engine::Engine;
-use lockkeeper_server::{Config, Limits, LockConfig, Server};
+use lockkeeper_server::{Limits, LockConfig, Server};
 use store::{CommitOutcome, Memory, Store, Token};
 use support::{PATH, config, export, key, memory, open_rules};
 use testbed::peer::{HostState, Population, host_states, raise_descriptor_limit};
@@ -107,13 +107,12 @@ struct RestartMeasurement {
 async fn restart(population: &Population) -> RestartMeasurement {
     let at_rest = own_resident_kilobytes().unwrap();
     let exports = || Exports::new(vec![export(PATH, memory(), open_rules())]).unwrap();
-    let config =
-        || Config { peer_rpcbind_port: population.rpcbind_port, ..config(Limits::default()) };
+    let config = || config(Limits::default()).with_peer_rpcbind_port(population.rpcbind_port);
     // The baseline: GETATTR latency with no host to notify.
     let quiet = Server::start(config(), exports(), key(), LockConfig::in_memory()).await.unwrap();
     let before = getattrs_of(quiet, Duration::from_millis(500)).await;
 
-    let locks = LockConfig { store: Box::new(prefilled(population)), ..LockConfig::in_memory() };
+    let locks = LockConfig::new(Box::new(prefilled(population)));
     let begun = Instant::now();
     let server = Server::start(config(), exports(), key(), locks).await.unwrap();
     let (engine, at) = (server.engine().clone(), server.addresses()[0]);

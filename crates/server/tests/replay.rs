@@ -16,7 +16,6 @@ use support::user;
 use support::{InstrumentedFs, TestServer, bounded, call, file, results, until};
 use tokio::net::UdpSocket;
 use tokio::time::{sleep, timeout};
-use vfs::Rules;
 use wire::nfs3::*;
 use wire::rpc::Credential;
 
@@ -324,7 +323,7 @@ async fn flood(server: &TestServer, from: &str, dir: &Handle, count: u32) {
 async fn nobody_makes_the_cache_forget_what_another_asked() {
     let limits = Limits { duplicates_max: 1000, duplicates_per_peer_max: 400, ..Limits::default() };
     let networks = ["127.0.0.1/32", "127.0.0.3/32"].map(|network| network.parse().unwrap());
-    let rules = Rules { clients: networks.to_vec(), ..support::open_rules() };
+    let rules = support::open_rules().with_clients(networks.to_vec());
     let exports = vec![support::export(support::PATH, support::memory(), rules)];
     let server = TestServer::try_start(support::config(limits), exports).await.unwrap();
     let (nfs, dir) = (server.nfs().await, server.root().await);

@@ -38,12 +38,10 @@ fn exports() -> Vec<vfs::Export> {
 /// A server with an rpcbind of its own on a free port, and where that is.
 async fn embedded() -> (TestServer, SocketAddr) {
     let port = testbed::ports::free_port().unwrap();
-    let config = Config {
-        listen: "[::]:0".parse().unwrap(),
-        rpcbind: RpcbindMode::Embedded,
-        rpcbind_port: port,
-        ..config(Limits::default())
-    };
+    let config = config(Limits::default())
+        .with_listen("[::]:0".parse().unwrap())
+        .with_rpcbind(RpcbindMode::Embedded)
+        .with_rpcbind_port(port);
     let server = TestServer::try_start(config, exports()).await.unwrap();
     assert_eq!(server.rpcbind, RpcbindState::Embedded { port });
     (server, SocketAddr::new("127.0.0.1".parse().unwrap(), port))
@@ -237,12 +235,10 @@ impl Drop for ServerThread {
 }
 
 fn on_111(mode: RpcbindMode) -> Config {
-    Config {
-        listen: "[::]:2049".parse().unwrap(),
-        rpcbind: mode,
-        rpcbind_check_every: Duration::from_millis(300),
-        ..Config::default()
-    }
+    Config::default()
+        .with_listen("[::]:2049".parse().unwrap())
+        .with_rpcbind(mode)
+        .with_rpcbind_check_every(Duration::from_millis(300))
 }
 
 fn output(network: &Namespace, program: &str, args: &[&str]) -> String {
@@ -359,7 +355,7 @@ fn what_a_dead_server_left_behind_is_replaced_and_a_living_one_is_respected() {
     assert!(!list.contains(" 999 ") && list.contains("100003    3   tcp   2049"), "{list}");
 
     for mode in [RpcbindMode::System, RpcbindMode::Auto] {
-        let second = Config { listen: "[::]:2050".parse().unwrap(), ..on_111(mode) };
+        let second = on_111(mode).with_listen("[::]:2050".parse().unwrap());
         let error =
             ServerThread::start(&network, second).err().expect("two servers of one program");
         for part in ["an NFS server", "100003", "2049", "systemctl disable --now nfs-server"] {
@@ -380,11 +376,9 @@ fn a_host_without_rpcbind_is_named_with_a_way_out() {
 fn a_server_of_one_family_stays_registered_without_registering_again_and_again() {
     let network = Namespace::new().unwrap();
     let _system = system_rpcbind(&network);
-    let config = Config {
-        listen: "[::1]:2049".parse().unwrap(),
-        rpcbind_check_every: Duration::from_millis(100),
-        ..on_111(RpcbindMode::System)
-    };
+    let config = on_111(RpcbindMode::System)
+        .with_listen("[::1]:2049".parse().unwrap())
+        .with_rpcbind_check_every(Duration::from_millis(100));
     let (_served, _) = ServerThread::start(&network, config).unwrap();
     assert_eq!(registered(&network), 2);
     // A look takes one connection, registering again takes another.

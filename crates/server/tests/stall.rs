@@ -106,7 +106,7 @@ impl Store for Faulty {
 async fn start() -> (Disk, TestServer, Handle) {
     let disk = Disk::new();
     let store = Box::new(Faulty { inner: Memory::new(), disk: disk.clone() });
-    let locks = LockConfig { store, ..LockConfig::in_memory() };
+    let locks = LockConfig::new(store);
     let exports = vec![export(PATH, memory(), open_rules())];
     let server =
         TestServer::try_start_with(config(Limits::default()), exports, locks).await.unwrap();

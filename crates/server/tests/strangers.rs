@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::{Connection, Locker};
 use lockkeeper_server::metrics::{EvictionReason, RefusedConnection};
-use lockkeeper_server::{Config, Control, Limits, RpcbindMode, ServerHandle};
+use lockkeeper_server::{Control, Limits, RpcbindMode, ServerHandle};
 use support::clients::{CLIENT, OTHER, THIRD, networks, options};
 use support::restartable::{MOMENT, ip, server_address};
 use support::{
@@ -55,7 +55,7 @@ impl Served {
         let (served, of_export) = (filesystem.clone(), rules.clone());
         let thread = network.spawn(async move || {
             let listen = "[::]:2049".parse().unwrap();
-            let config = Config { listen, rpcbind: RpcbindMode::Embedded, ..config(limits) };
+            let config = config(limits).with_listen(listen).with_rpcbind(RpcbindMode::Embedded);
             let exports = vec![export(PATH, served, of_export)];
             let server = TestServer::try_start(config, exports).await.unwrap();
             ready.send((server.handle.clone(), server.control.clone())).unwrap();
@@ -67,7 +67,7 @@ impl Served {
     }
 
     fn reload(&self, clients: &[&str]) {
-        let rules = Rules { clients: admitting(clients).clients, ..self.rules.clone() };
+        let rules = self.rules.clone().with_clients(admitting(clients).clients);
         let exports = vec![export(PATH, self.filesystem.clone(), rules)];
         self.handle.replace_exports(Exports::new(exports).unwrap());
     }
@@ -89,8 +89,8 @@ impl Drop for Served {
 }
 
 fn admitting(clients: &[&str]) -> Rules {
-    let clients = clients.iter().map(|network| network.parse().unwrap()).collect();
-    Rules { clients, ..open_rules() }
+    let clients: Vec<_> = clients.iter().map(|network| network.parse().unwrap()).collect();
+    open_rules().with_clients(clients)
 }
 
 fn at(port: u16) -> SocketAddr {
@@ -243,7 +243,7 @@ fn connections_without_a_call_make_room_for_clients() {
 fn a_kernel_is_served_although_a_user_of_its_machine_has_all_connections() {
     let (ours, theirs) = networks();
     let limits = Limits { connections_per_address_max: 4, ..Limits::default() };
-    let rules = Rules { require_reserved_ports: true, ..admitting(&["10.99.0.0/24"]) };
+    let rules = admitting(&["10.99.0.0/24"]).with_require_reserved_ports(true);
     let served = Served::start(&ours, limits, rules);
     let root = served.root();
     theirs.block_on(async move || {
@@ -289,7 +289,7 @@ fn rpcbind_has_a_quarter_of_the_connections_of_nfs() {
 fn a_user_of_a_lock_holder_keeps_no_idle_connection() {
     let (ours, theirs) = networks();
     let limits = Limits { idle_max: Duration::from_millis(300), ..Limits::default() };
-    let rules = Rules { require_reserved_ports: true, ..admitting(&["10.99.0.0/24"]) };
+    let rules = admitting(&["10.99.0.0/24"]).with_require_reserved_ports(true);
     let served = Served::start(&ours, limits, rules);
     let root = served.root();
     theirs.block_on(async move || {
@@ -354,7 +354,7 @@ fn answers_to_datagrams_are_not_longer_than_questions() {
 #[test]
 fn a_port_that_cannot_lock_learns_nothing_about_handles() {
     let (ours, theirs) = networks();
-    let rules = Rules { require_reserved_ports: true, ..admitting(&["10.99.0.0/24"]) };
+    let rules = admitting(&["10.99.0.0/24"]).with_require_reserved_ports(true);
     let served = Served::start(&ours, Limits::default(), rules);
     let root = served.root();
     theirs.block_on(async move || {

@@ -81,10 +81,13 @@ pub struct EmbeddedSettings {
     /// What an acknowledged batch survives.
     pub durability: Durability,
     /// Keeps the store.
+    #[doc(hidden)]
     pub disk: Arc<dyn Disk>,
     /// Keeps the high-water mark; a restart of the machine must empty it.
+    #[doc(hidden)]
     pub run: Arc<dyn Disk>,
     /// The present start of the machine.
+    #[doc(hidden)]
     pub boot: BootId,
     /// The time until a batch that was not synced is synced in the background.
     pub sync_delay: Duration,

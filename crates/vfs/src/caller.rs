@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::FileKind;
+
 /// The identity that an operation runs as.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Caller {
@@ -30,5 +32,21 @@ impl Caller {
     /// Whether `gid` is the primary or a supplementary group.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.binary_search(&gid).is_ok()
+    }
+
+    /// The permission bits (4 read, 2 write, 1 execute) that a file's mode grants this caller.
+    pub(crate) fn granted(&self, kind: FileKind, mode: u32, uid: u32, gid: u32) -> u32 {
+        if self.is_root() {
+            let executable = mode & 0o111 != 0 || kind == FileKind::Directory;
+            return 0o6 | u32::from(executable);
+        }
+        let bits = if self.uid == uid {
+            mode >> 6
+        } else if self.in_group(gid) {
+            mode >> 3
+        } else {
+            mode
+        };
+        bits & 0o7
     }
 }

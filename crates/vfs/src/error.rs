@@ -91,6 +91,41 @@ pub enum Error {
 /// The result of a file-system operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// By the number of the operating system, or else by the kind. An error that no variant describes is
+/// [`Error::Io`].
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        use std::io::ErrorKind as K;
+        if let Some(errno) = rustix::io::Errno::from_io_error(&error) {
+            return errno.into();
+        }
+        match error.kind() {
+            K::NotFound => Self::NotFound,
+            K::PermissionDenied => Self::Denied,
+            K::AlreadyExists => Self::Exists,
+            K::NotADirectory => Self::NotADirectory,
+            K::IsADirectory => Self::IsADirectory,
+            K::DirectoryNotEmpty => Self::NotEmpty,
+            K::ReadOnlyFilesystem => Self::ReadOnly,
+            K::StorageFull => Self::NoSpace,
+            K::QuotaExceeded => Self::Quota,
+            K::FileTooLarge => Self::TooLarge,
+            K::TooManyLinks => Self::TooManyLinks,
+            K::CrossesDevices => Self::CrossesFileSystems,
+            K::StaleNetworkFileHandle => Self::Stale,
+            K::InvalidInput | K::InvalidFilename => Self::Invalid,
+            K::Unsupported => Self::NotSupported,
+            K::WouldBlock | K::TimedOut | K::Interrupted | K::ResourceBusy => Self::TryLater,
+            K::ConnectionAborted | K::ConnectionRefused | K::ConnectionReset => Self::TryLater,
+            K::HostUnreachable | K::NetworkUnreachable | K::NotConnected => Self::TryLater,
+            K::OutOfMemory => Self::TryLater,
+            _ => Self::Io,
+        }
+    }
+}
+
+// For the local file system; not part of the interface.
+#[doc(hidden)]
 impl From<rustix::io::Errno> for Error {
     fn from(errno: rustix::io::Errno) -> Self {
         use rustix::io::Errno as E;
@@ -135,6 +170,28 @@ mod tests {
     fn a_file_system_that_cannot_answer_now_is_asked_again_later() {
         for errno in [Errno::AGAIN, Errno::TIMEDOUT, Errno::CONNABORTED, Errno::NOMEM] {
             assert_eq!(Error::from(errno), Error::TryLater, "{errno}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_standard_library_becomes_its_status() {
+        use std::io::{Error as IoError, ErrorKind};
+        let absent = std::fs::read("/nothing/is/here").map_err(Error::from);
+        assert_eq!(absent, Err(Error::NotFound));
+        for (errno, expected) in [
+            (Errno::NOSPC, Error::NoSpace),
+            (Errno::DQUOT, Error::Quota),
+            (Errno::NOTEMPTY, Error::NotEmpty),
+            (Errno::NAMETOOLONG, Error::NameTooLong),
+        ] {
+            assert_eq!(Error::from(IoError::from(errno)), expected, "{errno}");
+        }
+        for (kind, expected) in [
+            (ErrorKind::ReadOnlyFilesystem, Error::ReadOnly),
+            (ErrorKind::TimedOut, Error::TryLater),
+            (ErrorKind::UnexpectedEof, Error::Io),
+        ] {
+            assert_eq!(Error::from(IoError::new(kind, "no number")), expected, "{kind}");
         }
     }
 }

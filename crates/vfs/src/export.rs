@@ -53,8 +53,9 @@ pub enum MountWalk {
     Server,
 }
 
-/// The rules of one export.
+/// The rules of one export: [`Rules::default`], changed by the methods `with_...` or field by field.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rules {
     /// Read-write or read-only.
     pub access: ExportAccess,
@@ -110,6 +111,60 @@ pub fn private_networks() -> Vec<IpNet> {
 }
 
 impl Rules {
+    /// Read-write or read-only.
+    #[must_use]
+    pub fn with_access(self, access: ExportAccess) -> Self {
+        Self { access, ..self }
+    }
+
+    /// The networks that may mount and use the export.
+    #[must_use]
+    pub fn with_clients(self, clients: impl IntoIterator<Item = IpNet>) -> Self {
+        Self { clients: clients.into_iter().collect(), ..self }
+    }
+
+    /// Which callers become anonymous.
+    #[must_use]
+    pub fn with_squash(self, squash: Squash) -> Self {
+        Self { squash, ..self }
+    }
+
+    /// The identity of anonymous callers.
+    #[must_use]
+    pub fn with_anonymous(self, uid: u32, gid: u32) -> Self {
+        Self { anonymous_uid: uid, anonymous_gid: gid, ..self }
+    }
+
+    /// Whether calls must come from a port below 1024.
+    #[must_use]
+    pub fn with_require_reserved_ports(self, require_reserved_ports: bool) -> Self {
+        Self { require_reserved_ports, ..self }
+    }
+
+    /// Whether a lock needs permission to read or write the file.
+    #[must_use]
+    pub fn with_lock_auth(self, lock_auth: bool) -> Self {
+        Self { lock_auth, ..self }
+    }
+
+    /// What an exclusive lock requires.
+    #[must_use]
+    pub fn with_exclusive_lock(self, exclusive_lock: ExclusiveLock) -> Self {
+        Self { exclusive_lock, ..self }
+    }
+
+    /// Whether the clients never report a reboot (netboot).
+    #[must_use]
+    pub fn with_stateless_clients(self, stateless_clients: bool) -> Self {
+        Self { stateless_clients, ..self }
+    }
+
+    /// How the path of a mount is resolved below the root.
+    #[must_use]
+    pub fn with_mount_walk(self, mount_walk: MountWalk) -> Self {
+        Self { mount_walk, ..self }
+    }
+
     /// Whether `client` may use the export.
     pub fn admits(&self, client: IpAddr) -> bool {
         self.clients.iter().any(|network| network.contains(&client))
@@ -124,6 +179,7 @@ impl Rules {
     /// most it can carry, may be truncated: then the groups that this host has for the user count
     /// instead, which may take a query ([`Error::WouldBlock`] if that is not allowed,
     /// [`Error::TryLater`] if it fails).
+    #[doc(hidden)]
     pub fn caller(
         &self,
         uid: u32,
@@ -160,6 +216,7 @@ impl Rules {
 
 /// A file system, served under a path according to rules.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Export {
     /// Part of every handle, so the same after each restart.
     pub id: u32,
@@ -172,6 +229,24 @@ pub struct Export {
 }
 
 impl Export {
+    /// With the default [`Rules`], and the [id of its path](Export::id_of_path).
+    pub fn new(path: impl Into<Bytes>, filesystem: Arc<dyn FileSystem>) -> Self {
+        let path = path.into();
+        Self { id: Self::id_of_path(&path), path, filesystem, rules: Rules::default() }
+    }
+
+    /// With an id that stays the same if the path changes.
+    #[must_use]
+    pub fn with_id(self, id: u32) -> Self {
+        Self { id, ..self }
+    }
+
+    /// With these rules.
+    #[must_use]
+    pub fn with_rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
+    }
+
     /// The id of an export for which none is configured: a hash of its path.
     pub fn id_of_path(path: &[u8]) -> u32 {
         let mut hasher = SipHasher24::new();
@@ -293,12 +368,7 @@ mod tests {
     use crate::memory::MemoryFs;
 
     fn export(path: &'static str) -> Export {
-        Export {
-            id: Export::id_of_path(path.as_bytes()),
-            path: Bytes::from_static(path.as_bytes()),
-            filesystem: Arc::new(MemoryFs::new(FileSystemId(1))),
-            rules: Rules::default(),
-        }
+        Export::new(path, Arc::new(MemoryFs::new(FileSystemId(1))))
     }
 
     #[test]

@@ -8,7 +8,8 @@
 use bytes::Bytes;
 
 use crate::{
-    AttributeChange, Attributes, Caller, Device, FileSystemId, NewAttributes, Result, SetTime, Time,
+    AttributeChange, Attributes, Caller, Device, Error, FileSystemId, NewAttributes, Result,
+    SetTime, Time,
 };
 
 /// The persistent name of an object (file, directory, link...) within its file system.
@@ -222,6 +223,7 @@ pub struct Space {
 
 /// Static information on a file system (FSINFO and PATHCONF).
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct FileSystemInfo {
     /// The largest size of a file.
     pub file_size_max: u64,
@@ -292,7 +294,27 @@ impl Default for FileSystemInfo {
 /// - **Atomicity.** A method that fails has changed nothing, except
 ///   [`set_attributes`](FileSystem::set_attributes) and file data partly written.
 ///
-/// Each [`Error`](crate::Error) names the NFSv3 status that it becomes.
+/// Each [`Error`] names the NFSv3 status that it becomes. Errors of the standard library
+/// are converted by `?`.
+///
+/// # A read-only file system
+///
+/// It implements the six methods without a default: [`id`](FileSystem::id), [`root`](FileSystem::root),
+/// [`attributes`](FileSystem::attributes), [`lookup`](FileSystem::lookup), [`read`](FileSystem::read)
+/// and [`read_dir`](FileSystem::read_dir). By default the others refuse: with `ReadOnly` what every
+/// writable file system has, with `NotSupported` what some of them lack (links and special files). In
+/// an export with [`ExportAccess::ReadOnly`](crate::ExportAccess) all of them are `ReadOnly`, and none
+/// is called.
+///
+/// # An asynchronous back end
+///
+/// Methods are synchronous; a future is awaited on the worker thread, which has no runtime of its
+/// own: keep a `tokio::runtime::Handle` and call `lockkeeper::block_on`. On a network thread that
+/// returns `WouldBlock` instead of a panic, and the server repeats the call on a worker.
+#[expect(
+    unused_variables,
+    reason = "default bodies refuse; the names are for those that implement them"
+)]
 pub trait FileSystem: Send + Sync + 'static {
     /// The permanent id of the file system: part of every handle and of every lock. Two exports of
     /// one file system return the same id, and no two file systems of a server share one.
@@ -335,7 +357,9 @@ pub trait FileSystem: Send + Sync + 'static {
         object: &ObjectId,
         new: &NewAttributes,
         guard: Option<Time>,
-    ) -> Result<AttributeChange>;
+    ) -> Result<AttributeChange> {
+        Err(Error::ReadOnly)
+    }
 
     /// LOOKUP, including `.` and `..`. Symbolic links are returned, not followed. Needs search
     /// permission on `dir`, which is `NotADirectory` if it is none. `NotFound` if there is no such
@@ -343,13 +367,22 @@ pub trait FileSystem: Send + Sync + 'static {
     fn lookup(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<LookupReply>;
 
     /// ACCESS, and the check before a lock is granted: what the mode allows the caller, without
-    /// the exceptions for owners. Called in both blocking modes.
-    fn access(&self, context: &Context<'_>, object: &ObjectId)
-    -> Result<(Permissions, Attributes)>;
+    /// the exceptions for owners. By default what [`Attributes::permissions`] says. Called in both
+    /// blocking modes.
+    fn access(
+        &self,
+        context: &Context<'_>,
+        object: &ObjectId,
+    ) -> Result<(Permissions, Attributes)> {
+        let attributes = self.attributes(context, object)?;
+        Ok((attributes.permissions(context.caller), attributes))
+    }
 
     /// READLINK: the text of a symbolic link, byte for byte. `Invalid` for any other file. Called
     /// in both blocking modes.
-    fn read_link(&self, context: &Context<'_>, link: &ObjectId) -> Result<(Bytes, Attributes)>;
+    fn read_link(&self, context: &Context<'_>, link: &ObjectId) -> Result<(Bytes, Attributes)> {
+        Err(Error::Invalid)
+    }
 
     /// READ: up to `count` bytes (1 MiB at most) from `offset`; fewer only at the end of the file,
     /// none beyond it. `IsADirectory` or `Invalid` for anything but a regular file. Called in both
@@ -375,10 +408,13 @@ pub trait FileSystem: Send + Sync + 'static {
         offset: u64,
         data: &Bytes,
         stability: Stability,
-    ) -> Result<WriteReply>;
+    ) -> Result<WriteReply> {
+        Err(Error::ReadOnly)
+    }
 
     /// COMMIT: on return all unstable writes to `count` bytes from `offset` (0: to the end) are on
-    /// stable storage, those of other clients included. More may be committed.
+    /// stable storage, those of other clients included. More may be committed. The default is for file
+    /// systems without unstable writes.
     ///
     /// On an error, [`write_verifier`](FileSystem::write_verifier) must change before this
     /// returns: storage that failed once may report success the next time.
@@ -388,15 +424,19 @@ pub trait FileSystem: Send + Sync + 'static {
         file: &ObjectId,
         offset: u64,
         count: u32,
-    ) -> Result<AttributeChange>;
+    ) -> Result<AttributeChange> {
+        Ok(AttributeChange { before: None, after: Some(self.attributes(context, file)?) })
+    }
 
     /// The current write verifier, for the replies to WRITE and COMMIT. A client that sees it
     /// change sends its uncommitted data again.
     ///
     /// Must differ after every start that can have lost unstable writes, and after every failed
-    /// write-back. Constant if [`write`](FileSystem::write) never returns
+    /// write-back. Constant, as by default, if [`write`](FileSystem::write) never returns
     /// [`Stability::Unstable`].
-    fn write_verifier(&self) -> WriteVerifier;
+    fn write_verifier(&self) -> WriteVerifier {
+        [0; 8]
+    }
 
     /// CREATE: a regular file; see [`CreateMode`] for an existing name. The owner is the caller
     /// unless the attributes name another and the caller may do that. File and entry are durable
@@ -407,7 +447,9 @@ pub trait FileSystem: Send + Sync + 'static {
         dir: &ObjectId,
         name: &[u8],
         mode: &CreateMode,
-    ) -> Result<CreateReply>;
+    ) -> Result<CreateReply> {
+        Err(Error::ReadOnly)
+    }
 
     /// MKDIR: an empty directory, durable on return. `Exists` if the name is taken.
     fn make_dir(
@@ -416,7 +458,9 @@ pub trait FileSystem: Send + Sync + 'static {
         dir: &ObjectId,
         name: &[u8],
         new: &NewAttributes,
-    ) -> Result<CreateReply>;
+    ) -> Result<CreateReply> {
+        Err(Error::ReadOnly)
+    }
 
     /// SYMLINK: a link with `text`, which is not empty and contains no NUL; durable on return. The
     /// mode in `new` may be ignored.
@@ -427,7 +471,9 @@ pub trait FileSystem: Send + Sync + 'static {
         name: &[u8],
         text: &[u8],
         new: &NewAttributes,
-    ) -> Result<CreateReply>;
+    ) -> Result<CreateReply> {
+        Err(Error::NotSupported)
+    }
 
     /// MKNOD: a special file, durable on return. `BadType` or `NotSupported` for kinds that the
     /// file system does not have, `NotOwner` for devices unless the caller is root.
@@ -438,16 +484,26 @@ pub trait FileSystem: Send + Sync + 'static {
         name: &[u8],
         kind: NodeKind,
         new: &NewAttributes,
-    ) -> Result<CreateReply>;
+    ) -> Result<CreateReply> {
+        Err(Error::NotSupported)
+    }
 
     /// REMOVE: removes an entry that is not a directory (else `IsADirectory`), and the file with
     /// its last name; durable on return. Further uses of a file without a name are `Stale`.
-    fn remove(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<RemoveReply>;
+    fn remove(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<RemoveReply> {
+        Err(Error::ReadOnly)
+    }
 
     /// RMDIR: removes an empty directory, durable on return. `NotEmpty` if it has entries,
     /// `NotADirectory` if it is none.
-    fn remove_dir(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8])
-    -> Result<RemoveReply>;
+    fn remove_dir(
+        &self,
+        context: &Context<'_>,
+        dir: &ObjectId,
+        name: &[u8],
+    ) -> Result<RemoveReply> {
+        Err(Error::ReadOnly)
+    }
 
     /// RENAME: `from` and `to` are directory and name, of one export. Atomic: `to` refers to the
     /// old or to the new object at any time, and both entries are durable on return. Replaces an
@@ -458,7 +514,9 @@ pub trait FileSystem: Send + Sync + 'static {
         context: &Context<'_>,
         from: (&ObjectId, &[u8]),
         to: (&ObjectId, &[u8]),
-    ) -> Result<RenameReply>;
+    ) -> Result<RenameReply> {
+        Err(Error::ReadOnly)
+    }
 
     /// LINK: one more name for `file`, durable on return. Returns the attributes of the file and
     /// the change of the directory. `IsADirectory` for directories.
@@ -468,7 +526,9 @@ pub trait FileSystem: Send + Sync + 'static {
         file: &ObjectId,
         dir: &ObjectId,
         name: &[u8],
-    ) -> Result<(Attributes, AttributeChange)>;
+    ) -> Result<(Attributes, AttributeChange)> {
+        Err(Error::NotSupported)
+    }
 
     /// READDIR and READDIRPLUS (`plus`): passes entries to `sink`, from `cookie` on, until it
     /// returns `false` (that entry was not consumed) or the directory ends.
@@ -476,7 +536,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// `cookie` is 0 for the beginning, or the [`DirEntry::cookie`] of the last consumed entry,
     /// together with the `verifier` of the reply that contained it; minutes or a restart may lie
     /// between. An entry that exists throughout a listing is passed exactly once, whatever is
-    /// created or removed meanwhile. A file system whose cookies can become invalid changes its
+    /// created or removed meanwhile; [`Listing`](crate::Listing) gives names such cookies. A file system whose cookies can become invalid changes its
     /// verifier then, and returns `BadCookie` for the old one. Needs read permission on `dir`; with
     /// `plus`, objects and attributes are given only to callers with search permission.
     fn read_dir(
@@ -490,7 +550,9 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> Result<ReadDirReply>;
 
     /// FSSTAT, of the volume that `object` is on. Called in both blocking modes.
-    fn space(&self, context: &Context<'_>, object: &ObjectId) -> Result<Space>;
+    fn space(&self, context: &Context<'_>, object: &ObjectId) -> Result<Space> {
+        Ok(Space::default())
+    }
 }
 
 /// An exclusive-create verifier as access and modification time, for file systems with no better

@@ -59,6 +59,7 @@ impl HandleKey {
     }
 
     /// The handle of `file` under `export`: at most 64 bytes.
+    #[doc(hidden)]
     pub fn sign(&self, export: u32, file: &FileKey) -> SignedHandle {
         let object = file.object.as_bytes();
         let mut bytes = [0; HANDLE_MAX];
@@ -75,6 +76,7 @@ impl HandleKey {
 
     /// The content of a handle that [`sign`](HandleKey::sign) made with this key, else
     /// [`Error::BadHandle`]. Does no I/O, so a lock on a deleted file can still be released.
+    #[doc(hidden)]
     pub fn verify(&self, handle: &[u8]) -> Result<VerifiedHandle> {
         let parts = || {
             let (head, rest) = handle.split_first_chunk::<HEAD>()?;

@@ -11,6 +11,7 @@
 //! | `attributes.rs`, `error.rs`, `caller.rs` | file attributes; errors and their NFSv3 status; caller identity |
 //! | `handle.rs` | the bytes of a file handle; signing and verifying it |
 //! | `export.rs` | exports and their rules: clients, squashing, access |
+//! | `listing.rs` | directory cookies for file systems that have none |
 //! | `closing.rs` | dropping file systems without waiting for their disks |
 //! | `groups.rs` | supplementary groups, cached; `groups/host_names.rs` asks the host's name service |
 //! | `names.rs` | the last known name of each file, for display |
@@ -41,6 +42,7 @@ pub mod export;
 mod filesystem;
 pub mod groups;
 mod handle;
+mod listing;
 pub mod local;
 pub mod memory;
 pub mod names;
@@ -61,3 +63,4 @@ pub use filesystem::{
     RenameReply, Space, Stability, WriteReply, WriteVerifier, verifier_as_times,
 };
 pub use handle::{FileKey, FileSystemId, HandleKey, SignedHandle, VerifiedHandle};
+pub use listing::Listing;

@@ -330,10 +330,10 @@ fn key() -> HandleKey {
 }
 
 fn start(filesystem: &Arc<MemoryFs>, store: &Shared) -> InProcess {
-    let rules = Rules { lock_auth: false, ..Rules::default() };
-    let export = Export { id: 1, path: "/srv".into(), filesystem: filesystem.clone(), rules };
+    let rules = Rules::default().with_lock_auth(false);
+    let export = Export::new("/srv", filesystem.clone()).with_id(1).with_rules(rules);
     let exports = Exports::new(vec![export]).unwrap();
-    let locks = LockConfig { store: Box::new(store.clone()), ..LockConfig::in_memory() };
+    let locks = LockConfig::new(Box::new(store.clone()));
     InProcess::start(exports, key(), locks).unwrap()
 }
 

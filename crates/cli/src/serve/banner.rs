@@ -222,24 +222,21 @@ mod tests {
     fn one_line_says_who_may_mount() {
         use std::sync::Arc;
         use vfs::memory::MemoryFs;
-        let export = |path: &'static str, rules: Rules| Export {
-            id: Export::id_of_path(path.as_bytes()),
-            path: path.into(),
-            filesystem: Arc::new(MemoryFs::new(vfs::FileSystemId(1))),
-            rules,
+        let export = |path: &'static str, rules: Rules| {
+            Export::new(path, Arc::new(MemoryFs::new(vfs::FileSystemId(1)))).with_rules(rules)
         };
         let shown = |list: Vec<Export>| admits(&Exports::new(list).unwrap());
-        let narrow = || Rules {
-            clients: vec!["10.0.0.0/24".parse().unwrap()],
-            require_reserved_ports: false,
-            ..Rules::default()
+        let narrow = || {
+            Rules::default()
+                .with_clients(vec!["10.0.0.0/24".parse().unwrap()])
+                .with_require_reserved_ports(false)
         };
         let usual = shown(vec![export("/a", Rules::default()), export("/b", Rules::default())]);
         assert!(usual.starts_with("every loopback and private address, from ports below 1024"));
         assert_eq!(shown(vec![export("/a", narrow())]), "10.0.0.0/24, from any port");
         let both = shown(vec![export("/a", narrow()), export("/b", Rules::default())]);
         assert!(both.starts_with("/a: 10.0.0.0/24, from any port   /b: every"), "{both}");
-        let nobody = Rules { clients: Vec::new(), ..Rules::default() };
+        let nobody = Rules::default().with_clients(Vec::new());
         assert_eq!(shown(vec![export("/a", nobody)]), "nobody");
     }
 

@@ -248,12 +248,10 @@ impl ExportOpener {
                     (mount_path(&export.path, &one.source.root), one.filesystem.clone())
                 }
             };
-            exports.push(vfs::Export {
-                id: id(&path),
-                path,
-                filesystem,
-                rules: self.rules(export),
-            });
+            let number = id(&path);
+            exports.push(
+                vfs::Export::new(path, filesystem).with_id(number).with_rules(self.rules(export)),
+            );
         }
         refuse_shared_ids(&open)?;
         let exports = vfs::Exports::new(exports).and_then(|some| some.with_opening(opening));
@@ -313,36 +311,35 @@ impl ExportOpener {
 
     fn rules(&self, export: &config::Export) -> Rules {
         let clients = export.clients.as_ref();
-        Rules {
-            access: match export.access {
+        Rules::default()
+            .with_access(match export.access {
                 config::Access::Rw => vfs::ExportAccess::ReadWrite,
                 config::Access::Ro => vfs::ExportAccess::ReadOnly,
-            },
-            clients: clients.map_or_else(vfs::export::private_networks, |networks| {
+            })
+            .with_clients(clients.map_or_else(vfs::export::private_networks, |networks| {
                 networks.iter().map(|network| network.0).collect()
-            }),
-            squash: match export.squash {
+            }))
+            .with_squash(match export.squash {
                 config::Squash::None => vfs::Squash::None,
                 config::Squash::Root => vfs::Squash::Root,
                 config::Squash::All => vfs::Squash::All,
-            },
-            anonymous_uid: export.anonymous_uid,
-            anonymous_gid: export.anonymous_gid,
-            require_reserved_ports: self
-                .ports
-                .or(export.ports)
-                .map_or_else(require_reserved_by_default, |ports| ports == Ports::Reserved),
-            lock_auth: export.lock_auth,
-            exclusive_lock: match export.exclusive_lock {
+            })
+            .with_anonymous(export.anonymous_uid, export.anonymous_gid)
+            .with_require_reserved_ports(
+                self.ports
+                    .or(export.ports)
+                    .map_or_else(require_reserved_by_default, |ports| ports == Ports::Reserved),
+            )
+            .with_lock_auth(export.lock_auth)
+            .with_exclusive_lock(match export.exclusive_lock {
                 config::ExclusiveLock::Read => vfs::ExclusiveLock::Read,
                 config::ExclusiveLock::Write => vfs::ExclusiveLock::Write,
-            },
-            stateless_clients: export.stateless_clients,
-            mount_walk: match export.mount_walk {
+            })
+            .with_stateless_clients(export.stateless_clients)
+            .with_mount_walk(match export.mount_walk {
                 config::MountWalk::Caller => vfs::MountWalk::Caller,
                 config::MountWalk::Server => vfs::MountWalk::Server,
-            },
-        }
+            })
     }
 
     /// Warnings about limitations of the exported file systems.

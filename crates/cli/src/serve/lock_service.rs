@@ -141,17 +141,14 @@ pub(crate) async fn open(
             (Box::new(acquired.store), format!("store {url}   durability {word}   node {node}"))
         }
     };
-    let locks = LockConfig {
-        store,
-        config: keeper_config(args, file),
+    let mut locks = LockConfig::new(store)
+        .with_config(keeper_config(args, file))
         // Clients must never see an epoch twice, and a memory store forgets it.
-        epoch_copy: Some(state.join("epoch")),
-        roster_copy,
-        store_lost: args.store_lost,
-        lease,
-        writes: write_policy(choice.is_shared_by_pair(args, file), file),
-        require_reserved_ports,
-    };
+        .with_epoch_copy(state.join("epoch"))
+        .with_store_lost(args.store_lost)
+        .with_writes(write_policy(choice.is_shared_by_pair(args, file), file))
+        .with_require_reserved_ports(require_reserved_ports);
+    (locks.roster_copy, locks.lease) = (roster_copy, lease);
     Ok(LockService { locks, shown, key: HandleKey::new(key) })
 }
 

@@ -9,8 +9,9 @@ use keeper::request::{Form, LockRequest, Mode, OwnerName, UnlockRequest};
 use store::{CommitOutcome, Memory, Token};
 
 use super::*;
+use crate::lock_config::LockConfig;
 use crate::metrics::{LockOperation, LockResult};
-use crate::restore::{LockConfig, RestoredEngine, restore};
+use crate::restore::{RestoredEngine, restore};
 
 struct NoEffects;
 
@@ -20,6 +21,7 @@ impl Effects for NoEffects {
     fn probe(&self, _: &Keeper, _: ClientId, _: Question) {}
     fn event(&self, _: &Keeper, _: Event) {}
     fn client_written(&self, _: &Client) {}
+    fn lock_changed(&self, _: &Change) {}
 }
 
 /// A blocking LOCK of all bytes of one file.

@@ -86,12 +86,12 @@ mod tests {
 
     fn callers(clients: &str, require_reserved_ports: bool) -> (Callers, Liveness) {
         let clients = vec![clients.parse().unwrap()];
-        let export = Export {
-            id: 1,
-            path: "/srv".into(),
-            filesystem: Arc::new(MemoryFs::new(FileSystemId(1))),
-            rules: Rules { clients, require_reserved_ports, ..Rules::default() },
-        };
+        let export =
+            Export::new("/srv", Arc::new(MemoryFs::new(FileSystemId(1)))).with_id(1).with_rules(
+                Rules::default()
+                    .with_clients(clients)
+                    .with_require_reserved_ports(require_reserved_ports),
+            );
         let exports = Exports::new(vec![export]).unwrap();
         let key = HandleKey::new([0; 16]);
         let files =

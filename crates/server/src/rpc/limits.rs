@@ -82,6 +82,7 @@ impl Default for Limits {
 }
 
 impl Limits {
+    #[doc(hidden)]
     pub fn record(&self) -> record::Limits {
         record::Limits {
             record_bytes_max: self.record_bytes_max,
@@ -91,6 +92,7 @@ impl Limits {
 
     /// Those of the built-in rpcbind. Its connections are for one question: many at once are no use to a client, and
     /// must not take the descriptors that files and the API need.
+    #[doc(hidden)]
     pub fn of_rpcbind(&self) -> Self {
         const SHARE: usize = 4;
         let share = |all: usize| (all / SHARE).max(1);
@@ -101,6 +103,7 @@ impl Limits {
         }
     }
 
+    #[doc(hidden)]
     pub fn duplicates(&self) -> CacheBounds {
         CacheBounds {
             per_origin: self.duplicates_per_peer_max,
@@ -110,6 +113,7 @@ impl Limits {
     }
 
     /// How often a connection checks its timers.
+    #[doc(hidden)]
     pub fn tick(&self) -> Duration {
         let shortest = self.idle_max.min(self.record_time_max).min(self.unread_time_max);
         (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))

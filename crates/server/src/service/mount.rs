@@ -254,7 +254,7 @@ mod tests {
             let directory = make(&filesystem.root(), name, mode);
             make(&directory, b"in", 0o755);
         }
-        let export = Export { id: 1, path: "/export".into(), filesystem, rules };
+        let export = Export::new("/export", filesystem).with_id(1).with_rules(rules);
         let exports = Exports::new(vec![export]).unwrap();
         let key = HandleKey::new([7; 16]);
         MountService::new(Arc::new(Files::new(
@@ -304,7 +304,7 @@ mod tests {
     /// B1.85
     #[test]
     fn an_export_can_have_mounts_resolved_by_the_server() {
-        let rules = Rules { mount_walk: MountWalk::Server, ..Rules::default() };
+        let rules = Rules::default().with_mount_walk(MountWalk::Server);
         let service = service(rules);
         assert_eq!(mount(&service, 0, "/export/closed/in"), Ok(()));
         assert_eq!(mount(&service, 0, "/export/closed/nothing"), Err(MountStatus::NoEnt));

@@ -42,7 +42,7 @@ pub fn key() -> HandleKey {
 
 /// Credentials are believed, and any source port is accepted.
 pub fn open_rules() -> Rules {
-    Rules { squash: Squash::None, require_reserved_ports: false, ..Rules::default() }
+    Rules::default().with_squash(Squash::None).with_require_reserved_ports(false)
 }
 
 pub fn memory() -> Arc<MemoryFs> {
@@ -50,17 +50,15 @@ pub fn memory() -> Arc<MemoryFs> {
 }
 
 pub fn export(path: &'static str, filesystem: Arc<dyn FileSystem>, rules: Rules) -> Export {
-    Export { id: Export::id_of_path(path.as_bytes()), path: path.into(), filesystem, rules }
+    Export::new(path, filesystem).with_rules(rules)
 }
 
 /// On a free port of loopback, without rpcbind.
 pub fn config(limits: Limits) -> Config {
-    Config {
-        listen: "127.0.0.1:0".parse().unwrap(),
-        rpcbind: RpcbindMode::Off,
-        limits,
-        ..Config::default()
-    }
+    Config::default()
+        .with_listen("127.0.0.1:0".parse().unwrap())
+        .with_rpcbind(RpcbindMode::Off)
+        .with_limits(limits)
 }
 
 /// A server that stops when this is dropped.

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use testbed::namespace::Namespace;
 use tokio::sync::oneshot;
 use vfs::memory::MemoryFs;
-use vfs::{Export, FileKey, FileSystem, Rules};
+use vfs::{Export, FileKey, FileSystem};
 use wire::nfs3::Handle;
 
 use super::{LIMIT, PATH, TestServer, export, key, memory, open_rules};
@@ -93,7 +93,7 @@ impl RestartableServer {
         let settings = EmbeddedSettings::new(store, run, Durability::Process).unwrap();
         let embedded = Embedded::open(settings).unwrap();
         let store = RevocableStore(Arc::new(Mutex::new(Some(embedded))));
-        let mut locks = LockConfig { store: Box::new(store.clone()), ..LockConfig::in_memory() };
+        let mut locks = LockConfig::new(Box::new(store.clone()));
         locks.config.names.push(Name::from(NAME));
         (locks, store)
     }
@@ -106,16 +106,14 @@ impl RestartableServer {
         let simulated_crash = self.simulated_crash;
         let formerly = self.formerly.clone();
         let thread = self.network.spawn(async move || {
-            let config = Config {
-                listen: "[::]:2049".parse().unwrap(),
-                rpcbind: RpcbindMode::Embedded,
-                simulated_crash,
-                ..Config::default()
-            };
-            let rules = Rules { require_reserved_ports, ..open_rules() };
+            let config = Config::default()
+                .with_listen("[::]:2049".parse().unwrap())
+                .with_rpcbind(RpcbindMode::Embedded)
+                .with_simulated_crash(simulated_crash);
+            let rules = open_rules().with_require_reserved_ports(require_reserved_ports);
             let exports = vec![export(PATH, filesystem, rules)];
             let (locks, store) = Self::locks(&dir);
-            let mut locks = LockConfig { require_reserved_ports, ..locks };
+            let mut locks = locks.with_require_reserved_ports(require_reserved_ports);
             locks.config.verify = verify;
             locks.config.formerly = formerly;
             let server = TestServer::try_start_with(config, exports, locks).await.unwrap();

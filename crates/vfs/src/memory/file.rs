@@ -160,18 +160,7 @@ impl File {
 
     /// Whether the mode grants all of `wanted`, a sum of [`READ`], [`WRITE`] and [`EXECUTE`].
     pub(super) fn grants(&self, caller: &Caller, wanted: u32) -> bool {
-        if caller.is_root() {
-            let executable = self.mode & 0o111 != 0 || self.kind() == FileKind::Directory;
-            return wanted & EXECUTE == 0 || executable;
-        }
-        let bits = if caller.uid == self.uid {
-            self.mode >> 6
-        } else if caller.in_group(self.gid) {
-            self.mode >> 3
-        } else {
-            self.mode
-        };
-        bits & wanted == wanted
+        caller.granted(self.kind(), self.mode, self.uid, self.gid) & wanted == wanted
     }
 
     pub(super) fn allow(&self, caller: &Caller, wanted: u32) -> Result<()> {

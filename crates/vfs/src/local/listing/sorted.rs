@@ -1,14 +1,12 @@
 //! Listings in the order of the hashes of names, for directories whose offsets do not last.
 //!
-//! The cookie of an entry depends on its name alone, so a continuation finds its place whatever was
-//! created or removed meanwhile, also after a restart. A directory is read as a whole and its entries
+//! The cookie of an entry depends on its name alone (`listing.rs` of this crate). A directory is read as a whole and its entries
 //! are kept for a while in pages, so that a reply does not read it again. A page must be at least as
 //! new as the beginning of the listing that it serves: the beginning of any listing of a directory
 //! drops the directory's pages.
 
 use std::{
     collections::VecDeque,
-    hash::Hasher,
     mem::MaybeUninit,
     os::fd::AsFd,
     sync::{Arc, Mutex},
@@ -16,9 +14,9 @@ use std::{
 };
 
 use rustix::fs::RawDir;
-use siphasher::sip::SipHasher24;
 
 use super::super::node::lock;
+use crate::listing::{Entry, NUMBER_BITS, SortedEntries, hash};
 use crate::{ObjectId, Result};
 
 /// Entries of a page. A larger directory is read once for each page.
@@ -29,11 +27,6 @@ const KEPT_ENTRIES: usize = 4 * PAGE_ENTRIES;
 
 /// How long an unused page is kept.
 const KEPT_FOR: Duration = Duration::from_secs(30);
-
-/// A cookie is a hash with the entry's number among those of the same hash in the low bits. Hashes
-/// begin at 1, so that the cookies of `.` and `..` are smaller.
-const NUMBER_BITS: u32 = 4;
-const HASH_BITS: u32 = 63 - NUMBER_BITS;
 
 /// Where a listing continues: with the entries whose cookies are greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,54 +42,18 @@ impl Position {
     }
 }
 
-pub(super) struct Entry<'a> {
-    pub(super) name: &'a [u8],
-    pub(super) fileid: u64,
-    pub(super) cookie: u64,
-}
-
 /// The entries of a directory in a range of hashes, as they were when it was read.
 pub(super) struct Page {
-    /// By cookie.
-    entries: Vec<StoredEntry>,
-    names: Vec<u8>,
+    entries: SortedEntries,
     /// The first hash.
     from: u64,
     /// The hash after the last; `None` for the last page.
     to: Option<u64>,
 }
 
-#[derive(Clone, Copy)]
-struct StoredEntry {
-    cookie: u64,
-    fileid: u64,
-    name_at: u32,
-    name_length: u16,
-}
-
 impl Page {
-    /// Sorts and numbers entries whose cookies are still bare hashes.
-    fn new(mut entries: Vec<StoredEntry>, names: Vec<u8>, from: u64, to: Option<u64>) -> Self {
-        entries.sort_unstable_by(|a, b| {
-            let names = || name_of(&names, a).cmp(name_of(&names, b));
-            a.cookie.cmp(&b.cookie).then_with(names)
-        });
-        let (mut last, mut number) = (0, 0);
-        for entry in &mut entries {
-            number = if entry.cookie == last { number + 1 } else { 0 };
-            last = entry.cookie;
-            entry.cookie = last << NUMBER_BITS | number.min((1 << NUMBER_BITS) - 1);
-        }
-        Self { entries, names, from, to }
-    }
-
     pub(super) fn entries_after(&self, position: Position) -> impl Iterator<Item = Entry<'_>> {
-        let first = self.entries.partition_point(|entry| entry.cookie <= position.0);
-        self.entries[first..].iter().map(|entry| Entry {
-            name: name_of(&self.names, entry),
-            fileid: entry.fileid,
-            cookie: entry.cookie,
-        })
+        self.entries.after(position.0)
     }
 
     /// Where the next page begins; `None` if this is the last.
@@ -109,10 +66,6 @@ impl Page {
         let first = Position(position.0.saturating_add(1)).hash();
         self.from <= first && self.to.is_none_or(|to| first < to)
     }
-}
-
-fn name_of<'a>(names: &'a [u8], entry: &StoredEntry) -> &'a [u8] {
-    &names[entry.name_at as usize..][..usize::from(entry.name_length)]
 }
 
 /// The pages that are kept.
@@ -202,7 +155,7 @@ impl Pages {
 fn read_page(fd: impl AsFd, from: u64) -> Result<Page> {
     let mut buffer = vec![MaybeUninit::uninit(); super::BUFFER];
     let mut listed = RawDir::new(fd, &mut buffer);
-    let (mut entries, mut names, mut to) = (Vec::new(), Vec::new(), None);
+    let (mut entries, mut to) = (SortedEntries::default(), None);
     while let Some(entry) = listed.next() {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
@@ -210,66 +163,25 @@ fn read_page(fd: impl AsFd, from: u64) -> Result<Page> {
         if matches!(name, b"." | b"..") || hash < from || to.is_some_and(|to| hash >= to) {
             continue;
         }
-        let (name_at, name_length) = (names.len() as u32, name.len() as u16);
-        names.extend(name);
-        entries.push(StoredEntry { cookie: hash, fileid: entry.ino(), name_at, name_length });
+        entries.push(hash, name, entry.ino());
         if entries.len() > 2 * PAGE_ENTRIES {
-            to = Some(keep_lowest(&mut entries, &mut names));
+            to = Some(entries.keep_lowest(PAGE_ENTRIES));
         }
     }
     if entries.len() > PAGE_ENTRIES {
-        to = Some(keep_lowest(&mut entries, &mut names));
+        to = Some(entries.keep_lowest(PAGE_ENTRIES));
     }
-    Ok(Page::new(entries, names, from, to))
-}
-
-/// Keeps about [`PAGE_ENTRIES`] with the lowest hashes; returns the hash at which they end.
-fn keep_lowest(entries: &mut Vec<StoredEntry>, names: &mut Vec<u8>) -> u64 {
-    let end = entries.select_nth_unstable_by_key(PAGE_ENTRIES, |entry| entry.cookie).1.cookie;
-    entries.retain(|entry| entry.cookie < end);
-    let mut kept = Vec::with_capacity(names.len() / 2);
-    for entry in entries {
-        let name = name_of(names, entry);
-        entry.name_at = kept.len() as u32;
-        kept.extend(name);
-    }
-    *names = kept;
-    end
-}
-
-/// The same in every version of the server: a listing may continue after a restart.
-fn hash(name: &[u8]) -> u64 {
-    let mut hasher = SipHasher24::new();
-    hasher.write(name);
-    (hasher.finish() >> (64 - HASH_BITS)).max(1)
+    entries.sort();
+    Ok(Page { entries, from, to })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn entry(names: &mut Vec<u8>, hash: u64, name: &str) -> StoredEntry {
-        let name_at = names.len() as u32;
-        names.extend(name.as_bytes());
-        StoredEntry { cookie: hash, fileid: 0, name_at, name_length: name.len() as u16 }
-    }
-
     fn listed(page: &Page, after: u64) -> Vec<String> {
         let entries = page.entries_after(Position(after));
         entries.map(|entry| String::from_utf8_lossy(entry.name).into_owned()).collect()
-    }
-
-    #[test]
-    fn entries_of_one_hash_are_told_apart() {
-        let mut names = Vec::new();
-        let entries = [(9, "z"), (5, "b"), (5, "c"), (5, "a")];
-        let entries = entries.map(|(hash, name)| entry(&mut names, hash, name)).to_vec();
-        let page = Page::new(entries, names, 1, None);
-        assert_eq!(listed(&page, 0), ["a", "b", "c", "z"]);
-        let cookies: Vec<u64> = page.entries_after(Position(0)).map(|entry| entry.cookie).collect();
-        assert_eq!(cookies, [80, 81, 82, 144]);
-        assert_eq!(listed(&page, 80), ["b", "c", "z"]);
-        assert_eq!(listed(&page, 144), [""; 0]);
     }
 
     #[test]
@@ -317,13 +229,5 @@ mod tests {
         expected.sort();
         assert_eq!(found, expected);
         assert_eq!(lock(&listings.0).kept.len(), 3);
-    }
-
-    #[test]
-    fn cookies_are_positive_and_above_those_of_the_directory_itself() {
-        for name in ["a", "b", "", "name"] {
-            let cookie = hash(name.as_bytes()) << NUMBER_BITS;
-            assert!(cookie > 2 && cookie <= i64::MAX as u64);
-        }
     }
 }

@@ -1,0 +1,6 @@
+//! The HTTP API, the metrics and the web page, on sockets of their own: [`Admin::start`] opens them,
+//! [`Admin::serve`] connects them to a running server.
+
+pub use ::admin::{
+    Admin, AdminError, Facts, ListenError, PathVisibility, Reload, Settings, TokenError,
+};

@@ -1,0 +1,3 @@
+//! A file system in memory.
+
+pub use vfs::memory::{MemoryFs, Options};
