@@ -150,7 +150,7 @@ fn start() -> Service {
     let file = FileKey { filesystem: filesystem.id(), object: filesystem.root() };
     let handle = key.sign(1, &file).as_bytes().to_vec();
     let rules = Rules { lock_auth: false, ..Rules::default() };
-    let export = Export { id: 1, path: "/srv".into(), filesystem, rules };
+    let export = Export { id: 1, path: "/srv".into(), filesystem, rules: rules.into() };
     let exports = Exports::new(vec![export]).unwrap();
     let server = InProcess::start(exports, key, LockConfig::in_memory()).unwrap();
     let (reloads, mut received) = mpsc::channel::<Reload>(1);

@@ -1,6 +1,7 @@
 //! The configuration file: TOML, optional, and strict. An unknown key is an error that gives its line
 //! and the most similar known key.
 
+pub(crate) mod changes;
 pub(crate) mod consistency;
 mod duration;
 pub(crate) mod effective;
@@ -8,6 +9,7 @@ pub(crate) mod effective;
 pub mod fuzz;
 pub(crate) mod node_name;
 mod parse_error;
+pub(crate) mod rules;
 pub(crate) mod store_url;
 
 use std::collections::BTreeMap;
@@ -27,6 +29,7 @@ use crate::cli::{Ports, Rpcbind};
 use crate::config::store_url::StoreUrl;
 use duration::duration;
 pub(crate) use duration::parse_duration;
+pub(crate) use rules::Rule;
 
 pub(crate) const DEFAULT_PATH: &str = "/etc/lockkeeper/lockkeeper.toml";
 
@@ -326,6 +329,9 @@ pub(crate) struct Export {
     pub stateless_clients: bool,
     #[serde(default)]
     pub mount_walk: MountWalk,
+    /// What differs for some networks.
+    #[serde(default, rename = "rule")]
+    pub rules: Vec<Rule>,
 }
 
 impl Export {
@@ -347,6 +353,7 @@ impl Export {
             exclusive_lock: ExclusiveLock::default(),
             stateless_clients: false,
             mount_walk: MountWalk::default(),
+            rules: Vec::new(),
         }
     }
 }
@@ -424,20 +431,38 @@ pub(crate) enum Metadata {
     Async,
 }
 
-/// A network, or a single address.
+/// A network, a single address, or `*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Network(pub IpNet);
+pub(crate) enum Network {
+    All,
+    Of(IpNet),
+}
+
+impl Network {
+    /// `*` is two networks.
+    pub(crate) fn of_all(list: &[Self]) -> Vec<IpNet> {
+        let networks = list.iter().flat_map(|network| match network {
+            Self::All => vfs::export::all_addresses().to_vec(),
+            Self::Of(network) => vec![*network],
+        });
+        networks.collect()
+    }
+}
 
 impl<'de> Deserialize<'de> for Network {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
+        if text == "*" {
+            return Ok(Self::All);
+        }
         let network = text.parse().ok();
         network
             .or_else(|| Some(IpNet::from(text.parse::<std::net::IpAddr>().ok()?)))
-            .map(Self)
+            .map(Self::Of)
             .ok_or_else(|| {
                 de::Error::custom(format!(
-                    "`{text}` is neither a network such as 10.0.0.0/24 nor an IP address"
+                    "`{text}` is neither a network such as 10.0.0.0/24 nor an IP address, nor \"*\" \
+                     for all addresses"
                 ))
             })
     }
@@ -483,7 +508,7 @@ impl File {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for export in &self.exports {
-            if export.clients.is_none() {
+            if export.clients.is_none() && export.rules.is_empty() {
                 let path = export.path.display();
                 let networks = default_clients();
                 warnings.push(format!(
@@ -492,8 +517,7 @@ impl File {
                      export without `clients` in a configuration file"
                 ));
             }
-            let networks = export.clients.iter().flatten().map(|network| network.0);
-            for network in networks.filter(is_link_local) {
+            for network in export.networks().iter().filter(|network| is_link_local(network)) {
                 let path = export.path.display();
                 warnings.push(format!(
                     "export {path}: clients: {network} is link-local: the server never calls such \
@@ -594,7 +618,8 @@ mod tests {
         assert_eq!(export.exclusive_lock, ExclusiveLock::Write);
         assert_eq!(export.mount_walk, MountWalk::Server);
         assert_eq!((export.access, export.squash), (Access::Ro, Squash::All));
-        assert_eq!(export.clients.as_ref().unwrap()[1].0.to_string(), "fd00::7/128");
+        let clients = Network::of_all(export.clients.as_ref().unwrap());
+        assert_eq!(clients[1].to_string(), "fd00::7/128");
     }
 
     #[test]

@@ -255,7 +255,7 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         id: 1,
         path: Bytes::from_static(b"/hello"),
         filesystem: Arc::new(HelloFs { start: Instant::now() }),
-        rules: Rules { require_reserved_ports: false, ..Rules::default() },
+        rules: Rules { require_reserved_ports: false, ..Rules::default() }.into(),
     };
     let config = Config {
         listen: "127.0.0.1:20490".parse()?,

@@ -40,7 +40,7 @@ pub use vfs::{
     AttributeChange, Attributes, BlockingMode, Caller, Context, CreateMode, CreateReply, Device,
     DirEntry, Error, ExclusiveLock, Export, ExportAccess, Exports, FileKind, FileSystem,
     FileSystemId, FileSystemInfo, HandleKey, LookupReply, NewAttributes, NodeKind, ObjectId,
-    Permissions, ReadDirReply, ReadReply, RemoveReply, RenameReply, Result, Rules, SetTime, Space,
-    Squash, Stability, Time, WccAttributes, WriteReply, WriteVerifier, local, memory, secrets,
-    verifier_as_times,
+    Permissions, ReadDirReply, ReadReply, RemoveReply, RenameReply, Result, RuleSet, Rules,
+    SetTime, Space, Squash, Stability, Time, WccAttributes, WriteReply, WriteVerifier, local,
+    memory, secrets, verifier_as_times,
 };

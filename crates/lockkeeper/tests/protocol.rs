@@ -36,7 +36,7 @@ impl Program {
             id: 1,
             path: "/memory".into(),
             filesystem: Arc::new(MemoryFs::new(FileSystemId(1))),
-            rules: Rules::default(),
+            rules: Rules::default().into(),
         };
         let listen = (Ipv4Addr::LOCALHOST, 0).into();
         let config = Config { listen, rpcbind: RpcbindMode::Off, ..Config::default() };

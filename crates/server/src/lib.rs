@@ -30,6 +30,7 @@
 //! | `refusals` | refused SM_MON and FREE_ALL calls: log, event log, counters |
 //! | `in_process` | the server without sockets, for fuzz targets |
 //! | `metrics` | counters and histograms |
+//! | `client_io`, `io_counts` | NFS calls, bytes and errors per client and per export |
 //! | `log_rate_limit` | limits log lines that peers can cause |
 //!
 //! # A request's way
@@ -66,6 +67,7 @@
 
 mod boot;
 mod callbacks;
+mod client_io;
 mod control;
 mod effects;
 pub mod engine;
@@ -76,6 +78,7 @@ mod files;
 pub mod holders;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod in_process;
+mod io_counts;
 pub mod liveness;
 mod log_rate_limit;
 pub mod metrics;
@@ -95,7 +98,9 @@ mod tracked_client;
 pub mod transport;
 
 pub use boot::{BootError, Config, SWITCHED_OFF, Server, ServerError, ServerExit, ServerHandle};
+pub use client_io::{CLIENTS_MAX, ClientIo};
 pub use control::{Control, ControlError, FileLocation, PathMatch, ResolvedPath};
+pub use io_counts::IoTotals;
 pub use keeper::change::Protocol;
 pub use peer::permission;
 pub use read_budget::ReadBudget;

@@ -1,8 +1,9 @@
 //! Exports: which file system is served under which path, and to whom.
 
+mod rule_set;
+
 use std::collections::HashMap;
 use std::hash::Hasher;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +13,8 @@ use siphasher::sip::SipHasher24;
 
 use crate::groups::{GroupCache, GroupLookup};
 use crate::{BlockingMode, Caller, Error, FileSystem, Result};
+
+pub use rule_set::{RuleNumber, RuleSet, all_addresses, shown_networks};
 
 /// Whether clients may change anything in an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +56,7 @@ pub enum MountWalk {
     Server,
 }
 
-/// The rules of one export.
+/// The rules of an export for the clients in some networks; see [`RuleSet`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     /// Read-write or read-only.
@@ -110,11 +113,6 @@ pub fn private_networks() -> Vec<IpNet> {
 }
 
 impl Rules {
-    /// Whether `client` may use the export.
-    pub fn admits(&self, client: IpAddr) -> bool {
-        self.clients.iter().any(|network| network.contains(&client))
-    }
-
     /// The identity for calls without a credential, and for squashed ones.
     pub fn anonymous(&self) -> Caller {
         Caller::new(self.anonymous_uid, self.anonymous_gid, &[])
@@ -168,7 +166,7 @@ pub struct Export {
     /// What is served.
     pub filesystem: Arc<dyn FileSystem>,
     /// To whom, and how.
-    pub rules: Rules,
+    pub rules: RuleSet,
 }
 
 impl Export {
@@ -189,7 +187,7 @@ pub struct OpeningExport {
     /// As in [`Export`].
     pub path: Bytes,
     /// To whom it will be served.
-    pub rules: Rules,
+    pub rules: RuleSet,
     /// Since when it is waited for.
     pub since: Instant,
     /// Why it cannot be served, if its file system has answered.
@@ -297,13 +295,13 @@ mod tests {
             id: Export::id_of_path(path.as_bytes()),
             path: Bytes::from_static(path.as_bytes()),
             filesystem: Arc::new(MemoryFs::new(FileSystemId(1))),
-            rules: Rules::default(),
+            rules: RuleSet::default(),
         }
     }
 
     #[test]
     fn private_networks_may_mount_by_default_and_others_may_not() {
-        let rules = Rules::default();
+        let rules = RuleSet::default();
         for client in ["127.0.0.1", "10.1.2.3", "172.31.0.1", "192.168.1.1", "::1", "fd00::7"] {
             assert!(rules.admits(client.parse().unwrap()), "{client}");
         }
@@ -373,7 +371,7 @@ mod tests {
         let opening = |path: &'static str| OpeningExport {
             id: Export::id_of_path(path.as_bytes()),
             path: path.into(),
-            rules: Rules::default(),
+            rules: RuleSet::default(),
             since: Instant::now(),
             problem: None,
         };

@@ -331,7 +331,8 @@ fn key() -> HandleKey {
 
 fn start(filesystem: &Arc<MemoryFs>, store: &Shared) -> InProcess {
     let rules = Rules { lock_auth: false, ..Rules::default() };
-    let export = Export { id: 1, path: "/srv".into(), filesystem: filesystem.clone(), rules };
+    let export =
+        Export { id: 1, path: "/srv".into(), filesystem: filesystem.clone(), rules: rules.into() };
     let exports = Exports::new(vec![export]).unwrap();
     let locks = LockConfig { store: Box::new(store.clone()), ..LockConfig::in_memory() };
     InProcess::start(exports, key(), locks).unwrap()

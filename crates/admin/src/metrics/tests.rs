@@ -26,6 +26,7 @@ fn text(metrics: Metrics, gauges: Option<Gauges>) -> String {
         gauges,
         stalled: 3.5,
         warnings: 2,
+        exports: Vec::new(),
         store: "memory".into(),
         version: "1".into(),
     };

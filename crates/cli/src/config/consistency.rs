@@ -49,7 +49,8 @@ pub(crate) fn check(exports: &[Export], limits: &Limits, ports: &Ports) -> Resul
     let problem = no_limit(limits).or_else(|| one_port(ports));
     let problem = match problem {
         Some(problem) => Some(problem),
-        None => exported_twice(exports),
+        None => exported_twice(exports)
+            .or_else(|| exports.iter().find_map(|export| export.rule_set(None).err())),
     };
     problem.map_or(Ok(()), |problem| Err(ConfigError(problem)))
 }

@@ -7,7 +7,7 @@ use keeper::Keeper;
 use keeper::change::Exactness;
 use keeper::identity::LockId;
 use server::{RpcbindState, Server};
-use vfs::export::private_networks;
+use vfs::export::{private_networks, shown_networks};
 use vfs::{Export, ExportAccess, Exports, Rules, Squash};
 
 /// `as_server`: whether operations of an export run as the server's own user. `admin`: the admin API's addresses.
@@ -26,7 +26,9 @@ pub(super) async fn banner(
     let state = recovery.as_ref().map_or(0, |recovery| recovery.state);
     line("lockkeeper", format!(" {}   {store}   NSM state {state}", env!("CARGO_PKG_VERSION")));
     for export in exports.iter() {
-        line("export", describe(export, as_server(export)));
+        for rules in export.rules.iter() {
+            line("export", describe(export, rules, as_server(export)));
+        }
     }
     for export in exports.opening() {
         let path = export.path.escape_ascii();
@@ -115,8 +117,7 @@ impl fmt::Display for RecoverySummary {
     }
 }
 
-fn describe(export: &Export, as_server: bool) -> String {
-    let rules = &export.rules;
+fn describe(export: &Export, rules: &Rules, as_server: bool) -> String {
     let access = match rules.access {
         ExportAccess::ReadWrite => "rw",
         ExportAccess::ReadOnly => "ro",
@@ -131,7 +132,7 @@ fn describe(export: &Export, as_server: bool) -> String {
             format!("all squashed to {}:{}", rules.anonymous_uid, rules.anonymous_gid)
         }
     };
-    let clients = rules.clients.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let clients = shown_networks(&rules.clients).join(" ");
     let ports = if rules.require_reserved_ports { "reserved ports" } else { "any port" };
     format!("{}   {access}   {clients}   {squash}   {ports}", export.path.escape_ascii())
 }
@@ -141,6 +142,7 @@ fn admits(exports: &Exports) -> String {
     let open = exports.iter().map(|export| (&export.path, &export.rules));
     let all = open.chain(exports.opening().iter().map(|export| (&export.path, &export.rules)));
     let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
+    let all = all.flat_map(|(path, rules)| rules.iter().map(move |rules| (path, rules)));
     for (path, rules) in all {
         let (who, path) = (who_may_mount(rules), path.escape_ascii().to_string());
         match kinds.iter_mut().find(|(known, _)| *known == who) {
@@ -170,8 +172,7 @@ fn who_may_mount(rules: &Rules) -> String {
             "every loopback and private address, {ports}; set `clients` in an [[export]] to narrow it"
         );
     }
-    let networks = rules.clients.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-    format!("{networks}, {ports}")
+    format!("{}, {ports}", shown_networks(&rules.clients).join(" "))
 }
 
 /// Quotes a word for a shell.
@@ -196,7 +197,7 @@ mod tests {
             id: Export::id_of_path(path.as_bytes()),
             path: path.into(),
             filesystem: Arc::new(MemoryFs::new(vfs::FileSystemId(1))),
-            rules,
+            rules: rules.into(),
         };
         let shown = |list: Vec<Export>| admits(&Exports::new(list).unwrap());
         let narrow = || Rules {

@@ -90,7 +90,7 @@ mod tests {
             id: 1,
             path: "/srv".into(),
             filesystem: Arc::new(MemoryFs::new(FileSystemId(1))),
-            rules: Rules { clients, require_reserved_ports, ..Rules::default() },
+            rules: Rules { clients, require_reserved_ports, ..Rules::default() }.into(),
         };
         let exports = Exports::new(vec![export]).unwrap();
         let key = HandleKey::new([0; 16]);

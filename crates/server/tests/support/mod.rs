@@ -50,7 +50,8 @@ pub fn memory() -> Arc<MemoryFs> {
 }
 
 pub fn export(path: &'static str, filesystem: Arc<dyn FileSystem>, rules: Rules) -> Export {
-    Export { id: Export::id_of_path(path.as_bytes()), path: path.into(), filesystem, rules }
+    let id = Export::id_of_path(path.as_bytes());
+    Export { id, path: path.into(), filesystem, rules: rules.into() }
 }
 
 /// On a free port of loopback, without rpcbind.
