@@ -38,6 +38,17 @@ export class Filter {
     });
   }
 
+  /** A client address with the names of the clients there. */
+  address({ address, names }) {
+    return this.words.every(
+      ({ field, rest }) =>
+        field === "path" ||
+        field === "state" ||
+        address.toLowerCase().includes(rest) ||
+        names.some((name) => name.toLowerCase().includes(rest)),
+    );
+  }
+
   event(event) {
     return this.words.every(
       ({ rest }) =>

@@ -64,10 +64,8 @@ async fn calls_and_bytes_are_counted_for_their_client_and_export() {
 async fn a_call_that_fails_moves_no_bytes_and_is_an_error() {
     let filesystem = memory();
     let read_only = Rules { access: ExportAccess::ReadOnly, ..open_rules() };
-    let exports = vec![
-        export("/w", filesystem.clone(), open_rules()),
-        export("/r", filesystem, read_only),
-    ];
+    let exports =
+        vec![export("/w", filesystem.clone(), open_rules()), export("/r", filesystem, read_only)];
     let server = TestServer::try_start(config(Limits::default()), exports).await.unwrap();
     let nfs = Nfs(connect(&server, 2).await);
     let root = mount(&nfs.0, "/w").await.unwrap();

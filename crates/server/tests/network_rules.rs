@@ -34,11 +34,8 @@ fn by_network() -> Vec<Rules> {
         ..open_rules()
     };
     let trusted = Rules { clients: clients("127.0.0.2/32"), ..open_rules() };
-    let reserved = Rules {
-        clients: clients("127.0.0.4/32"),
-        require_reserved_ports: true,
-        ..open_rules()
-    };
+    let reserved =
+        Rules { clients: clients("127.0.0.4/32"), require_reserved_ports: true, ..open_rules() };
     vec![wide, trusted, reserved]
 }
 

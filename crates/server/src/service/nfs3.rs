@@ -6,6 +6,8 @@
 
 mod directories;
 mod files;
+#[cfg(test)]
+mod tests;
 mod translate;
 mod volume;
 
