@@ -38,14 +38,14 @@ export class Filter {
     });
   }
 
-  /** A client address with the names of the clients there. */
-  address({ address, names }) {
+  /** A client address with the hosts that lock from there. */
+  address({ address, clients }) {
     return this.words.every(
       ({ field, rest }) =>
         field === "path" ||
         field === "state" ||
         address.toLowerCase().includes(rest) ||
-        names.some((name) => name.toLowerCase().includes(rest)),
+        clients.some((client) => clientHas(client, rest)),
     );
   }
 

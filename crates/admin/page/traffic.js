@@ -82,13 +82,13 @@ export class Traffic {
   #exportRow(it) {
     const name = el("code", "", it.path);
     const state = el("span", it.state === "served" ? "badge active" : "badge crashed", STATES[it.state] ?? it.state);
-    return row([name, state], it.io, this.rates.of(`export ${it.path}`), "–");
+    return row([name, state], it.io, this.rates.of(`export ${it.path}`), "");
   }
 
   #clientRow(it) {
     const seen = it.last_seen_seconds < 3 ? "now" : `${age(it.last_seen_seconds)} ago`;
     const who = [el("code", "", it.address)];
-    for (const name of it.names) who.push(paint(el("span", "chip", name), name));
+    for (const { id, name } of it.clients) who.push(paint(el("span", "chip", name), id));
     return row(who, it.io, this.rates.of(it.address), seen);
   }
 }

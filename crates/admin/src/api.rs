@@ -626,8 +626,8 @@ pub struct ClientIoList {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClientIo {
     pub address: String,
-    /// The names of the clients that lock from this address.
-    pub names: Vec<String>,
+    /// The hosts that lock from this address, at most three.
+    pub clients: Vec<ClientName>,
     pub io: Io,
     /// Since its last NFS call.
     pub last_seen_seconds: f64,

@@ -2,14 +2,14 @@
 
 use keeper::Keeper;
 
-use crate::api::{ClientIo, ClientIoList, IoQuery, Problem};
+use crate::api::{ClientIo, ClientIoList, ClientName, IoQuery, Problem};
 use crate::caller::Reads;
-use crate::display;
 use crate::exports::to_api;
 use crate::extract::Query;
 use crate::json::Json;
 use crate::listing::LOOK_MAX;
 use crate::problem::Problems;
+use crate::row::client_name;
 
 const LIMIT: u32 = 100;
 const LIMIT_MAX: u32 = 10_000;
@@ -29,22 +29,19 @@ pub(crate) async fn list(
     let mut clients: Vec<ClientIo> = Vec::with_capacity(found.len());
     for found in found.chunks(LOOK_MAX) {
         let addresses: Vec<_> = found.iter().map(|client| client.address).collect();
-        let look = move |keeper: &Keeper| -> Vec<Vec<String>> {
-            let names = addresses.into_iter().map(|address| {
-                let there = keeper.hosts_at(address).take(NAMES_MAX);
-                there.map(|client| display::bytes(client.name.bytes())).collect()
-            });
-            names.collect()
+        let look = move |keeper: &Keeper| -> Vec<Vec<ClientName>> {
+            let hosts_at = |address| keeper.hosts_at(address).take(HOSTS_MAX).map(client_name);
+            addresses.into_iter().map(|address| hosts_at(address).collect()).collect()
         };
         // The figures do not depend on the store; only names are missing while it fails.
-        let names = match control.engine().stalled_for() {
+        let hosts = match control.engine().stalled_for() {
             Some(_) => None,
             None => control.read(look).await.ok(),
         };
-        let names = names.into_iter().flatten().chain(std::iter::repeat(Vec::new()));
-        clients.extend(found.iter().zip(names).map(|(client, names)| ClientIo {
+        let hosts = hosts.into_iter().flatten().chain(std::iter::repeat(Vec::new()));
+        clients.extend(found.iter().zip(hosts).map(|(client, hosts)| ClientIo {
             address: client.address.to_string(),
-            names,
+            clients: hosts,
             io: to_api(client.totals),
             last_seen_seconds: client.last_seen.as_secs_f64(),
             connections: client.connections as u64,
@@ -54,4 +51,4 @@ pub(crate) async fn list(
 }
 
 /// Of one address: behind address translation it may have many.
-const NAMES_MAX: usize = 3;
+const HOSTS_MAX: usize = 3;

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use admin::api::{ClientIo, ClientIoList};
 
-use super::Session;
 use super::paged_list::ListOptions;
 use super::tables::{Cell, Table, age, bytes};
 use super::terminal::{self, Paint};
 use super::watch::{self, View};
+use super::{Session, name_of};
 use crate::daemon::{CommandError, query};
 
 const COLUMNS: &[(&str, usize)] = &[
@@ -51,12 +51,12 @@ pub(super) async fn list(session: &Session, options: &ListOptions) -> Result<(),
 fn table(list: &ClientIoList, rates: &HashMap<String, f64>) -> Table {
     let mut table = Table::new(COLUMNS);
     for client in &list.clients {
-        let ClientIo { address, names, io, last_seen_seconds, connections } = client;
+        let ClientIo { address, clients, io, last_seen_seconds, connections } = client;
         let rate = rates.get(address).map(|rate| format!("{rate:.0}"));
         let errors = Cell::from(io.errors).painted_if((io.errors > 0).then_some(Paint::Notable));
         table.row(vec![
             address.as_str().into(),
-            names.join(" ").into(),
+            clients.iter().map(name_of).collect::<Vec<_>>().join(" ").into(),
             io.operations.into(),
             rate.unwrap_or_else(|| "-".into()).into(),
             bytes(io.bytes_read).into(),
@@ -104,7 +104,7 @@ impl Rates {
 mod tests {
     use std::time::Duration;
 
-    use admin::api::Io;
+    use admin::api::{ClientName, Io};
 
     use super::*;
 
@@ -112,7 +112,11 @@ mod tests {
         let io = Io { operations, bytes_read: 5 << 20, errors: 1, ..Io::default() };
         let client = ClientIo {
             address: "10.0.0.7".into(),
-            names: vec!["alice".into()],
+            clients: vec![ClientName {
+                id: "c1".into(),
+                name: "alice".into(),
+                address: "10.0.0.7".into(),
+            }],
             io,
             last_seen_seconds: 2.4,
             connections: 1,

@@ -98,7 +98,7 @@ async fn the_calls_of_a_client_that_never_locks_are_listed() {
     let list: ClientIoList = live.json("clients --io");
     let client = &list.clients[0];
     assert_eq!((client.io.operations, client.io.bytes_written, list.total), (2, 5 << 10, 1));
-    assert!(client.names.is_empty() && client.connections == 1, "{client:?}");
+    assert!(client.clients.is_empty() && client.connections == 1, "{client:?}");
     let all: Vec<Export> = live.json("exports");
     let export = all.iter().find(|export| export.path == "/m").unwrap();
     assert_eq!(export.io.unwrap().bytes_written, 5 << 10);
