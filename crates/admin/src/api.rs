@@ -5,9 +5,15 @@
 //! and paths are chosen by peers; unprintable bytes are escaped as `\x1b`. Times are RFC 3339 in UTC;
 //! ages are in seconds, so that clocks need not agree.
 
+mod exports;
+mod io;
+
 use keeper::identity::ClientId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
+
+pub use exports::{ChangedExport, Export, ExportRule, ExportState, ReloadResult};
+pub use io::{ClientIo, ClientIoList, Io, IoQuery};
 
 /// Reply to `GET /v1/status`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -535,131 +541,6 @@ pub struct FenceHits {
 pub struct ActionResult {
     /// What was done, in one sentence.
     pub done: String,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Export {
-    pub path: String,
-    /// Of its first rule, as are `squash` and `reserved_ports`; see `rules`.
-    pub access: String,
-    /// The networks of all rules.
-    pub clients: Vec<String>,
-    pub squash: String,
-    pub reserved_ports: bool,
-    /// Part of each file handle; `id` in the configuration.
-    pub id: u32,
-    /// Part of each file handle, as a decimal number; `filesystem_id` in the configuration. Absent while
-    /// the export is not served.
-    pub filesystem_id: Option<String>,
-    /// `ext`, `xfs`, `memory`, ...; absent while the export is not served.
-    pub file_system: Option<String>,
-    pub state: ExportState,
-    /// Why it is not served, if its file system has said so.
-    pub problem: Option<String>,
-    /// How long it has not been served.
-    pub waiting_seconds: Option<f64>,
-    /// Who may use it, and how: of the networks that contain an address the most specific decides.
-    pub rules: Vec<ExportRule>,
-    /// NFS calls that named a file in it; absent while it is not served.
-    pub io: Option<Io>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum ExportState {
-    Served,
-    /// Served, but its file system answers no call at present.
-    Unanswered,
-    /// Not served yet: its file system has not answered since the server started.
-    Opening,
-    /// Not served: `problem` says why.
-    Failed,
-}
-
-/// What clients in some networks may do in an export.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ExportRule {
-    /// `*` is all addresses.
-    pub clients: Vec<String>,
-    /// `rw` or `ro`.
-    pub access: String,
-    /// `none`, `root` or `all`.
-    pub squash: String,
-    pub anonymous_uid: u32,
-    pub anonymous_gid: u32,
-    pub reserved_ports: bool,
-    pub lock_auth: bool,
-    /// `read` or `write`.
-    pub exclusive_lock: String,
-    pub stateless_clients: bool,
-    /// `caller` or `server`.
-    pub mount_walk: String,
-}
-
-/// NFS calls, as far as they have been answered. A repeated call that is answered from the duplicate request
-/// cache is not counted, and neither is NULL.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Io {
-    /// All calls: `reads`, `writes` and others.
-    pub operations: u64,
-    pub reads: u64,
-    pub writes: u64,
-    /// Bytes of file contents.
-    pub bytes_read: u64,
-    pub bytes_written: u64,
-    /// Calls answered with an error; a LOOKUP that finds nothing is none.
-    pub errors: u64,
-}
-
-/// Reply to `GET /v1/io/clients`.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct ClientIoList {
-    /// Those with the most operations first.
-    pub clients: Vec<ClientIo>,
-    /// Number of addresses that are counted, at most about 10,000: a new one takes the place of the longest
-    /// idle.
-    pub total: u64,
-}
-
-/// The NFS calls from an address since the server started, whether or not the client ever locked. They are
-/// counted in memory only.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ClientIo {
-    pub address: String,
-    /// The hosts that lock from this address, at most three.
-    pub clients: Vec<ClientName>,
-    pub io: Io,
-    /// Since its last NFS call.
-    pub last_seen_seconds: f64,
-    /// Open TCP connections.
-    pub connections: u64,
-}
-
-#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub struct IoQuery {
-    /// At most 10,000; default 100.
-    #[param(minimum = 1, maximum = 10000)]
-    pub limit: Option<u32>,
-}
-
-/// Reply to `POST /v1/reload`. Exports are named by their configured paths.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ReloadResult {
-    /// What was done, in one sentence.
-    pub done: String,
-    pub added: Vec<String>,
-    pub removed: Vec<String>,
-    pub changed: Vec<ChangedExport>,
-}
-
-/// An export with other settings than before.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ChangedExport {
-    pub path: String,
-    /// The keys of the configuration that differ.
-    pub settings: Vec<String>,
 }
 
 /// An event, streamed by `GET /v1/events` as `event: news`.

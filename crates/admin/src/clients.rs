@@ -279,7 +279,7 @@ async fn act(
                 || before.fenced
                 || before.notice.is_some())
         {
-            return Err(busy(&before));
+            return Err(Problem::in_use(&before));
         }
         let released = match action {
             OperatorAction::Fence(client) => {
@@ -293,33 +293,11 @@ async fn act(
         return Ok(Json(ClientActionResult { dry_run, client: before, released, hits }));
     }
     let done = control.operate(&operator.0, action.clone()).await.map_err(|why| match why {
-        ControlError::Refused(OperatorError::Busy) => busy(&before),
+        ControlError::Refused(OperatorError::Busy) => Problem::in_use(&before),
         why => why.into(),
     })?;
     let client = one_of(&control, id, false).await.unwrap_or(before);
     Ok(Json(ClientActionResult { dry_run, client, released: done.released, hits }))
-}
-
-/// Why a client cannot be forgotten.
-fn busy(client: &Client) -> Problem {
-    let Client { locks, shares, waiting, .. } = *client;
-    let held =
-        [(locks, "lock", "locks"), (shares, "share", "shares"), (waiting, "waiter", "waiters")]
-            .into_iter()
-            .filter(|(count, ..)| *count > 0)
-            .map(|(count, one, many)| display::count(count, one, many))
-            .collect::<Vec<_>>()
-            .join(", ");
-    let (name, word) = (&client.name, client.word());
-    let (why, hint) = match (held.is_empty(), client.fenced) {
-        (false, _) => (format!("has {held}"), format!("lockkeeper locks --client {word}")),
-        (true, true) => ("is fenced".into(), format!("lockkeeper unfence {word}")),
-        (true, false) => (
-            "is being notified of a restart, or has just come to hold something".into(),
-            format!("lockkeeper clients {word}"),
-        ),
-    };
-    Problem::new(StatusCode::CONFLICT, "busy", format!("{name} ({}) {why}", client.id)).hint(hint)
 }
 
 /// Whom a fence of this client hits, also at addresses from which its machine has only mounted.

@@ -7,6 +7,7 @@ mod duration;
 pub(crate) mod effective;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+pub(crate) mod network;
 pub(crate) mod node_name;
 mod parse_error;
 pub(crate) mod rules;
@@ -29,6 +30,7 @@ use crate::cli::{Ports, Rpcbind};
 use crate::config::store_url::StoreUrl;
 use duration::duration;
 pub(crate) use duration::parse_duration;
+pub(crate) use network::Network;
 pub(crate) use rules::Rule;
 
 pub(crate) const DEFAULT_PATH: &str = "/etc/lockkeeper/lockkeeper.toml";
@@ -429,43 +431,6 @@ pub(crate) enum Metadata {
     #[default]
     Sync,
     Async,
-}
-
-/// A network, a single address, or `*`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Network {
-    All,
-    Of(IpNet),
-}
-
-impl Network {
-    /// `*` is two networks.
-    pub(crate) fn of_all(list: &[Self]) -> Vec<IpNet> {
-        let networks = list.iter().flat_map(|network| match network {
-            Self::All => vfs::export::all_addresses().to_vec(),
-            Self::Of(network) => vec![*network],
-        });
-        networks.collect()
-    }
-}
-
-impl<'de> Deserialize<'de> for Network {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        if text == "*" {
-            return Ok(Self::All);
-        }
-        let network = text.parse().ok();
-        network
-            .or_else(|| Some(IpNet::from(text.parse::<std::net::IpAddr>().ok()?)))
-            .map(Self::Of)
-            .ok_or_else(|| {
-                de::Error::custom(format!(
-                    "`{text}` is neither a network such as 10.0.0.0/24 nor an IP address, nor \"*\" \
-                     for all addresses"
-                ))
-            })
-    }
 }
 
 fn store_url<'de, D: Deserializer<'de>>(from: D) -> Result<Option<StoreUrl>, D::Error> {
