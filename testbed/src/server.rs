@@ -82,7 +82,8 @@ impl Server {
         let banner = self.banner();
         let line = banner.iter().find_map(|line| line.split_once("web http://"));
         let (_, address) = line.with_context(|| format!("no web address in {banner:?}"))?;
-        address.trim().parse().with_context(|| address.to_owned())
+        let address = address.split_whitespace().next().unwrap_or_default();
+        address.parse().with_context(|| address.to_owned())
     }
 }
 

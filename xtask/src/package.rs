@@ -2,6 +2,7 @@
 //! package. `--check` installs the package into a temporary root and checks it (`package/check.rs`).
 
 mod check;
+mod configuration_page;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,13 +38,16 @@ pub(crate) fn package(check: bool) -> Result<()> {
     if check { check::check(&made) } else { Ok(()) }
 }
 
-/// Generates man pages and completions by the program itself.
+/// Generates man pages and completions: of commands by the program itself, of the file from its page.
 fn generate(program: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         fs::remove_dir_all(to)?;
     }
     fs::create_dir_all(to.join("man"))?;
     stdout_of(program, &["man", &to.join("man").to_string_lossy()])?;
+    let configuration = fs::read_to_string("docs/configure.md")?;
+    let configuration = configuration_page::man_page(&configuration, env!("CARGO_PKG_VERSION"));
+    fs::write(to.join("man/lockkeeper.toml.5"), configuration.context("docs/configure.md")?)?;
     for page in fs::read_dir(to.join("man"))? {
         // Without a timestamp, for a reproducible file.
         stdout_of("gzip".as_ref(), &["-9n", &page?.path().to_string_lossy()])?;

@@ -163,6 +163,7 @@ fn start() -> Service {
         facts: Facts::default(),
         token: Some(TOKEN.to_owned()),
         tcp: None,
+        metrics: None,
         started: Instant::now(),
         started_ms: 0,
         control: RwLock::new(Ok(server.control())),

@@ -85,6 +85,8 @@ pub struct Settings {
     pub socket: Option<PathBuf>,
     /// Port 0 means any free port.
     pub listen: Option<SocketAddr>,
+    /// Where `/metrics`, `/health` and `/ready` alone are served, to all. Port 0 means any free port.
+    pub metrics: Option<SocketAddr>,
     /// File with the token that authorises changes over TCP; created if absent.
     pub token: Option<PathBuf>,
     /// Who is shown the paths of locked files.
@@ -111,6 +113,8 @@ pub struct Facts {
     pub store: String,
     pub store_shown: String,
     pub durability: String,
+    /// Another server is expected to stand by on the same store.
+    pub is_one_of_pair: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -137,6 +141,7 @@ pub(crate) struct AdminState {
     facts: Facts,
     token: Option<String>,
     tcp: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
     started: Instant,
     started_ms: u64,
     control: RwLock<Result<Control, String>>,
@@ -175,12 +180,17 @@ impl Admin {
             Some(address) => Some(listen::tcp(address).await?),
             None => None,
         };
+        let metrics = match settings.metrics {
+            Some(address) => Some(listen::tcp(address).await?),
+            None => None,
+        };
         let token = settings.token.as_deref().filter(|_| tcp.is_some()).map(token::read_or_make);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let admin = Arc::new(AdminState {
             facts: settings.facts,
             token: token.transpose()?,
             tcp: tcp.as_ref().and_then(|listener| listener.local_addr().ok()),
+            metrics: metrics.as_ref().and_then(|listener| listener.local_addr().ok()),
             started: Instant::now(),
             started_ms: now.as_millis() as u64,
             control: RwLock::new(Err(STARTING.into())),
@@ -199,6 +209,9 @@ impl Admin {
         if let Some(listener) = tcp {
             tokio::spawn(listen::serve_tcp(listener, router));
         }
+        if let Some(listener) = metrics {
+            tokio::spawn(listen::serve_tcp(listener, metrics_router(&admin)));
+        }
         Ok((admin, socket))
     }
 
@@ -209,6 +222,11 @@ impl Admin {
     /// The TCP address.
     pub fn tcp(&self) -> Option<SocketAddr> {
         self.admin.tcp
+    }
+
+    /// The address of metrics and probes alone.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.admin.metrics
     }
 
     /// Sets the status text shown until [`Admin::serve`].
@@ -316,6 +334,17 @@ fn router(admin: &Arc<AdminState>) -> Router {
         .fallback(nothing_there)
         .method_not_allowed_fallback(not_so)
         .layer(axum::middleware::from_fn_with_state(admin.clone(), caller::admit))
+        .with_state(admin.clone())
+}
+
+/// What a monitoring system asks for: no page, nothing about clients or locks, and nothing that changes.
+fn metrics_router(admin: &Arc<AdminState>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics::scrape))
+        .route(caller::PROBES[0], get(status::health))
+        .route(caller::PROBES[1], get(status::ready))
+        .fallback(nothing_there)
+        .method_not_allowed_fallback(not_so)
         .with_state(admin.clone())
 }
 

@@ -48,8 +48,12 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
     responses((status = 200, body = String, content_type = "application/openmetrics-text"), Problems))]
 pub(crate) async fn scrape(
     State(admin): State<Arc<AdminState>>,
-    Reads(control): Reads,
+    reads: Result<Reads, Problem>,
 ) -> Result<Response, Problem> {
+    let (store, version) = (admin.facts.store.clone(), admin.facts.version.clone());
+    let Ok(Reads(control)) = reads else {
+        return exposition(Box::new(NotServing { version }));
+    };
     if control.metrics().is_none() {
         let detail = "metrics are off";
         return Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail)
@@ -60,16 +64,20 @@ pub(crate) async fn scrape(
     let gauges = Gauges::read(&control, now).await.ok();
     let stalled = control.engine().stalled_for().map_or(0.0, |since| since.as_secs_f64());
     let warnings = control.engine().store_warnings().len() as u64;
-    let (store, version) = (admin.facts.store.clone(), admin.facts.version.clone());
-    let mut registry = Registry::default();
+    let lacks_standby = admin.facts.is_one_of_pair && !control.engine().has_standby();
     let (served, io) = (control.exports(), control.export_io());
     let exports = served.iter().filter_map(|export| {
         let io = io.get(&export.id)?;
         Some((display::bytes(&export.path), *io))
     });
     let exports = exports.collect();
-    let data = ScrapeData { gauges, stalled, warnings, exports, store, version };
-    registry.register_collector(Box::new(Scrape { control, data }));
+    let data = ScrapeData { gauges, stalled, warnings, exports, lacks_standby, store, version };
+    exposition(Box::new(Scrape { control, data }))
+}
+
+fn exposition(collector: Box<dyn Collector>) -> Result<Response, Problem> {
+    let mut registry = Registry::default();
+    registry.register_collector(collector);
     let mut text = String::with_capacity(64 << 10);
     encode(&mut text, &registry).map_err(|_| Problem::ending())?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
@@ -163,6 +171,26 @@ fn count_client(
     *monitored += u64::from(view.client.monitored);
 }
 
+/// A server that stands by, or has not started: a target that is up.
+#[derive(Debug)]
+struct NotServing {
+    version: String,
+}
+
+impl Collector for NotServing {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = MetricsWriter(encoder);
+        server(&mut out, false, &self.version)
+    }
+}
+
+fn server(out: &mut MetricsWriter<'_>, serves: bool, version: &str) -> fmt::Result {
+    let help = "Whether this server serves clients; 0 if it stands by";
+    out.gauge("lockkeeper_serving", help)?.encode_gauge(&u64::from(serves))?;
+    let mut info = out.gauge("lockkeeper_build_info", "Version of the server")?;
+    info.encode_family(&[("version", version)])?.encode_gauge(&1u64)
+}
+
 struct Scrape {
     control: Control,
     data: ScrapeData,
@@ -177,6 +205,8 @@ struct ScrapeData {
     warnings: u64,
     /// What was done in each export, by its path.
     exports: Vec<(String, IoTotals)>,
+    /// This is one of a pair, and no other could take over.
+    lacks_standby: bool,
     store: String,
     version: String,
 }
@@ -205,8 +235,10 @@ impl ScrapeData {
         self.store(metrics, &mut out)?;
         rpc(metrics, &mut out)?;
         exports(&self.exports, &mut out)?;
-        let mut info = out.gauge("lockkeeper_build_info", "Version of the server")?;
-        info.encode_family(&[("version", self.version.as_str())])?.encode_gauge(&1u64)
+        let help = "1 if this is one of a pair and knows of no standby";
+        let lacks_standby = u64::from(self.lacks_standby);
+        out.gauge("lockkeeper_standby_missing", help)?.encode_gauge(&lacks_standby)?;
+        server(&mut out, true, &self.version)
     }
 
     fn store(&self, metrics: &Metrics, out: &mut MetricsWriter<'_>) -> fmt::Result {

@@ -80,7 +80,11 @@ pub(crate) async fn health() -> Json<ActionResult> {
 pub(crate) async fn ready(
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<ActionResult>, Problem> {
-    let control = admin.control()?;
+    // Without the status text, which names another server: this is for all.
+    let control = admin.control().map_err(|problem| Problem {
+        detail: "not serving: starting, or standing by".into(),
+        ..problem
+    })?;
     match control.engine().stalled_for() {
         None => Ok(Json(ActionResult { done: "serving".into() })),
         Some(_) => Err(ControlError::Stalled.into()),

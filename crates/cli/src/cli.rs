@@ -70,6 +70,10 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "CLIENT")]
     pub client: Option<String>,
 
+    /// On a client, as root: check the way to a server instead, for translated addresses
+    #[arg(long, value_name = "SERVER:/EXPORT", conflicts_with_all = ["client", "config", "state"])]
+    pub mount: Option<String>,
+
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -186,8 +190,12 @@ pub(crate) struct Serve {
     #[arg(long = "name", value_name = "NAME")]
     pub names: Vec<String>,
 
-    /// Address and port of NFS, MOUNT, NLM and NSM [default: [::]:2049]
-    #[arg(long, value_name = "ADDR:PORT")]
+    // Not a doc comment: rustdoc takes the address for a link.
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        help = "Address and port of NFS, MOUNT, NLM and NSM [default: [::]:2049]"
+    )]
     pub listen: Option<SocketAddr>,
 
     /// Which rpcbind tells clients the port [default: auto]
@@ -272,6 +280,7 @@ mod tests {
             "store check memory:",
             "store fenced filer1 --store postgres://db/x",
             "doctor --client alice",
+            "doctor --mount filer:/srv",
             "bench filer:/srv --seconds 1",
             "demo",
             "config check",

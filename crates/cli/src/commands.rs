@@ -90,7 +90,7 @@ impl Session {
     }
 }
 
-/// Exit codes: 0 done, 1 refused or failed, 2 usage, 3 server unreachable.
+/// Exit codes: 0 done, 1 refused or failed, 2 usage, 3 server unreachable, 78 configuration.
 pub(crate) async fn run(command: Command, globals: &Globals) -> ExitCode {
     let session = &Session::new(globals);
     let done = match command {
@@ -121,7 +121,7 @@ pub(crate) async fn run(command: Command, globals: &Globals) -> ExitCode {
 fn report(failed: &CommandError, colour: bool) -> ExitCode {
     let detail = clean(&failed.to_string());
     match failed {
-        CommandError::BrokenPipe => {}
+        CommandError::BrokenPipe | CommandError::NotServing => {}
         CommandError::Declined(_) => terminal::print_note(&detail),
         _ => terminal::print_note(&format!("{} {detail}", Paint::Bad.on_if(colour, "error:"))),
     }

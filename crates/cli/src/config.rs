@@ -1,6 +1,7 @@
 //! The configuration file: TOML, optional, and strict. An unknown key is an error that gives its line
 //! and the most similar known key.
 
+mod admin;
 pub(crate) mod changes;
 pub(crate) mod consistency;
 mod duration;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::cli::{Ports, Rpcbind};
 use crate::config::store_url::StoreUrl;
+pub(crate) use admin::{Admin, AdminListen, AdminSocket, Paths};
 use duration::duration;
 pub(crate) use duration::parse_duration;
 pub(crate) use network::Network;
@@ -84,78 +86,6 @@ pub(crate) struct Nsm {
     pub roaming: bool,
 }
 
-/// The admin API.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Admin {
-    pub socket: Option<AdminSocket>,
-    pub listen: Option<AdminListen>,
-    /// Whether `/metrics` is served.
-    pub metrics: Option<bool>,
-    /// Who is shown the paths of locked files.
-    pub paths: Option<Paths>,
-}
-
-/// Who is shown the paths of locked files.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Paths {
-    /// Root, the server's user, the group `lockkeeper`, and whoever has the token.
-    #[default]
-    Operators,
-    /// All who may read.
-    All,
-}
-
-/// A unix socket, or "off".
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(crate) enum AdminSocket {
-    Off,
-    At(PathBuf),
-}
-
-impl TryFrom<String> for AdminSocket {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        match text.as_str() {
-            "off" => Ok(Self::Off),
-            path if path.starts_with('/') => Ok(Self::At(path.into())),
-            _ => Err("expected an absolute path or \"off\"".into()),
-        }
-    }
-}
-
-/// An address and port, or "off".
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(crate) enum AdminListen {
-    Off,
-    At(SocketAddr),
-}
-
-impl TryFrom<String> for AdminListen {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        match text.as_str() {
-            "off" => Ok(Self::Off),
-            address => address.parse().map(Self::At).map_err(|_| {
-                "expected an address and port such as 127.0.0.1:9049, or \"off\"".into()
-            }),
-        }
-    }
-}
-
-impl std::str::FromStr for AdminListen {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.to_string().try_into()
-    }
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Store {
@@ -183,7 +113,7 @@ pub(crate) struct Standby {
     #[serde(deserialize_with = "node_name::optional")]
     pub node: Option<String>,
     /// How long a server that stopped renewing keeps the store.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration::lease")]
     pub lease: Option<Duration>,
     /// Program that must succeed before clients are admitted.
     pub on_takeover: Option<PathBuf>,
@@ -451,6 +381,9 @@ impl File {
             Err(error) if error.kind() == ErrorKind::NotFound => Err(wrong(format!(
                 "{error}; without -c, {DEFAULT_PATH} is used if it exists, and defaults if not"
             ))),
+            Err(error) if error.kind() == ErrorKind::IsADirectory => {
+                Err(wrong("a directory; -c names a file, such as lockkeeper.toml in it".into()))
+            }
             Err(error) => Err(wrong(error.to_string())),
         }
     }
@@ -463,8 +396,12 @@ impl File {
             if export.memory_path().with_context(|| format!("export {path}"))?.is_none()
                 && export.path.is_relative()
             {
-                bail!("export {path}: path must be absolute");
+                bail!("export {path}: path must be absolute, such as /srv/{path}");
             }
+        }
+        let metrics = file.admin.metrics_listen.as_ref().and_then(AdminListen::address);
+        if metrics.is_some() && file.admin.metrics == Some(false) {
+            bail!("[admin] metrics_listen is set, but metrics = false: remove one of them");
         }
         Ok(file)
     }
@@ -590,7 +527,7 @@ mod tests {
     #[test]
     fn an_unknown_key_is_an_error_with_its_line_and_the_nearest_name() {
         let text = error("[rpc]\n\nlisen = \"[::]:2049\"\n");
-        assert!(text.starts_with("line 3: unknown field `lisen`"), "{text}");
+        assert!(text.starts_with("line 3: unknown key `lisen`"), "{text}");
         assert!(text.ends_with("did you mean `listen`?"), "{text}");
         let text = error("[[export]]\npath = \"/a\"\nacces = \"rw\"\n");
         assert!(text.starts_with("line 3:") && text.ends_with("did you mean `access`?"), "{text}");

@@ -8,6 +8,8 @@
 //! | `settings`, `process`, `directory`, `store_contents`, `rpc_probe`, `port_owner`, `names` | facts: effective settings, processes, file systems, the store read through `overlay_disk`, RPC services, listening ports, name resolution |
 //! | `running`, `host`, `store`, `registry` | checks of this host: server, machine, store, rpcbind (LK20x to LK25x) |
 //! | `client`, `client_programs`, `names` | checks of one client (LK26x to LK29x) |
+//! | `translation` | evidence and check of address translation (LK295, LK296) |
+//! | `from_client` | `--mount`, run on a client: address translation on the way to a server (LK286, LK297, LK298) |
 //! | `finding` | findings and their output |
 
 mod client;
@@ -15,6 +17,7 @@ mod client_programs;
 mod directory;
 mod facts;
 mod finding;
+mod from_client;
 mod host;
 mod names;
 mod overlay_disk;
@@ -26,6 +29,7 @@ mod running;
 mod settings;
 mod store;
 mod store_contents;
+mod translation;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -37,7 +41,7 @@ use finding::{Finding, Level, Report};
 type Check = fn(&Facts) -> Vec<Finding>;
 
 /// In output order: prerequisites first.
-const CHECKS: [Check; 20] = [
+const CHECKS: [Check; 21] = [
     running::configuration,
     running::server,
     running::health,
@@ -52,6 +56,7 @@ const CHECKS: [Check; 20] = [
     store::leadership,
     running::port,
     registry::check,
+    translation::check,
     client::known,
     client_programs::rpcbind,
     client_programs::statd,
@@ -62,19 +67,27 @@ const CHECKS: [Check; 20] = [
 
 /// `named` is the value of `--server`.
 pub(crate) async fn run(args: &cli::Doctor, named: Option<&str>) -> ExitCode {
+    if let Some(server) = &args.mount {
+        let findings = from_client::check(server).await;
+        let _ = print(false, &findings, args.json);
+        return match finding::verdict(&findings) {
+            Level::Fail => ExitCode::FAILURE,
+            Level::Warn | Level::Ok => ExitCode::SUCCESS,
+        };
+    }
     let facts = Facts::gather(args, named).await;
     let findings: Vec<Finding> = CHECKS.iter().flat_map(|check| check(&facts)).collect();
     // A closed stdout is ignored; the exit code still reports the verdict.
-    let _ = print(&facts, &findings, args.json);
+    let _ = print(facts.status.is_ok(), &findings, args.json);
     exit_code(&facts, &findings)
 }
 
-fn print(facts: &Facts, findings: &[Finding], json: bool) -> std::io::Result<()> {
+fn print(asked_server: bool, findings: &[Finding], json: bool) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {
         let report = Report {
             version: env!("CARGO_PKG_VERSION"),
-            asked_server: facts.status.is_ok(),
+            asked_server,
             verdict: finding::verdict(findings),
             findings,
         };

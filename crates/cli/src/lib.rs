@@ -3,16 +3,16 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`cli`] | arguments of all commands |
-//! | [`config`] | the configuration file; `config/effective.rs` prints it with defaults, `config/store_url.rs` parses and opens stores |
-//! | [`serve`] | `serve`: builds the server from arguments and file; `serve/` has the exports, the lock service and its store, takeover of a shared store, the admin API, the state directory and the banner |
-//! | [`commands`] | one file per command that operates a running server or a store; shared: `paged_list`, `tables`, `terminal`, `watch` |
-//! | [`daemon`] | client of the admin API (HTTP over a unix socket or TCP) and its errors |
-//! | [`doctor`] | `doctor`: gathers facts, then runs the checks on them |
-//! | [`demo`] | `demo`: two simulated client machines and a child server |
-//! | [`bench`] | `bench`: the load of `crates/load` against any server |
-//! | [`logging`] | the log: text, JSON, or the journal |
-//! | [`child_server`], [`interrupts`] | a temporary server process and signal handling, for `demo` and `bench` |
+//! | `cli` | arguments of all commands |
+//! | `config` | the configuration file; `config/effective.rs` prints it with defaults, `config/store_url.rs` parses and opens stores |
+//! | `serve` | `serve`: builds the server from arguments and file; `serve/` has the exports, the lock service and its store, takeover of a shared store, the admin API, the state directory and the banner |
+//! | `commands` | one file per command that operates a running server or a store; shared: `paged_list`, `tables`, `terminal`, `watch` |
+//! | `daemon` | client of the admin API (HTTP over a unix socket or TCP) and its errors |
+//! | `doctor` | `doctor`: gathers facts, then runs the checks on them |
+//! | `demo` | `demo`: two simulated client machines and a child server |
+//! | `bench` | `bench`: the load of `crates/load` against any server |
+//! | `logging` | the log: text, JSON, or the journal |
+//! | `child_server`, `interrupts` | a temporary server process and signal handling, for `demo` and `bench` |
 
 #![warn(unreachable_pub)]
 
@@ -36,6 +36,8 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use logging::LogFormat;
+
 /// How long a stopped server waits for its tasks.
 const RUNTIME_END_MAX: Duration = Duration::from_millis(500);
 
@@ -47,12 +49,13 @@ pub fn run() -> ExitCode {
         cli::Command::Serve(args) => args.log_format,
         _ => None,
     };
-    if let Err(error) = logging::start(format) {
-        return failed(&error);
-    }
+    let format = match logging::start(format) {
+        Ok(format) => format,
+        Err(error) => return failed(LogFormat::Text, &error),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return failed(&error.into()),
+        Err(error) => return failed(format, &error.into()),
     };
     let done = match arguments.command {
         cli::Command::Serve(args) => {
@@ -75,12 +78,12 @@ pub fn run() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error),
+        Err(error) => failed(format, &error),
     }
 }
 
-fn failed(error: &anyhow::Error) -> ExitCode {
-    eprintln!("error: {error:#}");
+fn failed(format: LogFormat, error: &anyhow::Error) -> ExitCode {
+    logging::report(format, error);
     match error.downcast_ref() {
         Some(config::ConfigError(_)) => ExitCode::from(config::EXIT_CODE),
         None => ExitCode::FAILURE,

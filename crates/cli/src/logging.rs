@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
+use tracing::error;
 use tracing::field::{Field, Visit};
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::Layer;
@@ -31,25 +32,46 @@ pub(crate) enum LogFormat {
     Journald,
 }
 
-/// Logs at `LOCKKEEPER_LOG`: a level, or levels by module.
-pub(crate) fn start(format: Option<LogFormat>) -> Result<()> {
+/// Logs at `LOCKKEEPER_LOG`: a level, or levels by module. Without a format it is that of the journal if
+/// standard error is what systemd has connected to it; the format in use is returned.
+pub(crate) fn start(format: Option<LogFormat>) -> Result<LogFormat> {
     let wanted = std::env::var("LOCKKEEPER_LOG").unwrap_or_default();
     let filter = match wanted.as_str() {
         "" => Targets::new().with_default(LevelFilter::INFO),
         wanted => filter(wanted)?,
     };
-    let layer = match format.unwrap_or_else(usual_format) {
-        LogFormat::Text => text().boxed(),
-        LogFormat::Json => json().boxed(),
-        LogFormat::Journald => journal()?.boxed(),
+    let (format, layer) = match format {
+        Some(LogFormat::Text) => (LogFormat::Text, text().boxed()),
+        Some(LogFormat::Json) => (LogFormat::Json, json().boxed()),
+        Some(LogFormat::Journald) => (LogFormat::Journald, journal()?.boxed()),
+        None => match is_journal().then(journal) {
+            Some(Ok(journal)) => (LogFormat::Journald, journal.boxed()),
+            // A container may have the stream of the journal, but not its socket.
+            Some(Err(_)) | None => (LogFormat::Text, text().boxed()),
+        },
     };
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
-    Ok(())
+    Ok(format)
+}
+
+/// Tells the error that ends the program.
+pub(crate) fn report(format: LogFormat, error: &anyhow::Error) {
+    if format != LogFormat::Text {
+        error!(event.kind = "failed", "{error:#}");
+    }
+    // A journal that was asked for on a command line is not what its user looks at.
+    if format == LogFormat::Text || format == LogFormat::Journald && !is_journal() {
+        eprintln!("error: {error:#}");
+    }
 }
 
 /// A word without `=` must be a level: the parser would take a misspelt one for a module.
 fn filter(text: &str) -> Result<Targets, ConfigError> {
-    let is_level = |word: &str| word.trim().parse::<LevelFilter>().is_ok();
+    let is_level = |word: &str| {
+        // The parser takes nothing at all for a level, and numbers.
+        word.contains(|c: char| c.is_ascii_alphabetic())
+            && word.trim().parse::<LevelFilter>().is_ok()
+    };
     let is_known = |word: &str| {
         word.split_once('=').map_or_else(|| is_level(word), |(_, level)| is_level(level))
     };
@@ -120,12 +142,11 @@ fn journal() -> Result<impl Layer<Registry> + Send + Sync> {
         .with_priority_mappings(priorities))
 }
 
-/// That of the journal, if standard error is what systemd has connected to it.
-fn usual_format() -> LogFormat {
+/// Whether standard error is what systemd has connected to the journal.
+fn is_journal() -> bool {
     let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
-    let is_journal = std::fs::metadata("/proc/self/fd/2")
-        .is_ok_and(|found| named == format!("{}:{}", found.dev(), found.ino()));
-    if is_journal { LogFormat::Journald } else { LogFormat::Text }
+    std::fs::metadata("/proc/self/fd/2")
+        .is_ok_and(|found| named == format!("{}:{}", found.dev(), found.ino()))
 }
 
 fn colour() -> bool {
@@ -142,7 +163,9 @@ mod tests {
         for right in ["info", "debug", "warn,lockkeeper_server=trace", "lockkeeper_keeper=off"] {
             assert!(filter(right).is_ok(), "{right}");
         }
-        for wrong in ["infoo", "debug,foo", "lockkeeper_server=loud", "a=b=c", ","] {
+        for wrong in
+            ["infoo", "debug,foo", "lockkeeper_server=loud", "a=b=c", ",", " ", "3", "info,"]
+        {
             let error = filter(wrong).unwrap_err().to_string();
             assert!(error.contains("lockkeeper_server=debug"), "{error}");
         }

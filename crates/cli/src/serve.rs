@@ -30,6 +30,7 @@ use crate::cli;
 use crate::config::consistency::{self, Ports};
 use crate::config::rules::require_reserved_by_default;
 use crate::config::{self, ConfigError, File};
+use crate::logging::LogFormat;
 use banner::banner;
 use exports::{ExportOpener, RELOAD_MAX, START_MAX};
 use lock_service::{LockService, StoreChoice};
@@ -89,9 +90,7 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
         banner(&server, &exports, &shown, |export| opener.acts_as_server(export), seen).await;
     // From here on only the server holds the exports, so that a reload closes removed ones.
     drop(exports);
-    // A closed stdout must not stop the server.
-    let mut stdout = std::io::stdout();
-    let _ = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
+    print(&shown, args.log_format);
     opener.notes().iter().for_each(|note| warn!("{note}"));
     notify_systemd(&[NotifyState::Ready, NotifyState::Status("serving")]);
 
@@ -135,6 +134,16 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
         ServerExit::Crashed => return start_again(),
     }
     Ok(())
+}
+
+/// Where every line is JSON, so are these.
+fn print(banner: &str, format: Option<LogFormat>) {
+    if format == Some(LogFormat::Json) {
+        return banner.lines().for_each(|line| info!("{line}"));
+    }
+    // A closed stdout must not stop the server.
+    let mut stdout = std::io::stdout();
+    let _ = stdout.write_all(banner.as_bytes()).and_then(|()| stdout.flush());
 }
 
 /// Ticks are not awaited while no export is late, and missed ones are not made up for.

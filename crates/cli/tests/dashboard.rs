@@ -89,7 +89,7 @@ async fn prometheus_takes_the_alerts_and_answers_every_panel() {
     }
 
     let rules = rules(&prometheus);
-    assert_eq!(rules.len(), 6);
+    assert_eq!(rules.len(), 9);
     for rule in rules {
         assert_eq!((&rule["health"], &rule["state"]), (&"ok".into(), &"inactive".into()), "{rule}");
     }

@@ -13,6 +13,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -61,19 +62,19 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "one export instead of a list",
         config: "[export]\npath = '/srv'\n",
-        printed: &["line 1", "expected a sequence"],
+        printed: &["line 1", "two brackets, as in [[export]]"],
         exit: Both(78),
     },
     Mistake {
         name: "a value that does not exist",
         config: "[store]\ndurability = 'full'\n",
-        printed: &["line 2", "`process`", "`power`"],
+        printed: &["line 2", "unknown value `full`", "`process`", "`power`"],
         exit: Both(78),
     },
     Mistake {
         name: "a number instead of true",
         config: "[nsm]\nroaming = 1\n",
-        printed: &["line 2", "expected a boolean"],
+        printed: &["line 2", "expected true or false"],
         exit: Both(78),
     },
     Mistake {
@@ -97,13 +98,13 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "an export without a path",
         config: "[[export]]\naccess = 'rw'\n",
-        printed: &["missing field `path`"],
+        printed: &["line 1", "missing key `path`"],
         exit: Both(78),
     },
     Mistake {
         name: "a path that is relative",
         config: "[[export]]\npath = 'export'\n",
-        printed: &["export export", "path must be absolute"],
+        printed: &["export export", "path must be absolute, such as /srv/export"],
         exit: Both(78),
     },
     Mistake {
@@ -115,7 +116,7 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "a file instead of a directory",
         config: "[[export]]\npath = 'HOME/file'\n",
-        printed: &["HOME/file", "ot a directory"],
+        printed: &["HOME/file: not a directory; name the one that contains it"],
         exit: CheckThenServe(78, 1),
     },
     Mistake {
@@ -151,7 +152,61 @@ const MISTAKES: &[Mistake] = &[
     Mistake {
         name: "an address without a port",
         config: "[rpc]\nlisten = '127.0.0.1'\nEXPORT",
-        printed: &["line 2", "socket address"],
+        printed: &["line 2", "as in 10.0.0.5:2049 or [::]:2049"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "one port for the API and the metrics",
+        config: "[admin]\nmetrics_listen = '0.0.0.0:9049'\nEXPORT",
+        printed: &["port 9049 is used twice", "[admin] listen", "[admin] metrics_listen"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "metrics that are off, and served",
+        config: "[admin]\nmetrics = false\nmetrics_listen = '127.0.0.1:9050'\nEXPORT",
+        printed: &["metrics_listen is set, but metrics = false", "remove one"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "one client instead of a list",
+        config: "[[export]]\npath = 'HOME/export'\nclients = '10.0.0.0/24'\n",
+        printed: &["line 3", "expected a list, as in [\"10.0.0.0/24\"]"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "an option of exports(5)",
+        config: "[[export]]\npath = 'HOME/export'\nsquash = 'no_root_squash'\n",
+        printed: &["line 3", "unknown value `no_root_squash`", "`none`, `root`, `all`"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "a path without quotes",
+        config: "[[export]]\npath = /srv/share\n",
+        printed: &["line 2", "quot"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "a key twice",
+        config: "[store]\ndurability = 'power'\ndurability = 'process'\n",
+        printed: &["line 3", "duplicate key"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "one id for two directories",
+        config: "EXPORTid = 7\n[[export]]\npath = 'HOME'\nid = 7\n",
+        printed: &["HOME/export and HOME have the same `id` 7", "give one of them another"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "a lease that no server could renew in time",
+        config: "[standby]\nlease = '10ms'\nEXPORT",
+        printed: &["line 2", "a lease of 10ms is not between 600ms and 300s"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "the keys of the server for all clients to read",
+        config: "[[export]]\npath = '/'\nsquash = 'none'\nclients = ['127.0.0.0/8']\n",
+        printed: &["is inside the export /, where clients", "--state DIR, or squash = \"root\""],
         exit: Both(78),
     },
     Mistake {
@@ -194,10 +249,15 @@ impl Home {
 
     /// Ends by itself, because of the mistake.
     fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("timeout");
         command.args(["60", PROGRAM]).args(arguments).current_dir(self.path());
         command.env("XDG_STATE_HOME", self.path()).env("XDG_RUNTIME_DIR", self.path());
-        command.env_remove("LOCKKEEPER_LOG").stdin(Stdio::null()).output().unwrap()
+        command.env_remove("LOCKKEEPER_LOG").stdin(Stdio::null());
+        command
     }
 }
 
@@ -208,6 +268,8 @@ fn assert_told(name: &str, output: &Output, printed: &[String], exit: i32) {
     for part in printed {
         assert!(text.contains(part), "{name}: {part:?} is not in {text}");
     }
+    let told_twice = text.matches("(os error").count() > 1;
+    assert!(!told_twice, "{name}: the cause is told twice: {text}");
     let errors = text.lines().filter(|line| line.starts_with("error: ")).count();
     assert_eq!(errors, 1, "{name}: one line says what is wrong: {text}");
 }
@@ -229,23 +291,74 @@ fn a_mistake_in_the_file_is_told_the_same_by_check_and_by_serve() {
     }
 }
 
+/// Of the command line, with an empty `config.toml`.
+struct WrongCommand {
+    arguments: &'static [&'static str],
+    printed: &'static [&'static str],
+    exit: i32,
+}
+
+const fn wrong(
+    arguments: &'static [&'static str],
+    printed: &'static [&'static str],
+    exit: i32,
+) -> WrongCommand {
+    WrongCommand { arguments, printed, exit }
+}
+
+const WRONG_COMMANDS: &[WrongCommand] = &[
+    wrong(&["serve", "-c", "missing.toml"], &["missing.toml", "No such file", "without -c"], 78),
+    wrong(&["serve", "-c", "export"], &["export: a directory", "-c names a file"], 78),
+    wrong(
+        &["serve", "-c", "config.toml"],
+        &["nothing to export", "lockkeeper serve /srv/share"],
+        78,
+    ),
+    wrong(&["serve", "export", "--windw", "90s"], &["--windw", "--window"], 2),
+    wrong(&["serve", "export", "--window", "90"], &["did you mean \"90s\"?"], 2),
+    wrong(&["serve", "missing", "--state", "state"], &["missing", "mkdir -p"], 1),
+    wrong(&["staus"], &["staus", "status"], 2),
+    wrong(
+        &["serve", "export", "--state", "state", "--standby"],
+        &["--standby requires a PostgreSQL store", "--store postgres://"],
+        78,
+    ),
+    wrong(
+        &["serve", "export", "--state", "state", "--store", "redis://db"],
+        &["`redis`", "postgres://USER@HOST/DATABASE"],
+        78,
+    ),
+    wrong(&["serve", "export", "--state", "open"], &["writable by others: chmod 700 open"], 1),
+    wrong(
+        &["serve", "export", "--state", "of-others"],
+        &["belongs to uid 1234", "sudo -u '#1234'", "--state DIR"],
+        1,
+    ),
+    wrong(&["release", "k1", "--yes", "--server", "none.sock"], &["none.sock", "hint: "], 3),
+];
+
 #[test]
 fn a_mistake_in_the_command_is_told_with_what_to_write() {
     let home = Home::new();
     fs::write(home.path().join("config.toml"), "").unwrap();
-    let told = |arguments: &[&str], printed: &[&str], exit| {
+    for (name, mode) in [("state", 0o700), ("open", 0o777), ("of-others", 0o700)] {
+        fs::create_dir(home.path().join(name)).unwrap();
+        fs::set_permissions(home.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    chown(home.path().join("of-others"), Some(1234), None).unwrap();
+    for WrongCommand { arguments, printed, exit } in WRONG_COMMANDS {
         let printed: Vec<String> = printed.iter().map(|part| home.filled(part)).collect();
-        assert_told(&arguments.join(" "), &home.run(arguments), &printed, exit);
-    };
-    told(&["serve", "-c", "missing.toml"], &["missing.toml", "No such file", "without -c"], 78);
-    told(&["serve", "-c", "export"], &["export", "s a directory"], 78);
-    told(
-        &["serve", "-c", "config.toml"],
-        &["nothing to export", "lockkeeper serve /srv/share"],
-        78,
-    );
-    told(&["serve", "export", "--windw", "90s"], &["--windw", "--window"], 2);
-    told(&["serve", "export", "--window", "90"], &["did you mean \"90s\"?"], 2);
-    told(&["serve", "missing", "--state", "state"], &["missing", "mkdir -p"], 1);
-    told(&["staus"], &["staus", "status"], 2);
+        assert_told(&arguments.join(" "), &home.run(arguments), &printed, *exit);
+    }
+}
+
+#[test]
+fn a_wrong_level_of_the_log_is_told_and_nothing_starts() {
+    for command in [&["serve", "export", "--state", "state"][..], &["config", "check"]] {
+        let home = Home::new();
+        let output = home.command(command).env("LOCKKEEPER_LOG", "verbose").output().unwrap();
+        let printed = ["LOCKKEEPER_LOG", "\"verbose\"", "info, debug"].map(str::to_owned);
+        assert_told("a wrong level", &output, &printed, 78);
+        assert!(!home.path().join("state").exists());
+    }
 }

@@ -289,7 +289,7 @@ fn misuse_is_answered_with_the_next_step() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let (code, said) = run(&mut serve(&state));
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(78));
     assert!(said.contains("lockkeeper serve /srv/share"), "{said}");
 
     let (code, said) = run(serve(&state).arg(dir.path().join("nowhere")));

@@ -345,6 +345,11 @@ impl Engine {
         drop((core, prepared));
     }
 
+    /// Whether another server is ready to take over.
+    pub fn has_standby(&self) -> bool {
+        self.shared.lease.has_standby()
+    }
+
     /// Has the committer thread compare the store with the keeper, if the engine is idle and the lease
     /// is suspended until that was done.
     fn review_store(&self) {

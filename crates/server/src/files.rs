@@ -319,6 +319,9 @@ pub(crate) fn admit_to_export(export: &Export, peer: &Peer, action: Action) -> R
             if UNRESERVED_PORTS.due() {
                 let (path, from) = (export.path.escape_ascii(), peer.remote);
                 warn!(
+                    event.kind = "mount-refused",
+                    event.address = %from.ip(),
+                    event.export = %path,
                     "refused {path} to {from}, which is not a reserved port; mount it with -o \
                      resvport (the default on Linux, not on macOS), or set ports = \"any\" for the \
                      export"

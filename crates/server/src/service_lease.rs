@@ -58,6 +58,11 @@ impl ServiceLease {
         self.lease.as_ref().is_none_or(Lease::is_fresh)
     }
 
+    /// Whether another server was ready to take over when the lease was last renewed.
+    pub(crate) fn has_standby(&self) -> bool {
+        self.lease.as_ref().is_some_and(Lease::has_standby)
+    }
+
     /// Whether the store must be compared before the lease is renewed again.
     pub(crate) fn is_suspended(&self) -> bool {
         self.lease.as_ref().is_some_and(Lease::is_suspended)

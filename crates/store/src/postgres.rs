@@ -75,8 +75,10 @@ pub use leadership::{COMMAND_SUFFIX, Fencing, Leader, Leadership, Standby};
 pub use process::ProcessIdentity;
 
 const LEASE: Duration = Duration::from_secs(3);
-const LEASE_MIN: Duration = Duration::from_millis(600);
-const LEASE_MAX: Duration = Duration::from_secs(300);
+/// The shortest lease: a server that paused for a moment keeps it.
+pub const LEASE_MIN: Duration = Duration::from_millis(600);
+/// The longest lease, and so the longest wait of a standby.
+pub const LEASE_MAX: Duration = Duration::from_secs(300);
 const SLOW_AFTER: Duration = Duration::from_secs(300);
 
 /// How to reach the database, and how this server appears in it.

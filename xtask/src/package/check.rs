@@ -20,6 +20,7 @@ const FILES: &[(&str, u32)] = &[
     ("usr/lib/sysusers.d/lockkeeper.conf", 0o644),
     ("usr/share/man/man1/lockkeeper.1.gz", 0o644),
     ("usr/share/man/man1/lockkeeper-serve.1.gz", 0o644),
+    ("usr/share/man/man5/lockkeeper.toml.5.gz", 0o644),
     ("usr/share/bash-completion/completions/lockkeeper", 0o644),
     ("usr/share/zsh/vendor-completions/_lockkeeper", 0o644),
     ("usr/share/fish/vendor_completions.d/lockkeeper.fish", 0o644),
@@ -90,6 +91,7 @@ fn check_program(root: &Root) -> Result<()> {
 fn check_man_pages(root: &Root) -> Result<()> {
     let dir = root.at("usr/share/man/man1");
     let mut pages: Vec<PathBuf> = fs::read_dir(&dir)?.flatten().map(|entry| entry.path()).collect();
+    pages.push(root.at("usr/share/man/man5/lockkeeper.toml.5.gz"));
     pages.sort();
     for page in &pages {
         let output = Command::new("man")

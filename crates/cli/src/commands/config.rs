@@ -6,8 +6,9 @@ use clap::{Args, Subcommand};
 
 use super::terminal;
 use crate::config::consistency::{self, Ports};
-use crate::config::{ConfigError, DEFAULT_PATH, File, effective};
+use crate::config::{ConfigError, DEFAULT_PATH, Export, File, Squash, effective};
 use crate::daemon::CommandError;
+use crate::serve::state_directory;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
@@ -40,6 +41,14 @@ impl Config {
                 if !unusable.is_empty() {
                     return Err(file.wrong(&unusable.join("; ")));
                 }
+                if let Some(ConfigError(why)) = read.exports.iter().find_map(revealing) {
+                    return Err(file.wrong(&why));
+                }
+                if read.exports.is_empty() {
+                    terminal::print_note(
+                        "warning: nothing to export: `serve` needs a directory, or an [[export]] here",
+                    );
+                }
                 terminal::print(&format!("ok: {}\n", file.shown()))
             }
             Self::Show(file) => {
@@ -50,6 +59,14 @@ impl Config {
             }
         }
     }
+}
+
+/// With the state directory that `serve` uses unless an option says otherwise.
+fn revealing(export: &Export) -> Option<ConfigError> {
+    let state = state_directory::default_path().ok()?;
+    let (state, path) = (state.canonicalize().unwrap_or(state), export.path.canonicalize().ok()?);
+    let is_readable = export.squash == Squash::None && state.starts_with(&path);
+    is_readable.then(|| consistency::reveals_state(&path, &state))
 }
 
 impl ConfigFileArg {

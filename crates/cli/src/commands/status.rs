@@ -19,16 +19,38 @@ pub(crate) struct Status {
     /// Refresh every second until Ctrl-C
     #[arg(long)]
     watch: bool,
+    /// Exit with 0 if clients are served, 1 if not or if locks wait for the store, 3 if no server answers
+    #[arg(long, conflicts_with = "watch")]
+    exit_code: bool,
 }
 
 impl Status {
     pub(crate) async fn run(self, session: &Session) -> Result<(), CommandError> {
         let read = async || session.daemon.get::<api::Status>("/v1/status").await;
+        if self.exit_code {
+            let status = read().await?;
+            let printed = match self.json {
+                true => terminal::print_json(&status),
+                false => terminal::print(&shown(&status, session.colour)),
+            };
+            return match printed {
+                // Also if the output is not read.
+                Ok(()) | Err(CommandError::BrokenPipe) if !is_ready(&status) => {
+                    Err(CommandError::NotServing)
+                }
+                printed => printed,
+            };
+        }
         if self.json {
             return watch::repeat(self.watch, async || terminal::print_json(&read().await?)).await;
         }
         watch::show(self.watch, async || Ok(shown(&read().await?, session.colour).into())).await
     }
+}
+
+/// As `/ready` says.
+fn is_ready(status: &api::Status) -> bool {
+    status.state.serves() && status.state != ServerState::Stalled
 }
 
 fn shown(status: &api::Status, colour: bool) -> String {

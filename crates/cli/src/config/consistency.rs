@@ -3,12 +3,13 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use super::{AdminListen, ConfigError, Export, File, Limits};
 use crate::cli::Rpcbind;
+use crate::serve::admin::default_listen;
 
 /// How long a directory may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -18,6 +19,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Ports {
     pub listen: SocketAddr,
     pub admin: Option<SocketAddr>,
+    /// Of metrics and probes alone.
+    pub metrics: Option<SocketAddr>,
     /// Of a built-in rpcbind that is certain to be started.
     pub rpcbind: Option<u16>,
 }
@@ -33,13 +36,15 @@ impl Ports {
         let defaults = server::Config::default();
         let is_embedded = rpcbind.or(file.rpc.rpcbind) == Some(Rpcbind::Embedded);
         let port = file.rpc.rpcbind_port.unwrap_or(defaults.rpcbind_port);
+        let metrics = file.admin.metrics_listen.as_ref().and_then(AdminListen::address);
         Self {
             listen: listen.or(file.rpc.listen).unwrap_or(defaults.listen),
-            // The default one is left out if its port is taken.
+            // The default one is left out if its port is taken by anything but the metrics.
             admin: match admin.or(file.admin.listen.as_ref()) {
-                Some(AdminListen::At(address)) => Some(*address),
-                Some(AdminListen::Off) | None => None,
+                Some(configured) => configured.address(),
+                None => metrics.map(|_| default_listen()),
             },
+            metrics,
             rpcbind: is_embedded.then_some(port),
         }
     }
@@ -47,11 +52,9 @@ impl Ports {
 
 pub(crate) fn check(exports: &[Export], limits: &Limits, ports: &Ports) -> Result<(), ConfigError> {
     let problem = no_limit(limits).or_else(|| one_port(ports));
-    let problem = match problem {
-        Some(problem) => Some(problem),
-        None => exported_twice(exports)
-            .or_else(|| exports.iter().find_map(|export| export.rule_set(None).err())),
-    };
+    let tie = || exports.iter().find_map(|export| export.rule_set(None).err());
+    let problem =
+        problem.or_else(|| exported_twice(exports)).or_else(|| one_id(exports)).or_else(tie);
     problem.map_or(Ok(()), |problem| Err(ConfigError(problem)))
 }
 
@@ -92,28 +95,31 @@ fn no_limit(limits: &Limits) -> Option<String> {
 }
 
 fn one_port(ports: &Ports) -> Option<String> {
-    let Ports { listen, admin, rpcbind } = *ports;
-    let of = |what, port| {
-        format!(
-            "port {port} is used twice: by [rpc] listen and by {what}. Give one of them another"
-        )
-    };
-    if listen.port() == 0 {
-        return None;
-    }
-    if let Some(admin) = admin.filter(|admin| overlap(listen, *admin)) {
-        return Some(of("[admin] listen", admin.port()));
-    }
-    let port = rpcbind.filter(|port| *port == listen.port())?;
-    Some(of("the built-in rpcbind", port))
+    let Ports { listen, admin, metrics, rpcbind } = *ports;
+    let rpcbind = rpcbind.map(|port| SocketAddr::new(listen.ip(), port));
+    let used = [
+        ("[rpc] listen", Some(listen)),
+        ("[admin] listen", admin),
+        ("[admin] metrics_listen", metrics),
+        ("the built-in rpcbind", rpcbind),
+    ];
+    let used = used.map(|(what, at)| (what, at.filter(|at| at.port() != 0)));
+    let pairs =
+        used.iter().enumerate().flat_map(|(at, one)| used[..at].iter().map(move |b| (b, one)));
+    let (one, other, port) = pairs.into_iter().find_map(|((one, at), (other, and))| {
+        let (at, and) = (at.as_ref()?, and.as_ref()?);
+        overlap(*at, *and).then_some((one, other, at.port()))
+    })?;
+    Some(format!("port {port} is used twice: by {one} and by {other}. Give one of them another"))
 }
 
 /// Whether two sockets cannot listen at once.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    let same = one.ip() == other.ip()
-        || one.ip().is_unspecified()
-        || other.ip().is_unspecified() && one.is_ipv4() == other.is_ipv4();
-    one.port() == other.port() && same
+    // The address `::` also takes IPv4.
+    let covers = |all: SocketAddr, one: SocketAddr| {
+        all.ip() == one.ip() || all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
+    };
+    one.port() == other.port() && (covers(one, other) || covers(other, one))
 }
 
 fn exported_twice(exports: &[Export]) -> Option<String> {
@@ -121,6 +127,27 @@ fn exported_twice(exports: &[Export]) -> Option<String> {
         exports.iter().map(|export| export.path.components().collect()).collect();
     let twice = (1..paths.len()).find(|at| paths[..*at].contains(&paths[*at]))?;
     Some(format!("{} is exported twice", paths[twice].display()))
+}
+
+/// Clients would take the files of one export for those of the other.
+fn one_id(exports: &[Export]) -> Option<String> {
+    let with_id = || exports.iter().filter_map(|export| Some((export.id?, &export.path)));
+    let (id, one, other) = with_id().enumerate().find_map(|(at, (id, path))| {
+        let other = with_id().take(at).find(|(known, other)| *known == id && *other != path)?;
+        Some((id, other.1, path))
+    })?;
+    let [one, other] = [one, other].map(|path| path.display());
+    Some(format!("{one} and {other} have the same `id` {id}; give one of them another"))
+}
+
+/// Root of a client could read the keys in the state directory.
+pub(crate) fn reveals_state(export: &Path, state: &Path) -> ConfigError {
+    ConfigError(format!(
+        "the state directory {} is inside the export {}, where clients could read its keys; choose another \
+         with --state DIR, or squash = \"root\"",
+        state.display(),
+        export.display()
+    ))
 }
 
 /// What keeps a configured directory from being exported now.
@@ -138,7 +165,9 @@ pub(crate) fn unusable(export: &Export) -> Option<String> {
     });
     match answered.recv_timeout(ANSWER_MAX) {
         Ok(Ok(true)) => None,
-        Ok(Ok(false)) => Some(format!("export {path}: not a directory")),
+        Ok(Ok(false)) => {
+            Some(format!("export {path}: not a directory; name the one that contains it"))
+        }
         Ok(Err(error)) if error.kind() == ErrorKind::NotFound => {
             Some(format!("export {path}: {error}; create it with: mkdir -p {path}"))
         }
@@ -153,7 +182,7 @@ mod tests {
 
     fn ports(listen: &str, admin: &str, rpcbind: Option<u16>) -> Option<String> {
         let (listen, admin) = (listen.parse().unwrap(), admin.parse().ok());
-        one_port(&Ports { listen, admin, rpcbind })
+        one_port(&Ports { listen, admin, metrics: None, rpcbind })
     }
 
     #[test]
@@ -165,6 +194,21 @@ mod tests {
         assert!(ports("127.0.0.1:0", "127.0.0.1:0", None).is_none());
         assert!(ports("127.0.0.1:111", "off", Some(111)).unwrap().contains("rpcbind"));
         assert!(ports("127.0.0.1:2049", "off", Some(111)).is_none());
+    }
+
+    #[test]
+    fn the_metrics_have_a_port_of_their_own() {
+        let told = |text: &str| {
+            let file: File = toml::from_str(text).unwrap();
+            one_port(&Ports::of(&file, None, None, None))
+        };
+        let metrics = |address: &str| format!("[admin]\nmetrics_listen = \"{address}\"\n");
+        let default = told(&metrics("0.0.0.0:9049")).unwrap();
+        assert!(default.contains("[admin] listen and by [admin] metrics_listen"), "{default}");
+        assert!(told(&metrics("0.0.0.0:2049")).unwrap().contains("[rpc] listen"));
+        assert_eq!(told(&(metrics("0.0.0.0:9049") + "listen = \"off\"\n")), None);
+        assert_eq!(told(&metrics("0.0.0.0:9050")), None);
+        assert_eq!(told(""), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserializer, de};
+use store::postgres::{LEASE_MAX, LEASE_MIN};
 
 /// Never without a unit: whether 90 means seconds or minutes would be a guess.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
@@ -15,6 +16,16 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 
 pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     from.deserialize_any(Time).map(Some)
+}
+
+pub(super) fn lease<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let lease = duration(from)?;
+    match lease.filter(|lease| !(LEASE_MIN..=LEASE_MAX).contains(lease)) {
+        None => Ok(lease),
+        Some(wrong) => Err(de::Error::custom(format!(
+            "a lease of {wrong:?} is not between {LEASE_MIN:?} and {LEASE_MAX:?}"
+        ))),
+    }
 }
 
 fn without_unit(number: u64) -> String {

@@ -181,7 +181,7 @@ fn nsm(nsm: &Nsm) -> Table {
 }
 
 fn admin(admin: Admin) -> Table {
-    let Admin { socket, listen, metrics, paths } = admin;
+    let Admin { socket, listen, metrics, metrics_listen, paths } = admin;
     let socket = match socket {
         Some(AdminSocket::Off) => Some("off".to_owned()),
         Some(AdminSocket::At(path)) => Some(path.display().to_string()),
@@ -190,14 +190,12 @@ fn admin(admin: Admin) -> Table {
             state.map(|path| default_socket(&path).display().to_string())
         }
     };
-    let listen = match listen {
-        Some(AdminListen::Off) => "off".to_owned(),
-        Some(AdminListen::At(address)) => address.to_string(),
-        None => default_listen().to_string(),
-    };
+    let listen = listen.unwrap_or_else(|| AdminListen::At(default_listen()));
+    let metrics_listen = metrics_listen.unwrap_or(AdminListen::Off);
     let mut table = Table::new();
     optional(&mut table, "socket", socket);
-    table.insert("listen".into(), listen.into());
+    table.insert("listen".into(), listen.to_string().into());
+    table.insert("metrics_listen".into(), metrics_listen.to_string().into());
     table.insert("metrics".into(), metrics.unwrap_or(true).into());
     let paths = match paths.unwrap_or_default() {
         Paths::Operators => "operators",

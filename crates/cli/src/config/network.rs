@@ -34,7 +34,7 @@ impl<'de> Deserialize<'de> for Network {
             .ok_or_else(|| {
                 de::Error::custom(format!(
                     "`{text}` is neither a network such as 10.0.0.0/24 nor an IP address, nor \"*\" \
-                     for all addresses"
+                     for all addresses; names are not looked up"
                 ))
             })
     }

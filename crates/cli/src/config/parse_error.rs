@@ -9,7 +9,27 @@ pub(super) fn explain(text: &str, error: &toml::de::Error) -> anyhow::Error {
     });
     let message = error.message();
     let meant = nearest(message).map(|name| format!("; did you mean `{name}`?"));
-    anyhow!("line {line}: {message}{}", meant.unwrap_or_default())
+    anyhow!("line {line}: {}{}", in_words_of_the_file(message), meant.unwrap_or_default())
+}
+
+/// The parser speaks of types of its own.
+fn in_words_of_the_file(message: &str) -> String {
+    const WORDS: [(&str, &str); 7] = [
+        (
+            "invalid type: map, expected a sequence",
+            "write the name in two brackets, as in [[export]]",
+        ),
+        ("unknown field", "unknown key"),
+        ("missing field", "missing key"),
+        ("unknown variant", "unknown value"),
+        ("expected a boolean", "expected true or false"),
+        ("expected a sequence", "expected a list, as in [\"10.0.0.0/24\"]"),
+        (
+            "invalid socket address syntax",
+            "expected an address and a port, as in 10.0.0.5:2049 or [::]:2049",
+        ),
+    ];
+    WORDS.iter().fold(message.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
 }
 
 /// The known name most similar to the unknown one, both taken from the parser's message.

@@ -20,6 +20,8 @@ pub(crate) enum CommandError {
     Other(String),
     /// The operator did not confirm.
     Declined(String),
+    /// What was shown means that clients are not served; not reported again.
+    NotServing,
     /// Standard output was closed; not reported.
     BrokenPipe,
 }
@@ -28,7 +30,7 @@ impl CommandError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::BrokenPipe => 0,
-            Self::Refused(_) | Self::Other(_) | Self::Declined(_) => 1,
+            Self::Refused(_) | Self::Other(_) | Self::Declined(_) | Self::NotServing => 1,
             Self::Usage(_) => 2,
             Self::Unreachable { .. } => 3,
             Self::Config(_) => config::EXIT_CODE,
@@ -69,6 +71,7 @@ impl fmt::Display for CommandError {
             | Self::Other(detail)
             | Self::Declined(detail) => f.write_str(detail),
             Self::Config(error) => error.fmt(f),
+            Self::NotServing => f.write_str("not serving"),
             Self::BrokenPipe => f.write_str("output closed"),
         }
     }

@@ -16,6 +16,7 @@ use super::registry::Registry;
 use super::rpc_probe::{self, ProbeResult};
 use super::settings::ServerSettings;
 use super::store_contents::{self, StoreContents};
+use super::translation::Translation;
 use crate::cli;
 use crate::config::store_url::{self, StoreUrl};
 use crate::daemon::{CommandError, Daemon};
@@ -39,6 +40,7 @@ pub(super) struct Facts {
     pub registry: Registry,
     pub store_contents: StoreContents,
     pub client: Option<Client>,
+    pub translation: Translation,
 }
 
 /// The server's port, probed from this host.
@@ -74,6 +76,7 @@ impl Facts {
             Some(name) => Some(Client::look(name, &daemon, &status, &settings).await),
             None => None,
         };
+        let translation = Translation::look(&daemon, &status).await;
         Self {
             now: SystemTime::now(),
             state: look(&settings.state),
@@ -89,6 +92,7 @@ impl Facts {
             registry,
             store_contents,
             client,
+            translation,
         }
     }
 

@@ -41,6 +41,7 @@ pub(crate) async fn open(
             Some(AdminListen::At(address)) => Some(address),
             None => Some(default_listen()),
         },
+        metrics: file.admin.metrics_listen.as_ref().and_then(AdminListen::address),
         token: Some(state.join("admin-token")),
         paths: match file.admin.paths.unwrap_or_default() {
             Paths::Operators => PathVisibility::Operators,
@@ -55,7 +56,7 @@ pub(crate) async fn open(
         warn!("only root can reach the socket in {directory}: {error}; chmod 711 {directory}");
     }
     loop {
-        if settings.socket.is_none() && settings.listen.is_none() {
+        if settings.socket.is_none() && settings.listen.is_none() && settings.metrics.is_none() {
             return Ok(None);
         }
         let failed = match Admin::start(settings.clone(), reloads.clone()).await {
@@ -63,11 +64,12 @@ pub(crate) async fn open(
             Err(failed) => failed,
         };
         match &failed {
-            AdminError::Listen(ListenError::Tcp { .. }) | AdminError::Token(_)
-                if configured_listen.is_none() =>
+            AdminError::Listen(ListenError::Tcp { address, .. })
+                if configured_listen.is_none() && settings.listen == Some(*address) =>
             {
                 settings.listen = None;
             }
+            AdminError::Token(_) if configured_listen.is_none() => settings.listen = None,
             AdminError::Listen(ListenError::InUse { .. } | ListenError::Socket { .. })
                 if configured_socket.is_none() =>
             {
@@ -136,7 +138,8 @@ pub(crate) fn default_listen() -> SocketAddr {
 pub(crate) fn describe(admin: &Admin) -> String {
     let socket = admin.socket().map(|path| path.display().to_string());
     let web = admin.tcp().map(|address| format!("web http://{address}"));
-    [socket, web].into_iter().flatten().collect::<Vec<_>>().join("   ")
+    let metrics = admin.metrics().map(|address| format!("metrics http://{address}/metrics"));
+    [socket, web, metrics].into_iter().flatten().collect::<Vec<_>>().join("   ")
 }
 
 #[cfg(test)]

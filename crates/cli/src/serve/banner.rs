@@ -1,6 +1,7 @@
 //! The banner printed when the server has started.
 
 use std::fmt::{self, Write as _};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use keeper::Keeper;
@@ -54,19 +55,41 @@ pub(super) async fn banner(
     if let Some(admin) = admin {
         line("admin", admin);
     }
-    let host = crate::config::host_name();
-    let options = match server.rpcbind() {
-        RpcbindState::Off { .. } => {
-            format!("vers=3,tcp,port={port},mountport={port},mountproto=tcp")
-        }
-        _ if port != 2049 => format!("vers=3,port={port}"),
-        _ => "vers=3".into(),
-    };
-    if let Some(export) = exports.iter().next() {
-        let source = quoted(&format!("{host}:{}", String::from_utf8_lossy(&export.path)));
-        line("mount", format!("sudo mount -t nfs -o {options} {source} /mnt"));
+    if let (Some(export), Some(at)) = (exports.iter().next(), server.addresses().first()) {
+        let rpcbind_port = match server.rpcbind() {
+            RpcbindState::System { port } | RpcbindState::Embedded { port } => Some(*port),
+            RpcbindState::Off { .. } => None,
+        };
+        line("mount", mount_command(*at, rpcbind_port, &String::from_utf8_lossy(&export.path)));
     }
     text
+}
+
+/// A command that works on a Linux client, or on this host if the server listens on loopback alone: with
+/// `nolock` where the kernel there would not find this lock manager, so that lock calls fail or hang.
+fn mount_command(at: SocketAddr, rpcbind_port: Option<u16>, path: &str) -> String {
+    let host = match at.ip() {
+        ip if ip.is_unspecified() => crate::config::host_name(),
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    };
+    let port = at.port();
+    let is_found = rpcbind_port == Some(wire::rpcbind::PORT);
+    let (options, why) = match (is_found, at.ip().is_loopback()) {
+        (false, _) => (
+            format!("vers=3,nolock,tcp,port={port},mountport={port},mountproto=tcp"),
+            "   # nolock: clients find a lock manager by rpcbind on port 111",
+        ),
+        (true, true) => (
+            format!("vers=3,nolock,port={port}"),
+            "   # nolock: the kernel here cannot have a lock manager of its own beside this one",
+        ),
+        (true, false) if port != server::Config::default().listen.port() => {
+            (format!("vers=3,port={port}"), "")
+        }
+        (true, false) => ("vers=3".into(), ""),
+    };
+    format!("sudo mount -t nfs -o {options} {} /mnt{why}", quoted(&format!("{host}:{path}")))
 }
 
 /// What the keeper recovered, for the `recovery` line.
@@ -212,6 +235,28 @@ mod tests {
         assert!(both.starts_with("/a: 10.0.0.0/24, from any port   /b: every"), "{both}");
         let nobody = Rules { clients: Vec::new(), ..Rules::default() };
         assert_eq!(shown(vec![export("/a", nobody)]), "nobody");
+    }
+
+    /// B8.106
+    #[test]
+    fn the_mount_command_names_ports_and_addresses_that_clients_cannot_find_out() {
+        let mount = |at: &str, rpcbind| mount_command(at.parse().unwrap(), rpcbind, "/srv");
+        let name = crate::config::host_name();
+        let plain = format!("sudo mount -t nfs -o vers=3 {name}:/srv /mnt");
+        assert_eq!(mount("[::]:2049", Some(111)), plain);
+        assert_eq!(mount("0.0.0.0:2049", Some(111)), plain);
+        let other = mount("10.0.0.5:2050", Some(111));
+        assert_eq!(other, "sudo mount -t nfs -o vers=3,port=2050 10.0.0.5:/srv /mnt");
+        assert!(mount("[fd00::5]:2049", Some(111)).contains("vers=3 '[fd00::5]:/srv' /mnt"));
+        for rpcbind in [None, Some(10_111)] {
+            let without = mount("[::]:2049", rpcbind);
+            let options = "vers=3,nolock,tcp,port=2049,mountport=2049,mountproto=tcp";
+            assert!(
+                without.contains(&format!("{options} {name}:/srv /mnt   # nolock")),
+                "{without}"
+            );
+        }
+        assert!(mount("127.0.0.1:2049", Some(111)).contains("vers=3,nolock,port=2049 127.0.0.1:"));
     }
 
     #[test]

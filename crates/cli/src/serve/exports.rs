@@ -19,7 +19,7 @@ use vfs::memory::MemoryFs;
 use vfs::{Closing, FileSystem, FileSystemId, OpeningExport, RuleSet};
 
 use crate::cli::Ports;
-use crate::config;
+use crate::config::{self, consistency};
 use late::Late;
 use opening::{Opened, Opening, Place, Wanted};
 
@@ -307,12 +307,7 @@ impl ExportOpener {
         let reachable =
             !filesystem.acts_as_caller() || export.by_rule().iter().any(squashes_no_caller);
         if reachable && self.state.starts_with(&source.root) {
-            bail!(
-                "the state directory {} is inside the export {}, where clients could read its \
-                 keys; choose another with --state DIR",
-                self.state.display(),
-                source.root.display()
-            );
+            return Err(consistency::reveals_state(&source.root, &self.state).into());
         }
         Ok(())
     }
@@ -344,7 +339,8 @@ fn note(open: &Opened) -> Option<String> {
 
 /// Logs that a directory is served later than the others.
 fn announce(one: &Opened) {
-    info!("{} is served now", one.wanted.path.display());
+    let path = one.wanted.path.display();
+    info!(event.kind = "export-served", event.export = %path, "{path} is served now");
     if let Some(note) = note(one) {
         warn!("{note}");
     }
@@ -357,6 +353,8 @@ fn warn_if_late(export: &config::Export, late: &[Late]) {
     }
     let path = export.path.display();
     warn!(
+        event.kind = "export-late",
+        event.export = %path,
         "{path} is not served yet: its file system does not answer; clients that have it mounted wait, new \
          mounts are refused, and it is served when it answers"
     );

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Error, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 
 use admin::Facts;
 use keeper::bytes::Name;
@@ -18,7 +18,7 @@ use vfs::HandleKey;
 
 use crate::cli;
 use crate::config::store_url::{StoreUrl, open_embedded, run_directory};
-use crate::config::{self, File};
+use crate::config::{self, ConfigError, File};
 
 use super::handle_key;
 use super::standby_copy::StandbyCopy;
@@ -43,7 +43,7 @@ pub(crate) struct StoreChoice {
 impl StoreChoice {
     pub(crate) fn of(args: &cli::Serve, file: &File, state: &Path) -> Result<Self> {
         let named = args.store.as_deref().map(StoreUrl::parse).transpose();
-        let url = named.map_err(Error::msg)?.or_else(|| file.store.url.clone());
+        let url = named.map_err(ConfigError)?.or_else(|| file.store.url.clone());
         let url = url.unwrap_or_else(|| StoreUrl::Embedded(state.join("store")));
         let durability = match args.durability.or(file.store.durability).unwrap_or_default() {
             config::Durability::Process => Durability::Process,
@@ -65,6 +65,7 @@ impl StoreChoice {
             store: store.into(),
             store_shown: self.url.to_string(),
             durability: durability.into(),
+            is_one_of_pair: self.is_shared_by_pair(args, file),
         }
     }
 
@@ -105,10 +106,12 @@ pub(crate) async fn open(
         // Before a standby waits: a damaged copy must be noticed now, not at the takeover.
         RosterFile::new(path).read()?;
     } else if args.store_lost {
-        bail!("--store-lost has no effect on a memory store: it is lost with every stop");
+        let why = "--store-lost has no effect on a memory store: it is lost with every stop";
+        return Err(ConfigError(why.into()).into());
     }
     if args.standby && !matches!(url, StoreUrl::Postgres(_)) {
-        bail!("--standby requires a PostgreSQL store: --store postgres://USER@HOST/DATABASE");
+        let why = "--standby requires a PostgreSQL store: --store postgres://USER@HOST/DATABASE";
+        return Err(ConfigError(why.into()).into());
     }
     let (store, shown): (Box<dyn Store>, String) = match url {
         StoreUrl::Memory => {

@@ -26,12 +26,16 @@ impl StateDirectory {
         })?;
         let path = fs::canonicalize(&path)?;
         let found = fs::metadata(&path)?;
-        let ours = found.uid() == rustix::process::geteuid().as_raw();
-        if !ours || found.mode() & 0o022 != 0 {
+        let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
+        if owner != user {
             bail!(
-                "the state directory {shown} must be owned by the server's user and not writable by \
-                 others: chown it, and chmod 700"
+                "the state directory {shown} belongs to uid {owner}, and the server runs as uid {user}: \
+                 start it as that user ({start}), or choose another directory with --state DIR",
+                start = if owner == 0 { "sudo".into() } else { format!("sudo -u '#{owner}'") }
             );
+        }
+        if found.mode() & 0o022 != 0 {
+            bail!("the state directory {shown} is writable by others: chmod 700 {shown}");
         }
         let lock = OpenOptions::new()
             .write(true)
@@ -88,5 +92,22 @@ mod tests {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let error = StateDirectory::open(Some(dir.path())).err().unwrap().to_string();
         assert!(error.contains("chmod 700"), "{error}");
+    }
+
+    /// B8.107
+    #[test]
+    fn a_state_directory_of_another_user_is_told_with_whose_it_is() {
+        let user = rustix::process::geteuid().as_raw();
+        // Of root for a user, and of a user for root.
+        let of_root = user != 0;
+        let dir = tempfile::tempdir().unwrap();
+        let path = if of_root { Path::new("/") } else { dir.path() };
+        if !of_root {
+            std::os::unix::fs::chown(path, Some(1234), None).unwrap();
+        }
+        let error = StateDirectory::open(Some(path)).err().unwrap().to_string();
+        let owner = if of_root { 0 } else { 1234 };
+        let told = format!("belongs to uid {owner}, and the server runs as uid {user}");
+        assert!(error.contains(&told) && error.contains("--state DIR"), "{error}");
     }
 }

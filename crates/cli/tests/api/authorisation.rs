@@ -29,12 +29,13 @@ const READS: &[&str] = &[
     "/v1/grace",
     "/v1/notices",
     "/v1/events/recent",
-    "/health",
-    "/ready",
     "/metrics",
     "/openapi.json",
     "/",
 ];
+
+/// For all, from everywhere.
+const PROBES: &[&str] = &["/health", "/ready"];
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -183,6 +184,9 @@ fn a_page_of_another_site_cannot_read_through_a_browser_here() {
             let answer = live.ask_web("GET", path, &["-H", &header]);
             assert_eq!(answer.status, 403, "{host} {path}");
         }
+        for path in PROBES {
+            assert_eq!(live.ask_web("GET", path, &["-H", &header]).status, 200, "{host} {path}");
+        }
     }
     let answer = live.ask_web("GET", "/v1/status", &["-H", "Host: localhost:1234"]);
     assert_eq!(answer.status, 200);
@@ -200,6 +204,9 @@ fn an_address_that_others_reach_says_nothing_without_the_token() {
     for path in READS {
         assert_eq!(live.curl(&[], &[], &url(path), false).status, 403, "{path}");
         assert_eq!(live.curl(&[], &["-H", &right], &url(path), false).status, 200, "{path}");
+    }
+    for path in PROBES {
+        assert_eq!(live.curl(&[], &[], &url(path), false).status, 200, "{path}");
     }
 }
 

@@ -6,6 +6,7 @@ mod authorisation;
 mod events;
 mod locks;
 mod notification;
+mod probes;
 mod recovery;
 mod sockets;
 mod stall;

@@ -99,16 +99,19 @@ async fn two_clients_of_one_name_are_told_apart_by_id() {
     assert_eq!(alice.lock(&file, bytes(0, 0)).await.unwrap(), Status::Granted);
     let from_elsewhere = live.client_from("alice", "a.db", [127, 0, 0, 2].into()).await;
     assert_eq!(from_elsewhere.0.lock(&file, bytes(1, 1)).await.unwrap(), Status::Granted);
-    let refused = live.ask("PUT", "/v1/clients/alice/fence");
+    let refused = live.ask("POST", "/v1/clients/alice/confirm-reboot?force=true");
     assert_eq!(refused.status, 409);
     let problem = refused.json();
     assert_eq!(problem["code"], "ambiguous-client");
     let clients = live.get("/v1/clients");
     let id = clients["items"][0]["id"].as_str().unwrap();
     assert!(problem["detail"].as_str().unwrap().contains(id), "{problem:#}");
-    assert_eq!(live.ask("PUT", &format!("/v1/clients/{id}/fence")).status, 200);
-    assert_eq!(live.ask("PUT", "/v1/clients/127.0.0.2/fence").status, 200);
-    assert_eq!(live.get("/v1/locks?client=127.0.0.2")["total"], 0);
+    let confirm = format!("/v1/clients/{id}/confirm-reboot?force=true");
+    assert_eq!(live.ask("POST", &confirm).status, 200);
+    assert_eq!(live.get("/v1/locks")["total"], 1);
+    // A fence holds for a machine, by its name.
+    assert_eq!(live.ask("PUT", "/v1/clients/alice/fence").status, 200);
+    assert_eq!(live.get("/v1/locks")["total"], 0);
 }
 
 async fn writes(client: &Locker, file: &[u8]) -> Result<(), NfsError> {

@@ -56,6 +56,9 @@ async fn with_a_full_disk() {
     let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
     let locks = shown.lines().find(|line| line.starts_with("  locks: "));
     assert!(locks.is_some_and(|line| line.contains("s ago)")), "{shown}");
+    let mut probe = Command::new(PROGRAM);
+    probe.args(["status", "--exit-code", "--server"]).arg(live.socket());
+    assert_eq!(probe.output().unwrap().status.code(), Some(1));
     let questions = [
         ("GET", "/v1/locks"),
         ("GET", "/v1/locks/k1"),

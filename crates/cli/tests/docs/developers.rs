@@ -64,6 +64,6 @@ fn variables(text: &str) -> BTreeSet<String> {
     let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
     let names = text.split("LOCKKEEPER_").skip(1);
     let names = names.map(|rest| rest.split(|c| !is_name(c)).next().unwrap().to_string());
-    // The prefix alone is prose.
-    names.filter(|name| !name.is_empty()).collect()
+    // The prefix alone is prose, and LOCKKEEPER_EVENT_KIND a field of the journal.
+    names.filter(|name| !name.is_empty() && !name.starts_with("EVENT_")).collect()
 }

@@ -13,3 +13,4 @@ mod host;
 mod network;
 mod patient;
 mod store;
+mod translation;

@@ -125,6 +125,13 @@ const ROWS: &[Row] = &[
     row("admin.socket", "'HOME/other.sock'", by!(service::socket), "other.sock", "admin.sock"),
     row("admin.listen", "'off'", by!(service::web), "none", "a page"),
     row("admin.metrics", "false", by!(service::metrics), "404", "200"),
+    row(
+        "admin.metrics_listen",
+        "'127.0.0.1:FREE'",
+        by!(service::metrics_alone),
+        "200, 404",
+        "none",
+    ),
     row("admin.paths", "'all'", by!(service::paths), "shown", "withheld"),
     row("export.path", "'memory:/other'", by!(exports::other_path), "mounted", "refused"),
     row("export.id", "77", by!(exports::renamed), "good", "stale"),

@@ -9,7 +9,7 @@ use testbed::wait::until;
 use wire::nsm;
 use wire::rpc::ProcedureId;
 
-use crate::setup::{Setup, byte};
+use crate::setup::{Setup, byte, get};
 
 pub async fn address(setup: Setup) -> String {
     setup.start().banner("(tcp, udp) at ")
@@ -107,4 +107,13 @@ pub async fn paths(setup: Setup) -> String {
 
 pub async fn metrics(setup: Setup) -> String {
     setup.start().get("/metrics").await.0
+}
+
+/// Of metrics and of the page, at their address.
+pub async fn metrics_alone(setup: Setup) -> String {
+    let server = setup.start();
+    let url = server.banner("metrics http://");
+    let Some(address) = url.strip_suffix("/metrics") else { return "none".into() };
+    let metrics = get(address, "/metrics").await.0;
+    format!("{metrics}, {}", get(address, "/").await.0)
 }

@@ -195,14 +195,7 @@ impl Running {
 
     /// Status and body of a document of the API, over TCP.
     pub async fn get(&self, path: &str) -> (String, String) {
-        let web = self.server.web_address().unwrap();
-        let mut stream = TcpStream::connect(web).await.unwrap();
-        let ask = format!("GET {path} HTTP/1.1\r\nHost: {web}\r\nConnection: close\r\n\r\n");
-        stream.write_all(ask.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().to_owned(), body.to_owned())
+        get(&self.server.web_address().unwrap().to_string(), path).await
     }
 
     pub async fn json(&self, path: &str) -> Json {
@@ -212,4 +205,15 @@ impl Running {
         let mut documents = serde_json::Deserializer::from_str(&body[begin..]).into_iter();
         documents.next().unwrap().unwrap()
     }
+}
+
+/// Status and body of a document at this address.
+pub async fn get(address: &str, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let ask = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().to_owned(), body.to_owned())
 }

@@ -28,6 +28,9 @@ const MOUNTS_MAX: usize = 10_000;
 /// The size of handles in versions 1 and 2.
 const HANDLE_V1_BYTES: usize = 32;
 
+/// The kind of these lines of the log.
+const REFUSED: &str = "mount-refused";
+
 pub(crate) struct MountService {
     files: Arc<Files>,
     mounts: Mutex<VecDeque<Mount>>,
@@ -46,21 +49,36 @@ impl MountService {
                 return Err(MountStatus::Acces);
             }
             if REFUSED_MOUNTS.due() {
-                warn!("{ip} asked for {path}, whose file system does not answer yet");
+                warn!(
+                    event.kind = REFUSED,
+                    event.address = %ip,
+                    event.export = %path,
+                    "{ip} asked for {path}, whose file system does not answer yet"
+                );
             }
             return Err(MountStatus::ServerFault);
         }
         let Some((export, names)) = exports.by_path(path) else {
             if REFUSED_MOUNTS.due() {
                 let (path, ip) = (path.escape_ascii(), peer.remote.ip());
-                warn!("{ip} asked for {path}, which is not exported");
+                warn!(
+                    event.kind = REFUSED,
+                    event.address = %ip,
+                    event.export = %path,
+                    "{ip} asked for {path}, which is not exported"
+                );
             }
             return Err(MountStatus::NoEnt);
         };
         let rule = admit_to_export(export, peer, Action::UseFiles).map_err(|error| {
             if error == Error::Denied && REFUSED_MOUNTS.due() {
                 let (path, ip) = (export.path.escape_ascii(), peer.remote.ip());
-                warn!("refused to let {ip} mount {path}: it is in none of the export's `clients`");
+                warn!(
+                    event.kind = REFUSED,
+                    event.address = %ip,
+                    event.export = %path,
+                    "refused to let {ip} mount {path}: it is in none of the export's `clients`"
+                );
             }
             mount_status(error)
         })?;
@@ -69,7 +87,13 @@ impl MountService {
         let object = walk(export, &caller, &names).map_err(|error| {
             if error == Error::Denied && REFUSED_MOUNTS.due() {
                 let (path, ip) = (path.escape_ascii(), peer.remote.ip());
-                warn!("refused to let {ip} mount {path}: {}", why_denied(&caller, export, rules));
+                let why = why_denied(&caller, export, rules);
+                warn!(
+                    event.kind = REFUSED,
+                    event.address = %ip,
+                    event.export = %path,
+                    "refused to let {ip} mount {path}: {why}"
+                );
             }
             mount_status(error)
         })?;

@@ -20,6 +20,7 @@ pub(super) type OrderLock = Arc<Mutex<()>>;
 #[derive(Default)]
 pub(super) struct Device {
     id: Mutex<Option<FileSystemId>>,
+    served_as: Mutex<Option<FileSystemId>>,
     lifetime: Mutex<Option<Lifetime>>,
     orders: Mutex<OrderLocks>,
 }
@@ -63,6 +64,12 @@ impl Device {
         Ok(id)
     }
 
+    /// Notes an id under which the device is served. False if it is served under another one as well, so
+    /// that a file has two keys, and locks on them do not exclude each other.
+    pub(super) fn is_served_only_as(&self, id: FileSystemId) -> bool {
+        *lock(&self.served_as).get_or_insert(id) == id
+    }
+
     /// How long inode numbers can be relied on: what `find` says for the first export.
     pub(super) fn lifetime(&self, find: impl FnOnce() -> Lifetime) -> Lifetime {
         lock(&self.lifetime).get_or_insert_with(find).clone()
@@ -96,6 +103,14 @@ mod tests {
         assert!(Arc::ptr_eq(&locked, &two.order_of(5.into())));
         assert!(!Arc::ptr_eq(&locked, &two.order_of(6.into())));
         assert!(!Arc::ptr_eq(&locked, &other.order_of(5.into())));
+    }
+
+    #[test]
+    fn a_second_id_of_a_device_is_noticed() {
+        let device = Device::default();
+        assert!(device.is_served_only_as(FileSystemId(1)));
+        assert!(device.is_served_only_as(FileSystemId(1)));
+        assert!(!device.is_served_only_as(FileSystemId(2)));
     }
 
     #[test]

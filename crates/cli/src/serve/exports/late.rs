@@ -49,7 +49,12 @@ impl Late {
         if self.problem.as_ref() == Some(&problem) {
             return false;
         }
-        warn!("{} is not served: {problem}; {then}", self.attempt.wanted.path.display());
+        let path = self.attempt.wanted.path.display();
+        warn!(
+            event.kind = "export-late",
+            event.export = %path,
+            "{path} is not served: {problem}; {then}"
+        );
         self.problem = Some(problem);
         true
     }

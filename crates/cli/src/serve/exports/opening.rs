@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use std::os::unix::fs::MetadataExt;
 
 use vfs::FileSystemId;
@@ -140,6 +140,10 @@ fn open(wanted: &Wanted, place: &Place, known: &[(ExportSource, Weak<LocalFs>)])
         anyhow!("cannot export {shown}: {error}{hint}")
     })?;
     let found = fs::metadata(&root).with_context(|| format!("cannot export {shown}"))?;
+    ensure!(
+        found.is_dir(),
+        "cannot export {shown}: not a directory; name the one that contains it"
+    );
     let has_subvolumes = has_subvolumes(&root);
     let source = ExportSource {
         root,
@@ -165,7 +169,9 @@ fn open(wanted: &Wanted, place: &Place, known: &[(ExportSource, Weak<LocalFs>)])
                 handles: local::HandleChoice::Auto,
                 exclusive: source.exclusive,
             };
-            Arc::new(LocalFs::open(options).with_context(|| format!("cannot export {shown}"))?)
+            // Not as a context: the text of the error has its source in it.
+            let opened = LocalFs::open(options);
+            Arc::new(opened.map_err(|error| anyhow!("cannot export {shown}: {error}"))?)
         }
     };
     Ok(Opened { wanted: wanted.clone(), source, filesystem, has_subvolumes })

@@ -73,8 +73,9 @@ impl Pool {
     }
 
     fn report(&self, stall: &Stall<dyn Job>, now: Instant) {
-        if let Some(text) = text_of(stall, &self.paths(stall.lane), now) {
-            warn!("{text}");
+        let paths = self.paths(stall.lane);
+        if let Some(text) = text_of(stall, &paths, now) {
+            warn!(event.kind = "file-system-hangs", event.export = paths, "{text}");
         }
     }
 
@@ -83,7 +84,12 @@ impl Pool {
         if resumed.logged {
             // Its calls were late already when the stall was noticed.
             let seconds = (resumed.stalled_for + STALL).as_secs();
-            info!("{}: calls end again, after {seconds} s", self.paths(resumed.lane));
+            let paths = self.paths(resumed.lane);
+            info!(
+                event.kind = "file-system-answers",
+                event.export = paths,
+                "{paths}: calls end again, after {seconds} s"
+            );
         }
     }
 
