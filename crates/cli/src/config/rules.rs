@@ -65,6 +65,11 @@ impl Export {
         own.into_iter().chain(self.rules.iter().map(|rule| rule.of(self))).collect()
     }
 
+    /// Whether root of some clients is root in the export, too.
+    pub(crate) fn admits_root(&self) -> bool {
+        self.by_rule().iter().any(|rule| rule.squash == Squash::None)
+    }
+
     /// The networks of all rules.
     pub(crate) fn networks(&self) -> Vec<IpNet> {
         let of_rules = self.rules.iter().flat_map(|rule| &rule.clients);
@@ -154,6 +159,9 @@ mod tests {
         let only = export("[[export.rule]]\nclients = [\"10.0.0.0/8\"]\n").rule_set(None).unwrap();
         assert!(only.admits("10.0.0.1".parse().unwrap()));
         assert!(!only.admits("192.168.0.1".parse().unwrap()));
+        let inherited = "squash = \"none\"\n[[export.rule]]\nclients = [\"10.0.0.0/8\"]\n";
+        assert!(export(inherited).admits_root());
+        assert!(!export(&format!("{inherited}squash = \"all\"\n")).admits_root());
         let usual = export("").rule_set(None).unwrap();
         assert!(usual.admits("192.168.0.1".parse().unwrap()));
     }
@@ -164,7 +172,7 @@ mod tests {
             let text = format!("[[export]]\npath = \"/srv\"\n[[export.rule]]\n{text}\n");
             File::parse(&text).unwrap_err().to_string()
         };
-        assert!(error("access = \"ro\"").contains("missing field `clients`"));
+        assert!(error("access = \"ro\"").contains("missing key `clients`"));
         let unknown = error("clients = []\nacces = \"ro\"");
         assert!(unknown.contains("did you mean `access`?"), "{unknown}");
         assert!(error("clients = [\"filer\"]").contains("neither a network"));

@@ -303,9 +303,7 @@ impl ExportOpener {
     /// The handle key must not be readable through an export.
     fn keep_state_private(&self, export: &config::Export, opened: &Opened) -> Result<()> {
         let Opened { source, filesystem, .. } = opened;
-        let squashes_no_caller = |rule: &config::Export| rule.squash == config::Squash::None;
-        let reachable =
-            !filesystem.acts_as_caller() || export.by_rule().iter().any(squashes_no_caller);
+        let reachable = !filesystem.acts_as_caller() || export.admits_root();
         if reachable && self.state.starts_with(&source.root) {
             return Err(consistency::reveals_state(&source.root, &self.state).into());
         }
