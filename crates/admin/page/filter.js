@@ -38,6 +38,17 @@ export class Filter {
     });
   }
 
+  /** A client address with the hosts that lock from there. */
+  address({ address, clients }) {
+    return this.words.every(
+      ({ field, rest }) =>
+        field === "path" ||
+        field === "state" ||
+        address.toLowerCase().includes(rest) ||
+        clients.some((client) => clientHas(client, rest)),
+    );
+  }
+
   event(event) {
     return this.words.every(
       ({ rest }) =>

@@ -9,6 +9,7 @@ import { LockMap } from "./map.js";
 import { Store } from "./store.js";
 import { Timeline } from "./timeline.js";
 import { Token } from "./token.js";
+import { Traffic } from "./traffic.js";
 
 const FILTER_MS = 150;
 
@@ -19,6 +20,7 @@ new Token(store);
 const views = {
   locks: [new LockMap(store, details)],
   clients: [new Clients(store, details)],
+  traffic: [new Traffic(store)],
   recovery: [new Timeline(store), new Events(store)],
 };
 

@@ -56,6 +56,12 @@ export function offset(byte) {
   return String(byte);
 }
 
+/** A number of bytes: `713 B`, `1.4 GiB`. */
+export function amount(bytes) {
+  const unit = UNITS.find(([, size]) => bytes >= size);
+  return unit ? `${(bytes / unit[1]).toFixed(1)} ${unit[0]}` : `${bytes} B`;
+}
+
 const exact = (text) => numberFormat.format(text.length < 16 ? Number(text) : BigInt(text));
 
 /** The byte range of a lock, exact. */

@@ -5,9 +5,15 @@
 //! and paths are chosen by peers; unprintable bytes are escaped as `\x1b`. Times are RFC 3339 in UTC;
 //! ages are in seconds, so that clocks need not agree.
 
+mod exports;
+mod io;
+
 use keeper::identity::ClientId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
+
+pub use exports::{ChangedExport, Export, ExportRule, ExportState, ReloadResult};
+pub use io::{ClientIo, ClientIoList, Io, IoQuery};
 
 /// Reply to `GET /v1/status`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -535,17 +541,6 @@ pub struct FenceHits {
 pub struct ActionResult {
     /// What was done, in one sentence.
     pub done: String,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Export {
-    pub path: String,
-    /// `rw` or `ro`.
-    pub access: String,
-    pub clients: Vec<String>,
-    /// `none`, `root` or `all`.
-    pub squash: String,
-    pub reserved_ports: bool,
 }
 
 /// An event, streamed by `GET /v1/events` as `event: news`.

@@ -279,7 +279,7 @@ async fn act(
                 || before.fenced
                 || before.notice.is_some())
         {
-            return Err(server::ControlError::Refused(OperatorError::Busy).into());
+            return Err(Problem::in_use(&before));
         }
         let released = match action {
             OperatorAction::Fence(client) => {
@@ -292,7 +292,10 @@ async fn act(
         };
         return Ok(Json(ClientActionResult { dry_run, client: before, released, hits }));
     }
-    let done = control.operate(&operator.0, action).await?;
+    let done = control.operate(&operator.0, action.clone()).await.map_err(|why| match why {
+        ControlError::Refused(OperatorError::Busy) => Problem::in_use(&before),
+        why => why.into(),
+    })?;
     let client = one_of(&control, id, false).await.unwrap_or(before);
     Ok(Json(ClientActionResult { dry_run, client, released: done.released, hits }))
 }

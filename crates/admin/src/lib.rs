@@ -8,7 +8,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`api`] | request and reply types, the source of the OpenAPI document |
-//! | `status`, `clients`, `locks`, `grace`, `events`, `metrics`, `page` | handlers |
+//! | `status`, `exports`, `clients`, `client_io`, `locks`, `grace`, `events`, `metrics`, `page` | handlers |
 //! | `health` | health findings (LK1xx) |
 //! | `listing`, `row`, `files` | paging through locks, and their texts |
 //! | `listen`, `write_timeout`, `quota`, `runtime` | sockets, limits per caller, the thread |
@@ -19,9 +19,11 @@
 
 pub mod api;
 mod caller;
+mod client_io;
 mod clients;
 mod display;
 mod events;
+mod exports;
 mod extract;
 mod files;
 #[cfg(any(test, feature = "fuzz"))]
@@ -59,7 +61,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
-use crate::api::{LockCounts, Problem};
+use crate::api::{LockCounts, Problem, ReloadResult};
 use crate::caller::UserDirectory;
 use crate::listen::SocketFile;
 use crate::quota::{Budgets, Quota};
@@ -126,8 +128,8 @@ pub enum AdminError {
     Thread(io::Error),
 }
 
-/// A request to reload the configuration; the reply is the message for the caller.
-pub struct Reload(pub oneshot::Sender<Result<String, String>>);
+/// A request to reload the configuration; the reply is for the caller.
+pub struct Reload(pub oneshot::Sender<Result<ReloadResult, String>>);
 
 /// The running API; stops when dropped. Requests about locks fail until [`Admin::serve`].
 pub struct Admin {
@@ -274,7 +276,7 @@ impl AdminState {
         control.as_ref().err().cloned().unwrap_or_default()
     }
 
-    async fn reload(&self) -> Result<String, String> {
+    async fn reload(&self) -> Result<ReloadResult, String> {
         let gone = |_| "the server is stopping".to_string();
         let (answer, answered) = oneshot::channel();
         self.reloads
@@ -302,11 +304,12 @@ pub fn document() -> OpenApi {
 fn routes() -> OpenApiRouter<Arc<AdminState>> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(status::status))
-        .routes(routes!(status::exports))
-        .routes(routes!(status::reload))
+        .routes(routes!(exports::list))
+        .routes(routes!(exports::reload))
         .routes(routes!(status::health))
         .routes(routes!(status::ready))
         .routes(routes!(clients::list))
+        .routes(routes!(client_io::list))
         .routes(routes!(clients::one, clients::forget))
         .routes(routes!(clients::fence, clients::unfence))
         .routes(routes!(clients::notify))

@@ -21,12 +21,12 @@ use server::metrics::{
     CallOutcome, Count, EvictionReason, Histogram, LockOperation, LockResult, Metrics, Program,
     RefusedCall, RefusedConnection,
 };
-use server::{Control, ControlError};
+use server::{Control, ControlError, IoTotals};
 
 use crate::api::{ClientState, Problem};
 use crate::caller::Reads;
 use crate::problem::Problems;
-use crate::{AdminState, clients};
+use crate::{AdminState, clients, display};
 
 #[cfg(test)]
 mod tests;
@@ -65,7 +65,13 @@ pub(crate) async fn scrape(
     let stalled = control.engine().stalled_for().map_or(0.0, |since| since.as_secs_f64());
     let warnings = control.engine().store_warnings().len() as u64;
     let lacks_standby = admin.facts.is_one_of_pair && !control.engine().has_standby();
-    let data = ScrapeData { gauges, stalled, warnings, lacks_standby, store, version };
+    let (served, io) = (control.exports(), control.export_io());
+    let exports = served.iter().filter_map(|export| {
+        let io = io.get(&export.id)?;
+        Some((display::bytes(&export.path), *io))
+    });
+    let exports = exports.collect();
+    let data = ScrapeData { gauges, stalled, warnings, exports, lacks_standby, store, version };
     exposition(Box::new(Scrape { control, data }))
 }
 
@@ -197,6 +203,8 @@ struct ScrapeData {
     stalled: f64,
     /// Standing warnings of the store.
     warnings: u64,
+    /// What was done in each export, by its path.
+    exports: Vec<(String, IoTotals)>,
     /// This is one of a pair, and no other could take over.
     lacks_standby: bool,
     store: String,
@@ -226,6 +234,7 @@ impl ScrapeData {
         locks(metrics, &mut out)?;
         self.store(metrics, &mut out)?;
         rpc(metrics, &mut out)?;
+        exports(&self.exports, &mut out)?;
         let help = "1 if this is one of a pair and knows of no standby";
         let lacks_standby = u64::from(self.lacks_standby);
         out.gauge("lockkeeper_standby_missing", help)?.encode_gauge(&lacks_standby)?;
@@ -360,6 +369,29 @@ fn rpc(metrics: &Metrics, out: &mut MetricsWriter<'_>) -> fmt::Result {
     let help = "File systems that have answered no call for seconds";
     let mut stalled = out.gauge("lockkeeper_stalled_file_systems", help)?;
     stalled.encode_gauge(&metrics.stalled_file_systems.get())
+}
+
+/// One series for each export: the configuration bounds them.
+fn exports(exports: &[(String, IoTotals)], out: &mut MetricsWriter<'_>) -> fmt::Result {
+    let mut calls = out.counter("lockkeeper_export_operations_total", "NFS calls, by export")?;
+    for (path, io) in exports {
+        for (op, count) in [("read", io.reads), ("write", io.writes), ("other", io.others)] {
+            count_in(&mut calls, &[("export", path.as_str()), ("op", op)], count)?;
+        }
+    }
+    let help = "Bytes of file contents, by export";
+    let mut bytes = out.counter("lockkeeper_export_bytes_total", help)?;
+    for (path, io) in exports {
+        for (op, count) in [("read", io.bytes_read), ("write", io.bytes_written)] {
+            count_in(&mut bytes, &[("export", path.as_str()), ("op", op)], count)?;
+        }
+    }
+    let help = "NFS calls answered with an error, by export";
+    let mut errors = out.counter("lockkeeper_export_errors_total", help)?;
+    for (path, io) in exports {
+        count_in(&mut errors, &[("export", path.as_str())], io.errors)?;
+    }
+    Ok(())
 }
 
 type Family<'a> = Result<MetricEncoder<'a>, fmt::Error>;

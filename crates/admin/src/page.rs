@@ -54,6 +54,7 @@ const FILES: &[File] = &[
     ("sweep.js", SCRIPT, include_bytes!("../page/sweep.js")),
     ("timeline.js", SCRIPT, include_bytes!("../page/timeline.js")),
     ("token.js", SCRIPT, include_bytes!("../page/token.js")),
+    ("traffic.js", SCRIPT, include_bytes!("../page/traffic.js")),
     ("views.css", STYLE, include_bytes!("../page/views.css")),
     ("words.js", SCRIPT, include_bytes!("../page/words.js")),
 ];

@@ -6,7 +6,8 @@ use keeper::step::OperatorError;
 use server::ControlError;
 use utoipa::IntoResponses;
 
-use crate::api::Problem;
+use crate::api::{Client, Problem};
+use crate::display;
 use crate::json::Json;
 
 pub(crate) const CONTENT_TYPE: &str = "application/problem+json";
@@ -38,6 +39,28 @@ impl Problem {
     pub fn no_such_client(id: &str) -> Self {
         let detail = format!("no client has the id, name or address {id:?}");
         Self::new(StatusCode::NOT_FOUND, "no-such-client", detail).hint("lockkeeper clients")
+    }
+
+    /// Why a client cannot be forgotten.
+    pub fn in_use(client: &Client) -> Self {
+        let Client { locks, shares, waiting, .. } = *client;
+        let held =
+            [(locks, "lock", "locks"), (shares, "share", "shares"), (waiting, "waiter", "waiters")]
+                .into_iter()
+                .filter(|(count, ..)| *count > 0)
+                .map(|(count, one, many)| display::count(count, one, many))
+                .collect::<Vec<_>>()
+                .join(", ");
+        let (name, word) = (&client.name, client.word());
+        let (why, hint) = match (held.is_empty(), client.fenced) {
+            (false, _) => (format!("has {held}"), format!("lockkeeper locks --client {word}")),
+            (true, true) => ("is fenced".into(), format!("lockkeeper unfence {word}")),
+            (true, false) => (
+                "is being notified of a restart, or has just come to hold something".into(),
+                format!("lockkeeper clients {word}"),
+            ),
+        };
+        Self::new(StatusCode::CONFLICT, "busy", format!("{name} ({}) {why}", client.id)).hint(hint)
     }
 
     pub fn ending() -> Self {

@@ -1,19 +1,17 @@
-//! Handlers of `/v1/status`, `/v1/exports`, `/v1/reload`, `/health` and `/ready`.
+//! Handlers of `/v1/status`, `/health` and `/ready`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use keeper::Keeper;
 use server::{Control, ControlError, RpcbindState};
-use vfs::{ExportAccess, Squash};
 
 use crate::api::{
-    ActionResult, ClientState, Counts, Exactness, Export, GraceStatus, Problem, ServerState,
-    Status, StoreStatus,
+    ActionResult, ClientState, Counts, Exactness, GraceStatus, Problem, ServerState, Status,
+    StoreStatus,
 };
-use crate::caller::{Operator, Reads, Sight};
+use crate::caller::{Reads, Sight};
 use crate::health::{self, ClientProblems, ExportProblems, StoreProblems};
 use crate::json::Json;
 use crate::problem::Problems;
@@ -67,52 +65,6 @@ pub(crate) async fn keep_summary(admin: Arc<AdminState>, control: Control) {
         }
         tokio::time::sleep(SUMMARY_EVERY).await;
     }
-}
-
-/// List exports
-#[utoipa::path(get, path = "/v1/exports", tag = "server",
-    responses((status = 200, body = Vec<Export>), Problems))]
-pub(crate) async fn exports(
-    State(admin): State<Arc<AdminState>>,
-) -> Result<Json<Vec<Export>>, Problem> {
-    let exports = admin.control()?.exports();
-    let list = exports.iter().map(|export| Export {
-        path: display::bytes(&export.path),
-        access: match export.rules.access {
-            ExportAccess::ReadWrite => "rw",
-            ExportAccess::ReadOnly => "ro",
-        }
-        .into(),
-        clients: export.rules.clients.iter().map(ToString::to_string).collect(),
-        squash: match export.rules.squash {
-            Squash::None => "none",
-            Squash::Root => "root",
-            Squash::All => "all",
-        }
-        .into(),
-        reserved_ports: export.rules.require_reserved_ports,
-    });
-    Ok(Json(list.collect()))
-}
-
-/// Reload the exports from the configuration file
-#[utoipa::path(post, path = "/v1/reload", tag = "server",
-    responses((status = 200, body = ActionResult), Problems))]
-pub(crate) async fn reload(
-    State(admin): State<Arc<AdminState>>,
-    operator: Operator,
-) -> Result<Json<ActionResult>, Problem> {
-    let control = admin.control()?;
-    let done = admin.reload().await.map_err(|why| {
-        Problem::new(StatusCode::CONFLICT, "not-reloaded", why)
-            .hint("lockkeeper config check; the old exports remain in use")
-    })?;
-    control.log_command(
-        "reloaded",
-        format!("{} reloaded the configuration", operator.0),
-        &operator.0,
-    );
-    Ok(Json(ActionResult { done }))
 }
 
 /// Liveness check

@@ -1,17 +1,21 @@
 //! The commands that operate a running server. Each has a file: its arguments, its requests to the
 //! admin API, and its output.
 
+mod client_io;
 pub(crate) mod clients;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod confirm_reboot;
 pub(crate) mod events;
+pub(crate) mod exports;
 pub(crate) mod fence;
+pub(crate) mod forget;
 pub(crate) mod grace;
 pub(crate) mod locks;
 pub(crate) mod notify;
 mod paged_list;
 pub(crate) mod release;
+pub(crate) mod reload;
 pub(crate) mod status;
 pub(crate) mod store;
 mod tables;
@@ -33,6 +37,8 @@ pub(crate) enum Command {
     Status(status::Status),
     /// List clients: their state and what they hold
     Clients(clients::Clients),
+    /// List exports: to whom they are served, and whether they are
+    Exports(exports::Exports),
     /// List locks and waiters: client, file, age
     Locks(locks::Locks),
     /// Show events: restarts, reboots, reclaims, operator actions
@@ -47,8 +53,12 @@ pub(crate) enum Command {
     Fence(fence::Fence),
     /// Allow a fenced client to lock and write again
     Unfence(fence::Unfence),
+    /// Remove a client that holds nothing from the list of clients
+    Forget(forget::Forget),
     /// Show which clients have yet to reclaim their locks, or end the grace period
     Grace(grace::Grace),
+    /// Read the exports of the configuration file again, and show what changed
+    Reload(reload::Reload),
     /// Check the configuration file, or show the effective settings
     #[command(subcommand)]
     Config(config::Config),
@@ -86,6 +96,7 @@ pub(crate) async fn run(command: Command, globals: &Globals) -> ExitCode {
     let done = match command {
         Command::Status(command) => command.run(session).await,
         Command::Clients(command) => command.run(session).await,
+        Command::Exports(command) => command.run(session).await,
         Command::Locks(command) => command.run(session).await,
         Command::Events(command) => command.run(session).await,
         Command::Notify(command) => command.run(session).await,
@@ -93,6 +104,8 @@ pub(crate) async fn run(command: Command, globals: &Globals) -> ExitCode {
         Command::Release(command) => command.run(session).await,
         Command::Fence(command) => command.run(session).await,
         Command::Unfence(command) => command.run(session).await,
+        Command::Forget(command) => command.run(session).await,
+        Command::Reload(command) => command.run(session).await,
         Command::Grace(command) => command.run(session).await,
         Command::Config(command) => command.run(),
         Command::Completions(command) => command.run(),

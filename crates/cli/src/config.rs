@@ -2,14 +2,17 @@
 //! and the most similar known key.
 
 mod admin;
+pub(crate) mod changes;
 pub(crate) mod consistency;
 mod duration;
 pub(crate) mod effective;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+pub(crate) mod network;
 pub(crate) mod node_name;
 mod parse_error;
 pub(crate) mod postgres_url;
+pub(crate) mod rules;
 mod store_password;
 pub(crate) mod store_url;
 
@@ -31,6 +34,8 @@ use crate::config::{postgres_url::is_readable_by_all, store_url::StoreUrl};
 pub(crate) use admin::{Admin, AdminListen, AdminSocket, Paths};
 use duration::duration;
 pub(crate) use duration::parse_duration;
+pub(crate) use network::Network;
+pub(crate) use rules::Rule;
 
 pub(crate) const DEFAULT_PATH: &str = "/etc/lockkeeper/lockkeeper.toml";
 
@@ -263,6 +268,9 @@ pub(crate) struct Export {
     pub stateless_clients: bool,
     #[serde(default)]
     pub mount_walk: MountWalk,
+    /// What differs for some networks.
+    #[serde(default, rename = "rule")]
+    pub rules: Vec<Rule>,
 }
 
 impl Export {
@@ -284,6 +292,7 @@ impl Export {
             exclusive_lock: ExclusiveLock::default(),
             stateless_clients: false,
             mount_walk: MountWalk::default(),
+            rules: Vec::new(),
         }
     }
 }
@@ -361,26 +370,6 @@ pub(crate) enum Metadata {
     Async,
 }
 
-/// A network, or a single address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Network(pub IpNet);
-
-impl<'de> Deserialize<'de> for Network {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        let network = text.parse().ok();
-        network
-            .or_else(|| Some(IpNet::from(text.parse::<std::net::IpAddr>().ok()?)))
-            .map(Self)
-            .ok_or_else(|| {
-                de::Error::custom(format!(
-                    "`{text}` is neither a network such as 10.0.0.0/24 nor an IP address; names \
-                     are not looked up"
-                ))
-            })
-    }
-}
-
 fn store_url<'de, D: Deserializer<'de>>(from: D) -> Result<Option<StoreUrl>, D::Error> {
     let text = String::deserialize(from)?;
     StoreUrl::parse(&text).map(Some).map_err(de::Error::custom)
@@ -438,7 +427,7 @@ impl File {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = self.exposed_passwords();
         for export in &self.exports {
-            if export.clients.is_none() {
+            if export.clients.is_none() && export.rules.is_empty() {
                 let path = export.path.display();
                 let networks = default_clients();
                 warnings.push(format!(
@@ -447,8 +436,7 @@ impl File {
                      export without `clients` in a configuration file"
                 ));
             }
-            let networks = export.clients.iter().flatten().map(|network| network.0);
-            for network in networks.filter(is_link_local) {
+            for network in export.networks().iter().filter(|network| is_link_local(network)) {
                 let path = export.path.display();
                 warnings.push(format!(
                     "export {path}: clients: {network} is link-local: the server never calls such \
@@ -549,7 +537,8 @@ mod tests {
         assert_eq!(export.exclusive_lock, ExclusiveLock::Write);
         assert_eq!(export.mount_walk, MountWalk::Server);
         assert_eq!((export.access, export.squash), (Access::Ro, Squash::All));
-        assert_eq!(export.clients.as_ref().unwrap()[1].0.to_string(), "fd00::7/128");
+        let clients = Network::of_all(export.clients.as_ref().unwrap());
+        assert_eq!(clients[1].to_string(), "fd00::7/128");
     }
 
     #[test]

@@ -22,11 +22,13 @@ use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior};
 use tracing::{info, warn};
 
+use ::admin::api::ReloadResult;
 use ::admin::{Admin, Reload};
 use server::{Config, Limits, RpcbindMode, Server, ServerExit};
 
 use crate::cli;
 use crate::config::consistency::{self, Ports};
+use crate::config::rules::require_reserved_by_default;
 use crate::config::{self, ConfigError, File};
 use crate::logging::LogFormat;
 use banner::banner;
@@ -47,9 +49,8 @@ pub(crate) async fn serve(args: cli::Serve) -> Result<()> {
     consistency::check(&configured, &file.limits, &ports)?;
     let state = StateDirectory::open(args.state.as_deref())?;
     let descriptors = raise_descriptor_limit();
-    let reserved = args
-        .ports
-        .map_or_else(exports::require_reserved_by_default, |ports| ports == cli::Ports::Reserved);
+    let reserved =
+        args.ports.map_or_else(require_reserved_by_default, |ports| ports == cli::Ports::Reserved);
     let choice = StoreChoice::of(&args, &file, &state.path)?;
     let mut opener = ExportOpener::new(&state.path, args.ports, descriptors / 4)
         .for_pair(choice.is_shared_by_pair(&args, &file));
@@ -195,21 +196,22 @@ fn configured_exports(
     Ok(exports)
 }
 
-/// Re-reads the exports; returns the message for the requester.
+/// Re-reads the exports; returns the answer for the requester.
 fn reload(
     args: &cli::Serve,
     opener: &mut ExportOpener,
     handle: &server::ServerHandle,
-) -> Result<String, String> {
+) -> Result<ReloadResult, String> {
     if let Ok(now) = NotifyState::monotonic_usec_now() {
         notify_systemd(&[NotifyState::Reloading, now]);
     }
+    let before = opener.configured().to_vec();
     let done = match reopen(args, opener) {
         Ok(exports) => {
-            let done = format!("reloaded the configuration: {} exports", exports.iter().count());
-            info!("{done}");
+            let result = config::changes::between(&before, opener.configured());
+            info!("{}", result.done);
             handle.replace_exports(exports);
-            Ok(done)
+            Ok(result)
         }
         Err(error) => {
             let failed = format!("reload failed, keeping the old exports: {error:#}");

@@ -59,6 +59,6 @@ pub use vfs::{
     DirEntry, Error, ExclusiveLock, Export, ExportAccess, Exports, FileKey, FileKind, FileSystem,
     FileSystemId, FileSystemInfo, HandleKey, Listing, LookupReply, MountWalk, NewAttributes,
     NodeKind, ObjectId, OpeningExport, Permissions, ReadDirReply, ReadReply, RemoveReply,
-    RenameReply, Result, Rules, SetTime, Space, Squash, Stability, Time, WccAttributes, WriteReply,
-    WriteVerifier, verifier_as_times,
+    RenameReply, Result, RuleSet, Rules, SetTime, Space, Squash, Stability, Time, WccAttributes,
+    WriteReply, WriteVerifier, verifier_as_times,
 };

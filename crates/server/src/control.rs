@@ -18,11 +18,13 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use vfs::{BlockingMode, Caller, Context, Export, Exports, FileKey, FileKind, FileSystemId};
 
+use crate::client_io::ClientIo;
 use crate::engine::request::Request;
 use crate::engine::{Decision, Engine};
 use crate::event_log::EventLog;
 use crate::event_text::EventText;
 use crate::files::{Files, file_of_lock, lock_key};
+use crate::io_counts::IoTotals;
 use crate::liveness::{Inquiry, Liveness};
 use crate::metrics::Metrics;
 use crate::path_lookup::{Findings, PathLookups};
@@ -167,6 +169,21 @@ impl Control {
     /// What is served now.
     pub fn exports(&self) -> Arc<Exports> {
         self.files.exports()
+    }
+
+    /// Whether a file system has answered none of its calls for a while.
+    pub fn is_stalled(&self, file_system: FileSystemId) -> bool {
+        self.files.is_stalled(file_system)
+    }
+
+    /// What was done in each export that is served, by its id.
+    pub fn export_io(&self) -> HashMap<u32, IoTotals> {
+        self.files.export_io()
+    }
+
+    /// The clients with the most NFS calls, at most so many, and the number of all that are known.
+    pub fn client_io(&self, limit: usize) -> (Vec<ClientIo>, usize) {
+        self.files.client_io.list(limit)
     }
 
     /// The same server, with reads limited by this budget.

@@ -4,20 +4,25 @@
 
 mod lanes;
 
+use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use tracing::warn;
 use vfs::groups::GroupCache;
 use vfs::names::Names;
 use vfs::{
     BlockingMode, Caller, Closing, Context, Error, ExclusiveLock, Export, ExportAccess, Exports,
-    FileKey, FileSystemId, HandleKey, MountWalk, ObjectId, OpeningExport, Result, VerifiedHandle,
+    FileKey, FileSystemId, HandleKey, MountWalk, ObjectId, OpeningExport, Result, RuleNumber,
+    Rules, VerifiedHandle,
 };
 use wire::nfs3::Handle;
 use wire::rpc::Credential;
 
+use crate::client_io::ClientTable;
 use crate::fences::Fences;
+use crate::io_counts::{CallIo, ExportIo, IoTotals};
 use crate::log_rate_limit::LogRateLimit;
 use crate::mounted_hosts::MountedHosts;
 use crate::rpc::admission::{Action, NotAdmitted, admit};
@@ -25,13 +30,65 @@ use crate::service_lease::ServiceLease;
 use crate::transport::Peer;
 
 pub(crate) struct Files {
-    exports: RwLock<Arc<Exports>>,
+    served: RwLock<Served>,
     key: HandleKey,
     lease: ServiceLease,
     pub names: Names,
     groups: GroupCache,
     pub fences: Fences,
     pub mounted: MountedHosts,
+    pub client_io: Arc<ClientTable>,
+    stalled: Mutex<Vec<FileSystemId>>,
+}
+
+/// The exports, and those that are served by their ids.
+#[derive(Default)]
+struct Served {
+    exports: Arc<Exports>,
+    by_id: HashMap<u32, Arc<ServedExport>>,
+}
+
+/// An export and what was done in it.
+struct ServedExport {
+    export: Arc<Export>,
+    io: Arc<ExportIo>,
+}
+
+impl Served {
+    /// An export that keeps its id keeps its counts.
+    fn new(exports: Exports, before: &Self) -> Self {
+        let served = |export: &Arc<Export>| {
+            let known = before.by_id.get(&export.id).map(|known| known.io.clone());
+            let io = known.unwrap_or_default();
+            (export.id, Arc::new(ServedExport { export: export.clone(), io }))
+        };
+        let by_id = exports.iter().map(served).collect();
+        Self { exports: Arc::new(exports), by_id }
+    }
+}
+
+/// An export that has admitted a peer, with the rules that apply to it.
+pub(crate) struct AdmittedExport {
+    served: Arc<ServedExport>,
+    rule: RuleNumber,
+}
+
+impl AdmittedExport {
+    pub(crate) fn rules(&self) -> &Rules {
+        self.served.export.rules.numbered(self.rule)
+    }
+
+    pub(crate) fn count(&self, call: CallIo) {
+        self.served.io.count(call);
+    }
+}
+
+impl Deref for AdmittedExport {
+    type Target = Export;
+
+    fn deref(&self) -> &Export {
+        &self.served.export
+    }
 }
 
 impl Files {
@@ -43,13 +100,15 @@ impl Files {
         fences: Fences,
     ) -> Self {
         Self {
-            exports: RwLock::new(Arc::new(exports)),
+            served: RwLock::new(Served::new(exports, &Served::default())),
             key,
             lease,
             names: Names::new(names_max),
             groups: GroupCache::default(),
             fences,
             mounted: MountedHosts::default(),
+            client_io: Arc::default(),
+            stalled: Mutex::default(),
         }
     }
 
@@ -59,20 +118,35 @@ impl Files {
     }
 
     pub(crate) fn exports(&self) -> Arc<Exports> {
-        self.exports.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.served().exports.clone()
+    }
+
+    /// What was done in each export that is served.
+    pub(crate) fn export_io(&self) -> HashMap<u32, IoTotals> {
+        self.served().by_id.iter().map(|(id, export)| (*id, export.io.read())).collect()
+    }
+
+    /// These file systems have answered none of their calls for a while.
+    pub(crate) fn set_stalled(&self, file_systems: Vec<FileSystemId>) {
+        *self.stalled.lock().unwrap_or_else(PoisonError::into_inner) = file_systems;
+    }
+
+    pub(crate) fn is_stalled(&self, file_system: FileSystemId) -> bool {
+        self.stalled.lock().unwrap_or_else(PoisonError::into_inner).contains(&file_system)
     }
 
     /// Replaces the exports for all requests that arrive from now on.
     pub(crate) fn replace_exports(&self, exports: Exports) {
-        let mut current = self.exports.write().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *current, Arc::new(exports));
+        let mut current = self.served.write().unwrap_or_else(PoisonError::into_inner);
+        let new = Served::new(exports, &current);
+        let old = std::mem::replace(&mut *current, new);
         drop(current);
         drop(close(old));
     }
 
     /// Serves no export any more.
     pub(crate) fn close(&self) -> Closing {
-        let mut current = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.served.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::take(&mut *current);
         drop(current);
         close(old)
@@ -80,21 +154,20 @@ impl Files {
 
     /// The identity that resolves a MOUNT path below the export's root (B1.85). May wait for the name
     /// service.
-    pub(crate) fn mount_caller(&self, export: &Export, credential: &Credential) -> Result<Caller> {
-        match export.rules.mount_walk {
-            MountWalk::Caller => self.caller(export, credential, BlockingMode::MayBlock),
+    pub(crate) fn mount_caller(&self, rules: &Rules, credential: &Credential) -> Result<Caller> {
+        match rules.mount_walk {
+            MountWalk::Caller => self.caller(rules, credential, BlockingMode::MayBlock),
             MountWalk::Server => Ok(Caller::new(0, 0, &[])),
         }
     }
 
-    /// The identity under which a call with this credential uses files of the export.
+    /// The identity under which a call with this credential uses files of an export with these rules.
     pub(crate) fn caller(
         &self,
-        export: &Export,
+        rules: &Rules,
         credential: &Credential,
         blocking: BlockingMode,
     ) -> Result<Caller> {
-        let rules = &export.rules;
         match credential {
             Credential::None => Ok(rules.anonymous()),
             Credential::Sys(sys) => {
@@ -150,38 +223,38 @@ impl Files {
         opened: &VerifiedHandle,
         peer: &Peer,
         action: Action,
-    ) -> Result<Arc<Export>> {
-        let export = {
-            let exports = self.current_exports();
-            exports.by_id(opened.export).cloned().ok_or_else(|| {
-                match opening(&exports, opened.export) {
+    ) -> Result<AdmittedExport> {
+        let served = {
+            let current = self.served();
+            current.by_id.get(&opened.export).cloned().ok_or_else(|| {
+                match opening(&current.exports, opened.export) {
                     Some(opening) if opening.rules.admits(peer.remote.ip()) => Error::TryLater,
                     Some(_) => Error::Denied,
                     None => Error::Stale,
                 }
             })?
         };
-        if export.filesystem.id() != opened.file.filesystem {
+        if served.export.filesystem.id() != opened.file.filesystem {
             return Err(Error::Stale);
         }
-        admit_to_export(&export, peer, action)?;
+        let rule = admit_to_export(&served.export, peer, action)?;
         self.mounted.note(peer);
-        Ok(export)
+        Ok(AdmittedExport { served, rule })
     }
 
     /// Whether any export admits this address.
     pub(crate) fn admits(&self, address: IpAddr) -> bool {
-        let exports = self.current_exports();
+        let exports = &self.served().exports;
         exports.iter().any(|export| export.rules.admits(address))
             || exports.opening().iter().any(|export| export.rules.admits(address))
     }
 
     /// Whether all exports that admit this address demand reserved ports; `None` if none admits it.
     pub(crate) fn demands_reserved_port(&self, address: IpAddr) -> Option<bool> {
-        let exports = self.current_exports();
+        let exports = &self.served().exports;
         let opening = exports.opening().iter().map(|export| &export.rules);
         let rules = exports.iter().map(|export| &export.rules).chain(opening);
-        let admitting = rules.filter(|rules| rules.admits(address));
+        let admitting = rules.filter_map(|rules| rules.for_client(address));
         admitting.map(|rules| rules.require_reserved_ports).reduce(|all, one| all && one)
     }
 
@@ -189,9 +262,9 @@ impl Files {
     /// only the handle (B2.8).
     pub(crate) fn lock_target(&self, handle: &[u8]) -> Result<LockTarget> {
         let opened = self.verify(handle)?;
-        let exports = self.current_exports();
+        let exports = &self.served().exports;
         let export = exports.by_id(opened.export).cloned();
-        let opening = opening(&exports, opened.export).cloned();
+        let opening = opening(exports, opened.export).cloned();
         Ok(LockTarget { file: lock_key(&opened.file), export, opening, opened })
     }
 
@@ -208,21 +281,22 @@ impl Files {
             return Ok(());
         }
         let export = self.export_of(&target.opened, peer, Action::Inspect)?;
+        let rules = export.rules();
         let must_write = match required {
             RequiredAccess::Write => true,
-            RequiredAccess::Exclusive => export.rules.exclusive_lock == ExclusiveLock::Write,
+            RequiredAccess::Exclusive => rules.exclusive_lock == ExclusiveLock::Write,
             RequiredAccess::Read | RequiredAccess::Handle => false,
         };
-        if must_write && export.rules.access == ExportAccess::ReadOnly {
+        if must_write && rules.access == ExportAccess::ReadOnly {
             return Err(Error::ReadOnly);
         }
-        if !export.rules.lock_auth {
+        if !rules.lock_auth {
             return Ok(());
         }
         if blocking == BlockingMode::Nonblocking && !export.filesystem.supports_nonblocking() {
             return Err(Error::WouldBlock);
         }
-        let caller = self.caller(&export, credential, blocking)?;
+        let caller = self.caller(rules, credential, blocking)?;
         let context = Context { caller: &caller, blocking };
         let (may, found) = export.filesystem.access(&context, &target.opened.file.object)?;
         let allowed = may.write || (may.read && !must_write);
@@ -233,8 +307,8 @@ impl Files {
         Err(Error::Denied)
     }
 
-    fn current_exports(&self) -> RwLockReadGuard<'_, Arc<Exports>> {
-        self.exports.read().unwrap_or_else(PoisonError::into_inner)
+    fn served(&self) -> RwLockReadGuard<'_, Served> {
+        self.served.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -244,21 +318,20 @@ fn opening(exports: &Exports, id: u32) -> Option<&OpeningExport> {
 }
 
 /// Gives up these exports. Dropping the last reference to a file system may wait for its disk.
-fn close(exports: Arc<Exports>) -> Closing {
-    let list: Vec<Arc<Export>> = exports.iter().cloned().collect();
+fn close(served: Served) -> Closing {
+    let list: Vec<Arc<Export>> = served.exports.iter().cloned().collect();
     // Before the threads drop theirs, so that this is not the last reference.
-    drop(exports);
+    drop(served);
     Closing::begin(list)
 }
 
-/// Applies an export's rules to a caller. [`Error::Denied`] if its address is not admitted,
+/// Which of an export's rules apply to a caller, if they admit it. [`Error::Denied`] if its address is not admitted,
 /// [`Error::NotOwner`] if its port is not; the latter is logged with the remedy.
-pub(crate) fn admit_to_export(export: &Export, peer: &Peer, action: Action) -> Result<()> {
+pub(crate) fn admit_to_export(export: &Export, peer: &Peer, action: Action) -> Result<RuleNumber> {
     static UNRESERVED_PORTS: LogRateLimit = LogRateLimit::new();
-    let rules = &export.rules;
-    let address_admitted = rules.admits(peer.remote.ip());
-    match admit(action, peer, address_admitted, rules.require_reserved_ports) {
-        Ok(()) => Ok(()),
+    let rule = export.rules.number_for(peer.remote.ip()).ok_or(Error::Denied)?;
+    match admit(action, peer, true, export.rules.numbered(rule).require_reserved_ports) {
+        Ok(()) => Ok(rule),
         Err(NotAdmitted::Port) => {
             if UNRESERVED_PORTS.due() {
                 let (path, from) = (export.path.escape_ascii(), peer.remote);

@@ -31,6 +31,7 @@
 //! | `refusals` | refused SM_MON and FREE_ALL calls: log, event log, counters |
 //! | `in_process` | the server without sockets, for fuzz targets |
 //! | `metrics` | counters and histograms |
+//! | `client_io`, `io_counts` | NFS calls, bytes and errors per client and per export |
 //! | `log_rate_limit` | limits log lines that peers can cause |
 //!
 //! # A request's way
@@ -68,6 +69,7 @@
 mod block_on;
 mod boot;
 mod callbacks;
+mod client_io;
 mod config;
 mod control;
 mod effects;
@@ -80,6 +82,7 @@ mod files;
 pub mod holders;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod in_process;
+mod io_counts;
 pub mod liveness;
 mod lock_config;
 mod lock_events;
@@ -103,9 +106,11 @@ pub mod transport;
 
 pub use block_on::block_on;
 pub use boot::{BootError, SWITCHED_OFF, Server, ServerError, ServerExit, ServerHandle};
+pub use client_io::{CLIENTS_MAX, ClientIo};
 pub use config::Config;
 pub use control::{Control, ControlError, FileLocation, PathMatch, ResolvedPath};
 pub use event_reader::Events;
+pub use io_counts::IoTotals;
 pub use keeper::change::Protocol;
 pub use lock_config::LockConfig;
 pub use lock_events::{GrantedLock, LockEvent};

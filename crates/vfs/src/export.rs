@@ -1,8 +1,9 @@
 //! Exports: which file system is served under which path, and to whom.
 
+mod rule_set;
+
 use std::collections::HashMap;
 use std::hash::Hasher;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +13,8 @@ use siphasher::sip::SipHasher24;
 
 use crate::groups::{GroupCache, GroupLookup};
 use crate::{BlockingMode, Caller, Error, FileSystem, Result};
+
+pub use rule_set::{RuleNumber, RuleSet, all_addresses, shown_networks};
 
 /// Whether clients may change anything in an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +56,8 @@ pub enum MountWalk {
     Server,
 }
 
-/// The rules of one export: [`Rules::default`], changed by the methods `with_...` or field by field.
+/// The rules of an export for the clients in some networks; see [`RuleSet`]. [`Rules::default`], changed by the
+/// methods `with_...` or field by field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rules {
@@ -165,11 +169,6 @@ impl Rules {
         Self { mount_walk, ..self }
     }
 
-    /// Whether `client` may use the export.
-    pub fn admits(&self, client: IpAddr) -> bool {
-        self.clients.iter().any(|network| network.contains(&client))
-    }
-
     /// The identity for calls without a credential, and for squashed ones.
     pub fn anonymous(&self) -> Caller {
         Caller::new(self.anonymous_uid, self.anonymous_gid, &[])
@@ -225,14 +224,14 @@ pub struct Export {
     /// What is served.
     pub filesystem: Arc<dyn FileSystem>,
     /// To whom, and how.
-    pub rules: Rules,
+    pub rules: RuleSet,
 }
 
 impl Export {
     /// With the default [`Rules`], and the [id of its path](Export::id_of_path).
     pub fn new(path: impl Into<Bytes>, filesystem: Arc<dyn FileSystem>) -> Self {
         let path = path.into();
-        Self { id: Self::id_of_path(&path), path, filesystem, rules: Rules::default() }
+        Self { id: Self::id_of_path(&path), path, filesystem, rules: RuleSet::default() }
     }
 
     /// With an id that stays the same if the path changes.
@@ -241,10 +240,10 @@ impl Export {
         Self { id, ..self }
     }
 
-    /// With these rules.
+    /// With these rules: [`Rules`] for all clients, or a [`RuleSet`].
     #[must_use]
-    pub fn with_rules(self, rules: Rules) -> Self {
-        Self { rules, ..self }
+    pub fn with_rules(self, rules: impl Into<RuleSet>) -> Self {
+        Self { rules: rules.into(), ..self }
     }
 
     /// The id of an export for which none is configured: a hash of its path.
@@ -264,7 +263,7 @@ pub struct OpeningExport {
     /// As in [`Export`].
     pub path: Bytes,
     /// To whom it will be served.
-    pub rules: Rules,
+    pub rules: RuleSet,
     /// Since when it is waited for.
     pub since: Instant,
     /// Why it cannot be served, if its file system has answered.
@@ -373,7 +372,7 @@ mod tests {
 
     #[test]
     fn private_networks_may_mount_by_default_and_others_may_not() {
-        let rules = Rules::default();
+        let rules = RuleSet::default();
         for client in ["127.0.0.1", "10.1.2.3", "172.31.0.1", "192.168.1.1", "::1", "fd00::7"] {
             assert!(rules.admits(client.parse().unwrap()), "{client}");
         }
@@ -443,7 +442,7 @@ mod tests {
         let opening = |path: &'static str| OpeningExport {
             id: Export::id_of_path(path.as_bytes()),
             path: path.into(),
-            rules: Rules::default(),
+            rules: RuleSet::default(),
             since: Instant::now(),
             problem: None,
         };

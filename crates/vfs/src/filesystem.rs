@@ -334,6 +334,11 @@ pub trait FileSystem: Send + Sync + 'static {
         FileSystemInfo::default()
     }
 
+    /// The kind of file system, for operators: `ext`, `xfs`, `memory`.
+    fn kind(&self) -> &'static str {
+        "other"
+    }
+
     /// Whether to try reading operations on the network thread first, with
     /// [`BlockingMode::Nonblocking`]. Saves a thread switch where answers are usually in memory.
     fn supports_nonblocking(&self) -> bool {

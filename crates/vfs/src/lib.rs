@@ -55,7 +55,8 @@ pub use caller::Caller;
 pub use closing::Closing;
 pub use error::{Error, Result};
 pub use export::{
-    ExclusiveLock, Export, ExportAccess, Exports, MountWalk, OpeningExport, Rules, Squash,
+    ExclusiveLock, Export, ExportAccess, Exports, MountWalk, OpeningExport, RuleNumber, RuleSet,
+    Rules, Squash,
 };
 pub use filesystem::{
     BlockingMode, Context, CreateMode, CreateReply, DirEntry, FileSystem, FileSystemInfo,

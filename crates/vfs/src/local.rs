@@ -332,6 +332,10 @@ impl FileSystem for LocalFs {
         self.tree.info
     }
 
+    fn kind(&self) -> &'static str {
+        self.tree.kind.name
+    }
+
     fn supports_nonblocking(&self) -> bool {
         self.tree.kind.answers_from_memory
     }

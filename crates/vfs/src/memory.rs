@@ -178,6 +178,10 @@ impl FileSystem for MemoryFs {
         self.object(ROOT)
     }
 
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+
     fn supports_nonblocking(&self) -> bool {
         true
     }

@@ -26,6 +26,7 @@ fn text(metrics: Metrics, gauges: Option<Gauges>) -> String {
         gauges,
         stalled: 3.5,
         warnings: 2,
+        exports: Vec::new(),
         lacks_standby: true,
         store: "memory".into(),
         version: "1".into(),

@@ -12,7 +12,7 @@ use super::paged_list::{ListOptions, PagedList};
 use super::tables::{Cell, Table, age, many, moment};
 use super::terminal::{self, Paint, clean};
 use super::watch::{self, View};
-use super::{Session, called, name_of};
+use super::{Session, called, client_io, name_of};
 use crate::daemon::{CommandError, encoded, query};
 
 const COLUMNS: &[(&str, usize)] = &[
@@ -55,6 +55,10 @@ pub(crate) struct Clients {
     /// List only clients of this name or that monitor it
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
+    /// List the NFS calls, bytes and errors of each address, also of clients that never lock; the most
+    /// operations first
+    #[arg(long, conflicts_with_all = ["client", "probe", "state", "kind", "name"])]
+    io: bool,
     #[command(flatten)]
     options: ListOptions,
 }
@@ -63,6 +67,7 @@ impl Clients {
     pub(crate) async fn run(self, session: &Session) -> Result<(), CommandError> {
         match &self.client {
             Some(client) => self.one(session, client).await,
+            None if self.io => client_io::list(session, &self.options).await,
             None => self.list(session).await,
         }
     }

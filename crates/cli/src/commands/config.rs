@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::terminal;
 use crate::config::consistency::{self, Ports};
-use crate::config::{ConfigError, DEFAULT_PATH, Export, File, Squash, effective};
+use crate::config::{ConfigError, DEFAULT_PATH, Export, File, effective};
 use crate::daemon::CommandError;
 use crate::serve::state_directory;
 
@@ -65,7 +65,7 @@ impl Config {
 fn revealing(export: &Export) -> Option<ConfigError> {
     let state = state_directory::default_path().ok()?;
     let (state, path) = (state.canonicalize().unwrap_or(state), export.path.canonicalize().ok()?);
-    let is_readable = export.squash == Squash::None && state.starts_with(&path);
+    let is_readable = export.admits_root() && state.starts_with(&path);
     is_readable.then(|| consistency::reveals_state(&path, &state))
 }
 

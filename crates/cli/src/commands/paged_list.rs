@@ -31,7 +31,7 @@ pub(super) struct ListOptions {
 }
 
 impl ListOptions {
-    fn limit(&self) -> u64 {
+    pub(super) fn limit(&self) -> u64 {
         let usual = if self.all || self.json { u64::MAX } else { FOR_PEOPLE };
         self.limit.unwrap_or(usual)
     }

@@ -131,6 +131,20 @@ pub(super) fn age(seconds: f64) -> String {
     }
 }
 
+/// A number of bytes in its largest unit.
+pub(super) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let (mut size, mut unit) = (count as f64 / 1024.0, 0);
+    // What would be shown as 1024.0 is one of the next unit.
+    while size >= 1023.95 && unit + 1 < UNITS.len() {
+        (size, unit) = (size / 1024.0, unit + 1);
+    }
+    format!("{size:.1} {}", UNITS[unit])
+}
+
 /// An API timestamp without fractional seconds.
 pub(super) fn moment(time: &str) -> String {
     match (time.split_once('.'), time.ends_with('Z')) {
@@ -190,6 +204,12 @@ mod tests {
         assert_eq!(moment("2026-01-01T10:00:00.123Z"), "2026-01-01T10:00:00Z");
         assert_eq!(moment("2026-01-01T10:00:00Z"), "2026-01-01T10:00:00Z");
         assert_eq!(moment("some.time\n"), "some.time\\x0a");
+    }
+
+    #[test]
+    fn bytes_are_in_their_largest_unit() {
+        let shown = [0, 1023, 1024, (1 << 20) - 1, 5 << 30, u64::MAX].map(bytes);
+        assert_eq!(shown, ["0 B", "1023 B", "1.0 KiB", "1.0 MiB", "5.0 GiB", "16384.0 PiB"]);
     }
 
     #[test]

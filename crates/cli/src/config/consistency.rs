@@ -52,7 +52,9 @@ impl Ports {
 
 pub(crate) fn check(exports: &[Export], limits: &Limits, ports: &Ports) -> Result<(), ConfigError> {
     let problem = no_limit(limits).or_else(|| one_port(ports));
-    let problem = problem.or_else(|| exported_twice(exports)).or_else(|| one_id(exports));
+    let tie = || exports.iter().find_map(|export| export.rule_set(None).err());
+    let problem =
+        problem.or_else(|| exported_twice(exports)).or_else(|| one_id(exports)).or_else(tie);
     problem.map_or(Ok(()), |problem| Err(ConfigError(problem)))
 }
 

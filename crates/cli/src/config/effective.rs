@@ -10,11 +10,12 @@ use server::Limits as ServerLimits;
 use store::Durability as StoreDurability;
 use store::postgres::PostgresSettings;
 use toml::{Table, Value};
+use vfs::export::shown_networks;
 
 use super::{
     Access, Admin, AdminListen, AdminSocket, Durability, ExclusiveLock, Export, Failover, File,
-    Grace, Limits, Metadata, MountWalk, Nsm, Paths, Protocol, Protocols, Recovery, Rpc, Squash,
-    Standby, Store, Unreachable, Verify, Writes,
+    Grace, Limits, Metadata, MountWalk, Network, Nsm, Paths, Protocol, Protocols, Recovery, Rpc,
+    Squash, Standby, Store, Unreachable, Verify, Writes,
 };
 use crate::cli::{Ports, Rpcbind};
 
@@ -206,29 +207,62 @@ fn admin(admin: Admin) -> Table {
     table
 }
 
-fn export(export: Export) -> Table {
+pub(super) fn export(export: Export) -> Table {
+    let rules: Vec<Export> = export.by_rule();
+    // The export's own settings come first, if they are a rule.
+    let rules = &rules[rules.len() - export.rules.len()..];
+    let mut table = Table::new();
+    table.insert("path".into(), export.path.display().to_string().into());
+    optional(&mut table, "id", export.id.map(i64::from));
+    let filesystem_id = export.filesystem_id.and_then(|id| i64::try_from(id).ok());
+    optional(&mut table, "filesystem_id", filesystem_id);
+    if export.clients.is_some() || rules.is_empty() {
+        table.insert("clients".into(), clients(&export).into());
+    }
+    let metadata = match export.metadata {
+        Metadata::Sync => "sync",
+        Metadata::Async => "async",
+    };
+    table.insert("metadata".into(), metadata.into());
+    table.insert("exclusive".into(), export.exclusive.into());
+    add_options(&mut table, &export);
+    if !rules.is_empty() {
+        let rules = rules.iter().map(|rule| {
+            let mut table = Table::new();
+            table.insert("clients".into(), clients(rule).into());
+            add_options(&mut table, rule);
+            Value::from(table)
+        });
+        table.insert("rule".into(), Value::Array(rules.collect()));
+    }
+    table
+}
+
+fn clients(export: &Export) -> Vec<String> {
+    let own = export.clients.as_deref().map(Network::of_all);
+    shown_networks(&own.unwrap_or_else(vfs::export::private_networks))
+}
+
+/// The settings of an export that a rule may have, too.
+fn add_options(table: &mut Table, export: &Export) {
     let Export {
-        path,
-        id,
-        filesystem_id,
-        clients,
+        path: _,
+        id: _,
+        filesystem_id: _,
+        clients: _,
         access,
         squash,
         anonymous_uid,
         anonymous_gid,
         ports,
-        metadata,
-        exclusive,
+        metadata: _,
+        exclusive: _,
         lock_auth,
         exclusive_lock,
         stateless_clients,
         mount_walk,
-    } = export;
-    let networks = match clients {
-        Some(networks) => networks.into_iter().map(|network| network.0).collect(),
-        None => vfs::export::private_networks(),
-    };
-    let networks: Vec<_> = networks.iter().map(ToString::to_string).collect();
+        rules: _,
+    } = *export;
     let root = rustix::process::geteuid().is_root();
     let ports = match ports.unwrap_or(if root { Ports::Reserved } else { Ports::Any }) {
         Ports::Reserved => "reserved",
@@ -251,27 +285,15 @@ fn export(export: Export) -> Table {
         MountWalk::Caller => "caller",
         MountWalk::Server => "server",
     };
-    let metadata = match metadata {
-        Metadata::Sync => "sync",
-        Metadata::Async => "async",
-    };
-    let mut table = Table::new();
-    table.insert("path".into(), path.display().to_string().into());
-    optional(&mut table, "id", id.map(i64::from));
-    optional(&mut table, "filesystem_id", filesystem_id.and_then(|id| i64::try_from(id).ok()));
-    table.insert("clients".into(), networks.into());
     table.insert("access".into(), access.into());
     table.insert("squash".into(), squash.into());
     table.insert("anonymous_uid".into(), i64::from(anonymous_uid).into());
     table.insert("anonymous_gid".into(), i64::from(anonymous_gid).into());
     table.insert("ports".into(), ports.into());
-    table.insert("metadata".into(), metadata.into());
-    table.insert("exclusive".into(), exclusive.into());
     table.insert("lock_auth".into(), lock_auth.into());
     table.insert("exclusive_lock".into(), exclusive_lock.into());
     table.insert("stateless_clients".into(), stateless_clients.into());
     table.insert("mount_walk".into(), mount_walk.into());
-    table
 }
 
 fn optional(table: &mut Table, name: &str, value: Option<impl Into<Value>>) {

@@ -41,6 +41,13 @@ mod tests {
                  [recovery]\nwindow = \"90s\"\n"
                     .to_owned(),
             ),
+            (
+                "rules",
+                "[[export]]\npath = \"/a\"\naccess = \"ro\"\n\
+                 [[export.rule]]\nclients = [\"*\"]\n\
+                 [[export.rule]]\nclients = [\"10.0.0.0/8\"]\naccess = \"rw\"\n"
+                    .to_owned(),
+            ),
             ("memory", "[[export]]\npath = \"memory:/a/./b\"\nports = \"any\"\n".to_owned()),
         ]
     }
@@ -55,7 +62,7 @@ mod tests {
 
     #[test]
     fn every_key_of_the_packaged_file_is_printed_as_it_is_read() {
-        let key = |line: &str| line.contains(" = ") || line == "# [[export]]";
+        let key = |line: &str| line.contains(" = ") || line.starts_with("# [[export");
         let lines = PACKAGED.lines().filter(|line| key(line) || !line.starts_with("# "));
         let lines = lines.map(|line| line.strip_prefix("# ").unwrap_or(line));
         let text = lines.collect::<Vec<_>>().join("\n");

@@ -20,6 +20,10 @@ pub(super) fn configuration(facts: &Facts) -> Vec<Finding> {
     };
     let mut findings: Vec<Finding> = Vec::new();
     for export in &file.exports {
+        if let Err(error) = export.rule_set(None) {
+            let fix = format!("edit {path}, then: lockkeeper config check -c {path}");
+            findings.push(fail("LK201", format!("configuration {path}: {error}"), fix));
+        }
         let is_directory = matches!(export.memory_path(), Ok(None));
         if is_directory && !export.path.is_dir() {
             let export = export.path.display();

@@ -8,7 +8,7 @@ use keeper::Keeper;
 use keeper::change::Exactness;
 use keeper::identity::LockId;
 use server::{RpcbindState, Server};
-use vfs::export::private_networks;
+use vfs::export::{private_networks, shown_networks};
 use vfs::{Export, ExportAccess, Exports, Rules, Squash};
 
 /// What `udp = false` costs (B7.140).
@@ -31,7 +31,9 @@ pub(super) async fn banner(
     let state = recovery.as_ref().map_or(0, |recovery| recovery.state);
     line("lockkeeper", format!(" {}   {store}   NSM state {state}", env!("CARGO_PKG_VERSION")));
     for export in exports.iter() {
-        line("export", describe(export, as_server(export)));
+        for rules in export.rules.iter() {
+            line("export", describe(export, rules, as_server(export)));
+        }
     }
     for export in exports.opening() {
         let path = export.path.escape_ascii();
@@ -145,8 +147,7 @@ impl fmt::Display for RecoverySummary {
     }
 }
 
-fn describe(export: &Export, as_server: bool) -> String {
-    let rules = &export.rules;
+fn describe(export: &Export, rules: &Rules, as_server: bool) -> String {
     let access = match rules.access {
         ExportAccess::ReadWrite => "rw",
         ExportAccess::ReadOnly => "ro",
@@ -161,7 +162,7 @@ fn describe(export: &Export, as_server: bool) -> String {
             format!("all squashed to {}:{}", rules.anonymous_uid, rules.anonymous_gid)
         }
     };
-    let clients = rules.clients.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let clients = shown_networks(&rules.clients).join(" ");
     let ports = if rules.require_reserved_ports { "reserved ports" } else { "any port" };
     format!("{}   {access}   {clients}   {squash}   {ports}", export.path.escape_ascii())
 }
@@ -171,6 +172,7 @@ fn admits(exports: &Exports) -> String {
     let open = exports.iter().map(|export| (&export.path, &export.rules));
     let all = open.chain(exports.opening().iter().map(|export| (&export.path, &export.rules)));
     let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
+    let all = all.flat_map(|(path, rules)| rules.iter().map(move |rules| (path, rules)));
     for (path, rules) in all {
         let (who, path) = (who_may_mount(rules), path.escape_ascii().to_string());
         match kinds.iter_mut().find(|(known, _)| *known == who) {
@@ -200,8 +202,7 @@ fn who_may_mount(rules: &Rules) -> String {
             "every loopback and private address, {ports}; set `clients` in an [[export]] to narrow it"
         );
     }
-    let networks = rules.clients.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-    format!("{networks}, {ports}")
+    format!("{}, {ports}", shown_networks(&rules.clients).join(" "))
 }
 
 /// Quotes a word for a shell.

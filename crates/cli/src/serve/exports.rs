@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use vfs::local::{self, LocalFs};
 use vfs::memory::MemoryFs;
-use vfs::{Closing, FileSystem, FileSystemId, OpeningExport, Rules};
+use vfs::{Closing, FileSystem, FileSystemId, OpeningExport, RuleSet};
 
 use crate::cli::Ports;
 use crate::config::{self, consistency};
@@ -124,6 +124,11 @@ impl ExportOpener {
         drop(Closing::begin(std::mem::replace(&mut self.late, late)));
         self.configured = configured.to_vec();
         Ok(self.replace(assembled))
+    }
+
+    /// What was configured when the exports were last opened.
+    pub(super) fn configured(&self) -> &[config::Export] {
+        &self.configured
     }
 
     /// Whether there is something to [`retry`](Self::retry).
@@ -236,7 +241,7 @@ impl ExportOpener {
                         opening.push(OpeningExport {
                             id: id(&path),
                             path,
-                            rules: self.rules(export),
+                            rules: self.rules(export)?,
                             since: known.map_or_else(Instant::now, |known| known.since),
                             problem: known.and_then(|known| known.problem.clone()),
                         });
@@ -250,7 +255,7 @@ impl ExportOpener {
             };
             let number = id(&path);
             exports.push(
-                vfs::Export::new(path, filesystem).with_id(number).with_rules(self.rules(export)),
+                vfs::Export::new(path, filesystem).with_id(number).with_rules(self.rules(export)?),
             );
         }
         refuse_shared_ids(&open)?;
@@ -296,7 +301,7 @@ impl ExportOpener {
     /// The handle key must not be readable through an export.
     fn keep_state_private(&self, export: &config::Export, opened: &Opened) -> Result<()> {
         let Opened { source, filesystem, .. } = opened;
-        let reachable = !filesystem.acts_as_caller() || export.squash == config::Squash::None;
+        let reachable = !filesystem.acts_as_caller() || export.admits_root();
         if reachable && self.state.starts_with(&source.root) {
             return Err(consistency::reveals_state(&source.root, &self.state).into());
         }
@@ -309,37 +314,8 @@ impl ExportOpener {
         self.open.iter().any(|open| open.filesystem.id() == id && !open.filesystem.acts_as_caller())
     }
 
-    fn rules(&self, export: &config::Export) -> Rules {
-        let clients = export.clients.as_ref();
-        Rules::default()
-            .with_access(match export.access {
-                config::Access::Rw => vfs::ExportAccess::ReadWrite,
-                config::Access::Ro => vfs::ExportAccess::ReadOnly,
-            })
-            .with_clients(clients.map_or_else(vfs::export::private_networks, |networks| {
-                networks.iter().map(|network| network.0).collect()
-            }))
-            .with_squash(match export.squash {
-                config::Squash::None => vfs::Squash::None,
-                config::Squash::Root => vfs::Squash::Root,
-                config::Squash::All => vfs::Squash::All,
-            })
-            .with_anonymous(export.anonymous_uid, export.anonymous_gid)
-            .with_require_reserved_ports(
-                self.ports
-                    .or(export.ports)
-                    .map_or_else(require_reserved_by_default, |ports| ports == Ports::Reserved),
-            )
-            .with_lock_auth(export.lock_auth)
-            .with_exclusive_lock(match export.exclusive_lock {
-                config::ExclusiveLock::Read => vfs::ExclusiveLock::Read,
-                config::ExclusiveLock::Write => vfs::ExclusiveLock::Write,
-            })
-            .with_stateless_clients(export.stateless_clients)
-            .with_mount_walk(match export.mount_walk {
-                config::MountWalk::Caller => vfs::MountWalk::Caller,
-                config::MountWalk::Server => vfs::MountWalk::Server,
-            })
+    fn rules(&self, export: &config::Export) -> Result<RuleSet> {
+        export.rule_set(self.ports).map_err(|error| anyhow!(error))
     }
 
     /// Warnings about limitations of the exported file systems.
@@ -403,11 +379,6 @@ fn limitation(handles: local::HandleKind) -> Option<&'static str> {
              stale when the server restarts, and when a file is renamed on the host",
         ),
     }
-}
-
-/// Root can demand reserved ports of its clients; other users' servers are for trials.
-pub(super) fn require_reserved_by_default() -> bool {
-    rustix::process::geteuid().is_root()
 }
 
 /// Two mounted copies of a file system share an id, so locks on one would conflict with the other's.

@@ -18,6 +18,8 @@ use crate::run::{Ended, PROGRAM, run};
 pub const PAGE: Range = Range { offset: 0, length: 4096 };
 pub const START: Range = Range { offset: 0, length: 100 };
 
+const CONFIG: &str = "lockkeeper.toml";
+
 /// A server with an export.
 pub struct Live {
     dir: TempDir,
@@ -29,6 +31,19 @@ pub struct Live {
 impl Live {
     pub fn start() -> Self {
         Self::with(|dir| File::create(dir.join("log")).unwrap().into())
+    }
+
+    /// With this configuration file.
+    pub fn configured(config: &str) -> Self {
+        Self::with(|dir| {
+            fs::write(dir.join(CONFIG), config).unwrap();
+            File::create(dir.join("log")).unwrap().into()
+        })
+    }
+
+    /// Changes the configuration file, for a reload.
+    pub fn configure(&self, config: &str) {
+        fs::write(self.dir.path().join(CONFIG), config).unwrap();
     }
 
     /// With its log elsewhere.
@@ -149,5 +164,8 @@ fn command(dir: &Path, port: u16) -> Command {
     let mut command = serve(PROGRAM, dir, ([127, 0, 0, 1], port).into());
     command.args(["--window", "60s", "--admin", "127.0.0.1:0", "--node", "filer"]);
     command.arg(dir.join("share"));
+    if dir.join(CONFIG).exists() {
+        command.arg("-c").arg(dir.join(CONFIG));
+    }
     command
 }

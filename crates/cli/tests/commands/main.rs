@@ -7,6 +7,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod exported;
 mod failing;
 mod live;
 mod local;

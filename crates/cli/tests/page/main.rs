@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use browser::{Browser, key};
 use filer::Home;
 use serde_json::{Value, json};
+use wire::nfs3::Stability;
 use wire::nlm::{Access, Mode, Range, Status};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockkeeper");
@@ -278,6 +279,71 @@ async fn the_keyboard_reaches_a_lock_its_command_and_the_way_back() {
     browser.press(&[key::RIGHT]);
     assert_eq!(focus("id"), json!("tab-clients"));
     browser.until(&has(".client-row .chip", "alice"));
+    assert_eq!(browser.console(), Vec::<String>::new());
+}
+
+/// B8.92: clients that never lock are there too, and the figures follow what they do.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_each_client_and_export_does_is_shown() {
+    let home = Home::new("");
+    let _filer = home.serve();
+    let (alice, carol) = (home.host("alice", 31).await, home.host("carol", 32).await);
+    let file = alice.create("accounts.db").await;
+    assert_eq!(alice.locker.lock(&file.0, WHOLE).await.unwrap(), Status::Granted);
+    // Carol never locks.
+    let big = carol.create("big").await;
+    carol.nfs.write(&big, 0, vec![b'x'; 300 << 10].into(), Stability::Unstable).await.unwrap();
+    assert_eq!(carol.nfs.read(&big, 0, 200 << 10).await.unwrap().data.len(), 200 << 10);
+    assert!(carol.nfs.lookup(&big, b"in-a-file").await.is_err());
+
+    let browser = Browser::start(1400, 900);
+    browser.open(&format!("{}#traffic", home.web()));
+    let row = |address: &str| {
+        format!(
+            "[...document.querySelectorAll('#traffic-clients tr')]
+               .find((r) => r.querySelector('code').textContent === '{address}')"
+        )
+    };
+    let cell = |address: &str, number: u8| {
+        let cell = format!("td:nth-of-type({number})");
+        format!("{}?.querySelector('{cell}').textContent", row(address))
+    };
+    let (calls, read, written, errors) = (2, 3, 4, 5);
+    browser.until(&format!("{} === '4'", cell("127.0.0.32", calls)));
+    browser.until(&format!("{} === '200.0 KiB'", cell("127.0.0.32", read)));
+    browser.until(&format!("{} === '300.0 KiB'", cell("127.0.0.32", written)));
+    browser.until(&format!("{} === '1'", cell("127.0.0.32", errors)));
+    browser.until(&format!("{}.textContent.includes('alice')", row("127.0.0.31")));
+    browser.until(
+        "document.querySelector('#traffic-exports code').textContent.endsWith('/share') &&
+         document.querySelector('#traffic-exports td:nth-of-type(2)').textContent === '5'",
+    );
+    // It follows without being loaded again, and tells how fast.
+    for _ in 0..500 {
+        carol.nfs.attributes(&big).await.unwrap();
+    }
+    browser.until(&format!("{} === '504'", cell("127.0.0.32", calls)));
+    let rate = "document.querySelector('#traffic-exports td').textContent";
+    browser.until(&format!("Number({rate}) > 0"));
+    for scheme in ["light", "dark"] {
+        browser.prefer(scheme);
+        let selectors =
+            [".traffic caption", ".traffic thead th", ".traffic td", ".traffic .badge", ".note"];
+        for (selector, contrast) in browser.contrasts(&selectors) {
+            assert!(contrast >= 4.5, "{scheme}: {contrast} for {selector}");
+        }
+        browser.screenshot(&format!("traffic-{scheme}"));
+    }
+    browser.resize(375, 740);
+    let wide = browser.run("return document.documentElement.scrollWidth;");
+    assert_eq!(wide, json!(375), "it is wider than the screen");
+    browser.screenshot("traffic-narrow");
+    browser.resize(1400, 900);
+    browser.run(
+        "const box = document.querySelector('#filter');
+         box.value = 'alice'; box.dispatchEvent(new Event('input'));",
+    );
+    browser.until("document.querySelectorAll('#traffic-clients tr').length === 1");
     assert_eq!(browser.console(), Vec::<String>::new());
 }
 

@@ -148,6 +148,15 @@ const ROWS: &[Row] = &[
     row("export.lock_auth", "false", by!(exports::private_lock), "Granted", "Failed"),
     row("export.exclusive_lock", "'write'", by!(exports::readers_lock), "Failed", "Granted"),
     row("export.mount_walk", "'server'", by!(exports::mount_below_closed), "mounted", "refused"),
+    row(
+        "export.rule",
+        "[{ clients = ['127.0.0.1/32'], access = 'ro', squash = 'root', anonymous_uid = 65534, \
+         anonymous_gid = 65534, ports = 'any', lock_auth = true, exclusive_lock = 'read', \
+         stateless_clients = false, mount_walk = 'caller' }]",
+        by!(exports::create),
+        "refused",
+        "created",
+    ),
     row("export.stateless_clients", "true", by!(recovery::reset), "released", "held"),
 ];
 

@@ -9,19 +9,19 @@ impl Files {
     /// The file system of a handle, if the handle is genuine and its export still exists.
     pub(crate) fn file_system_of(&self, handle: &[u8]) -> Option<FileSystemId> {
         let VerifiedHandle { export, file } = self.verify(handle).ok()?;
-        let exports = self.current_exports();
+        let exports = &self.served().exports;
         let id = exports.by_id(export)?.filesystem.id();
         (id == file.filesystem).then_some(id)
     }
 
     /// The file system of the export that contains `path`.
     pub(crate) fn file_system_at(&self, path: &[u8]) -> Option<FileSystemId> {
-        self.current_exports().by_path(path).map(|(export, _)| export.filesystem.id())
+        self.served().exports.by_path(path).map(|(export, _)| export.filesystem.id())
     }
 
     /// Whether more than one file system is exported.
     pub(crate) fn has_several_file_systems(&self) -> bool {
-        let exports = self.current_exports();
+        let exports = &self.served().exports;
         let mut ids = exports.iter().map(|export| export.filesystem.id());
         let first = ids.next();
         ids.any(|id| Some(id) != first)
@@ -29,7 +29,7 @@ impl Files {
 
     /// The paths under which a file system is exported, for a log line.
     pub(crate) fn export_paths(&self, file_system: Option<FileSystemId>) -> String {
-        let exports = self.current_exports();
+        let exports = &self.served().exports;
         let of_it = exports.iter().filter(|export| Some(export.filesystem.id()) == file_system);
         let paths: Vec<String> = of_it.map(|e| e.path.escape_ascii().to_string()).collect();
         if paths.is_empty() { "no export".into() } else { paths.join(", ") }

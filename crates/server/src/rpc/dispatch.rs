@@ -22,6 +22,7 @@ use super::pending::{Bookkeeping, CallTimer, IncomingCall, Stage, accepted, deni
 use super::served_file_systems::ServedFileSystems;
 use super::worker_call::WorkerCall;
 use super::workers::{Lane, Workers};
+use crate::client_io::ClientTable;
 use crate::liveness::Liveness;
 use crate::metrics::{CallOutcome, Metrics};
 use crate::service::{CacheClass, ServeOutcome, Service};
@@ -38,6 +39,8 @@ const EXEMPT_BEHIND_MAX: usize = 16;
 pub(crate) struct Dispatcher {
     services: Vec<Arc<dyn Service>>,
     shared: Shared,
+    /// Of the service that has files.
+    client_io: Option<Arc<ClientTable>>,
     caches: DuplicateCaches,
     order: Mutex<Order<OrderKey, Arc<WorkerCall>>>,
     /// The number of busy keys in `order`; read without the lock.
@@ -68,13 +71,16 @@ pub(crate) type OnHeard = Box<dyn Fn(&Peer) -> bool + Send + Sync>;
 impl Dispatcher {
     pub(crate) fn new(services: Vec<Arc<dyn Service>>, shared: Shared, on_heard: OnHeard) -> Self {
         let caches = DuplicateCaches::new(shared.limits.duplicates());
-        if let Some(files) = services.iter().find_map(|service| service.files()) {
+        let files = services.iter().find_map(|service| service.files());
+        let client_io = files.as_ref().map(|files| files.client_io.clone());
+        if let Some(files) = files {
             let metrics = shared.metrics.clone();
             shared.workers.observe(Box::new(ServedFileSystems { files, metrics }));
         }
         Self {
             services,
             shared,
+            client_io,
             caches,
             order: Mutex::default(),
             busy_orders: AtomicUsize::new(0),
@@ -93,6 +99,10 @@ impl Dispatcher {
 
     pub(crate) fn lease(&self) -> &ServiceLease {
         &self.shared.lease
+    }
+
+    pub(crate) fn client_io(&self) -> Option<&Arc<ClientTable>> {
+        self.client_io.as_ref()
     }
 
     pub(crate) fn budget(&self) -> &Arc<Budget> {

@@ -11,6 +11,7 @@ use super::dispatch::Dispatcher;
 use super::duplicate_cache::CallKey;
 use super::order::OrderKey;
 use super::worker_call::WorkerCall;
+use crate::io_counts::CallIo;
 use crate::metrics::{CallOutcome, CallStart, Metrics};
 use crate::service::CacheClass;
 use crate::transport::{Peer, ReplyBatch, ReplyTo};
@@ -53,6 +54,23 @@ impl IncomingCall<'_> {
         match to {
             ReplyTo::Connection(outgoing) => Some(outgoing.opened()),
             ReplyTo::Datagram(..) => None,
+        }
+    }
+
+    /// Counts what the call did for its client.
+    pub(crate) fn count(&self, io: CallIo) {
+        let (dispatcher, to) = match &self.stage {
+            Stage::Received { dispatcher, to, .. } => (*dispatcher, *to),
+            Stage::OnWorker(guard) => (&guard.dispatcher, &guard.to),
+            Stage::Deferred => return,
+        };
+        match to {
+            ReplyTo::Connection(outgoing) => outgoing.count(io),
+            ReplyTo::Datagram(..) => {
+                if let Some(clients) = dispatcher.client_io() {
+                    clients.count(self.peer.remote.ip(), io);
+                }
+            }
         }
     }
 

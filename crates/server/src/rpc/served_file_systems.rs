@@ -20,9 +20,10 @@ impl FileSystems for ServedFileSystems {
         self.files.export_paths(lane)
     }
 
-    fn count_stalled(&self, count: usize) {
+    fn set_stalled(&self, lanes: Vec<Lane>) {
         if let Some(metrics) = &self.metrics {
-            metrics.stalled_file_systems.set(count as u64);
+            metrics.stalled_file_systems.set(lanes.len() as u64);
         }
+        self.files.set_stalled(lanes.into_iter().flatten().collect());
     }
 }

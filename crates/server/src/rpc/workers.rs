@@ -57,8 +57,8 @@ pub(crate) trait FileSystems: Send + Sync {
     /// The paths under which a file system is exported.
     fn paths(&self, lane: Lane) -> String;
 
-    /// The number of stalled file systems has changed.
-    fn count_stalled(&self, count: usize);
+    /// These file systems are stalled, and no other.
+    fn set_stalled(&self, lanes: Vec<Lane>);
 }
 
 pub(crate) struct Workers {

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::warn;
-use vfs::{BlockingMode, Caller, Context, Error, Export, FileKind, MountWalk, ObjectId};
+use vfs::export::shown_networks;
+use vfs::{BlockingMode, Caller, Context, Error, Export, FileKind, MountWalk, ObjectId, Rules};
 use wire::mount::{
     self, Dump, Exports, HostName, Mnt, MntReply, MntReply1, Mount, MountOk, MountStatus, Mounts,
     Null, Path, Umnt, UmntAll,
@@ -69,7 +70,7 @@ impl MountService {
             }
             return Err(MountStatus::NoEnt);
         };
-        if let Err(error) = admit_to_export(export, peer, Action::UseFiles) {
+        let rule = admit_to_export(export, peer, Action::UseFiles).map_err(|error| {
             if error == Error::Denied && REFUSED_MOUNTS.due() {
                 let (path, ip) = (export.path.escape_ascii(), peer.remote.ip());
                 warn!(
@@ -79,13 +80,14 @@ impl MountService {
                     "refused to let {ip} mount {path}: it is in none of the export's `clients`"
                 );
             }
-            return Err(mount_status(error));
-        }
-        let caller = self.files.mount_caller(export, &call.credential).map_err(mount_status)?;
+            mount_status(error)
+        })?;
+        let rules = export.rules.numbered(rule);
+        let caller = self.files.mount_caller(rules, &call.credential).map_err(mount_status)?;
         let object = walk(export, &caller, &names).map_err(|error| {
             if error == Error::Denied && REFUSED_MOUNTS.due() {
                 let (path, ip) = (path.escape_ascii(), peer.remote.ip());
-                let why = why_denied(&caller, export);
+                let why = why_denied(&caller, export, rules);
                 warn!(
                     event.kind = REFUSED,
                     event.address = %ip,
@@ -118,7 +120,7 @@ impl MountService {
         let list = self.files.exports();
         let item = |export: &Arc<Export>| mount::Export {
             path: export.path.clone().into(),
-            clients: export.rules.clients.iter().map(|net| net.to_string().into()).collect(),
+            clients: shown_networks(&export.rules.networks()).into_iter().map(Into::into).collect(),
         };
         mount::ExportList(list.iter().map(item).collect())
     }
@@ -146,9 +148,9 @@ fn walk(export: &Export, caller: &Caller, names: &[&[u8]]) -> Result<ObjectId, E
 }
 
 /// The path may also lead to another file system, which is not exported.
-fn why_denied(caller: &Caller, export: &Export) -> String {
+fn why_denied(caller: &Caller, export: &Export, rules: &Rules) -> String {
     let what = "or it leads to another file system";
-    match export.rules.mount_walk {
+    match rules.mount_walk {
         MountWalk::Caller => format!(
             "uid {}, as which it calls after squashing, may not search a directory on the path ({what}). \
              Let it, as by chmod o+x, mount {}, or set mount_walk = \"server\" in the export",
@@ -233,7 +235,7 @@ fn fixed(handle: &Handle) -> Result<[u8; HANDLE_V1_BYTES], MountStatus> {
 mod tests {
     use bytes::Bytes;
     use vfs::memory::MemoryFs;
-    use vfs::{Exports, FileSystem, FileSystemId, HandleKey, NewAttributes, Rules};
+    use vfs::{Exports, FileSystem, FileSystemId, HandleKey, NewAttributes};
     use wire::rpc::{Credential, ProcedureId, SysCredential, write_call};
 
     use super::*;
@@ -316,7 +318,8 @@ mod tests {
         let service = service(Rules::default());
         let exports = service.files.exports();
         let (export, _) = exports.by_path(b"/export").unwrap();
-        let why = why_denied(&export.rules.anonymous(), export);
+        let rules = Rules::default();
+        let why = why_denied(&rules.anonymous(), export, &rules);
         assert!(why.contains("uid 65534") && why.contains("mount_walk = \"server\""), "{why}");
     }
 }

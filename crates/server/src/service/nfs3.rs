@@ -6,21 +6,24 @@
 
 mod directories;
 mod files;
+#[cfg(test)]
+mod tests;
 mod translate;
 mod volume;
 
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
 use vfs::{
-    Attributes, BlockingMode, Caller, Context, Error, Export, ExportAccess, FileSystemId, ObjectId,
-    Result,
+    Attributes, BlockingMode, Caller, Context, Error, ExportAccess, FileSystemId, ObjectId, Result,
 };
 use wire::nfs3::{self, ErrorReply, Handle, Status, Wcc};
 use wire::rpc::{Call, Credential, Procedure};
 use wire::{Decode, Encode, Writer};
 
 use super::{CacheClass, ServeOutcome, Service, decode};
-use crate::files::Files;
+use crate::files::{AdmittedExport, Files};
+use crate::io_counts::{CallIo, CallKind};
 use crate::rpc::admission::Action;
 use crate::rpc::pending::IncomingCall;
 use crate::transport::Peer;
@@ -37,6 +40,11 @@ struct Request<'a> {
     credential: &'a Credential,
     peer: &'a Peer,
     mode: Mode,
+    /// Of its first handle, and of the second one of RENAME and LINK.
+    exports: [OnceCell<AdmittedExport>; 2],
+    /// Of file contents that were read or written.
+    bytes: Cell<u64>,
+    failed: Cell<bool>,
 }
 
 /// How a call is served.
@@ -48,14 +56,14 @@ enum Mode {
 }
 
 /// A file, and the identity under which the call uses it.
-struct Target {
-    export: Arc<Export>,
+struct Target<'a> {
+    export: &'a AdmittedExport,
     object: ObjectId,
     caller: Caller,
     blocking: BlockingMode,
 }
 
-impl Target {
+impl Target<'_> {
     fn context(&self) -> Context<'_> {
         Context { caller: &self.caller, blocking: self.blocking }
     }
@@ -66,7 +74,7 @@ impl Target {
 
     /// The post-operation attributes of a reply, if they can be read.
     fn post_op_attributes(&self) -> Option<nfs3::Attributes> {
-        self.attributes().map(|a| translate::attributes(&a, &self.export))
+        self.attributes().map(|a| translate::attributes(&a, self.export))
     }
 
     fn unchanged(&self) -> Wcc {
@@ -74,7 +82,7 @@ impl Target {
     }
 
     fn check_writable(&self) -> Result<()> {
-        match self.export.rules.access {
+        match self.export.rules().access {
             ExportAccess::ReadWrite => Ok(()),
             ExportAccess::ReadOnly => Err(Error::ReadOnly),
         }
@@ -83,17 +91,17 @@ impl Target {
 
 impl Request<'_> {
     /// The file of a handle, for calls that read attributes and file system properties only.
-    fn inspect(&self, handle: &Handle) -> Result<Target> {
+    fn inspect(&self, handle: &Handle) -> Result<Target<'_>> {
         self.target(handle, Action::Inspect)
     }
 
     /// The file of a handle, for calls that read its contents or look up names in it.
-    fn open(&self, handle: &Handle) -> Result<Target> {
+    fn open(&self, handle: &Handle) -> Result<Target<'_>> {
         self.target(handle, Action::UseFiles)
     }
 
     /// The file of a handle, for calls that change something.
-    fn open_to_change(&self, handle: &Handle) -> Result<Target> {
+    fn open_to_change(&self, handle: &Handle) -> Result<Target<'_>> {
         let target = self.open(handle)?;
         target.check_writable()?;
         // Fenced by an operator (B8.2, B8.71).
@@ -109,7 +117,7 @@ impl Request<'_> {
     /// The file of a handle, for COMMIT. It changes nothing: what it makes durable was accepted before,
     /// so neither an export that has become read-only nor a fence refuses it (B1.80). It needs the
     /// lease, because after a takeover this server must not vouch for files.
-    fn open_to_commit(&self, handle: &Handle) -> Result<Target> {
+    fn open_to_commit(&self, handle: &Handle) -> Result<Target<'_>> {
         let target = self.open(handle)?;
         if !self.files.may_change() {
             return Err(Error::TryLater);
@@ -118,15 +126,18 @@ impl Request<'_> {
     }
 
     /// The file of a handle, if the handle is genuine, its export still exists and admits the caller.
-    fn target(&self, handle: &Handle, action: Action) -> Result<Target> {
+    fn target(&self, handle: &Handle, action: Action) -> Result<Target<'_>> {
         let Mode::Serve(blocking) = self.mode else { return Err(Error::TryLater) };
         let opened = self.files.verify_for(handle, self.peer, action)?;
-        let export = self.files.export_of(&opened, self.peer, action)?;
+        let admitted = self.files.export_of(&opened, self.peer, action)?;
+        let [first, second] = &self.exports;
+        let free = if first.get().is_none() { first } else { second };
+        let export = free.get_or_init(|| admitted);
         // A file system that always blocks is never called on a network thread.
         if blocking == BlockingMode::Nonblocking && !export.filesystem.supports_nonblocking() {
             return Err(Error::WouldBlock);
         }
-        let caller = self.files.caller(&export, self.credential, blocking)?;
+        let caller = self.files.caller(export.rules(), self.credential, blocking)?;
         Ok(Target { export, object: opened.file.object, caller, blocking })
     }
 }
@@ -137,7 +148,15 @@ impl Nfs3 {
     }
 
     fn request<'a>(&'a self, call: &'a Call, peer: &'a Peer, mode: Mode) -> Request<'a> {
-        Request { files: &self.files, credential: &call.credential, peer, mode }
+        Request {
+            files: &self.files,
+            credential: &call.credential,
+            peer,
+            mode,
+            exports: Default::default(),
+            bytes: Cell::new(0),
+            failed: Cell::new(false),
+        }
     }
 
     /// The file system of the first handle: every procedure's arguments begin with it. RENAME and LINK
@@ -192,18 +211,24 @@ impl Service for Nfs3 {
         blocking: BlockingMode,
         out: &mut Writer,
     ) -> ServeOutcome {
-        let request = self.request(incoming.call, incoming.peer, Mode::Serve(blocking));
-        match request.run(incoming.call, out) {
-            WOULD_BLOCK if blocking == BlockingMode::Nonblocking => {
-                let file_system = self.file_system_of(incoming.call);
-                ServeOutcome::WouldBlock { file_system, order: None }
+        let (call, peer) = (incoming.call, incoming.peer);
+        let mut request = self.request(call, peer, Mode::Serve(blocking));
+        let mut outcome = request.run(call, out);
+        if outcome == WOULD_BLOCK {
+            if blocking == BlockingMode::Nonblocking {
+                let file_system = self.file_system_of(call);
+                return ServeOutcome::WouldBlock { file_system, order: None };
             }
             // The file system has nothing to offer on a worker either.
-            WOULD_BLOCK => {
-                self.request(incoming.call, incoming.peer, Mode::PutOff).run(incoming.call, out)
-            }
-            outcome => outcome,
+            request.mode = Mode::PutOff;
+            outcome = request.run(call, out);
         }
+        if outcome == ServeOutcome::Reply
+            && let Some(io) = request.io(call)
+        {
+            incoming.count(io);
+        }
+        outcome
     }
 
     fn write_try_later(&self, call: &Call, peer: &Peer, out: &mut Writer) -> bool {
@@ -219,62 +244,76 @@ impl Service for Nfs3 {
 const WOULD_BLOCK: ServeOutcome = ServeOutcome::WouldBlock { file_system: None, order: None };
 
 impl Request<'_> {
+    /// What the call did, after it has run; counts it for its export.
+    fn io(&self, call: &Call) -> Option<CallIo> {
+        let (kind, failed) = (CallKind::of(call.procedure)?, self.failed.get());
+        let io = CallIo { kind, bytes: self.bytes.get(), failed };
+        if let Some(export) = self.exports[0].get() {
+            export.count(io);
+        }
+        Some(io)
+    }
+
     /// Decodes the arguments, runs the procedure and writes its results.
     fn run(&self, call: &Call, out: &mut Writer) -> ServeOutcome {
         // Changes wait for the disk, and listings may: they go to a worker at once.
         let on_network_thread = self.mode == Mode::Serve(BlockingMode::Nonblocking);
         match call.procedure {
             nfs3::Null::NUMBER => super::simple(call, out, |()| ()),
-            nfs3::GetAttr::NUMBER => run(call, out, |args| self.get_attr(args)),
-            nfs3::Lookup::NUMBER => run(call, out, |args| self.lookup(args)),
-            nfs3::Access::NUMBER => run(call, out, |args| self.access(args)),
-            nfs3::ReadLink::NUMBER => run(call, out, |args| self.read_link(args)),
-            nfs3::Read::NUMBER => run(call, out, |args| self.read(args)),
-            nfs3::FsStat::NUMBER => run(call, out, |args| self.fs_stat(args)),
-            nfs3::FsInfo::NUMBER => run(call, out, |args| self.fs_info(args)),
-            nfs3::PathConf::NUMBER => run(call, out, |args| self.path_conf(args)),
+            nfs3::GetAttr::NUMBER => self.procedure(call, out, |args| self.get_attr(args)),
+            nfs3::Lookup::NUMBER => self.procedure(call, out, |args| self.lookup(args)),
+            nfs3::Access::NUMBER => self.procedure(call, out, |args| self.access(args)),
+            nfs3::ReadLink::NUMBER => self.procedure(call, out, |args| self.read_link(args)),
+            nfs3::Read::NUMBER => self.procedure(call, out, |args| self.read(args)),
+            nfs3::FsStat::NUMBER => self.procedure(call, out, |args| self.fs_stat(args)),
+            nfs3::FsInfo::NUMBER => self.procedure(call, out, |args| self.fs_info(args)),
+            nfs3::PathConf::NUMBER => self.procedure(call, out, |args| self.path_conf(args)),
             nfs3::SetAttr::NUMBER..=nfs3::Commit::NUMBER if on_network_thread => WOULD_BLOCK,
-            nfs3::SetAttr::NUMBER => run(call, out, |args| self.set_attr(args)),
-            nfs3::Write::NUMBER => run(call, out, |args| self.write(args)),
-            nfs3::Create::NUMBER => run(call, out, |args| self.create(args)),
-            nfs3::MkDir::NUMBER => run(call, out, |args| self.mk_dir(args)),
-            nfs3::SymLink::NUMBER => run(call, out, |args| self.sym_link(args)),
-            nfs3::MkNod::NUMBER => run(call, out, |args| self.mk_nod(args)),
-            nfs3::Remove::NUMBER => run(call, out, |args| self.remove(args)),
-            nfs3::RmDir::NUMBER => run(call, out, |args| self.rm_dir(args)),
-            nfs3::Rename::NUMBER => run(call, out, |args| self.rename(args)),
-            nfs3::Link::NUMBER => run(call, out, |args| self.link(args)),
-            nfs3::ReadDir::NUMBER => run(call, out, |args| self.read_dir(args)),
-            nfs3::ReadDirPlus::NUMBER => run(call, out, |args| self.read_dir_plus(args)),
-            nfs3::Commit::NUMBER => run(call, out, |args| self.commit(args)),
+            nfs3::SetAttr::NUMBER => self.procedure(call, out, |args| self.set_attr(args)),
+            nfs3::Write::NUMBER => self.procedure(call, out, |args| self.write(args)),
+            nfs3::Create::NUMBER => self.procedure(call, out, |args| self.create(args)),
+            nfs3::MkDir::NUMBER => self.procedure(call, out, |args| self.mk_dir(args)),
+            nfs3::SymLink::NUMBER => self.procedure(call, out, |args| self.sym_link(args)),
+            nfs3::MkNod::NUMBER => self.procedure(call, out, |args| self.mk_nod(args)),
+            nfs3::Remove::NUMBER => self.procedure(call, out, |args| self.remove(args)),
+            nfs3::RmDir::NUMBER => self.procedure(call, out, |args| self.rm_dir(args)),
+            nfs3::Rename::NUMBER => self.procedure(call, out, |args| self.rename(args)),
+            nfs3::Link::NUMBER => self.procedure(call, out, |args| self.link(args)),
+            nfs3::ReadDir::NUMBER => self.procedure(call, out, |args| self.read_dir(args)),
+            nfs3::ReadDirPlus::NUMBER => self.procedure(call, out, |args| self.read_dir_plus(args)),
+            nfs3::Commit::NUMBER => self.procedure(call, out, |args| self.commit(args)),
             _ => ServeOutcome::NO_SUCH_PROCEDURE,
         }
+    }
+
+    fn procedure<A: Decode, T: Encode, F: Encode>(
+        &self,
+        call: &Call,
+        out: &mut Writer,
+        procedure: impl FnOnce(A) -> std::result::Result<T, Refusal<F>>,
+    ) -> ServeOutcome {
+        let args: A = decode!(call);
+        match procedure(args) {
+            Ok(body) => {
+                Status::Ok.encode(out);
+                body.encode(out);
+            }
+            Err(Some(failed)) => {
+                // To look for a name is no error.
+                let absent = failed.0 == Status::NoEnt && call.procedure == nfs3::Lookup::NUMBER;
+                self.failed.set(!absent);
+                failed.0.encode(out);
+                failed.1.encode(out);
+            }
+            Err(None) => return WOULD_BLOCK,
+        }
+        ServeOutcome::Reply
     }
 }
 
 /// A failure with the attributes that its reply carries; `None` if the call would block and must be
 /// served on a worker.
 type Refusal<F> = Option<Box<ErrorReply<F>>>;
-
-fn run<A: Decode, T: Encode, F: Encode>(
-    call: &Call,
-    out: &mut Writer,
-    procedure: impl FnOnce(A) -> std::result::Result<T, Refusal<F>>,
-) -> ServeOutcome {
-    let args: A = decode!(call);
-    match procedure(args) {
-        Ok(body) => {
-            Status::Ok.encode(out);
-            body.encode(out);
-        }
-        Err(Some(failed)) => {
-            failed.0.encode(out);
-            failed.1.encode(out);
-        }
-        Err(None) => return WOULD_BLOCK,
-    }
-    ServeOutcome::Reply
-}
 
 /// Turns an error into a refusal. `attributes` runs only if a reply is sent.
 fn refuse<F>(attributes: impl FnOnce() -> F) -> impl FnOnce(Error) -> Refusal<F> {

@@ -19,6 +19,8 @@ use wire::{Message, record};
 
 use super::Peer;
 use super::budget::Budget;
+use crate::client_io;
+use crate::io_counts::CallIo;
 use crate::liveness::{ConnectionGuard, Liveness, Opener, Stream};
 use crate::service_lease::ServiceLease;
 
@@ -30,6 +32,7 @@ pub(crate) struct OutgoingReplies {
     lease: ServiceLease,
     opened: Instant,
     liveness_guard: OnceLock<ConnectionGuard>,
+    client_io: OnceLock<client_io::ConnectionGuard>,
     /// A file, lock or status call has arrived.
     had_call: AtomicBool,
     queue: Mutex<WriteQueue>,
@@ -82,6 +85,7 @@ impl OutgoingReplies {
             lease,
             opened: Instant::now(),
             liveness_guard: OnceLock::new(),
+            client_io: OnceLock::new(),
             had_call: AtomicBool::new(false),
             queue: Mutex::default(),
             unanswered: AtomicUsize::new(0),
@@ -114,6 +118,17 @@ impl OutgoingReplies {
     /// `None` before [`register`](Self::register).
     pub(crate) fn liveness_guard(&self) -> Option<&ConnectionGuard> {
         self.liveness_guard.get()
+    }
+
+    /// Counts the calls of the connection for its client from now on.
+    pub(crate) fn count_for(&self, client: client_io::ConnectionGuard) {
+        let _ = self.client_io.set(client);
+    }
+
+    pub(crate) fn count(&self, call: CallIo) {
+        if let Some(client) = self.client_io.get() {
+            client.count(call);
+        }
     }
 
     /// True the first time it is called.

@@ -152,6 +152,9 @@ async fn serve(
     let (budget, lease) = (dispatcher.budget().clone(), dispatcher.lease().clone());
     let outgoing = Arc::new(OutgoingReplies::new(socket, budget.clone(), lease));
     outgoing.register(dispatcher.liveness(), &peer);
+    if let Some(clients) = dispatcher.client_io() {
+        outgoing.count_for(clients.track(peer.remote.ip()));
+    }
     permit.connection.set_outgoing(&outgoing);
     let limits = dispatcher.limits().clone();
     let mut connection = Connection {

@@ -16,6 +16,8 @@ pub(super) const FUSE: u32 = 0x6573_5546;
 /// Promises of a file-system driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind {
+    /// For operators; `other` if it is not in the table.
+    pub(super) name: &'static str,
     /// A kernel file handle leads to its file or is stale, also after a restart of whatever
     /// provides the file system.
     pub(super) has_lasting_handles: bool,
@@ -35,6 +37,7 @@ pub(super) struct Kind {
 
 /// A file system on a local disk, with what all of them promise.
 const DISK: Kind = Kind {
+    name: "other",
     has_lasting_handles: true,
     has_lasting_offsets: true,
     answers_from_memory: true,
@@ -57,7 +60,7 @@ impl Kind {
         let kind = Self::by_type(found, &release.release().to_string_lossy());
         // ext2, and ext4 without a journal, write each inode for itself.
         let has_one_log = kind.has_one_log && (found != EXT || has_journal(device));
-        Ok(Self { has_one_log, ..kind })
+        Ok(Self { has_one_log, name: name_of(found), ..kind })
     }
 
     /// `number` is `statfs.f_type`, `release` that of the kernel.
@@ -83,6 +86,30 @@ impl Kind {
             _ => UNKNOWN,
         }
     }
+}
+
+/// The name of a `statfs.f_type`. The three ext file systems share theirs.
+fn name_of(number: u32) -> &'static str {
+    const NAMES: [(u32, &str); 17] = [
+        (EXT, "ext"),
+        (0x5846_5342, "xfs"),
+        (0x9123_683E, "btrfs"),
+        (0xF2F5_2010, "f2fs"),
+        (0x2FC1_2FC1, "zfs"),
+        (0xCA45_1A4E, "bcachefs"),
+        (0x0102_1994, "tmpfs"),
+        (0x794C_7630, "overlay"),
+        (FUSE, "fuse"),
+        (0x0102_1997, "9p"),
+        (0xFF53_4D42, "cifs"),
+        (0xFE53_4D42, "smb2"),
+        (0x786F_4256, "vboxsf"),
+        (0x5346_414F, "afs"),
+        (0x7375_7245, "coda"),
+        (0x6969, "nfs"),
+        (0x00C3_6400, "ceph"),
+    ];
+    NAMES.iter().find(|(known, _)| *known == number).map_or("other", |(_, name)| name)
 }
 
 /// Whether the ext2, ext3 or ext4 file system on a device has a journal, as far as the kernel tells.

@@ -159,6 +159,11 @@ impl<J: ?Sized> Schedule<J> {
         self.stalled
     }
 
+    /// The lanes of these.
+    pub(super) fn stalled_lanes(&self) -> impl Iterator<Item = Lane> {
+        self.lanes.iter().filter(|calls| calls.stalled_since.is_some()).map(|calls| calls.lane)
+    }
+
     /// Whether no call is queued or runs.
     pub(super) fn is_empty(&self) -> bool {
         self.queued == 0 && self.running == 0

@@ -59,7 +59,7 @@ impl FileSystems for TwoFileSystems {
         if lane == A { "/srv/a".into() } else { "/srv/b".into() }
     }
 
-    fn count_stalled(&self, _: usize) {}
+    fn set_stalled(&self, _: Vec<Lane>) {}
 }
 
 fn workers(threads_max: usize) -> Workers {

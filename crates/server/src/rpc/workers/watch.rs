@@ -97,7 +97,7 @@ impl Pool {
         let count = state.schedule.stalled();
         self.stalled.store(count, Ordering::Relaxed);
         if let Some(file_systems) = self.file_systems.get() {
-            file_systems.count_stalled(count);
+            file_systems.set_stalled(state.schedule.stalled_lanes().collect());
         }
     }
 

@@ -19,17 +19,17 @@ impl Request<'_> {
         // Before the look-up: newer attributes with an older answer would let the client keep an entry,
         // or its absence, that is wrong (B1.82).
         let before = match dir.export.filesystem.attributes(&dir.context(), &dir.object) {
-            Ok(found) => Some(attributes(&found, &dir.export)),
+            Ok(found) => Some(attributes(&found, dir.export)),
             Err(Error::WouldBlock) => return Err(None),
             Err(_) => None,
         };
         let found = check_name(&args.name)
             .and_then(|()| dir.export.filesystem.lookup(&dir.context(), &dir.object, &args.name))
             .map_err(refuse(|| before))?;
-        self.files.record_name(&dir.export, &found.object, &dir.object, &args.name);
+        self.files.record_name(dir.export, &found.object, &dir.object, &args.name);
         Ok(LookupOk {
-            object: self.files.sign(&dir.export, &found.object),
-            attributes: Some(attributes(&found.attributes, &dir.export)),
+            object: self.files.sign(dir.export, &found.object),
+            attributes: Some(attributes(&found.attributes, dir.export)),
             dir: before,
         })
     }
@@ -82,17 +82,17 @@ impl Request<'_> {
     fn make(
         &self,
         at: &DirOpArgs,
-        make: impl FnOnce(&Target, &[u8]) -> vfs::Result<CreateReply>,
+        make: impl FnOnce(&Target<'_>, &[u8]) -> vfs::Result<CreateReply>,
     ) -> Result<CreateOk, Refusal<Wcc>> {
         let dir = self.open_to_change(&at.dir).map_err(refuse(Wcc::default))?;
         let made = check_name(&at.name)
             .and_then(|()| make(&dir, &at.name))
             .map_err(refuse(|| dir.unchanged()))?;
-        self.files.record_name(&dir.export, &made.object, &dir.object, &at.name);
+        self.files.record_name(dir.export, &made.object, &dir.object, &at.name);
         Ok(CreateOk {
-            object: Some(self.files.sign(&dir.export, &made.object)),
-            attributes: Some(attributes(&made.attributes, &dir.export)),
-            dir: wcc(&made.dir, &dir.export),
+            object: Some(self.files.sign(dir.export, &made.object)),
+            attributes: Some(attributes(&made.attributes, dir.export)),
+            dir: wcc(&made.dir, dir.export),
         })
     }
 
@@ -112,13 +112,13 @@ impl Request<'_> {
     fn unlink(
         &self,
         at: &DirOpArgs,
-        unlink: impl FnOnce(&Target, &[u8]) -> vfs::Result<RemoveReply>,
+        unlink: impl FnOnce(&Target<'_>, &[u8]) -> vfs::Result<RemoveReply>,
     ) -> Result<Wcc, Refusal<Wcc>> {
         let dir = self.open_to_change(&at.dir).map_err(refuse(Wcc::default))?;
         let removed = check_name(&at.name)
             .and_then(|()| unlink(&dir, &at.name))
             .map_err(refuse(|| dir.unchanged()))?;
-        Ok(wcc(&removed.dir, &dir.export))
+        Ok(wcc(&removed.dir, dir.export))
     }
 
     pub(super) fn rename(&self, args: RenameArgs) -> Result<RenameWcc, Refusal<RenameWcc>> {
@@ -139,9 +139,9 @@ impl Request<'_> {
         let current = || RenameWcc { from: from.unchanged(), to: to.unchanged() };
         let renamed = rename().map_err(refuse(current))?;
         if let Ok(moved) = to.export.filesystem.lookup(&to.context(), &to.object, &args.to.name) {
-            self.files.record_name(&to.export, &moved.object, &to.object, &args.to.name);
+            self.files.record_name(to.export, &moved.object, &to.object, &args.to.name);
         }
-        Ok(RenameWcc { from: wcc(&renamed.from, &from.export), to: wcc(&renamed.to, &to.export) })
+        Ok(RenameWcc { from: wcc(&renamed.from, from.export), to: wcc(&renamed.to, to.export) })
     }
 
     pub(super) fn link(&self, args: LinkArgs) -> Result<LinkWcc, Refusal<LinkWcc>> {
@@ -157,8 +157,8 @@ impl Request<'_> {
         let current = || LinkWcc { attributes: file.post_op_attributes(), dir: dir.unchanged() };
         let (found, change) = link().map_err(refuse(current))?;
         Ok(LinkWcc {
-            attributes: Some(attributes(&found, &file.export)),
-            dir: wcc(&change, &dir.export),
+            attributes: Some(attributes(&found, file.export)),
+            dir: wcc(&change, dir.export),
         })
     }
 
@@ -178,7 +178,7 @@ impl Request<'_> {
                 });
             })
             .map_err(refuse(|| dir.post_op_attributes()))?;
-        let attributes = listed.attributes.map(|a| attributes(&a, &dir.export));
+        let attributes = listed.attributes.map(|a| attributes(&a, dir.export));
         Ok(Entries { attributes, verifier: listed.verifier, entries, eof: listed.eof })
     }
 
@@ -195,24 +195,24 @@ impl Request<'_> {
                 let above = entry.name == b".." && dir.object == dir.export.filesystem.root();
                 let found = entry.lookup.filter(|_| !above);
                 if let Some(found) = &found {
-                    self.files.record_name(&dir.export, &found.object, &dir.object, entry.name);
+                    self.files.record_name(dir.export, &found.object, &dir.object, entry.name);
                 }
                 entries.push(EntryPlus {
                     fileid: entry.fileid,
                     name: Bytes::copy_from_slice(entry.name).into(),
                     cookie: entry.cookie,
-                    attributes: found.map(|found| attributes(&found.attributes, &dir.export)),
-                    handle: found.map(|found| self.files.sign(&dir.export, &found.object)),
+                    attributes: found.map(|found| attributes(&found.attributes, dir.export)),
+                    handle: found.map(|found| self.files.sign(dir.export, &found.object)),
                 });
             })
             .map_err(refuse(|| dir.post_op_attributes()))?;
-        let attributes = listed.attributes.map(|a| attributes(&a, &dir.export));
+        let attributes = listed.attributes.map(|a| attributes(&a, dir.export));
         Ok(EntriesPlus { attributes, verifier: listed.verifier, entries, eof: listed.eof })
     }
 
     fn list(
         &self,
-        dir: &Target,
+        dir: &Target<'_>,
         cookie: u64,
         verifier: [u8; 8],
         plus: bool,
@@ -244,7 +244,7 @@ impl Request<'_> {
 }
 
 /// RENAME and LINK do not cross exports, even of one file system: their rules may differ.
-fn check_same_export(a: &Target, b: &Target) -> vfs::Result<()> {
+fn check_same_export(a: &Target<'_>, b: &Target<'_>) -> vfs::Result<()> {
     if a.export.id == b.export.id { Ok(()) } else { Err(Error::CrossesFileSystems) }
 }
 

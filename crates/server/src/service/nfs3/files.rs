@@ -16,7 +16,7 @@ impl Request<'_> {
     pub(super) fn get_attr(&self, args: GetAttrArgs) -> Result<Attributes, Refusal<()>> {
         let target = self.inspect(&args.object).map_err(refuse(|| ()))?;
         let found = target.export.filesystem.attributes(&target.context(), &target.object);
-        Ok(attributes(&found.map_err(refuse(|| ()))?, &target.export))
+        Ok(attributes(&found.map_err(refuse(|| ()))?, target.export))
     }
 
     pub(super) fn set_attr(&self, args: SetAttrArgs) -> Result<Wcc, Refusal<Wcc>> {
@@ -28,7 +28,7 @@ impl Request<'_> {
                 filesystem.set_attributes(&target.context(), &target.object, &new, guard)
             })
             .map_err(refuse(|| target.unchanged()))?;
-        Ok(wcc(&change, &target.export))
+        Ok(wcc(&change, target.export))
     }
 
     pub(super) fn access(&self, args: AccessArgs) -> Result<AccessOk, Refusal<Option<Attributes>>> {
@@ -56,7 +56,7 @@ impl Request<'_> {
         } else if may.execute {
             granted |= access::EXECUTE;
         }
-        let attributes = Some(attributes(&found, &target.export));
+        let attributes = Some(attributes(&found, target.export));
         Ok(AccessOk { attributes, access: granted & args.access })
     }
 
@@ -70,7 +70,7 @@ impl Request<'_> {
             .filesystem
             .read_link(&target.context(), &target.object)
             .map_err(refuse(|| target.post_op_attributes()))?;
-        let attributes = Some(attributes(&found, &target.export));
+        let attributes = Some(attributes(&found, target.export));
         Ok(ReadLinkOk { attributes, text: text.into() })
     }
 
@@ -82,7 +82,8 @@ impl Request<'_> {
             .filesystem
             .read(&target.context(), &target.object, args.offset, count)
             .map_err(refuse(|| target.post_op_attributes()))?;
-        let attributes = read.attributes.map(|a| attributes(&a, &target.export));
+        self.bytes.set(read.data.len() as u64);
+        let attributes = read.attributes.map(|a| attributes(&a, target.export));
         Ok(ReadOk { attributes, eof: read.eof, data: read.data })
     }
 
@@ -100,8 +101,9 @@ impl Request<'_> {
         let written = filesystem
             .write(&target.context(), &target.object, args.offset, &data, wanted)
             .map_err(refuse(|| target.unchanged()))?;
+        self.bytes.set(written.count.into());
         Ok(WriteOk {
-            wcc: wcc(&written.file, &target.export),
+            wcc: wcc(&written.file, target.export),
             count: written.count,
             stability: stability_reached(written.stability),
             verifier,
@@ -115,7 +117,7 @@ impl Request<'_> {
             .commit(&target.context(), &target.object, args.offset, args.count)
             .map_err(refuse(|| target.unchanged()))?;
         let verifier = filesystem.write_verifier();
-        Ok(CommitOk { wcc: wcc(&change, &target.export), verifier })
+        Ok(CommitOk { wcc: wcc(&change, target.export), verifier })
     }
 
     pub(super) fn io_bytes_max(&self) -> u32 {

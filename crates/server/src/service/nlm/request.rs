@@ -12,6 +12,7 @@ use keeper::request::{
     Access, CancelRequest, Form, FreeAllRequest, LockRequest, Mode, OwnerName, ShareRequest,
     TestRequest, UnlockRequest, UnshareRequest,
 };
+use vfs::Rules;
 use wire::nlm::{self, Status, Version, Versioned};
 
 use super::super::source;
@@ -213,7 +214,7 @@ impl NlmCall<'_> {
     ) -> Result<LockSubject, EarlyReply> {
         let target = self.target(format, &lock.file)?;
         let range = self.range(format, lock.range)?;
-        let stateless = target.export.as_ref().is_some_and(|e| e.rules.stateless_clients);
+        let stateless = self.holds(&target, |rules| rules.stateless_clients).unwrap_or(false);
         Ok(LockSubject {
             caller: self.caller(&lock.caller_name),
             owner: OwnerName { number: lock.svid as u32, tag: OwnerTag::new(&lock.owner) },
@@ -239,11 +240,16 @@ impl NlmCall<'_> {
             }
             Err(error) => return Err(EarlyReply::Status(format.clone(), status(error))),
         };
-        let rules = target.export.as_ref().map(|export| &export.rules);
-        self.admit(
-            rules.map_or(self.nlm.require_reserved_ports, |rules| rules.require_reserved_ports),
-        )?;
+        let demanded = self.holds(&target, |rules| rules.require_reserved_ports);
+        self.admit(demanded.unwrap_or(self.nlm.require_reserved_ports))?;
         Ok(target)
+    }
+
+    /// Whether the rules of the file's export have a property for this caller; `None` if the file is not
+    /// exported.
+    fn holds(&self, target: &LockTarget, property: impl Fn(&Rules) -> bool) -> Option<bool> {
+        let export = target.export.as_ref()?;
+        Some(export.rules.hold_for(self.incoming.peer.remote.ip(), property))
     }
 
     fn is_admitted(&self, target: &LockTarget) -> bool {
