@@ -24,7 +24,7 @@ pub(crate) fn make() -> Result<()> {
     Ok(())
 }
 
-/// A copy of the sources for [`write`].
+/// A copy of the sources for [`write()`].
 pub(crate) fn copy(target: &Path) -> Result<PathBuf> {
     let tree = target.join("sbom/sources");
     sources::copy(&tree)?;

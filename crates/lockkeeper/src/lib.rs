@@ -49,16 +49,16 @@ pub use ipnet::IpNet;
 
 pub use server::roster_copy::CopyError as RosterCopyError;
 pub use server::{
-    BootError, ClientInfo, Config, Control, ControlError, FileLocation, GraceInfo, GrantedLock,
-    Limits, ListenError, LockConfig, LockEvent, LockInfo, OpenReason, Protocol, RegisterError,
-    RestoreError, RpcbindMode, RpcbindState, Server, ServerError, ServerExit, ServerHandle,
-    TrackError, TrackedClient, WritePolicy, block_on,
+    BootError, ClientInfo, ClientIo, Config, Control, ControlError, FileLocation, GraceInfo,
+    GrantedLock, IoTotals, Limits, ListenError, LockConfig, LockEvent, LockInfo, OpenReason,
+    Protocol, RegisterError, RestoreError, RpcbindMode, RpcbindState, Server, ServerError,
+    ServerExit, ServerHandle, TrackError, TrackedClient, WritePolicy, block_on,
 };
 pub use vfs::{
     AttributeChange, Attributes, BlockingMode, Caller, Context, CreateMode, CreateReply, Device,
     DirEntry, Error, ExclusiveLock, Export, ExportAccess, Exports, FileKey, FileKind, FileSystem,
     FileSystemId, FileSystemInfo, HandleKey, Listing, LookupReply, MountWalk, NewAttributes,
     NodeKind, ObjectId, OpeningExport, Permissions, ReadDirReply, ReadReply, RemoveReply,
-    RenameReply, Result, RuleSet, Rules, SetTime, Space, Squash, Stability, Time, WccAttributes,
-    WriteReply, WriteVerifier, verifier_as_times,
+    RenameReply, Result, RuleNumber, RuleSet, Rules, SetTime, Space, Squash, Stability, Time,
+    WccAttributes, WriteReply, WriteVerifier, verifier_as_times,
 };
