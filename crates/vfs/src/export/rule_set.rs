@@ -7,7 +7,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::Rules;
 
-/// See the [module](self). Each [`Rules`] applies to its own `clients`.
+/// The rules of an export by network; the most specific network decides. Each [`Rules`] applies to its own
+/// `clients`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleSet {
     rules: Vec<Rules>,
