@@ -29,12 +29,20 @@ pub(crate) struct Budgets {
 
 impl Default for Budgets {
     fn default() -> Self {
-        let budget = |milliseconds| ReadBudget::per_second(Duration::from_millis(milliseconds));
-        Self { trusted: budget(200), users: budget(100), network: budget(100) }
+        Self::new(Duration::from_millis(200), Duration::from_millis(100))
     }
 }
 
 impl Budgets {
+    /// Per second: `trusted` for operators, `others` for the users of the socket, and as much for TCP.
+    pub(crate) fn new(trusted: Duration, others: Duration) -> Self {
+        Self {
+            trusted: ReadBudget::per_second(trusted),
+            users: ReadBudget::per_second(others),
+            network: ReadBudget::per_second(others),
+        }
+    }
+
     pub(crate) fn of(&self, class: CallerClass) -> &ReadBudget {
         match class {
             CallerClass::Trusted => &self.trusted,
