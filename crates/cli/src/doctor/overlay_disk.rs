@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Cursor, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use store::embedded::disk::{Directory, DirectoryId, Disk, DiskFile};
 
@@ -128,18 +127,6 @@ impl Disk for OverlayDisk {
     fn length(&self, name: &str) -> io::Result<u64> {
         let mut bytes = Vec::new();
         self.read(name)?.read_to_end(&mut bytes).map(|length| length as u64)
-    }
-
-    fn age(&self, _: &str) -> io::Result<Duration> {
-        Ok(Duration::ZERO)
-    }
-
-    fn hold(&self, _: &str) -> io::Result<Box<dyn Send>> {
-        Ok(Box::new(()))
-    }
-
-    fn remove_unheld(&self, name: &str) -> io::Result<bool> {
-        self.remove(name).map(|()| true)
     }
 
     fn sync_names(&self) -> io::Result<()> {

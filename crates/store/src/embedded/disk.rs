@@ -50,15 +50,22 @@ pub trait Disk: Send + Sync {
     /// The length of a file.
     fn length(&self, name: &str) -> io::Result<u64>;
 
-    /// The time since a file was last written.
-    fn age(&self, name: &str) -> io::Result<Duration>;
+    /// The time since a file was last written. By default all files are new: right for a disk that ends
+    /// with its process.
+    fn age(&self, _name: &str) -> io::Result<Duration> {
+        Ok(Duration::ZERO)
+    }
 
     /// Protects a file from [`remove_unheld`](Disk::remove_unheld) until the guard is dropped or the
-    /// process ends.
-    fn hold(&self, name: &str) -> io::Result<Box<dyn Send>>;
+    /// process ends. By default it protects from nothing: right for a disk of one process.
+    fn hold(&self, _name: &str) -> io::Result<Box<dyn Send>> {
+        Ok(Box::new(()))
+    }
 
-    /// Removes a file unless a process holds it; returns whether it did.
-    fn remove_unheld(&self, name: &str) -> io::Result<bool>;
+    /// Removes a file unless a process holds it; returns whether it did. By default none does.
+    fn remove_unheld(&self, name: &str) -> io::Result<bool> {
+        self.remove(name).map(|()| true)
+    }
 
     /// Returns when all creations, renames and removals so far survive a power loss.
     fn sync_names(&self) -> io::Result<()>;

@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, Cursor, Read};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use keeper::change::{Exactness, Snapshot};
 
@@ -229,18 +228,6 @@ impl Disk for MemoryDisk {
 
     fn length(&self, name: &str) -> io::Result<u64> {
         Ok(self.find(name)?.lock().unwrap().len() as u64)
-    }
-
-    fn age(&self, _: &str) -> io::Result<Duration> {
-        Ok(Duration::ZERO)
-    }
-
-    fn hold(&self, _: &str) -> io::Result<Box<dyn Send>> {
-        Ok(Box::new(()))
-    }
-
-    fn remove_unheld(&self, name: &str) -> io::Result<bool> {
-        self.remove(name).map(|()| true)
     }
 
     fn sync_names(&self) -> io::Result<()> {

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::io::{self, Cursor, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use testbed::random::Random;
 
@@ -316,18 +315,6 @@ impl Disk for SimulatedDisk {
 
     fn length(&self, name: &str) -> io::Result<u64> {
         Ok(self.bytes(name).len() as u64)
-    }
-
-    fn age(&self, _: &str) -> io::Result<Duration> {
-        Ok(Duration::ZERO)
-    }
-
-    fn hold(&self, _: &str) -> io::Result<Box<dyn Send>> {
-        Ok(Box::new(()))
-    }
-
-    fn remove_unheld(&self, name: &str) -> io::Result<bool> {
-        self.remove(name).map(|()| true)
     }
 
     fn sync_names(&self) -> io::Result<()> {
