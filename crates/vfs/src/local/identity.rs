@@ -13,8 +13,8 @@ use std::{
 use rustix::{
     fs::Gid,
     thread::{
-        CapabilitiesSecureBits, CapabilitySet, capabilities, capabilities_secure_bits,
-        set_capabilities, set_thread_groups,
+        CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities,
+        capabilities_secure_bits, set_capabilities, set_thread_groups,
     },
 };
 
@@ -168,10 +168,8 @@ pub fn prepare_worker_thread() {
 
 /// Each step is taken whether or not the other succeeds: a container may forbid `unshare`.
 fn prepare(unshare_fs: impl FnOnce() -> rustix::io::Result<()>) {
-    let dropped = capabilities(None).and_then(|mut sets| {
-        sets.effective.remove(CapabilitySet::SYS_RESOURCE);
-        set_capabilities(None, sets)
-    });
+    let dropped =
+        capabilities(None).and_then(|sets| set_capabilities(None, without_reserved_blocks(sets)));
     if let Err(error) = dropped {
         tracing::warn!(%error, "worker thread keeps CAP_SYS_RESOURCE: callers may use blocks reserved for root");
     }
@@ -182,6 +180,11 @@ fn prepare(unshare_fs: impl FnOnce() -> rustix::io::Result<()>) {
         }
         Err(error) => tracing::warn!(%error, "worker thread keeps the umask of the process"),
     }
+}
+
+fn without_reserved_blocks(mut sets: CapabilitySets) -> CapabilitySets {
+    sets.effective.remove(CapabilitySet::SYS_RESOURCE);
+    sets
 }
 
 /// To be called by threads that may wait for a disk.
@@ -242,5 +245,10 @@ mod tests {
             (sets.effective.contains(CapabilitySet::SYS_RESOURCE), modes_are_exact())
         });
         assert_eq!(left.join().unwrap(), (false, false));
+        // A container may not have it to begin with.
+        let all = CapabilitySet::all();
+        let sets = CapabilitySets { effective: all, permitted: all, inheritable: all };
+        let left = without_reserved_blocks(sets).effective;
+        assert_eq!(left, all - CapabilitySet::SYS_RESOURCE);
     }
 }
