@@ -223,14 +223,7 @@ impl LocalFs {
                 fsid::identify(&state, &mount, &found, &lifetime, &device).map_err(state_error)?
             }
         };
-        if !device.is_served_only_as(id) {
-            tracing::warn!(
-                "{} has another file system id than another export of the same file system: locks \
-                 taken through one do not exclude those taken through the other. Give both the same \
-                 `filesystem_id`; clients then mount again",
-                path.display()
-            );
-        }
+        device.warn_of_second_id(id, &path);
 
         let handle = sys::handle_at(&mount, c"", AtFlags::EMPTY_PATH)
             .ok()

@@ -8,6 +8,7 @@
 
 use std::{
     collections::HashMap,
+    path::Path,
     sync::{Arc, Mutex, Weak},
 };
 
@@ -64,9 +65,21 @@ impl Device {
         Ok(id)
     }
 
+    /// Notes an id under which the device is served from `path`, and warns if it is the second one.
+    pub(super) fn warn_of_second_id(&self, id: FileSystemId, path: &Path) {
+        if !self.is_served_only_as(id) {
+            tracing::warn!(
+                "{} has another file system id than another export of the same file system: locks \
+                 taken through one do not exclude those taken through the other. Give both the same \
+                 `filesystem_id`; clients then mount again",
+                path.display()
+            );
+        }
+    }
+
     /// Notes an id under which the device is served. False if it is served under another one as well, so
     /// that a file has two keys, and locks on them do not exclude each other.
-    pub(super) fn is_served_only_as(&self, id: FileSystemId) -> bool {
+    fn is_served_only_as(&self, id: FileSystemId) -> bool {
         *lock(&self.served_as).get_or_insert(id) == id
     }
 
