@@ -51,7 +51,7 @@ pub enum ExclusiveLock {
 pub enum MountWalk {
     /// The caller's, squashed: a mount tells nothing that LOOKUP would not.
     Caller,
-    /// Nobody's: any client that may mount learns what there is, also below directories that are closed
+    /// No permission: any client that may mount learns what there is, also below directories that are closed
     /// to all its users.
     Server,
 }

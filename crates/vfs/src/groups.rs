@@ -77,7 +77,7 @@ impl CachedUser {
         self.latest().filter(|_| since.elapsed() < age_max)
     }
 
-    /// An answer for which nobody need be asked.
+    /// An answer that needs no look-up.
     fn fresh(&self, age_max: Duration) -> Option<GroupLookup> {
         let is_miss = matches!(self.answer, Some((None, _)));
         self.answer_within(if is_miss { age_max.min(MISS_AGE_MAX) } else { age_max })

@@ -24,7 +24,7 @@ pub(crate) struct Admin {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Paths {
-    /// Root, the server's user, the group `lockkeeper`, and whoever has the token.
+    /// Root, the server's user, the group `lockkeeper`, and callers with the token.
     #[default]
     Operators,
     /// All who may read.

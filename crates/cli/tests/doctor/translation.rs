@@ -26,7 +26,7 @@ const BYTE: Range = Range { offset: 0, length: 1 };
 const SERVER: &str = "10.99.0.1";
 /// Of the router, towards the first client: what clients mount if it forwards a port.
 const ROUTER: &str = "10.98.1.1";
-/// A chain as iptables has it, which masquerades whoever speaks to the network of the server.
+/// A chain as iptables has it, which masquerades all that leaves for the network of the server.
 const MASQUERADE: &str = "table ip nat { chain POSTROUTING { type nat hook postrouting priority 100; \
     oifname eth0 masquerade; }; }";
 /// A published port, as of a container.
