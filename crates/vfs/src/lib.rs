@@ -12,6 +12,7 @@
 //! | `handle.rs` | the bytes of a file handle; signing and verifying it |
 //! | `export.rs` | exports and their rules: clients, squashing, access |
 //! | `listing.rs` | directory cookies for file systems that have none |
+//! | `buffers.rs` | buffers for the data of READ and WRITE, used again |
 //! | `closing.rs` | dropping file systems without waiting for their disks |
 //! | `groups.rs` | supplementary groups, cached; `groups/host_names.rs` asks the host's name service |
 //! | `names.rs` | the last known name of each file, for display |
@@ -35,6 +36,7 @@
 #![warn(unreachable_pub)]
 
 mod attributes;
+pub mod buffers;
 mod caller;
 mod closing;
 mod error;

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     AttributeChange, Attributes, BlockingMode, Context, Error, FileKind, ObjectId, ReadReply,
-    Result, Stability, WccAttributes, WriteReply, WriteVerifier,
+    Result, Stability, WccAttributes, WriteReply, WriteVerifier, buffers::Buffer,
 };
 
 /// So much after a range that is read the kernel may begin to read, at most, with its default
@@ -46,9 +46,8 @@ impl Tree {
         let attributes = self.attributes(&node)?;
         self.may_read(context, &node, &attributes)?;
         let wanted = u64::from(count).min(attributes.size.saturating_sub(offset)) as usize;
-        let mut data = Vec::new();
+        let mut data = Buffer::default();
         if wanted > 0 {
-            data.reserve_exact(wanted);
             let fd = match context.blocking {
                 BlockingMode::Nonblocking => node.reader(|| Err(Error::WouldBlock))?,
                 BlockingMode::MayBlock => self.reader(&node)?,
@@ -57,12 +56,13 @@ impl Tree {
             if nowait && !self.is_in_memory(&node, &fd, &attributes, offset, wanted as u64) {
                 return Err(Error::WouldBlock);
             }
+            data = Buffer::with_capacity(wanted);
             while data.len() < wanted {
                 let (left, at) = (wanted - data.len(), offset + data.len() as u64);
-                match sys::read_at(&fd, &mut data, left, at, nowait) {
+                match sys::read_at(&fd, data.rest(left), at, nowait) {
                     // Truncated meanwhile.
                     Ok(0) => break,
-                    Ok(_) => {}
+                    Ok(read) => data.fill(read),
                     Err(Errno::AGAIN | Errno::NOTSUP) if nowait => return Err(Error::WouldBlock),
                     Err(Errno::INTR) => {}
                     Err(other) => return Err(other.into()),
@@ -71,7 +71,7 @@ impl Tree {
         }
         let eof =
             data.len() < wanted || offset.saturating_add(data.len() as u64) >= attributes.size;
-        Ok(ReadReply { data: Bytes::from(data), eof, attributes: Some(attributes) })
+        Ok(ReadReply { data: data.freeze(), eof, attributes: Some(attributes) })
     }
 
     /// Whether the range is in memory, with what the kernel would read ahead. Otherwise it would begin

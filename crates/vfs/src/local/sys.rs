@@ -127,25 +127,19 @@ pub(super) fn unshare_fs() -> Result<()> {
     check(c_long::from(unsafe { libc::unshare(libc::CLONE_FS) })).map(drop)
 }
 
-/// Appends up to `count` bytes of `fd` at `offset` to `buffer`; with `nowait` only from the page
-/// cache (`AGAIN` if none are there).
+/// Reads bytes of `fd` at `offset` into `buffer`; with `nowait` only from the page cache (`AGAIN` if none
+/// are there).
 pub(super) fn read_at(
     fd: impl AsFd,
-    buffer: &mut Vec<u8>,
-    count: usize,
+    buffer: &mut [u8],
     offset: u64,
     nowait: bool,
 ) -> Result<usize> {
-    buffer.reserve(count);
     let flags = if nowait { libc::RWF_NOWAIT } else { 0 };
-    let length = buffer.len();
-    let spare = buffer.spare_capacity_mut();
-    let count = count.min(spare.len());
-    let vector = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: count };
-    // SAFETY: `vector` lies within the spare capacity of `buffer`, of which the kernel has
-    // initialised as many bytes as it returns.
-    unsafe {
-        let read = check(libc::syscall(
+    let vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: `vector` is `buffer`, which is borrowed for as long as the call lasts.
+    let read = check(unsafe {
+        libc::syscall(
             libc::SYS_preadv2,
             fd.as_fd().as_raw_fd(),
             &raw const vector,
@@ -154,10 +148,9 @@ pub(super) fn read_at(
             // The upper half of the offset, ignored by 64-bit kernels.
             0 as c_long,
             flags,
-        ))? as usize;
-        buffer.set_len(length + read.min(count));
-        Ok(read)
-    }
+        )
+    })?;
+    Ok(read as usize)
 }
 
 /// Whether a range of a file is in memory as a whole; `None` if the kernel (before 6.5) does not tell.
