@@ -298,10 +298,10 @@ impl Files {
         }
         let caller = self.caller(rules, credential, blocking)?;
         let context = Context { caller: &caller, blocking };
-        let (may, found) = export.filesystem.access(&context, &target.opened.file.object)?;
+        let (may, owner) = export.filesystem.lock_access(&context, &target.opened.file.object)?;
         let allowed = may.write || (may.read && !must_write);
         // The owner of a file could grant itself the permission.
-        if allowed || caller.uid == found.uid || caller.is_root() {
+        if allowed || caller.uid == owner || caller.is_root() {
             return Ok(());
         }
         Err(Error::Denied)

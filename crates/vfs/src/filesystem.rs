@@ -371,9 +371,8 @@ pub trait FileSystem: Send + Sync + 'static {
     /// entry. Called in both blocking modes.
     fn lookup(&self, context: &Context<'_>, dir: &ObjectId, name: &[u8]) -> Result<LookupReply>;
 
-    /// ACCESS, and the check before a lock is granted: what the mode allows the caller, without
-    /// the exceptions for owners. By default what [`Attributes::permissions`] says. Called in both
-    /// blocking modes.
+    /// ACCESS: what the mode allows the caller, without the exceptions for owners. By default what
+    /// [`Attributes::permissions`] says. Called in both blocking modes.
     fn access(
         &self,
         context: &Context<'_>,
@@ -381,6 +380,14 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> Result<(Permissions, Attributes)> {
         let attributes = self.attributes(context, object)?;
         Ok((attributes.permissions(context.caller), attributes))
+    }
+
+    /// The check before a lock is granted: as [`access`](FileSystem::access), with the uid of the
+    /// owner. The answer may be up to a second old, but reflects all changes by clients. Called in
+    /// both blocking modes.
+    fn lock_access(&self, context: &Context<'_>, object: &ObjectId) -> Result<(Permissions, u32)> {
+        let (permissions, attributes) = self.access(context, object)?;
+        Ok((permissions, attributes.uid))
     }
 
     /// READLINK: the text of a symbolic link, byte for byte. `Invalid` for any other file. Called

@@ -363,6 +363,10 @@ impl FileSystem for LocalFs {
         Ok((self.tree.permissions(context, &node, &attributes)?, attributes))
     }
 
+    fn lock_access(&self, context: &Context<'_>, object: &ObjectId) -> Result<(Permissions, u32)> {
+        self.tree.lock_access(context, object)
+    }
+
     fn read_link(&self, context: &Context<'_>, link: &ObjectId) -> Result<(Bytes, Attributes)> {
         let node = self.tree.node(context, link)?;
         if node.kind != FileKind::Symlink {

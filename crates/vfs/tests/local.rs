@@ -14,7 +14,8 @@ use std::{
 
 use fixture::*;
 use lockkeeper_vfs::{
-    Caller, CreateMode, Error, FileSystem, FileSystemId, NewAttributes, ObjectId,
+    BlockingMode, Caller, Context, CreateMode, Error, FileSystem, FileSystemId, NewAttributes,
+    ObjectId,
     local::{HandleChoice, HandleKind, LocalFs, MetadataMode, Options, prepare_worker_thread},
 };
 
@@ -476,6 +477,30 @@ fn two_exports_of_one_file_system_name_a_file_alike() {
         assert_eq!(dir, below.root());
         let one = CallerView::new(&above, &root).lookup(&dir, "f").unwrap();
         assert_eq!(CallerView::new(&below, &root).lookup(&below.root(), "f"), Ok(one));
+    }
+}
+
+/// B2.8
+#[test]
+fn before_a_lock_changes_through_other_exports_count_at_once_and_those_of_the_host_soon() {
+    let Some(host) = Host::new() else { return };
+    fs::create_dir(host.path("below")).unwrap();
+    fs::write(host.path("below/f"), "").unwrap();
+    chmod(&host.path("below/f"), 0o644);
+    let above = host.open(HandleChoice::Auto);
+    let below = open(&host.path("below"), host.state.path(), HandleChoice::Auto);
+    let (root, carol) = (root(), carol());
+    let file = CallerView::new(&below, &root).lookup(&below.root(), "f").unwrap();
+    let context = Context { caller: &carol, blocking: BlockingMode::MayBlock };
+    let may_read = || above.lock_access(&context, &file).unwrap().0.read;
+    assert!(may_read());
+    CallerView::new(&below, &root).set(&file, with_mode(0o600)).unwrap();
+    assert!(!may_read());
+    chmod(&host.path("below/f"), 0o644);
+    let since = Instant::now();
+    while !may_read() {
+        assert!(since.elapsed() < Duration::from_secs(5), "a second is promised");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use keeper::Keeper;
 use keeper::change::Change;
 use keeper::event::Event;
@@ -181,7 +182,8 @@ impl DurableEpoch {
 /// The keeper, and the sinks of the replies that are still to come.
 pub struct Decider<S> {
     pub keeper: Keeper,
-    pending_replies: HashMap<RequestId, PendingReply<S>>,
+    /// By numbers that the server gives out, so a fast hash will do.
+    pending_replies: HashMap<RequestId, PendingReply<S>, RandomState>,
     token: Token,
     stopped: bool,
 }
@@ -195,7 +197,7 @@ pub struct PendingReply<S> {
 impl<S> Decider<S> {
     /// `last` is the token of the last batch in the store.
     pub fn new(keeper: Keeper, last: Token) -> Self {
-        Self { keeper, pending_replies: HashMap::new(), token: last, stopped: false }
+        Self { keeper, pending_replies: HashMap::default(), token: last, stopped: false }
     }
 
     pub fn handle(&mut self, input: Input<S>, now: Time) {

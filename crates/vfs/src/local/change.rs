@@ -70,9 +70,11 @@ impl Tree {
             let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
             let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
             chownat(node.path(), c"", uid, gid, flags)?;
+            node.device().count_change();
         }
         if let Some(mode) = new.mode {
             self.set_mode(node, mode)?;
+            node.device().count_change();
         }
         if (new.accessed, new.modified) != (SetTime::Keep, SetTime::Keep) && !as_writer {
             utimensat(node.path(), c"", &times, AtFlags::EMPTY_PATH)?;

@@ -1,5 +1,6 @@
 //! What the exports of one mounted file system share while they are served: its id, if nothing else
-//! gives it one, and the locks that order the changes of a file by this process.
+//! gives it one, the locks that order the changes of a file by this process, and how many changes of
+//! permissions there were.
 //!
 //! An order lock is held from reading the attributes before a change to reading those after it, so
 //! that no other change by a client falls between. Lock order: of two directories, the one whose
@@ -9,7 +10,10 @@
 use std::{
     collections::HashMap,
     path::Path,
-    sync::{Arc, Mutex, Weak},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use super::{fsid::Lifetime, node::lock};
@@ -24,6 +28,7 @@ pub(super) struct Device {
     served_as: Mutex<Option<FileSystemId>>,
     lifetime: Mutex<Option<Lifetime>>,
     orders: Mutex<OrderLocks>,
+    changes: AtomicU64,
 }
 
 /// The order locks that are in use.
@@ -86,6 +91,16 @@ impl Device {
     /// How long inode numbers can be relied on: what `find` says for the first export.
     pub(super) fn lifetime(&self, find: impl FnOnce() -> Lifetime) -> Lifetime {
         lock(&self.lifetime).get_or_insert_with(find).clone()
+    }
+
+    /// A number that grows when a client has changed owner, group or mode of a file, or removed one: what
+    /// was known of permissions before must be asked for again.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    pub(super) fn count_change(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// The order lock of a file. `key` is the same for all exports of the file system.

@@ -7,7 +7,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    hash::{BuildHasher, RandomState},
+    hash::BuildHasher,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -15,6 +15,7 @@ use std::{
     },
 };
 
+use foldhash::fast::RandomState;
 use rustix::fs::ABS;
 
 use super::{
@@ -91,6 +92,10 @@ impl Node {
     /// For attributes, permissions and entries, not for data.
     pub(super) fn path(&self) -> BorrowedFd<'_> {
         self.path.as_ref().map_or(ABS, AsFd::as_fd)
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.shared.device
     }
 
     /// Held during a change. See [`device`](super::device).
@@ -210,7 +215,8 @@ pub(super) struct NodeCache {
 
 #[derive(Default)]
 struct Shard {
-    nodes: HashMap<ObjectId, Arc<Node>>,
+    /// By ids that come from handles with a valid signature, so a fast hash will do.
+    nodes: HashMap<ObjectId, Arc<Node>, RandomState>,
     /// In the order of insertion; may contain ids of nodes that are no longer cached.
     arrivals: VecDeque<ObjectId>,
 }
@@ -220,7 +226,7 @@ impl NodeCache {
     pub(super) fn new(descriptors_max: usize, device: Arc<Device>, closer: Wake) -> Self {
         Self {
             shards: Default::default(),
-            hasher: RandomState::new(),
+            hasher: RandomState::default(),
             shared: Arc::new(Shared { device, closer, ..Shared::default() }),
             descriptors_max,
             turn: AtomicUsize::new(0),

@@ -1,9 +1,9 @@
 //! Access checks: the kernel is asked under the caller's identity, and its answer is cached until
-//! the file's change time moves.
+//! the file's change time moves. Before a lock even that time is asked for once a second only.
 
 use std::{
     sync::Mutex,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use rustix::fs::Access;
@@ -13,10 +13,15 @@ use super::{
     sys,
     tree::Tree,
 };
-use crate::{Attributes, BlockingMode, Caller, Context, Error, Permissions, Result, Time};
+use crate::{
+    Attributes, BlockingMode, Caller, Context, Error, ObjectId, Permissions, Result, Time,
+};
 
 /// Cached checks per node: enough for the few users that share a file at a time.
 const CACHED_MAX: usize = 8;
+
+/// How long a check before a lock holds without asking for the change time again.
+const RECENT: Duration = Duration::from_secs(1);
 
 /// Change times advance in steps of up to 10 ms, so two changes can have the same time. A check is
 /// cached only if the last change is older than this.
@@ -36,7 +41,10 @@ pub(super) struct AccessCheck {
 
 /// The access checks of one node, by caller.
 #[derive(Default)]
-pub(super) struct PermissionCache(Mutex<Vec<CachedPermission>>);
+pub(super) struct PermissionCache {
+    checks: Mutex<Vec<CachedPermission>>,
+    recent: Mutex<Vec<RecentPermission>>,
+}
 
 struct CachedPermission {
     caller: Caller,
@@ -44,20 +52,46 @@ struct CachedPermission {
     check: AccessCheck,
 }
 
+/// What a check before a lock found.
+struct RecentPermission {
+    caller: Caller,
+    permissions: Permissions,
+    owner: u32,
+    asked: Instant,
+    /// [`Device::changes`](super::device::Device::changes) before the kernel was asked.
+    changes: u64,
+}
+
 impl PermissionCache {
     fn get(&self, caller: &Caller, changed: Time) -> Option<AccessCheck> {
-        let cached = lock(&self.0);
+        let cached = lock(&self.checks);
         let of_caller = cached.iter().find(|r| r.caller == *caller)?;
         (of_caller.changed == changed).then_some(of_caller.check)
     }
 
     fn put(&self, caller: &Caller, changed: Time, check: AccessCheck) {
-        let mut cached = lock(&self.0);
+        let mut cached = lock(&self.checks);
         cached.retain(|r| r.caller != *caller && r.changed == changed);
         if cached.len() >= CACHED_MAX {
             cached.remove(0);
         }
         cached.push(CachedPermission { caller: caller.clone(), changed, check });
+    }
+
+    fn recent(&self, caller: &Caller, now: Instant, changes: u64) -> Option<(Permissions, u32)> {
+        let recent = lock(&self.recent);
+        let of_caller = recent.iter().find(|r| r.caller == *caller)?;
+        let holds = of_caller.changes == changes && now < of_caller.asked + RECENT;
+        holds.then_some((of_caller.permissions, of_caller.owner))
+    }
+
+    fn put_recent(&self, new: RecentPermission) {
+        let mut recent = lock(&self.recent);
+        recent.retain(|r| r.caller != new.caller && r.changes == new.changes);
+        if recent.len() >= CACHED_MAX {
+            recent.remove(0);
+        }
+        recent.push(new);
     }
 }
 
@@ -71,6 +105,31 @@ impl Tree {
     ) -> Result<Permissions> {
         let AccessCheck { read, write, execute } = self.check_access(context, node, attributes)?;
         Ok(Permissions { read, write: write.is_ok(), execute })
+    }
+
+    /// The check before a lock: the permissions, and the owner. What programs of the host change counts
+    /// within [`RECENT`], what clients change at once.
+    pub(super) fn lock_access(
+        &self,
+        context: &Context<'_>,
+        object: &ObjectId,
+    ) -> Result<(Permissions, u32)> {
+        let node = self.node(context, object)?;
+        let (caller, asked, changes) = (context.caller, Instant::now(), node.device().changes());
+        if let Some(recent) = node.permissions.recent(caller, asked, changes) {
+            return Ok(recent);
+        }
+        let attributes = self.attributes(&node)?;
+        let permissions = self.permissions(context, &node, &attributes)?;
+        let (caller, owner) = (caller.clone(), attributes.uid);
+        node.permissions.put_recent(RecentPermission {
+            caller,
+            permissions,
+            owner,
+            asked,
+            changes,
+        });
+        Ok((permissions, owner))
     }
 
     /// READ: allowed to the owner, and to callers that may execute the file, because a client must

@@ -229,6 +229,7 @@ impl Tree {
 
     /// After an entry was removed or replaced: drops the node if that was its last name.
     pub(super) fn unlinked(&self, id: Option<ObjectId>) {
+        self.root.device().count_change();
         let Some(node) = id.and_then(|id| self.cache.get(&id)) else { return };
         if status(node.path()).is_ok_and(|found| found.attributes.links == 0) {
             self.drop_node(&node.id);

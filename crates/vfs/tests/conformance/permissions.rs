@@ -1,6 +1,8 @@
 //! Permissions of owner, group, others and root.
 
-use lockkeeper_vfs::{Caller, Device, Error, FileKind, NewAttributes, NodeKind};
+use lockkeeper_vfs::{
+    BlockingMode, Caller, Context, Device, Error, FileKind, NewAttributes, NodeKind,
+};
 
 use crate::fixture::*;
 
@@ -11,6 +13,7 @@ on_every_file_system! {
     execute_permission_allows_reading_but_access_reports_the_mode
     supplementary_groups_count
     access_is_exact
+    before_a_lock_changes_by_clients_count_at_once
     root_may_do_everything
     a_foreign_write_takes_set_user_id_away
     a_set_group_directory_hands_its_group_down
@@ -101,6 +104,23 @@ fn access_is_exact(fixture: &Fixture) {
     let dir = fixture.by(&alice()).mkdir(&fixture.root(), "d", 0o751).unwrap();
     assert_eq!(fixture.by(&bob()).access(&dir), "r-x");
     assert_eq!(fixture.by(&carol()).access(&dir), "--x");
+}
+
+fn before_a_lock_changes_by_clients_count_at_once(fixture: &Fixture) {
+    let (alice, bob) = (alice(), bob());
+    let file = fixture.by(&alice).create(&fixture.root(), "f", 0o600).unwrap();
+    let context = Context { caller: &bob, blocking: BlockingMode::MayBlock };
+    let access = || fixture.fs.lock_access(&context, &file);
+    for _ in 0..50 {
+        for (mode, may) in [(0o600, false), (0o640, true)] {
+            fixture.by(&alice).set(&file, with_mode(mode)).unwrap();
+            let (permissions, owner) = access().unwrap();
+            assert_eq!((permissions.read, permissions.write, owner), (may, false, 1000));
+            assert_eq!(access(), Ok((permissions, owner)));
+        }
+    }
+    fixture.by(&alice).remove(&fixture.root(), "f").unwrap();
+    assert_eq!(access(), Err(Error::Stale));
 }
 
 fn root_may_do_everything(fixture: &Fixture) {
