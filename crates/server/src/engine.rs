@@ -1,7 +1,7 @@
 //! The engine: keeper and store, entered by one thread at a time; commit, then send (I2).
 //!
 //! A request goes into the inbox (`Engine::ask`). The calling thread then enters if the engine is
-//! idle (`Engine::flush`) and runs one batch, so an uncontended lock costs no thread switch. The
+//! idle (`Engine::flush`) and runs a few batches, so a lock costs no thread switch. The
 //! committer thread runs what the caller must not: batches with inputs that are not
 //! [light](request::Request::is_light), commits that wait for a disk or are attempted again, reports
 //! (`Engine::report`), and whatever arrived while a batch was running (group commit). Tasks of the
@@ -157,6 +157,9 @@ impl Reporter {
 }
 
 const NEVER: u64 = u64::MAX;
+/// Batches that a caller's thread runs one after the other: what arrives meanwhile is mostly one more, and
+/// to wake the committer takes longer than that.
+const CALLER_BATCHES: usize = 4;
 /// The pause between two attempts to commit; it doubles up to the maximum.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -241,10 +244,15 @@ impl Engine {
         self.shared.push(Input::Request(request, sink));
     }
 
+    /// Whether the inbox may not be empty.
+    pub(crate) fn has_input(&self) -> bool {
+        self.shared.has_input.load(Ordering::Acquire)
+    }
+
     /// Decides what is in the inbox on the calling thread if the engine is idle and the inputs are
     /// light; otherwise another thread does.
     pub(crate) fn flush(&self) {
-        if !self.shared.has_input.load(Ordering::Acquire) || !self.shared.may_decide() {
+        if !self.has_input() || !self.shared.may_decide() {
             return;
         }
         let mut state = self.shared.lock();
@@ -410,11 +418,11 @@ impl EngineShared {
         self.has_input.store(true, Ordering::Release);
     }
 
-    /// Decides, commits and sends until the inbox is empty. A caller's thread runs at most one batch
-    /// and never waits for a disk; the committer gets the rest.
+    /// Decides, commits and sends until the inbox is empty. A caller's thread runs at most
+    /// [`CALLER_BATCHES`] and never waits for a disk; the committer gets the rest.
     fn run(&self, mut core: Box<Core>, mut begun: Option<PendingCommit>, runner: Runner) {
         let _guard = PanicGuard(self);
-        loop {
+        for turn in 1.. {
             let committing = match begun.take() {
                 Some(begun) => begun,
                 None if !self.may_decide() => return self.put_back(core),
@@ -438,8 +446,9 @@ impl EngineShared {
             if state.inbox.is_empty() {
                 return self.leave(state, core);
             }
-            if runner == Runner::Caller {
-                drop(state);
+            let is_done = turn == CALLER_BATCHES || !state.inbox.is_light();
+            drop(state);
+            if runner == Runner::Caller && is_done {
                 return self.hand_over(core, None);
             }
         }

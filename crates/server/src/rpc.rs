@@ -6,6 +6,7 @@ pub(crate) mod callers;
 pub(crate) mod dispatch;
 pub mod duplicate_cache;
 pub(crate) mod duplicates;
+mod gathering;
 pub mod limits;
 pub mod order;
 pub(crate) mod pending;

@@ -73,6 +73,11 @@ pub(crate) trait Service: Send + Sync {
 
     /// Called when all records of one read have been dispatched: submits what was batched.
     fn flush(&self) {}
+
+    /// Whether requests wait for [`flush`](Self::flush). Cheap.
+    fn has_unflushed(&self) -> bool {
+        false
+    }
 }
 
 /// How the duplicate request cache treats a call.

@@ -16,6 +16,7 @@ use wire::{Message, Writer, nfs3, nlm, nsm};
 use super::callers::Callers;
 use super::duplicate_cache::CacheLookup;
 use super::duplicates::DuplicateCaches;
+use super::gathering::Turns;
 use super::limits::Limits;
 use super::order::{Order, OrderKey};
 use super::pending::{Bookkeeping, CallTimer, IncomingCall, Stage, accepted, denied};
@@ -45,6 +46,7 @@ pub(crate) struct Dispatcher {
     order: Mutex<Order<OrderKey, Arc<WorkerCall>>>,
     /// The number of busy keys in `order`; read without the lock.
     busy_orders: AtomicUsize,
+    turns: Turns,
     on_heard: OnHeard,
     /// `on_heard` has returned true: datagrams need not be reported any more.
     has_heard: AtomicBool,
@@ -84,6 +86,7 @@ impl Dispatcher {
             caches,
             order: Mutex::default(),
             busy_orders: AtomicUsize::new(0),
+            turns: Turns::default(),
             on_heard,
             has_heard: AtomicBool::new(false),
         }
@@ -290,6 +293,12 @@ impl Dispatcher {
 
     fn order(&self) -> MutexGuard<'_, Order<OrderKey, Arc<WorkerCall>>> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a connection that has passed on its records lets others do so before it calls
+    /// [`flush`](Self::flush).
+    pub(crate) fn gathers(&self, connection: u64) -> bool {
+        self.services.iter().any(|service| service.has_unflushed()) && self.turns.note(connection)
     }
 
     /// To be called when all records that were received have been passed to [`receive`](Self::receive):

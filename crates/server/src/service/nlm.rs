@@ -182,6 +182,10 @@ impl Service for Nlm {
     fn flush(&self) {
         self.engine.flush();
     }
+
+    fn has_unflushed(&self) -> bool {
+        self.engine.has_input()
+    }
 }
 
 fn deny_granted(call: &Call, version: Version, out: &mut Writer) -> ServeOutcome {

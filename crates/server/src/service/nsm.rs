@@ -194,6 +194,10 @@ impl Service for Nsm {
     fn flush(&self) {
         self.engine.flush();
     }
+
+    fn has_unflushed(&self) -> bool {
+        self.engine.has_input()
+    }
 }
 
 fn answer(call: PendingCall, state: i32, decision: Decision, replies: &mut ReplyBatch) {
