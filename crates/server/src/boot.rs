@@ -50,6 +50,9 @@ use crate::transport::listen::{BoundSockets, ListenError};
 use crate::transport::udp::Datagrams;
 use crate::transport::{ANSWERS_MAX, AnswersMax, Peer, stopping};
 
+/// Buffers that are not used for about so long are given back.
+const BUFFERS_KEPT_FOR: Duration = Duration::from_secs(5);
+
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -299,6 +302,7 @@ impl Server {
         engine.begin(Box::new(effects), restored.first);
         tokio::spawn(watch_holders(engine.clone(), liveness));
         tokio::spawn(report_addresses(engine.clone()));
+        tokio::spawn(release_buffers(engine.clone()));
         if let Some((file, health)) = restored.roster_copy.clone() {
             let epoch = restored.epoch.get();
             tokio::spawn(refresh_regularly(
@@ -454,6 +458,17 @@ async fn choose_rpcbind(
             }
             Err(error) => Ok(RpcbindState::Off { reason: error.to_string() }),
         },
+    }
+}
+
+/// Returns buffers that no call has used lately to the allocator, until the engine ends.
+async fn release_buffers(engine: Engine) {
+    let mut every = interval(BUFFERS_KEPT_FOR);
+    loop {
+        tokio::select! {
+            _ = every.tick() => vfs::buffers::release_unused(),
+            _ = engine.ended() => return,
+        }
     }
 }
 

@@ -2,8 +2,10 @@
 
 pub(crate) mod budget;
 pub(crate) mod connections;
+mod large_record;
 pub(crate) mod listen;
 pub(crate) mod outgoing;
+mod peer_timers;
 pub(crate) mod recipient;
 pub(crate) mod slots;
 pub(crate) mod slow_peers;

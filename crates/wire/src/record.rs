@@ -79,6 +79,12 @@ impl Records {
         }
     }
 
+    /// The length of the record that begins with `received`, if it is one fragment and its mark is there.
+    pub fn whole(&self, received: &[u8]) -> Option<usize> {
+        let word = u32::from_be_bytes(*received.first_chunk::<MARK_BYTES>()?);
+        (self.fragments == 0 && word & LAST != 0).then_some((word & !LAST) as usize)
+    }
+
     /// Bytes of earlier fragments of the present record.
     pub fn gathered(&self) -> usize {
         self.gathered.len()

@@ -1,21 +1,27 @@
 //! TCP: one task per connection, which reads records, passes them to the dispatcher and enforces the
 //! limits on slow and idle peers.
 
-use std::io;
+use std::cell::RefCell;
+use std::io::{self, Read as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use socket2::SockRef;
+use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval_at, sleep, timeout};
 use tracing::{debug, warn};
 
+use vfs::buffers::Buffer;
 use wire::record::{MARK_BYTES, Next, Records};
 
 use super::budget::{ALLOWANCE, Charge};
 use super::connections::{ConnectionPermit, ConnectionRefusal, Connections};
+use super::large_record::LargeRecord;
 use super::outgoing::OutgoingReplies;
+use super::peer_timers::PeerTimers;
 use super::{AnswersMax, Peer, ReplyTo, Transport, stopping};
 use crate::liveness::ConnectionGuard;
 use crate::log_rate_limit::LogRateLimit;
@@ -23,9 +29,8 @@ use crate::metrics::EvictionReason;
 use crate::rpc::dispatch::Dispatcher;
 use crate::rpc::limits::Limits;
 
-/// The minimum size of a receive buffer. A larger one fits one record of the previous one's size:
-/// large records come in sequences, and a buffer that ends with its record leaves no tail to copy.
-const BUFFER_MIN: usize = 16 << 10;
+/// The most that is read at once, except of a large record.
+const SCRATCH_BYTES: usize = 16 << 10;
 /// While this many bytes of replies are unsent, no more requests are read: replies in a queue cost
 /// memory, and have left the processor's cache by the time they are sent.
 const UNSENT_MAX: usize = 512 << 10;
@@ -39,10 +44,6 @@ const BUDGET_PAUSE_MAX: Duration = Duration::from_millis(80);
 const LAST_REPLIES: Duration = Duration::from_secs(1);
 /// Bytes that a connection may receive and send before it yields.
 const TURN_BYTES: usize = 256 << 10;
-/// A peer that reads fewer bytes than this within `unread_time_max` is too slow.
-const PROGRESS_MIN: u64 = 16 << 10;
-/// A peer that sends fewer bytes of a record than this within `record_time_max` is too slow.
-const RECORD_PROGRESS_MIN: u64 = 4 << 10;
 /// The pause in accepting when the process is out of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Records that a connection may take from its buffer before it yields.
@@ -162,8 +163,9 @@ async fn serve(
         to: ReplyTo::Connection(outgoing.clone()),
         records: Records::new(limits.record()),
         received: BytesMut::new(),
+        large: None,
         received_total: 0,
-        record_last: 0,
+        large_last: 0,
         moved: 0,
         timers: PeerTimers::new(),
         charge: Charge::new(budget, permit.connection.charged().clone()),
@@ -201,10 +203,12 @@ struct Connection<'a> {
     outgoing: Arc<OutgoingReplies>,
     records: Records,
     received: BytesMut,
+    /// What is received at present, if it is large; `received` is empty then.
+    large: Option<LargeRecord>,
     /// Bytes received since the connection was opened.
     received_total: u64,
-    /// The size of the last record, as a guess for the next.
-    record_last: usize,
+    /// The length of the last record if it was large: mostly the next one is as large.
+    large_last: usize,
     /// Bytes received and sent since the last yield.
     moved: usize,
     timers: PeerTimers,
@@ -220,46 +224,6 @@ struct Connection<'a> {
     dispatcher: Arc<Dispatcher>,
 }
 
-/// Since when the peer has been idle, slow to send or slow to read.
-struct PeerTimers {
-    /// When bytes were last received.
-    active: Instant,
-    /// When a record was found incomplete, or the peer last made progress with it; and the bytes
-    /// received by then.
-    record_since: Option<(Instant, u64)>,
-    /// When the socket became full, or the peer last made progress; and the bytes written by then.
-    stuck_since: Option<(Instant, u64)>,
-}
-
-impl PeerTimers {
-    fn new() -> Self {
-        Self { active: Instant::now(), record_since: None, stuck_since: None }
-    }
-
-    /// Whether the peer has sent too little of a record for too long. Less than
-    /// [`RECORD_PROGRESS_MIN`] is no progress, so the total time depends on the size of the record and
-    /// not on the speed of the link.
-    fn is_slow_record(&mut self, now: Instant, waits: bool, received: u64, max: Duration) -> bool {
-        let since = match self.record_since {
-            Some(since) if waits && received < since.1 + RECORD_PROGRESS_MIN => since,
-            _ => (now, received),
-        };
-        self.record_since = waits.then_some(since);
-        waits && now - since.0 > max
-    }
-
-    /// Whether the peer has left replies unread for too long. Less than [`PROGRESS_MIN`] is no
-    /// progress: a byte now and then would hold a reply forever.
-    fn is_unread(&mut self, now: Instant, stuck: bool, written: u64, max: Duration) -> bool {
-        let since = match self.stuck_since {
-            Some(since) if stuck && written < since.1 + PROGRESS_MIN => since,
-            _ => (now, written),
-        };
-        self.stuck_since = stuck.then_some(since);
-        stuck && now - since.0 > max
-    }
-}
-
 impl Connection<'_> {
     async fn run(&mut self, stop: &mut watch::Receiver<AnswersMax>) -> Result<(), CloseReason> {
         let period = self.limits.tick();
@@ -270,6 +234,11 @@ impl Connection<'_> {
                 return Err(CloseReason::Evicted(reason));
             }
             let more = self.take_records()?;
+            if self.dispatcher.gathers(self.outgoing.id()) {
+                // Runs on when no other connection is ready.
+                tokio::task::yield_now().await;
+            }
+            self.dispatcher.flush();
             if self.moved > TURN_BYTES {
                 self.moved = 0;
                 tokio::task::yield_now().await;
@@ -380,7 +349,7 @@ impl Connection<'_> {
             }
             let next = match self.put_back.take() {
                 Some(record) => Next::Record(record),
-                None => self.records.next(&mut self.received)?,
+                None => self.next_record()?,
             };
             match next {
                 Next::Record(record) if !self.fits(&record) => {
@@ -390,7 +359,6 @@ impl Connection<'_> {
                     break;
                 }
                 Next::Record(record) => {
-                    self.record_last = record.len();
                     self.moved += record.len();
                     self.timers.record_since = None;
                     if let Some(reply) = self.dispatcher.receive(record, &self.peer, &self.to) {
@@ -403,16 +371,20 @@ impl Connection<'_> {
                         gathered = 0;
                     }
                 }
+                Next::Missing(_) if self.large.is_some() => break,
                 Next::Missing(bytes) => {
                     if self.records.between(&self.received) {
                         // An idle connection holds no buffer.
                         self.received = BytesMut::new();
                         self.charge.cover(0);
-                    } else if bytes <= MARK_BYTES {
-                        // The record mark is incomplete, so the size is a guess.
-                        let _ = self.reserve(self.record_last.max(BUFFER_MIN))
-                            || self.reserve(BUFFER_MIN / 2);
-                    } else if !self.reserve(bytes) {
+                    } else if let Some(length) = self.large_length() {
+                        if self.charge.cover(length) {
+                            self.large = Some(LargeRecord::begin(length, &mut self.received));
+                        } else {
+                            self.wait = waited;
+                            self.wait_for_room();
+                        }
+                    } else if bytes > MARK_BYTES && !self.reserve(bytes) {
                         self.wait = waited;
                         self.wait_for_room();
                     }
@@ -423,7 +395,6 @@ impl Connection<'_> {
         if !replies.is_empty() {
             self.outgoing.send(replies);
         }
-        self.dispatcher.flush();
         if !self.is_known && self.outgoing.had_call() {
             self.is_known = true;
             self.permit.has_called();
@@ -431,13 +402,74 @@ impl Connection<'_> {
         Ok(more)
     }
 
+    /// Reads through memory of the thread, so that a connection holds no more than it has received.
+    fn receive_small(&mut self) -> io::Result<usize> {
+        thread_local! {
+            static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into());
+        }
+        let allowed = (ALLOWANCE + self.charge.bytes()).saturating_sub(self.received.len());
+        SCRATCH.with_borrow_mut(|scratch| {
+            let into = &mut scratch[..allowed.clamp(MARK_BYTES, SCRATCH_BYTES)];
+            let read = try_read(self.outgoing.socket(), into)?;
+            self.received.extend_from_slice(&into[..read]);
+            Ok(read)
+        })
+    }
+
+    /// Reads the mark of the next record and the record itself at once, if it is as large as the last one.
+    fn receive_as_large(&mut self) -> io::Result<usize> {
+        let expected = MARK_BYTES + std::mem::take(&mut self.large_last);
+        if !self.is_between_records() || !self.charge.cover(expected) {
+            return self.receive_small();
+        }
+        let mut buffer = Buffer::with_capacity(expected);
+        let read = try_read(self.outgoing.socket(), buffer.rest(expected))?;
+        buffer.fill(read);
+        let length = self.records.whole(buffer.as_ref());
+        match LargeRecord::within(buffer, length, expected) {
+            Ok(large) => self.large = Some(large),
+            Err(buffer) => self.received.extend_from_slice(buffer.as_ref()),
+        }
+        Ok(read)
+    }
+
+    fn next_record(&mut self) -> Result<Next, wire::record::Error> {
+        let Some(large) = self.large.take() else { return self.records.next(&mut self.received) };
+        match large.missing() {
+            0 => {
+                self.large_last = large.length();
+                Ok(Next::Record(large.finish()))
+            }
+            missing => {
+                self.large = Some(large);
+                Ok(Next::Missing(missing))
+            }
+        }
+    }
+
+    /// The length of the record at the front of `received`, if it is large and not complete.
+    fn large_length(&self) -> Option<usize> {
+        self.records.whole(&self.received).filter(|length| LargeRecord::is_large(*length))
+    }
+
+    /// Whether no part of a record has been received.
+    fn is_between_records(&self) -> bool {
+        self.large.is_none() && self.records.between(&self.received)
+    }
+
     /// Reads from the socket. Returns `false` at the end of the stream.
     fn receive(&mut self) -> Result<bool, CloseReason> {
-        if self.received.capacity() == 0 {
-            let likely = self.record_last + MARK_BYTES;
-            let _ = self.reserve(likely.max(BUFFER_MIN)) || self.reserve(BUFFER_MIN);
-        }
-        match self.outgoing.socket().try_read_buf(&mut self.received) {
+        let read = match &mut self.large {
+            Some(large) if large.missing() == 0 => return Ok(true),
+            Some(large) => {
+                let read = try_read(self.outgoing.socket(), large.rest());
+                large.fill(*read.as_ref().unwrap_or(&0));
+                read
+            }
+            None if self.large_last > 0 && self.received.is_empty() => self.receive_as_large(),
+            None => self.receive_small(),
+        };
+        match read {
             Ok(0) => Ok(false),
             Ok(bytes) => {
                 let now = Instant::now();
@@ -456,9 +488,10 @@ impl Connection<'_> {
     fn check_timers(&mut self) -> Result<(), CloseReason> {
         let now = Instant::now();
         let is_paused = self.wait.is_some() || !self.has_room();
+        let is_between = self.is_between_records();
         let timers = &mut self.timers;
         // The timer stands still while the server does not read.
-        let waits = !is_paused && !self.records.between(&self.received);
+        let waits = !is_paused && !is_between;
         if timers.is_slow_record(now, waits, self.received_total, self.limits.record_time_max) {
             return Err(CloseReason::SlowRecord);
         }
@@ -479,54 +512,17 @@ impl Connection<'_> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// B1.81
-    #[test]
-    fn a_record_may_take_any_time_while_it_makes_progress() {
-        let (mut timers, start, max) = (PeerTimers::new(), Instant::now(), Duration::from_secs(30));
-        let at = |seconds| start + Duration::from_secs(seconds);
-        // 1 MiB at 9.6 kbit/s takes a quarter of an hour.
-        for second in 0..900 {
-            assert!(!timers.is_slow_record(at(second), true, second * 1200, max), "{second}");
-        }
-        // The server did not read for a minute.
-        assert!(!timers.is_slow_record(at(960), false, 900 * 1200, max));
-        assert!(!timers.is_slow_record(at(961), true, 900 * 1200, max));
-        assert!(!timers.is_slow_record(at(991), true, 900 * 1200, max));
-        assert!(timers.is_slow_record(at(992), true, 900 * 1200, max));
-    }
-
-    #[test]
-    fn a_byte_now_and_then_does_not_keep_a_record_incomplete_for_ever() {
-        let (mut timers, start, max) = (PeerTimers::new(), Instant::now(), Duration::from_secs(30));
-        let at = |seconds| start + Duration::from_secs(seconds);
-        for second in 0..=30 {
-            assert!(!timers.is_slow_record(at(second), true, second, max));
-        }
-        assert!(timers.is_slow_record(at(31), true, 31, max));
-    }
-
-    #[test]
-    fn reading_a_byte_now_and_then_does_not_keep_a_reply_for_ever() {
-        let (mut timers, start, max) = (PeerTimers::new(), Instant::now(), Duration::from_secs(60));
-        let at = |seconds| start + Duration::from_secs(seconds);
-        for second in 0..60 {
-            assert!(!timers.is_unread(at(second), true, second, max));
-        }
-        assert!(timers.is_unread(at(61), true, 61, max));
-    }
-
-    #[test]
-    fn a_peer_that_reads_on_or_has_read_all_is_not_too_slow() {
-        let (mut timers, start, max) = (PeerTimers::new(), Instant::now(), Duration::from_secs(60));
-        let at = |seconds| start + Duration::from_secs(seconds);
-        for second in 0..600 {
-            assert!(!timers.is_unread(at(second), true, second * PROGRESS_MIN / 30, max));
-        }
-        assert!(!timers.is_unread(at(700), false, 0, max));
-        assert!(!timers.is_unread(at(800), true, 0, max));
+/// Reads what is there. A read that leaves room has emptied the socket: it is not tried again before more
+/// arrives, which saves a system call.
+fn try_read(socket: &TcpStream, into: &mut [u8]) -> io::Result<usize> {
+    let (room, mut read) = (into.len(), 0);
+    let read_once = || {
+        read = (&*SockRef::from(socket)).read(into)?;
+        let empties = 0 < read && read < room;
+        if empties { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    };
+    match socket.try_io(Interest::READABLE, read_once) {
+        Err(error) if read == 0 => Err(error),
+        _ => Ok(read),
     }
 }
