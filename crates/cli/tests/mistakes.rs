@@ -210,6 +210,18 @@ const MISTAKES: &[Mistake] = &[
         exit: Both(78),
     },
     Mistake {
+        name: "a mode of TLS that does not exist",
+        config: "[store]\nurl = 'postgres://me@127.0.0.1:1/locks?sslmode=verify'\nEXPORT",
+        printed: &["sslmode=verify: expected disable,", "verify-full"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "a password file that is missing",
+        config: "[store]\nurl = 'postgres://me@127.0.0.1:1/locks'\npassword_file = 'HOME/missing'\nEXPORT",
+        printed: &["the password file HOME/missing: No such file"],
+        exit: Both(78),
+    },
+    Mistake {
         name: "a path without quotes",
         config: "[[export]]\npath = /srv/share\n",
         printed: &["line 2", "quot"],
