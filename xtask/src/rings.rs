@@ -130,6 +130,9 @@ fn lints() -> Result<()> {
     api::check()?;
     crates::package(false)?;
     clippy()?;
+    // No other crate of the workspace turns the features of the library on.
+    let library = ["clippy", "--package", "lockkeeper", "--all-features", "--all-targets"];
+    run("cargo", &[&library[..], &["--", "-D", "warnings"]].concat())?;
     let docs = ["doc", "--workspace", "--no-deps", "--document-private-items"];
     run_with("cargo", &docs, &[("RUSTDOCFLAGS", "-D warnings")])?;
     // A target without clock, sockets and randomness: proves that the keeper uses none.

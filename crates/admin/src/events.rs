@@ -292,12 +292,8 @@ mod tests {
         for odd in ["7-2", "7-18446744073709551615", "7-99999999999999999999", "x", "7-", "-1"] {
             assert_eq!(why(odd), Some(UNKNOWN), "{odd}");
         }
-        let by_peer = EventText {
-            by: None,
-            kind: "registered",
-            level: event_text::Level::Debug,
-            ..by_operator()
-        };
+        let mut by_peer = by_operator();
+        (by_peer.by, by_peer.kind, by_peer.level) = (None, "registered", event_text::Level::Debug);
         (0..EVENTS_MAX).for_each(|_| event_log.write(0, by_peer.clone()));
         assert_eq!(why("7-1"), Some(OVERRUN));
         // What it has is not told again.

@@ -69,7 +69,7 @@ impl Files {
 }
 
 fn to_api(key: &FileKey, place: &FileLocation) -> File {
-    let FileLocation { export, path, inode, unanswered } = place;
+    let FileLocation { export, path, inode, unanswered, .. } = place;
     let export = export.as_deref().map(display::bytes);
     let path = path.as_deref().map(display::bytes);
     let shown = match (&export, &path, inode) {

@@ -81,6 +81,7 @@ pub(crate) const STARTING: &str = "starting";
 
 /// Addresses of the API, and facts about the server.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Settings {
     /// Where the commands reach the server.
     pub socket: Option<PathBuf>,
@@ -95,6 +96,44 @@ pub struct Settings {
     pub facts: Facts,
 }
 
+impl Settings {
+    /// Where the commands reach the server.
+    #[must_use]
+    pub fn with_socket(self, socket: impl Into<PathBuf>) -> Self {
+        Self { socket: Some(socket.into()), ..self }
+    }
+
+    /// Where the API and the page are served over TCP; port 0 means any free port.
+    #[must_use]
+    pub fn with_listen(self, listen: SocketAddr) -> Self {
+        Self { listen: Some(listen), ..self }
+    }
+
+    /// Where `/metrics`, `/health` and `/ready` alone are served, to all.
+    #[must_use]
+    pub fn with_metrics(self, metrics: SocketAddr) -> Self {
+        Self { metrics: Some(metrics), ..self }
+    }
+
+    /// File with the token that authorises changes over TCP; created if absent.
+    #[must_use]
+    pub fn with_token(self, token: impl Into<PathBuf>) -> Self {
+        Self { token: Some(token.into()), ..self }
+    }
+
+    /// Who is shown the paths of locked files.
+    #[must_use]
+    pub fn with_paths(self, paths: PathVisibility) -> Self {
+        Self { paths, ..self }
+    }
+
+    /// What the API says about the server.
+    #[must_use]
+    pub fn with_facts(self, facts: Facts) -> Self {
+        Self { facts, ..self }
+    }
+}
+
 /// Who is shown the paths of locked files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PathVisibility {
@@ -107,15 +146,50 @@ pub enum PathVisibility {
 
 /// Facts that do not change while the server runs.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Facts {
     pub version: String,
+    /// The name of this server among those that share its store.
     pub node: String,
     /// `embedded`, `memory` or `postgres`.
     pub store: String,
+    /// Where the store is, without a password.
     pub store_shown: String,
+    /// `process`, `power` or `none`.
     pub durability: String,
     /// Another server is expected to stand by on the same store.
     pub is_one_of_pair: bool,
+}
+
+impl Facts {
+    /// `store` is its kind: `embedded`, `memory`, `postgres`, or a name of your own.
+    pub fn new(version: impl Into<String>, store: impl Into<String>) -> Self {
+        Self { version: version.into(), store: store.into(), ..Self::default() }
+    }
+
+    /// The name of this server among those that share its store.
+    #[must_use]
+    pub fn with_node(self, node: impl Into<String>) -> Self {
+        Self { node: node.into(), ..self }
+    }
+
+    /// Where the store is, without a password.
+    #[must_use]
+    pub fn with_store_shown(self, store_shown: impl Into<String>) -> Self {
+        Self { store_shown: store_shown.into(), ..self }
+    }
+
+    /// `process`, `power` or `none`.
+    #[must_use]
+    pub fn with_durability(self, durability: impl Into<String>) -> Self {
+        Self { durability: durability.into(), ..self }
+    }
+
+    /// Whether another server is expected to stand by on the same store.
+    #[must_use]
+    pub fn with_is_one_of_pair(self, is_one_of_pair: bool) -> Self {
+        Self { is_one_of_pair, ..self }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::bench::Bench;
 use crate::commands;
 use crate::commands::terminal::Colour;
-use crate::config::{AdminListen, Durability, Grace, Unreachable, parse_duration};
+use crate::config::{AdminListen, Durability, Grace, Unreachable, parse_some_time};
 use crate::demo::Demo;
 use crate::logging::LogFormat;
 
@@ -174,7 +174,7 @@ pub(crate) struct Serve {
     pub node: Option<String>,
 
     /// Time clients have to reclaim their locks after a restart, for every protocol [default: 90s]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_some_time)]
     pub window: Option<Duration>,
 
     /// Which new locks wait until clients have reclaimed theirs [default: strict]

@@ -33,7 +33,7 @@ use crate::cli::{Ports, Rpcbind};
 use crate::config::{postgres_url::is_readable_by_all, store_url::StoreUrl};
 pub(crate) use admin::{Admin, AdminListen, AdminSocket, Paths};
 use duration::duration;
-pub(crate) use duration::parse_duration;
+pub(crate) use duration::parse_some_time;
 pub(crate) use network::Network;
 pub(crate) use rules::Rule;
 
@@ -105,7 +105,7 @@ pub(crate) struct Store {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Recovery {
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration::positive")]
     pub window: Option<Duration>,
     pub grace: Option<Grace>,
     pub unreachable: Option<Unreachable>,
@@ -124,7 +124,7 @@ pub(crate) struct Standby {
     pub lease: Option<Duration>,
     /// Program that must succeed before clients are admitted.
     pub on_takeover: Option<PathBuf>,
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration::positive")]
     pub on_takeover_timeout: Option<Duration>,
     pub writes: Option<Writes>,
 }
@@ -160,7 +160,7 @@ pub(crate) struct Protocols {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Protocol {
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "duration::positive")]
     pub window: Option<Duration>,
 }
 
@@ -413,7 +413,12 @@ impl File {
             if export.memory_path().with_context(|| format!("export {path}"))?.is_none()
                 && export.path.is_relative()
             {
-                bail!("export {path}: path must be absolute, such as /srv/{path}");
+                match export.path.starts_with("~") {
+                    true => {
+                        bail!("export {path}: write the directory in full: `~` is not expanded")
+                    }
+                    false => bail!("export {path}: path must be absolute, such as /srv/{path}"),
+                }
             }
         }
         let metrics = file.admin.metrics_listen.as_ref().and_then(AdminListen::address);

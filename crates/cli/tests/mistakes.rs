@@ -180,6 +180,48 @@ const MISTAKES: &[Mistake] = &[
         exit: Both(78),
     },
     Mistake {
+        name: "an option of exports(5) as a key",
+        config: "[[export]]\npath = 'HOME/export'\ninsecure = true\n",
+        printed: &["line 3", "unknown key `insecure`", "did you mean `ports = \"any\"`?"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "a number in words",
+        config: "[limits]\nlocks = '10k'\nEXPORT",
+        printed: &["line 2", "\"10k\", expected a number such as 1000"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "a port without an address",
+        config: "[rpc]\nlisten = 2049\nEXPORT",
+        printed: &["line 2", "expected an address and a port, as in \"10.0.0.5:2049\""],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "a home directory by its sign",
+        config: "[[export]]\npath = '~/share'\n",
+        printed: &["export ~/share: write the directory in full"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "no time to reclaim",
+        config: "[recovery]\nwindow = '0s'\nEXPORT",
+        printed: &["line 2", "a time of 0 leaves none to act in", "leave it out"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "a mode of TLS that does not exist",
+        config: "[store]\nurl = 'postgres://me@127.0.0.1:1/locks?sslmode=verify'\nEXPORT",
+        printed: &["sslmode=verify: expected disable,", "verify-full"],
+        exit: Both(78),
+    },
+    Mistake {
+        name: "a password file that is missing",
+        config: "[store]\nurl = 'postgres://me@127.0.0.1:1/locks'\npassword_file = 'HOME/missing'\nEXPORT",
+        printed: &["the password file HOME/missing: No such file"],
+        exit: Both(78),
+    },
+    Mistake {
         name: "a path without quotes",
         config: "[[export]]\npath = /srv/share\n",
         printed: &["line 2", "quot"],
@@ -316,6 +358,7 @@ const WRONG_COMMANDS: &[WrongCommand] = &[
     ),
     wrong(&["serve", "export", "--windw", "90s"], &["--windw", "--window"], 2),
     wrong(&["serve", "export", "--window", "90"], &["did you mean \"90s\"?"], 2),
+    wrong(&["serve", "export", "--window", "0s"], &["a time of 0 leaves none"], 2),
     wrong(&["serve", "missing", "--state", "state"], &["missing", "mkdir -p"], 1),
     wrong(&["staus"], &["staus", "status"], 2),
     wrong(

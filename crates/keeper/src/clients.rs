@@ -16,6 +16,7 @@ use crate::map::{Map, Seed};
 use crate::names::NameIndex;
 use crate::reboot_reports::Arrival;
 use crate::request::Callback;
+use crate::taken::Taken;
 use crate::view::PendingReboot;
 use crate::waiters::WaiterId;
 
@@ -91,16 +92,8 @@ pub(crate) struct TrackedClient {
     pub unconfirmed: usize,
     /// Those of them that grace waits for.
     pub missing: usize,
-    /// The number of its locks and waiters by the state they carry.
-    taken_as: BTreeMap<Incarnation, usize>,
-    /// The same for entries that carry no state: its shares by the state it was known to be in, and
-    /// locks and waiters as `UNKNOWN`; further by the reports that had arrived.
-    stateless: BTreeMap<(Incarnation, u32), usize>,
-    /// The reboot reports that have arrived in this epoch, as far as something was taken between
-    /// them.
-    pub reports: u32,
-    /// Something was taken since the last report.
-    taken_since_report: bool,
+    /// Its locks, shares and waiters, by the kernel that took them.
+    pub taken: Taken,
     /// The server's addresses that it had used at the start, or when the server last lost one.
     pub used_before: Vec<IpAddr>,
     /// Its owners that have an interned id.
@@ -144,77 +137,17 @@ pub(crate) enum SuspectReason {
 }
 
 impl TrackedClient {
-    /// Separates what was taken before a report that arrives now from what is taken after it:
-    /// entries with a smaller number were taken before.
-    pub(crate) fn mark_report(&mut self) -> u32 {
-        if std::mem::take(&mut self.taken_since_report) || self.reports == 0 {
-            self.reports = self.reports.saturating_add(1);
-        }
-        self.reports
-    }
-
-    pub(crate) fn count_taken(&mut self, incarnation: Incarnation, reports: u32) {
-        self.taken_since_report = true;
-        if incarnation.is_known() {
-            *self.taken_as.entry(incarnation).or_default() += 1;
-        } else {
-            *self.stateless.entry((incarnation, reports)).or_default() += 1;
-        }
-    }
-
-    pub(crate) fn count_given_back(&mut self, incarnation: Incarnation, reports: u32) {
-        if incarnation.is_known() {
-            count_down(&mut self.taken_as, incarnation);
-        } else {
-            count_down(&mut self.stateless, (incarnation, reports));
-        }
-    }
-
-    pub(crate) fn count_share_taken(&mut self, incarnation: Incarnation, reports: u32) {
-        self.taken_since_report = true;
-        *self.stateless.entry((incarnation, reports)).or_default() += 1;
-    }
-
-    pub(crate) fn count_share_given_back(&mut self, incarnation: Incarnation, reports: u32) {
-        count_down(&mut self.stateless, (incarnation, reports));
-    }
-
     /// Whether something of it may be of a kernel other than the recorded one. If a reboot to the
     /// recorded state was accepted, entries without a state were taken after it.
     pub(crate) fn has_other_incarnations(&self) -> bool {
         let recorded = self.row.incarnation;
         let accepted = self.row.reboot.is_some_and(|reboot| reboot.to == recorded);
-        self.has_others(recorded, None, if accepted { 0 } else { u32::MAX })
+        self.taken.has_others(recorded, None, if accepted { 0 } else { u32::MAX })
     }
 
-    /// Whether something of it carries a state other than these two, or carries none, was taken
-    /// before this report and may be of another kernel than these.
-    pub(crate) fn has_others(
-        &self,
-        one: Incarnation,
-        other: Option<Incarnation>,
-        report: u32,
-    ) -> bool {
-        let differs = |taken: Incarnation| taken != one && Some(taken) != other;
-        let mut stateless = self.stateless.keys();
-        self.taken_as.keys().any(|taken| differs(*taken))
-            || stateless.any(|(taken, reports)| differs(*taken) && *reports < report)
-    }
-
-    /// Whether something of this kernel was taken before this report, or carries its state.
-    pub(crate) fn has_of(&self, kernel: Incarnation, report: u32) -> bool {
-        let mut stateless = self.stateless.range((kernel, 0)..(kernel, report));
-        self.taken_as.contains_key(&kernel) || stateless.next().is_some()
-    }
-
-    /// The oldest incarnation of its locks, waiters and shares, except this one. Those without any
-    /// state come last: a later kernel may have taken some of them.
+    /// The oldest incarnation of its locks, waiters and shares, except this one.
     pub(crate) fn oldest(&self, except: Option<Incarnation>) -> Incarnation {
-        let stateless = self.stateless.keys().map(|(taken, _)| taken);
-        let all = self.taken_as.keys().chain(stateless).filter(|taken| Some(**taken) != except);
-        all.min_by_key(|taken| (!taken.is_known(), **taken))
-            .copied()
-            .unwrap_or(self.row.incarnation)
+        self.taken.oldest(except).unwrap_or(self.row.incarnation)
     }
 
     /// What counts against its limit.
@@ -261,15 +194,6 @@ fn remove_from(index: &mut BTreeMap<IpAddr, BTreeSet<ClientId>>, address: IpAddr
         ids.remove(&id);
         if ids.is_empty() {
             index.remove(&address);
-        }
-    }
-}
-
-fn count_down<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
         }
     }
 }
@@ -339,10 +263,7 @@ impl Clients {
             address_slot,
             unconfirmed: 0,
             missing: 0,
-            taken_as: BTreeMap::new(),
-            stateless: BTreeMap::new(),
-            reports: 0,
-            taken_since_report: false,
+            taken: Taken::default(),
             used_before: Vec::new(),
             owners: BTreeSet::new(),
             idle_since: now,
@@ -586,7 +507,7 @@ impl Clients {
 
     /// The reboot reports of a host that have arrived, for what it takes now.
     pub(crate) fn reports(&self, id: Option<ClientId>) -> u32 {
-        id.and_then(|id| self.get(id)).map_or(0, |tracked| tracked.reports)
+        id.and_then(|id| self.get(id)).map_or(0, |tracked| tracked.taken.reports())
     }
 
     /// The host's recorded incarnation.

@@ -315,7 +315,7 @@ impl Keeper {
     pub(crate) fn note_reclaim(&mut self, host: Option<ClientId>, now: Time) {
         if let Some(tracked) = host.and_then(|host| self.clients.get_mut(host)) {
             tracked.reclaimed = Some(now.mono);
-            if tracked.has_of(Incarnation::UNKNOWN, u32::MAX) {
+            if tracked.taken.has_of(Incarnation::UNKNOWN, u32::MAX) {
                 tracked.reclaimed_by_unknown.get_or_insert(now.mono);
             }
             self.note_progress(now);

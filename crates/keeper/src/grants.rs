@@ -356,7 +356,7 @@ impl Keeper {
         self.files[waiter.file].waiters.insert(id);
         if let Some(tracked) = self.clients.count_entry(self.owners.host(waiter.owner)) {
             tracked.waiting += 1;
-            tracked.count_taken(waiter.incarnation, waiter.reports);
+            tracked.taken.count(waiter.incarnation, waiter.reports);
         }
         self.waiters.insert(id, waiter);
     }
@@ -370,7 +370,7 @@ impl Keeper {
         if let Some(tracked) = self.clients.uncount_entry(host) {
             tracked.waiting -= 1;
             tracked.absent.remove(&id);
-            tracked.count_given_back(waiter.incarnation, waiter.reports);
+            tracked.taken.uncount(waiter.incarnation, waiter.reports);
             tracked.idle_since = now.mono;
             if tracked.is_unnoticed_idle() {
                 self.clients.queue(host);

@@ -237,7 +237,7 @@ impl Keeper {
         arrived: Arrival,
     ) -> bool {
         let tracked = self.clients.get(host);
-        tracked.is_some_and(|tracked| tracked.has_others(about, to, arrived.reports))
+        tracked.is_some_and(|tracked| tracked.taken.has_others(about, to, arrived.reports))
     }
 
     /// Releases what a dead kernel took; false if some of it is newer than the report and stays.
@@ -250,7 +250,7 @@ impl Keeper {
     ) -> bool {
         let count = self.sweep(host, SweepScope::Kernel { about, arrived }, now);
         self.event(Event::Released { client: host, count, why: Release::OldKernel });
-        self.clients.get(host).is_none_or(|tracked| !tracked.has_of(about, arrived.reports))
+        self.clients.get(host).is_none_or(|tracked| !tracked.taken.has_of(about, arrived.reports))
     }
 
     /// Notes that a connection last active at `last_activity` was reset. If the host has locked

@@ -422,7 +422,7 @@ impl Keeper {
         let host = self.owners.host(held.owner);
         if let Some(tracked) = self.clients.count_entry(host) {
             tracked.locks += 1;
-            tracked.count_taken(held.kind.incarnation, held.kind.reports);
+            tracked.taken.count(held.kind.incarnation, held.kind.reports);
             if !held.kind.confirmed {
                 self.recovery.count_unconfirmed(tracked, held.kind.monitored);
             }
@@ -433,7 +433,7 @@ impl Keeper {
         let host = self.owners.host(held.owner);
         if let Some(tracked) = self.clients.uncount_entry(host) {
             tracked.locks -= 1;
-            tracked.count_given_back(held.kind.incarnation, held.kind.reports);
+            tracked.taken.uncount(held.kind.incarnation, held.kind.reports);
             tracked.idle_since = now.mono;
             if !held.kind.confirmed {
                 self.recovery.count_confirmed(tracked, held.kind.monitored);

@@ -34,7 +34,8 @@
 //! | `settle` | the end of every input |
 //!
 //! State: `table` and `tree` (held locks), `waiters`, `clients` (the client tracker), `interned`
-//! (files and owners by id), `names` (clients by name), `ids`, `timer`, `map`.
+//! (files and owners by id), `names` (clients by name), `taken` (what a host holds, by kernel), `ids`,
+//! `timer`, `map`.
 //!
 //! # Three walks
 //!
@@ -95,6 +96,7 @@ mod shares;
 mod spelling;
 mod sweep;
 mod table;
+mod taken;
 mod timer;
 mod tree;
 mod unreclaimed;

@@ -288,9 +288,9 @@ impl Keeper {
     fn refresh_waiter(&mut self, waiter: Option<WaiterId>, request: &LockRequest) {
         let Some(waiter) = waiter.and_then(|id| self.waiters.get_mut(id)) else { return };
         if let Some(tracked) = self.clients.get_mut(self.owners.host(waiter.owner)) {
-            tracked.count_given_back(waiter.incarnation, waiter.reports);
-            waiter.reports = tracked.reports;
-            tracked.count_taken(request.incarnation, waiter.reports);
+            tracked.taken.uncount(waiter.incarnation, waiter.reports);
+            waiter.reports = tracked.taken.reports();
+            tracked.taken.count(request.incarnation, waiter.reports);
         }
         waiter.incarnation = request.incarnation;
         waiter.monitored |= request.monitored;

@@ -91,8 +91,8 @@ impl Keeper {
         for mut held in reclaimed {
             self.table.set_incarnation(held.id, state);
             if let Some(tracked) = self.clients.get_mut(host) {
-                tracked.count_given_back(held.kind.incarnation, held.kind.reports);
-                tracked.count_taken(state, held.kind.reports);
+                tracked.taken.uncount(held.kind.incarnation, held.kind.reports);
+                tracked.taken.count(state, held.kind.reports);
             }
             held.kind.incarnation = state;
             let row = self.row_of(&held);

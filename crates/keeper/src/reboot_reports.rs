@@ -128,7 +128,7 @@ impl Keeper {
     pub(crate) fn arrival(&mut self, host: ClientId) -> Option<Arrival> {
         let id = self.ids.next();
         let tracked = self.clients.get_mut(host)?;
-        Some(Arrival { id, reports: tracked.mark_report() })
+        Some(Arrival { id, reports: tracked.taken.mark_report() })
     }
 
     /// B3.6: the hosts of that name at that address, which report for themselves. If there are

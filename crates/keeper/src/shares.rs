@@ -312,7 +312,7 @@ impl Keeper {
         self.owners[share.owner] += 1;
         if let Some(tracked) = self.clients.count_entry(share.host) {
             tracked.shares += 1;
-            tracked.count_share_taken(share.incarnation, share.reports);
+            tracked.taken.count_share(share.incarnation, share.reports);
             if !share.confirmed {
                 self.recovery.count_unconfirmed(tracked, true);
             }
@@ -341,8 +341,8 @@ impl Keeper {
             let before = std::mem::replace(&mut share.incarnation, state);
             let share = *share;
             if let Some(tracked) = self.clients.get_mut(host) {
-                tracked.count_share_given_back(before, share.reports);
-                tracked.count_share_taken(state, share.reports);
+                tracked.taken.uncount_share(before, share.reports);
+                tracked.taken.count_share(state, share.reports);
             }
             let row = self.share_row(&share);
             self.change(Change::Share(row));
@@ -365,7 +365,7 @@ impl Keeper {
         self.owners[share.owner] -= 1;
         if let Some(tracked) = self.clients.uncount_entry(share.host) {
             tracked.shares -= 1;
-            tracked.count_share_given_back(share.incarnation, share.reports);
+            tracked.taken.uncount_share(share.incarnation, share.reports);
             tracked.idle_since = now.mono;
             if !share.confirmed {
                 self.recovery.count_confirmed(tracked, true);

@@ -147,13 +147,19 @@ fn print_mount_command(server: &Server) {
     let host = ip.map_or_else(|| "SERVER".into(), |ip| ip.to_string());
     let port = address.as_ref().map_or(0, SocketAddr::port);
     let ports = format!("vers=3,tcp,port={port},mountport={port},mountproto=tcp");
-    match server.rpcbind() {
-        RpcbindState::Off { reason } => {
-            println!("serving /hello on port {port}; clients cannot find its locks: {reason}");
+    let without_locks = match server.rpcbind() {
+        RpcbindState::Off { reason } => Some(reason.as_str()),
+        // The kernel here would need a lock manager of its own for the mount.
+        _ if ip.is_some_and(|ip| ip.is_loopback()) => Some("a machine has one lock manager"),
+        RpcbindState::System { .. } | RpcbindState::Embedded { .. } => None,
+    };
+    match without_locks {
+        Some(reason) => {
+            println!("serving /hello on port {port}; clients cannot use its locks: {reason}");
             println!("  mount -t nfs -o {ports},nolock {host}:/hello /mnt");
             println!("with nolock, a lock holds among the programs of one client only");
         }
-        RpcbindState::System { .. } | RpcbindState::Embedded { .. } => {
+        None => {
             println!("serving /hello on port {port}, with locks");
             println!("  mount -t nfs -o {ports} {host}:/hello /mnt");
         }

@@ -20,7 +20,7 @@
 //!
 //! The library installs no signal handler and no logger and never exits the process; it logs
 //! through `tracing` and needs a Tokio runtime. `examples/hello_fs.rs` is a complete program,
-//! `examples/notes.rs` one that writes and keeps its locks, and `docs/embed.md` a walk through them.
+//! `examples/key_values` one that writes and keeps its locks, and `docs/embed.md` a walk through them.
 //!
 //! Cargo features, none of them on by default: `admin` adds the HTTP API, the metrics and the web
 //! page (the module `admin`), `postgres` the store that two servers can share, `conformance` the test

@@ -22,6 +22,7 @@ const PARTS: usize = 16;
 
 /// What an address has called since it was first seen, or since the server started.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClientIo {
     pub address: IpAddr,
     pub totals: IoTotals,

@@ -74,6 +74,7 @@ pub enum ControlError {
 
 /// The path of a locked file, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileLocation {
     /// The path of the export that has the file.
     pub export: Option<Vec<u8>>,

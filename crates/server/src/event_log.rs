@@ -21,6 +21,7 @@ pub const EVENTS_MAX: usize = 10_000;
 
 /// An event with its number and time.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LoggedEvent {
     /// Consecutive, from 1 in each epoch.
     pub number: u64,

@@ -31,6 +31,7 @@ pub enum Level {
 
 /// An event as operators see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EventText {
     pub level: Level,
     /// A stable word for programs, see docs/operate.md.
@@ -45,6 +46,7 @@ pub struct EventText {
 
 /// A client with its name and address.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClientLabel {
     pub id: ClientId,
     pub name: Name,

@@ -17,6 +17,7 @@ use crate::engine::request::Request;
 
 /// A client of a protocol of the embedding program.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TrackedClient {
     pub address: IpAddr,
     /// Its name for itself; any bytes.

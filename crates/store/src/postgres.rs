@@ -140,6 +140,13 @@ impl PostgresSettings {
         }
     }
 
+    /// Whether they can be used, as far as that can be known without the database: the url, and the
+    /// files of passwords and certificates that each connection reads.
+    pub fn verify(&self) -> Result<(), StoreError> {
+        self.check()?;
+        Database::parse(self)?.verify()
+    }
+
     fn check(&self) -> Result<(), StoreError> {
         let bad = |what: String| Err(StoreError::BadSettings(what));
         if self.node.is_empty() || self.node.len() > 255 || self.node.contains('\0') {

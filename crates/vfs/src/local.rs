@@ -35,6 +35,7 @@ mod io;
 mod kind;
 mod listing;
 mod node;
+mod options;
 mod permission;
 mod state;
 mod status;
@@ -45,6 +46,7 @@ mod uncommitted;
 pub use identity::prepare_worker_thread;
 #[cfg(any(test, feature = "fuzz"))]
 pub use inodes::fuzz;
+pub use options::{HandleChoice, MetadataMode, Options};
 
 use background::{Background, Wake};
 use device::Device;
@@ -61,62 +63,6 @@ use uncommitted::UncommittedFiles;
 /// Where links are in the inode, the text of a link of up to this length is, so reading it does not
 /// block.
 const SHORT_LINK: u64 = 59;
-
-/// How to serve a directory.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The directory to serve.
-    pub root: PathBuf,
-    /// A directory for ids and the inode map, writable by the server only.
-    pub state: PathBuf,
-    /// `None`: derived from the file system and recorded in `state`.
-    pub id: Option<FileSystemId>,
-    /// When metadata operations return.
-    pub metadata: MetadataMode,
-    /// The bound on cached open descriptors; at least 64.
-    pub descriptors_max: usize,
-    /// How objects are identified.
-    pub handles: HandleChoice,
-    /// Nothing but this server changes the file system: no program of the host and no other server.
-    /// Changes of directories and attributes then come with the attributes of before, so that
-    /// clients keep what they have cached.
-    pub exclusive: bool,
-}
-
-impl Options {
-    /// The defaults: synchronous metadata, 4096 descriptors, kernel handles if available, not
-    /// exclusive.
-    pub fn new(root: impl Into<PathBuf>, state: impl Into<PathBuf>) -> Self {
-        Self {
-            root: root.into(),
-            state: state.into(),
-            id: None,
-            metadata: MetadataMode::Sync,
-            descriptors_max: 4096,
-            handles: HandleChoice::Auto,
-            exclusive: false,
-        }
-    }
-}
-
-/// When operations that create, remove, rename or change attributes return.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetadataMode {
-    /// When they are durable, as RFC 1813 requires.
-    Sync,
-    /// Before that. A crash of the host may undo the last seconds.
-    Async,
-}
-
-/// How objects are to be identified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HandleChoice {
-    /// By kernel file handles if privilege and file system allow it and they last, else by the
-    /// inode map.
-    Auto,
-    /// By the inode map.
-    InodeMap,
-}
 
 /// How objects are identified, and so how long client handles stay valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

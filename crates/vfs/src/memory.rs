@@ -31,6 +31,7 @@ const TEXT_MAX: usize = 4095;
 
 /// How to set up a [`MemoryFs`].
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Options {
     /// Its permanent id.
     pub id: FileSystemId,
@@ -50,6 +51,24 @@ impl Options {
     /// A root directory in which every user may create files, 1 GiB, a million files.
     pub fn new(id: FileSystemId) -> Self {
         Self { id, uid: 0, gid: 0, mode: 0o1777, bytes_max: 1 << 30, files_max: 1_000_000 }
+    }
+
+    /// Owner, group and mode of the root directory.
+    #[must_use]
+    pub fn with_root(self, uid: u32, gid: u32, mode: u32) -> Self {
+        Self { uid, gid, mode, ..self }
+    }
+
+    /// The bound on the content of all files.
+    #[must_use]
+    pub fn with_bytes_max(self, bytes_max: u64) -> Self {
+        Self { bytes_max, ..self }
+    }
+
+    /// The bound on the number of files and directories.
+    #[must_use]
+    pub fn with_files_max(self, files_max: u64) -> Self {
+        Self { files_max, ..self }
     }
 }
 

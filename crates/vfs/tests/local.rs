@@ -211,7 +211,7 @@ fn descriptors_are_bounded() {
     prepare_worker_thread();
     let root = root();
     let options = options(host.root.path(), host.state.path(), HandleChoice::Auto);
-    let fs = LocalFs::open(Options { descriptors_max: 64, ..options }).unwrap();
+    let fs = LocalFs::open(options.with_descriptors_max(64)).unwrap();
     let by = CallerView::new(&fs, &root);
     let files: Vec<ObjectId> = (0..500)
         .map(|number| {
@@ -346,7 +346,7 @@ fn nothing_is_lost_when_many_files_are_written_with_few_descriptors() {
     let Some(host) = Host::new() else { return };
     prepare_worker_thread();
     let options = options(host.root.path(), host.state.path(), HandleChoice::Auto);
-    let fs = LocalFs::open(Options { descriptors_max: 64, ..options }).unwrap();
+    let fs = LocalFs::open(options.with_descriptors_max(64)).unwrap();
     let root = root();
     let files: Vec<ObjectId> = (0..100)
         .map(|number| {
@@ -460,7 +460,7 @@ fn the_file_system_id_is_kept_and_shared() {
     let below = open(&host.path("below"), host.state.path(), HandleChoice::Auto);
     assert_eq!(below.id(), id);
     let options = options(host.root.path(), host.state.path(), HandleChoice::Auto);
-    let configured = Options { id: Some(FileSystemId(77)), ..options };
+    let configured = options.with_id(FileSystemId(77));
     assert_eq!(LocalFs::open(configured).unwrap().id(), FileSystemId(77));
 }
 
@@ -508,7 +508,7 @@ fn before_a_lock_changes_through_other_exports_count_at_once_and_those_of_the_ho
 fn durable_metadata_changes_nothing_else() {
     let Some(host) = Host::new() else { return };
     let options = options(host.root.path(), host.state.path(), HandleChoice::Auto);
-    let fs = LocalFs::open(Options { metadata: MetadataMode::Sync, ..options }).unwrap();
+    let fs = LocalFs::open(options.with_metadata(MetadataMode::Sync)).unwrap();
     let alice = alice();
     let by = CallerView::new(&fs, &alice);
     let dir = by.mkdir(&fs.root(), "d", 0o755).unwrap();
@@ -532,7 +532,7 @@ fn errors_at_opening_say_what_to_do() {
     let text = |options| LocalFs::open(options).err().unwrap().to_string();
     let missing = text(Options::new("/no/such/directory", state.path()));
     assert!(missing.contains("Does the directory exist"), "{missing}");
-    let few = text(Options { descriptors_max: 1, ..Options::new("/", state.path()) });
+    let few = text(Options::new("/", state.path()).with_descriptors_max(1));
     assert!(few.contains("at least 64"), "{few}");
     let no_state = text(Options::new(state.path(), "/no/such/directory"));
     assert!(no_state.contains("state directory"), "{no_state}");

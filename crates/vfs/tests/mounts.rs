@@ -8,7 +8,7 @@ use std::{fs, path::Path, process::Command, time::Duration};
 use fixture::*;
 use lockkeeper_vfs::{
     BlockingMode, Context, Error, FileSystem, NewAttributes, Stability,
-    local::{HandleChoice, LocalFs, MetadataMode, Options},
+    local::{HandleChoice, LocalFs, MetadataMode},
 };
 
 /// Runs the test `name` of this file again in a mount namespace of its own. `true` if this is
@@ -271,7 +271,7 @@ fn attributes_of_a_link_become_durable_without_a_sync_of_the_whole_file_system()
     mount(&["-o", "loop", &image.to_string_lossy()], host.root.path());
     let root = root();
     let options = options(host.root.path(), host.state.path(), HandleChoice::Auto);
-    let fs = LocalFs::open(Options { metadata: MetadataMode::Sync, ..options }).unwrap();
+    let fs = LocalFs::open(options.with_metadata(MetadataMode::Sync)).unwrap();
     let by = CallerView::new(&fs, &root);
     std::os::unix::fs::symlink("target", host.path("link")).unwrap();
     let link = by.lookup(&fs.root(), "link").unwrap();

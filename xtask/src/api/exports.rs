@@ -113,21 +113,23 @@ impl Export {
     }
 }
 
-/// Follows re-exports of other crates to the crate that defines an item.
+/// Follows re-exports, of other crates or of modules, to where an item is defined.
 pub(super) fn defined_at(path: Vec<String>, sources: &mut Sources) -> Result<Vec<String>> {
-    let (Some(origin), Some(name)) = (path.first(), path.last()) else { return Ok(path) };
-    if path.len() != 2 || !is_ours(origin) {
+    let [origin, modules @ .., name] = path.as_slice() else { return Ok(path) };
+    if !is_ours(origin) {
         return Ok(path);
     }
-    let root = sources.of(origin)?.iter().find(|module| module.path.is_empty());
-    let Some(imported) = root.and_then(|root| root.imports.get(name)) else { return Ok(path) };
+    let module = modules.join("::");
+    let home = sources.of(origin)?.iter().find(|home| home.path == module);
+    let Some(imported) = home.and_then(|home| home.imports.get(name)) else { return Ok(path) };
     let first = imported.first().map_or("", String::as_str);
     if is_ours(first) && first != origin {
         return Ok(imported.clone());
     }
     // `pub use memory::Memory`
+    let outside = if first == "crate" { &[] } else { modules };
     let within = imported.iter().filter(|part| *part != "crate" && *part != "self");
-    Ok([origin].into_iter().chain(within).cloned().collect())
+    Ok([origin].into_iter().chain(outside).chain(within).cloned().collect())
 }
 
 fn conditions_of_modules(modules: &[Module]) -> Vec<(String, String)> {

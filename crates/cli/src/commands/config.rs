@@ -36,8 +36,9 @@ impl Config {
                 let ports = Ports::of(&read, None, None, None);
                 consistency::check(&read.exports, &read.limits, &ports)
                     .map_err(|ConfigError(why)| file.wrong(&why))?;
+                let unusable = read.exports.iter().filter_map(consistency::unusable);
                 let unusable: Vec<String> =
-                    read.exports.iter().filter_map(consistency::unusable).collect();
+                    unusable.chain(consistency::unusable_database(&read)).collect();
                 if !unusable.is_empty() {
                     return Err(file.wrong(&unusable.join("; ")));
                 }

@@ -19,7 +19,8 @@ pub(crate) fn between(before: &[Export], after: &[Export]) -> ReloadResult {
             (!settings.is_empty()).then_some(ChangedExport { path, settings })
         })
         .collect();
-    let mut done = format!("reloaded the configuration: {} exports", after.len());
+    let plural = if after.len() == 1 { "" } else { "s" };
+    let mut done = format!("reloaded the configuration: {} export{plural}", after.len());
     for (what, paths) in [("added", &added), ("removed", &removed)] {
         if !paths.is_empty() {
             done += &format!("; {what} {}", paths.join(", "));
@@ -76,6 +77,8 @@ mod tests {
             result.done,
             "reloaded the configuration: 3 exports; added /d; removed /a; changed /c (rule, squash)"
         );
+        let one = between(&before, &before[..1]).done;
+        assert_eq!(one, "reloaded the configuration: 1 export; removed /b, /c");
         let same = between(&before, &before);
         assert!(same.added.is_empty() && same.removed.is_empty() && same.changed.is_empty());
     }

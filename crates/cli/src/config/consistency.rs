@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::{AdminListen, ConfigError, Export, File, Limits};
+use store::Durability;
+
+use super::store_url::StoreUrl;
+use super::{AdminListen, ConfigError, Export, File, Limits, host_name};
 use crate::cli::Rpcbind;
 use crate::serve::admin::default_listen;
 
@@ -148,6 +151,13 @@ pub(crate) fn reveals_state(export: &Path, state: &Path) -> ConfigError {
         state.display(),
         export.display()
     ))
+}
+
+/// What keeps a configured database from being used, as far as that can be known without it.
+pub(crate) fn unusable_database(file: &File) -> Option<String> {
+    let Some(StoreUrl::Postgres(url)) = &file.store.url else { return None };
+    let settings = url.settings(&host_name(), Durability::default());
+    settings.verify().err().map(|error| error.to_string())
 }
 
 /// What keeps a configured directory from being exported now.

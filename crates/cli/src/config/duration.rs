@@ -7,11 +7,25 @@ use serde::{Deserializer, de};
 use store::postgres::{LEASE_MAX, LEASE_MIN};
 
 /// Never without a unit: whether 90 means seconds or minutes would be a guess.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| match text.trim().parse::<u64>() {
         Ok(number) => without_unit(number),
         Err(_) => format!("`{text}` is not a time such as 250ms, 90s or 15m: {error}"),
     })
+}
+
+/// A time that may not be none at all.
+pub(crate) fn parse_some_time(text: &str) -> Result<Duration, String> {
+    some_time(parse_duration(text)?)
+}
+
+fn some_time(time: Duration) -> Result<Duration, String> {
+    let none = "a time of 0 leaves none to act in; leave it out for the default";
+    if time.is_zero() { Err(none.into()) } else { Ok(time) }
+}
+
+pub(super) fn positive<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    duration(from)?.map(some_time).transpose().map_err(de::Error::custom)
 }
 
 pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
@@ -68,5 +82,7 @@ mod tests {
         }
         let error = parse_duration("5").unwrap_err();
         assert!(error.ends_with("did you mean \"5s\"?"), "{error}");
+        assert_eq!(parse_some_time("1ms"), Ok(Duration::from_millis(1)));
+        assert!(parse_some_time("0s").unwrap_err().contains("a time of 0"));
     }
 }

@@ -8,13 +8,14 @@ pub(super) fn explain(text: &str, error: &toml::de::Error) -> anyhow::Error {
         text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
     });
     let message = error.message();
-    let meant = nearest(message).map(|name| format!("; did you mean `{name}`?"));
+    let meant = of_exports(message).or_else(|| nearest(message));
+    let meant = meant.map(|name| format!("; did you mean `{name}`?"));
     anyhow!("line {line}: {}{}", in_words_of_the_file(message), meant.unwrap_or_default())
 }
 
 /// The parser speaks of types of its own.
 fn in_words_of_the_file(message: &str) -> String {
-    const WORDS: [(&str, &str); 7] = [
+    const WORDS: [(&str, &str); 14] = [
         (
             "invalid type: map, expected a sequence",
             "write the name in two brackets, as in [[export]]",
@@ -28,8 +29,39 @@ fn in_words_of_the_file(message: &str) -> String {
             "invalid socket address syntax",
             "expected an address and a port, as in 10.0.0.5:2049 or [::]:2049",
         ),
+        (
+            "expected socket address",
+            "expected an address and a port, as in \"10.0.0.5:2049\" or \"[::]:2049\"",
+        ),
+        ("invalid IP address syntax", "expected an IP address, as in \"10.0.0.5\""),
+        ("expected path string", "expected a path, as in \"/srv/share\""),
+        ("expected usize", "expected a number such as 1000"),
+        ("expected u16", "expected a port such as 111"),
+        ("expected u32", "expected a number such as 65534"),
+        ("expected u64", "expected a number such as 1"),
     ];
     WORDS.iter().fold(message.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
+}
+
+/// What an option of exports(5) is called here: newcomers bring their habits.
+fn of_exports(message: &str) -> Option<&'static str> {
+    const OPTIONS: [(&str, &str); 13] = [
+        ("ro", "access = \"ro\""),
+        ("rw", "access = \"rw\""),
+        ("root_squash", "squash = \"root\""),
+        ("no_root_squash", "squash = \"none\""),
+        ("all_squash", "squash = \"all\""),
+        ("no_all_squash", "squash = \"root\""),
+        ("anonuid", "anonymous_uid"),
+        ("anongid", "anonymous_gid"),
+        ("secure", "ports = \"reserved\""),
+        ("insecure", "ports = \"any\""),
+        ("sync", "metadata = \"sync\""),
+        ("async", "metadata = \"async\""),
+        ("fsid", "filesystem_id"),
+    ];
+    let unknown = message.strip_prefix("unknown ")?.split('`').nth(1)?;
+    OPTIONS.iter().find(|(theirs, _)| *theirs == unknown).map(|(_, ours)| *ours)
 }
 
 /// The known name most similar to the unknown one, both taken from the parser's message.

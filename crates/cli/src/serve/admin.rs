@@ -30,25 +30,23 @@ pub(crate) async fn open(
     let configured_socket = args.admin_socket.clone().map(AdminSocket::At);
     let configured_socket = configured_socket.or_else(|| file.admin.socket.clone());
     let configured_listen = args.admin.clone().or_else(|| file.admin.listen.clone());
-    let mut settings = Settings {
-        socket: match &configured_socket {
-            Some(AdminSocket::Off) => None,
-            Some(AdminSocket::At(path)) => Some(path.clone()),
-            None => Some(default_socket(state)),
-        },
-        listen: match configured_listen {
-            Some(AdminListen::Off) => None,
-            Some(AdminListen::At(address)) => Some(address),
-            None => Some(default_listen()),
-        },
-        metrics: file.admin.metrics_listen.as_ref().and_then(AdminListen::address),
-        token: Some(state.join("admin-token")),
-        paths: match file.admin.paths.unwrap_or_default() {
-            Paths::Operators => PathVisibility::Operators,
-            Paths::All => PathVisibility::All,
-        },
-        facts,
+    let paths = match file.admin.paths.unwrap_or_default() {
+        Paths::Operators => PathVisibility::Operators,
+        Paths::All => PathVisibility::All,
     };
+    let token = state.join("admin-token");
+    let mut settings = Settings::default().with_token(token).with_paths(paths).with_facts(facts);
+    settings.socket = match &configured_socket {
+        Some(AdminSocket::Off) => None,
+        Some(AdminSocket::At(path)) => Some(path.clone()),
+        None => Some(default_socket(state)),
+    };
+    settings.listen = match configured_listen {
+        Some(AdminListen::Off) => None,
+        Some(AdminListen::At(address)) => Some(address),
+        None => Some(default_listen()),
+    };
+    settings.metrics = file.admin.metrics_listen.as_ref().and_then(AdminListen::address);
     if let Some(directory) = settings.socket.as_deref().and_then(Path::parent)
         && let Err(error) = prepare_directory(directory, &configured_socket)
     {

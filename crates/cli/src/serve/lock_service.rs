@@ -65,14 +65,11 @@ impl StoreChoice {
             StoreUrl::Embedded(_) => ("embedded", self.durability_name()),
             StoreUrl::Postgres(_) => ("postgres", self.durability_name()),
         };
-        Facts {
-            version: env!("CARGO_PKG_VERSION").into(),
-            node: node(args, file),
-            store: store.into(),
-            store_shown: self.url.to_string(),
-            durability: durability.into(),
-            is_one_of_pair: self.is_shared_by_pair(args, file),
-        }
+        Facts::new(env!("CARGO_PKG_VERSION"), store)
+            .with_node(node(args, file))
+            .with_store_shown(self.url.to_string())
+            .with_durability(durability)
+            .with_is_one_of_pair(self.is_shared_by_pair(args, file))
     }
 
     /// Whether other servers may use this store: the command line or the configuration says so.

@@ -51,8 +51,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("serving /values on {listen}; rpcbind: {:?}", server.rpcbind());
 
     let (reloads, _no_reload) = tokio::sync::mpsc::channel(1);
-    let facts = Facts { store: "embedded".into(), ..Facts::default() };
-    let settings = Settings { socket: Some(home.join("api")), facts, ..Settings::default() };
+    let facts = Facts::new(env!("CARGO_PKG_VERSION"), "embedded");
+    let facts = facts.with_node("values").with_durability("power");
+    let settings = Settings::default().with_socket(home.join("api")).with_facts(facts);
     let mut admin = Admin::start(settings, reloads).await?;
     admin.serve(server.control());
 

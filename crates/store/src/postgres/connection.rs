@@ -131,6 +131,18 @@ impl Database {
         Ok(Self { hosts, last, connect_timeout, tls, password, schema, location, role })
     }
 
+    /// Reads the files that each connection reads.
+    pub(super) fn verify(&self) -> Result<(), StoreError> {
+        for host in &self.hosts {
+            self.password.apply(&mut host.clone())?;
+            let attempts = self.tls.attempts(is_unix_socket(host));
+            if attempts.iter().any(|attempt| *attempt != Attempt::Plain) {
+                self.tls.connector()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Opens a connection to the first host that accepts statements. `limit` is divided among the
     /// hosts, so that a silent one does not keep the others from being tried (B6.64); a
     /// `connect_timeout` of the url is the limit for each host instead.
@@ -173,8 +185,7 @@ impl Database {
 
     /// Tries the ways that `sslmode` allows.
     async fn open_host(&self, host: &Config) -> Result<Connection, StoreError> {
-        let is_unix_socket = matches!(host.get_hosts(), [Host::Unix(_)]);
-        let attempts = self.tls.attempts(is_unix_socket);
+        let attempts = self.tls.attempts(is_unix_socket(host));
         let mut failures = Vec::new();
         for attempt in attempts {
             let failed = match self.open_by(*attempt, host).await {
@@ -401,6 +412,11 @@ fn is_password_missing(error: &Error) -> bool {
 /// The source file tells it in any language.
 fn is_cancelled_wait(notice: &DbError) -> bool {
     notice.parsed_severity() == Some(Severity::Warning) && notice.file() == Some("syncrep.c")
+}
+
+/// There is no TLS over unix sockets.
+fn is_unix_socket(host: &Config) -> bool {
+    matches!(host.get_hosts(), [Host::Unix(_)])
 }
 
 /// The same configuration for each host alone. `Config::connect` would try them in turn as well, but

@@ -157,17 +157,17 @@ fn open(wanted: &Wanted, place: &Place, known: &[(ExportSource, Weak<LocalFs>)])
     let filesystem = match known.and_then(|(_, filesystem)| filesystem.upgrade()) {
         Some(filesystem) => filesystem,
         None => {
-            let options = local::Options {
-                root: source.root.clone(),
-                state: place.state.clone(),
-                id: source.id.map(FileSystemId),
-                metadata: match source.metadata {
-                    config::Metadata::Sync => local::MetadataMode::Sync,
-                    config::Metadata::Async => local::MetadataMode::Async,
-                },
-                descriptors_max: place.descriptors_max,
-                handles: local::HandleChoice::Auto,
-                exclusive: source.exclusive,
+            let metadata = match source.metadata {
+                config::Metadata::Sync => local::MetadataMode::Sync,
+                config::Metadata::Async => local::MetadataMode::Async,
+            };
+            let options = local::Options::new(&source.root, &place.state)
+                .with_metadata(metadata)
+                .with_descriptors_max(place.descriptors_max)
+                .with_exclusive(source.exclusive);
+            let options = match source.id {
+                Some(id) => options.with_id(FileSystemId(id)),
+                None => options,
             };
             // Not as a context: the text of the error has its source in it.
             let opened = LocalFs::open(options);
