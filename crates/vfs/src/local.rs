@@ -294,6 +294,20 @@ impl LocalFs {
         self.id_is_portable
     }
 
+    /// The result of an operation on `object`. If a daemon of FUSE ended, what cannot be done now never
+    /// can be (B1.68); attributes are no proof, as the kernel keeps them for a while.
+    fn unless_ended<T>(
+        &self,
+        context: &Context<'_>,
+        object: &ObjectId,
+        result: Result<T>,
+    ) -> Result<T> {
+        if self.tree.kind.has_daemon && matches!(result, Err(Error::TryLater)) {
+            self.space(context, object)?;
+        }
+        result
+    }
+
     /// Whether operations run with the identity of the caller, or all with that of the server.
     pub fn acts_as_caller(&self) -> bool {
         self.tree.identity != Identity::Server
@@ -383,7 +397,8 @@ impl FileSystem for LocalFs {
         offset: u64,
         count: u32,
     ) -> Result<ReadReply> {
-        self.tree.read(context, file, offset, count)
+        let read = self.tree.read(context, file, offset, count);
+        self.unless_ended(context, file, read)
     }
 
     fn write(
@@ -395,7 +410,8 @@ impl FileSystem for LocalFs {
         stability: Stability,
     ) -> Result<WriteReply> {
         require_blocking(context)?;
-        self.tree.write(context, file, offset, data, stability)
+        let written = self.tree.write(context, file, offset, data, stability);
+        self.unless_ended(context, file, written)
     }
 
     /// Commits the whole file; `fsync` takes no range.
@@ -407,7 +423,8 @@ impl FileSystem for LocalFs {
         _count: u32,
     ) -> Result<AttributeChange> {
         require_blocking(context)?;
-        self.tree.commit(context, file)
+        let committed = self.tree.commit(context, file);
+        self.unless_ended(context, file, committed)
     }
 
     fn write_verifier(&self) -> WriteVerifier {
@@ -511,7 +528,7 @@ impl FileSystem for LocalFs {
 
     fn space(&self, context: &Context<'_>, object: &ObjectId) -> Result<Space> {
         let node = self.tree.node(context, object)?;
-        let found = fstatvfs(node.path())?;
+        let found = fstatvfs(node.path()).map_err(|errno| self.tree.error(errno))?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
         Ok(Space {
             bytes_total: bytes(found.f_blocks),
