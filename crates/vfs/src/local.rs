@@ -23,6 +23,7 @@ use crate::{
     Stability, Time, WriteReply, WriteVerifier,
 };
 
+mod access_time;
 mod background;
 mod change;
 mod device;
@@ -46,6 +47,7 @@ pub use identity::prepare_worker_thread;
 #[cfg(any(test, feature = "fuzz"))]
 pub use inodes::fuzz;
 
+use access_time::AccessTimes;
 use background::{Background, Wake};
 use device::Device;
 use fsid::Lifetime;
@@ -258,6 +260,7 @@ impl LocalFs {
             info,
             metadata: options.metadata,
             kind,
+            access_times: AccessTimes::of(&mount, kind),
             is_exclusive: options.exclusive,
             root,
             mount,
@@ -383,7 +386,8 @@ impl FileSystem for LocalFs {
             return Err(Error::Invalid);
         }
         let attributes = self.tree.attributes(&node)?;
-        if attributes.size > SHORT_LINK || !self.tree.kind.has_links_in_inode {
+        let is_in_inode = attributes.size <= SHORT_LINK && self.tree.kind.has_links_in_inode;
+        if !is_in_inode || self.tree.access_times.are_written(&attributes) {
             require_blocking(context)?;
         }
         let text = readlinkat(node.path(), c"", Vec::with_capacity(256))?;
