@@ -23,6 +23,7 @@ use crate::{
     Stability, Time, WriteReply, WriteVerifier,
 };
 
+mod access_time;
 mod background;
 mod change;
 mod device;
@@ -48,6 +49,7 @@ pub use identity::prepare_worker_thread;
 pub use inodes::fuzz;
 pub use options::{HandleChoice, MetadataMode, Options};
 
+use access_time::AccessTimes;
 use background::{Background, Wake};
 use device::Device;
 use fsid::Lifetime;
@@ -204,6 +206,7 @@ impl LocalFs {
             info,
             metadata: options.metadata,
             kind,
+            access_times: AccessTimes::of(&mount, kind),
             is_exclusive: options.exclusive,
             root,
             mount,
@@ -238,6 +241,20 @@ impl LocalFs {
     /// from the UUID. Otherwise the handles of two servers differ.
     pub fn id_is_portable(&self) -> bool {
         self.id_is_portable
+    }
+
+    /// The result of an operation on `object`. If a daemon of FUSE ended, what cannot be done now never
+    /// can be (B1.68); attributes are no proof, as the kernel keeps them for a while.
+    fn unless_ended<T>(
+        &self,
+        context: &Context<'_>,
+        object: &ObjectId,
+        result: Result<T>,
+    ) -> Result<T> {
+        if self.tree.kind.has_daemon && matches!(result, Err(Error::TryLater)) {
+            self.space(context, object)?;
+        }
+        result
     }
 
     /// Whether operations run with the identity of the caller, or all with that of the server.
@@ -319,7 +336,8 @@ impl FileSystem for LocalFs {
             return Err(Error::Invalid);
         }
         let attributes = self.tree.attributes(&node)?;
-        if attributes.size > SHORT_LINK || !self.tree.kind.has_links_in_inode {
+        let is_in_inode = attributes.size <= SHORT_LINK && self.tree.kind.has_links_in_inode;
+        if !is_in_inode || self.tree.access_times.are_written(&attributes) {
             require_blocking(context)?;
         }
         let text = readlinkat(node.path(), c"", Vec::with_capacity(256))?;
@@ -333,7 +351,8 @@ impl FileSystem for LocalFs {
         offset: u64,
         count: u32,
     ) -> Result<ReadReply> {
-        self.tree.read(context, file, offset, count)
+        let read = self.tree.read(context, file, offset, count);
+        self.unless_ended(context, file, read)
     }
 
     fn write(
@@ -345,7 +364,8 @@ impl FileSystem for LocalFs {
         stability: Stability,
     ) -> Result<WriteReply> {
         require_blocking(context)?;
-        self.tree.write(context, file, offset, data, stability)
+        let written = self.tree.write(context, file, offset, data, stability);
+        self.unless_ended(context, file, written)
     }
 
     /// Commits the whole file; `fsync` takes no range.
@@ -357,7 +377,8 @@ impl FileSystem for LocalFs {
         _count: u32,
     ) -> Result<AttributeChange> {
         require_blocking(context)?;
-        self.tree.commit(context, file)
+        let committed = self.tree.commit(context, file);
+        self.unless_ended(context, file, committed)
     }
 
     fn write_verifier(&self) -> WriteVerifier {
@@ -461,7 +482,7 @@ impl FileSystem for LocalFs {
 
     fn space(&self, context: &Context<'_>, object: &ObjectId) -> Result<Space> {
         let node = self.tree.node(context, object)?;
-        let found = fstatvfs(node.path())?;
+        let found = fstatvfs(node.path()).map_err(|errno| self.tree.error(errno))?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
         Ok(Space {
             bytes_total: bytes(found.f_blocks),

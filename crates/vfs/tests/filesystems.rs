@@ -464,6 +464,34 @@ fn restart(case: Restart) -> Vec<String> {
     wrong
 }
 
+/// B1.68. A client that is asked to come again later would do so for ever.
+#[test]
+fn the_files_of_a_daemon_that_ended_are_stale() {
+    on_each("the_files_of_a_daemon_that_ended_are_stale", &FUSE.map(Kind::Fuse), |kind| {
+        let mut host = Host::new(kind, &numbered("file", 1));
+        let (fs, root) = (host.open(), root());
+        let by = CallerView::new(&fs, &root);
+        let dir = by.lookup(&fs.root(), "d").unwrap();
+        let file = by.lookup(&dir, "file-0000").unwrap();
+        by.write(&file, 0, b"not committed").unwrap();
+        host.mount.kill_daemon();
+        // At once, while the kernel knows attributes, and later.
+        for round in ["at once", "later"] {
+            let context = by.context();
+            let spaces = [fs.root(), dir, file].map(|object| fs.space(&context, &object).err());
+            assert_eq!(spaces, [Some(Error::Stale); 3], "{} {round}", host.name);
+            let committed = fs.commit(&context, &file, 0, 0).err();
+            assert_eq!(committed, Some(Error::Stale), "{} {round}", host.name);
+            let written = by.write(&file, 0, b"x").err();
+            assert_eq!(written, Some(Error::Stale), "{} {round}", host.name);
+            thread::sleep(std::time::Duration::from_millis(1_500));
+        }
+        assert_eq!(by.attributes(&file).err(), Some(Error::Stale), "{}", host.name);
+        assert_eq!(by.lookup(&dir, "file-0000").err(), Some(Error::Stale), "{}", host.name);
+        assert_eq!(by.read(&file, 0, 9).err(), Some(Error::Stale), "{}", host.name);
+    });
+}
+
 /// The name, and so the content, that a file had before the names were exchanged.
 fn renamed_from(path: &Path, names: &[String]) -> String {
     let name = path.file_name().unwrap().to_string_lossy();

@@ -258,6 +258,36 @@ fn a_read_that_must_not_block_asks_nothing_of_the_disk() {
     assert_eq!(read(0), Ok(4096));
 }
 
+/// B1.67. For that it would wait for the journal.
+#[test]
+fn a_call_that_must_not_block_writes_no_access_time() {
+    const NAME: &str = "a_call_that_must_not_block_writes_no_access_time";
+    if !in_own_mount_space(NAME) {
+        return;
+    }
+    let host = Host::new().unwrap();
+    let image = host.state.path().join("image");
+    make_image(&image);
+    mount(&["-o", "loop", &image.to_string_lossy()], host.root.path());
+    std::os::unix::fs::symlink("text", host.path("link")).unwrap();
+    // Times advance by ticks.
+    std::thread::sleep(Duration::from_millis(20));
+    let (fs, root) = (host.open(HandleChoice::Auto), root());
+    let by = CallerView::new(&fs, &root);
+    let link = by.lookup(&fs.root(), "link").unwrap();
+    let accessed = || by.attributes(&link).unwrap().accessed;
+    let read = |context| fs.read_link(&context, &link).map(|(text, _)| text);
+    let before = accessed();
+    assert_eq!(read(by.nonblocking()), Err(Error::WouldBlock));
+    assert_eq!(accessed(), before);
+    assert_eq!(read(by.context()).unwrap(), b"text"[..]);
+    let after = accessed();
+    assert!(after > before);
+    // Not due any more.
+    assert_eq!(read(by.nonblocking()).unwrap(), b"text"[..]);
+    assert_eq!(accessed(), after);
+}
+
 #[test]
 fn attributes_of_a_link_become_durable_without_a_sync_of_the_whole_file_system() {
     if !in_own_mount_space(

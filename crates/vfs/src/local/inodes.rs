@@ -35,9 +35,11 @@ use table::Table;
 /// The first byte of an object id; a handle type that the kernel defines as invalid.
 const TYPE: u8 = 0xff;
 
-/// Beyond this, names whose handle no client has presented since it was given out are dropped, the
-/// longest unseen first. Beyond twice as many, used ones too.
-const NAMES_MAX: usize = 1_000_000;
+/// Names whose handle no client has presented since it was given out. Beyond this the longest unseen go.
+const UNUSED_MAX: usize = 1_000_000;
+
+/// Names whose handle clients have presented. Those of files that the host has removed would stay for ever.
+const USED_MAX: usize = 2 * UNUSED_MAX;
 
 const RECORDING: usize = 64;
 
@@ -341,10 +343,9 @@ impl InodeMap {
 
     fn tidy(&self, upkeep: &mut Upkeep) -> io::Result<()> {
         upkeep.tidied = Instant::now();
-        let grown = upkeep.names + NAMES_MAX / 100;
-        if self.table.len() > NAMES_MAX.max(grown) {
-            let with_used = self.table.len() > 2 * NAMES_MAX;
-            self.table.prune(NAMES_MAX / 4 * 3, with_used);
+        let grown = upkeep.names + UNUSED_MAX / 100;
+        if self.table.len() > UNUSED_MAX.max(grown) {
+            self.table.prune(UNUSED_MAX, USED_MAX);
             upkeep.names = self.table.len();
         }
         if !std::mem::take(&mut upkeep.is_unsynced) && !lock(&self.file).is_incomplete() {

@@ -25,6 +25,8 @@ pub(super) struct Kind {
     pub(super) has_lasting_offsets: bool,
     /// Attributes and cached names are answered from memory, whatever the disk does.
     pub(super) answers_from_memory: bool,
+    /// Times are written to a disk, or to a server.
+    pub(super) has_disk: bool,
     /// A program of the host answers for the file system; when it ends, all files are gone.
     pub(super) has_daemon: bool,
     /// The birth time of a file never changes.
@@ -41,6 +43,7 @@ const DISK: Kind = Kind {
     has_lasting_handles: true,
     has_lasting_offsets: true,
     answers_from_memory: true,
+    has_disk: true,
     has_daemon: false,
     has_lasting_births: true,
     has_links_in_inode: false,
@@ -73,6 +76,7 @@ impl Kind {
             // tmpfs: before 6.6 an offset was a position in a list.
             0x0102_1994 => Kind {
                 has_lasting_offsets: is_at_least(release, 6, 6),
+                has_disk: false,
                 has_links_in_inode: true,
                 ..DISK
             },

@@ -17,6 +17,7 @@ use rustix::{
 
 use super::{
     MetadataMode,
+    access_time::AccessTimes,
     identity::Identity,
     inodes::InodeMap,
     kind::Kind,
@@ -44,6 +45,7 @@ pub(super) struct Tree {
     pub(super) info: FileSystemInfo,
     pub(super) metadata: MetadataMode,
     pub(super) kind: Kind,
+    pub(super) access_times: AccessTimes,
     /// Only this server changes the file system.
     pub(super) is_exclusive: bool,
     pub(super) root: Arc<Node>,

@@ -198,23 +198,12 @@ impl Table {
         Some(names)
     }
 
-    /// Removes the entries that were not seen for the longest time until at most `wanted` names are
-    /// left: entries without names below them, and first those whose handle no client has presented
-    /// since it was given out. Used ones go only `with_used`.
-    pub(super) fn prune(&self, wanted: usize, with_used: bool) {
-        for used in [false, true].into_iter().take(1 + usize::from(with_used)) {
-            let Some(excess) = self.len().checked_sub(wanted + 1) else { return };
-            let mut ages = Vec::new();
-            for shard in &self.shards {
-                let shard = lock(shard);
-                let removable = shard.inodes.iter().filter(|(n, i)| shard.may_go(**n, i, used));
-                ages.extend(removable.map(|(_, inode)| inode.seen));
-            }
-            if ages.is_empty() {
-                continue;
-            }
-            let last = excess.min(ages.len() - 1);
-            let limit = *ages.select_nth_unstable(last).1;
+    /// Removes entries that were not seen for the longest time, without names below them: if more than
+    /// `unused_max` names are of files whose handle no client has presented since it was given out, so
+    /// many that three quarters of it are left, and likewise of used ones beyond `used_max`.
+    pub(super) fn prune(&self, unused_max: usize, used_max: usize) {
+        for (used, max) in [(false, unused_max), (true, used_max)] {
+            let Some(limit) = self.last_to_go(used, max) else { continue };
             for shard in &self.shards {
                 let orphaned = {
                     let mut shard = lock(shard);
@@ -225,6 +214,30 @@ impl Table {
                 orphaned.iter().for_each(|parent| self.discount_child(*parent));
             }
         }
+    }
+
+    /// When the last of the entries that must go was seen; `None` if there are no more than `max` names.
+    fn last_to_go(&self, used: bool, max: usize) -> Option<u64> {
+        let (mut names, mut removable) = (0, Vec::new());
+        for shard in &self.shards {
+            let Shard { inodes, children, .. } = &*lock(shard);
+            for (number, inode) in inodes.iter().filter(|(_, inode)| inode.is_used == used) {
+                names += inode.names.len();
+                if !children.contains_key(number) {
+                    removable.push((inode.seen, inode.names.len()));
+                }
+            }
+        }
+        if names <= max {
+            return None;
+        }
+        removable.sort_unstable();
+        let mut left = names;
+        let enough = removable.iter().find(|(_, count)| {
+            left -= count;
+            left <= max - max / 4
+        });
+        enough.or(removable.last()).map(|(seen, _)| *seen)
     }
 
     /// Writes all entries as records, a shard at a time.
@@ -289,6 +302,8 @@ impl Shard {
         match (is_addition, there) {
             (true, Some(_)) => applied.changed = !std::mem::replace(&mut known.is_used, true),
             (true, None) => {
+                // Most files have one name only.
+                known.names.reserve_exact(usize::from(known.names.is_empty()));
                 known.names.insert(0, PathComponent { parent, name: name.into() });
                 (applied.added, applied.changed) = (true, true);
             }
@@ -316,10 +331,6 @@ impl Shard {
             known.born = born;
         }
         changed
-    }
-
-    fn may_go(&self, number: u64, inode: &Inode, used: bool) -> bool {
-        inode.is_used == used && !self.children.contains_key(&number)
     }
 
     /// Removes entries last seen at `limit` or before; returns the parents of their names.
@@ -395,13 +406,13 @@ mod tests {
             add(&table, inode, 1, &inode.to_string());
         }
         add(&table, 30, 2, "new");
-        table.prune(7, false);
-        assert_eq!(table.len(), 7);
+        table.prune(8, usize::MAX);
+        assert_eq!(table.len(), 6);
         assert_eq!(path(&table, 30).as_deref(), Some("old directory/new"));
         assert_eq!(path(&table, 10), None);
         assert_eq!(path(&table, 19).as_deref(), Some("19"));
         remove(&table, 30, 2, "new");
-        table.prune(0, false);
+        table.prune(0, usize::MAX);
         assert_eq!((path(&table, 2), table.len()), (None, 0));
     }
 
@@ -413,9 +424,9 @@ mod tests {
         for inode in 10..10_000 {
             add(&table, inode, 1, &inode.to_string());
         }
-        table.prune(100, false);
+        table.prune(100, usize::MAX);
         assert_eq!(path(&table, 2).as_deref(), Some("daily"));
-        assert_eq!(table.len(), 100);
+        assert_eq!(table.len(), 76);
     }
 
     #[test]
@@ -426,11 +437,25 @@ mod tests {
             mark_used(&table, inode);
         }
         mark_used(&table, 10);
-        table.prune(5, false);
+        table.prune(0, 10);
         assert_eq!(table.len(), 10);
-        table.prune(5, true);
-        assert_eq!(table.len(), 5);
+        table.prune(0, 8);
+        assert_eq!(table.len(), 6);
         assert!(path(&table, 10).is_some() && path(&table, 11).is_none());
+    }
+
+    #[test]
+    fn handles_that_were_just_given_out_stay_beside_many_that_are_used() {
+        let table = Table::new();
+        for inode in 10..1_010 {
+            add(&table, inode, 1, &inode.to_string());
+            mark_used(&table, inode);
+        }
+        for inode in 2_000..2_100 {
+            add(&table, inode, 1, &inode.to_string());
+        }
+        table.prune(100, 1_000);
+        assert_eq!(table.len(), 1_100);
     }
 
     #[test]
