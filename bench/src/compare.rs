@@ -1,10 +1,10 @@
-//! Our server beside Debian's nfs-ganesha and an older binary of ours: same directory, same load, in
-//! turn.
+//! Our server beside nfs-ganesha, an older binary of ours and what the machine can do: same
+//! directory, same load, in turn.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +14,11 @@ use serde::Serialize;
 
 use crate::contender::{Contenders, Role};
 use crate::database::Database;
-use crate::ganesha::Ganesha;
+use crate::ganesha::{Edition, Ganesha, Installation, Place};
 use crate::instructions::{self, Instructions};
 use crate::interference::Interference;
+use crate::limit::Loop;
+use crate::link::Link;
 use crate::lockkeeper::{Binary, Build, Site, Variant};
 use crate::monitoring::{self, MonitoringCost};
 use crate::namespace::Isolation;
@@ -25,6 +27,7 @@ use crate::row::Row;
 use crate::server::Server;
 use crate::waiting::Handover;
 use crate::{namespace, packages, rpcbind};
+use load::{Operation, Shape};
 
 /// The calling user, who owns the directory: unprivileged, so that squashing does not matter and
 /// both servers check permissions as usual.
@@ -39,8 +42,13 @@ pub struct Plan {
     pub lockkeeper: Option<PathBuf>,
     /// An older binary of ours, measured in every variant that ours is.
     pub before: Option<PathBuf>,
-    /// Whether nfs-ganesha is measured.
-    pub ganesha: bool,
+    /// Which nfs-ganesha is measured, if any.
+    pub ganesha: Option<Edition>,
+    /// Where the newest nfs-ganesha is kept.
+    pub cache: PathBuf,
+    pub link: Link,
+    /// Also measure what the machine can do, on READ and WRITE.
+    pub limits: bool,
     /// Also count instructions per call, of ours and of the older binary.
     pub instructions: bool,
     /// Also measure our server with asynchronous metadata, on CREATE and REMOVE.
@@ -59,6 +67,8 @@ pub struct Plan {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
+    pub link: Link,
+    pub rounds: usize,
     pub servers: Vec<About>,
     pub rows: Vec<Row>,
     pub handovers: Vec<Handover>,
@@ -75,6 +85,7 @@ pub struct Comparison {
 #[derive(Debug, Clone, Serialize)]
 pub struct About {
     pub name: String,
+    pub version: Option<String>,
     pub start_to_first_answer_ms: f64,
     pub idle_rss_mib: f64,
 }
@@ -93,7 +104,7 @@ pub enum Ending {
 pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Ending> {
     testbed::packages::install(packages::RPCBIND)?;
     for (packages, wanted) in [
-        (packages::GANESHA, plan.ganesha),
+        (packages::ETHTOOL, plan.link == Link::Veth),
         (packages::POSTGRES, plan.postgres),
         (packages::VALGRIND, plan.instructions),
     ] {
@@ -101,16 +112,28 @@ pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Ending> {
             testbed::packages::install(packages)?;
         }
     }
+    let installation = match plan.ganesha {
+        Some(edition) => Some(Installation::make(edition, &plan.cache)?),
+        None => None,
+    };
     let parent = plan.parent.clone().unwrap_or_else(std::env::temp_dir);
     let scratch = match namespace::enter(&parent)? {
         Isolation::Inside(scratch) => scratch,
         Isolation::Ended(code) => return Ok(Ending::Waited(code)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(compare(plan, &scratch, &progress)).map(Box::new).map(Ending::Compared)
+    runtime
+        .block_on(compare(plan, installation, &scratch, &progress))
+        .map(Box::new)
+        .map(Ending::Compared)
 }
 
-async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Result<Comparison> {
+async fn compare(
+    plan: &Plan,
+    installation: Option<Installation>,
+    scratch: &Path,
+    progress: &impl Fn(&str),
+) -> Result<Comparison> {
     let (dir, state) = (scratch.join("data"), scratch.join("state"));
     fs::create_dir(&dir)?;
     fs::create_dir(&state)?;
@@ -121,26 +144,37 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
         Options { reserved_port: true, timeout: Duration::from_secs(30), ..Options::default() }
             .user(USER, USER, &[]);
 
-    let locks = plan.load.locks();
+    let (locks, link) = (plan.load.locks(), plan.link);
+    link.set_up()?;
     let (mut ganesha, mut rpcbind) = (None, None);
-    if plan.ganesha {
+    if let Some(installation) = &installation {
         progress("starting nfs-ganesha");
-        ganesha = Some(Ganesha::start(&dir, &state, &options, locks).await?);
+        installation.mount(scratch)?;
+        let place = Place { scratch, dir: &dir, state: &state, options: &options, link };
+        ganesha = Some(Ganesha::start(installation, place, locks).await?);
     } else {
-        rpcbind = Some(rpcbind::start().await?);
+        rpcbind = Some(rpcbind::start(link, Command::new("rpcbind")).await?);
     }
     let mut database = None;
     if plan.postgres && plan.lockkeeper.is_some() && locks {
         progress("starting PostgreSQL");
         database = Some(Arc::new(Database::start()?));
     }
-    let site = Site { dir: &dir, state: &state, options: &options, database: database.as_ref() };
+    let database = database.as_ref();
+    let site = Site { dir: &dir, state: &state, link, options: &options, database };
     let ours = start_ours(plan, &site, progress).await?;
+    let mut limits = Vec::new();
+    if plan.limits {
+        for by in Loop::ALL {
+            limits.push((Role::Limit(by), by.start(&dir, link, &options).await?));
+        }
+    }
     let other = ganesha.as_ref().map(|ganesha| (Role::Ganesha, &ganesha.server));
+    let compared = ours.iter().map(|(role, server)| (*role, server)).chain(other);
+    let about = compared.clone().map(|(_, server)| About::new(server)).collect();
     let measured: Vec<(Role, &Server)> =
-        ours.iter().map(|(role, server)| (*role, server)).chain(other).collect();
+        compared.chain(limits.iter().map(|(role, server)| (*role, server))).collect();
     let servers: Vec<&Server> = measured.iter().map(|(_, server)| *server).collect();
-    let about = servers.iter().map(|server| About::new(server)).collect();
 
     let mut contenders = Contenders::prepare(&measured, &plan.load, plan.rounds).await?;
     let mut rows = Vec::new();
@@ -151,7 +185,8 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
     }
     let others_share = interference.share(&servers)?;
     let mut handovers = Vec::new();
-    if locks {
+    // A waiter is called back at an address of loopback.
+    if locks && link == Link::Loopback {
         progress("from UNLOCK to GRANTED");
         handovers = contenders.handovers().await?;
     }
@@ -164,17 +199,19 @@ async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Resul
         }
     }
     // Their ports are needed again.
-    drop(ours);
+    drop((ours, limits));
     let mut instructions = Vec::new();
     if plan.instructions
         && let (Some(ours), Some(before)) =
             (plan.binary(Build::Current), plan.binary(Build::Before))
     {
         progress("counting instructions");
-        instructions = instructions::measure(&site, ours, before, &plan.load.operations).await?;
+        instructions = instructions::measure(&site, ours, before, &plan.load).await?;
     }
     drop(rpcbind);
     Ok(Comparison {
+        link,
+        rounds: plan.rounds,
         servers: about,
         rows,
         handovers,
@@ -247,7 +284,20 @@ async fn restart_ganesha(
     progress(&format!("killing nfs-ganesha with {locks} locks, up to two minutes"));
     let restore_grace = ganesha.grace();
     let measured = restart::measure(&mut ganesha.server, locks, restore_grace).await;
-    measured.context("killed nfs-ganesha").with_context(|| ganesha.log_tail())
+    measured.with_context(|| format!("killed nfs-ganesha; {}", ganesha.server.log_end()))
+}
+
+impl Comparison {
+    pub fn row(&self, operation: Operation, shape: Shape) -> Option<&Row> {
+        self.rows.iter().find(|row| (row.operation, row.shape) == (operation, shape))
+    }
+
+    /// What share of the throughput of GETATTR, the least that a call costs, LOCK and UNLOCK reach.
+    pub fn share_of_getattr(&self, row: &Row, variant: Variant) -> Option<f64> {
+        let getattr = self.row(Operation::GetAttr, row.shape)?.ours(Variant::Default)?;
+        let ours = row.ours(variant).filter(|_| row.operation.locks())?;
+        Some(ours.measured.ops_per_second / getattr.measured.ops_per_second)
+    }
 }
 
 impl Plan {
@@ -264,6 +314,7 @@ impl About {
     fn new(server: &Server) -> Self {
         Self {
             name: server.name.clone(),
+            version: server.version.clone(),
             start_to_first_answer_ms: server.start.as_secs_f64() * 1e3,
             idle_rss_mib: server.idle_rss_bytes as f64 / f64::from(1 << 20),
         }

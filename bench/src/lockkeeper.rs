@@ -9,9 +9,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use client::Options;
 use serde::Serialize;
-use testbed::process::tail;
 
 use crate::database::Database;
+use crate::link::Link;
 use crate::server::Server;
 use load::{Operation, Target};
 
@@ -125,6 +125,7 @@ pub(crate) struct Site<'a> {
     pub(crate) dir: &'a Path,
     /// Parent of the servers' state directories.
     pub(crate) state: &'a Path,
+    pub(crate) link: Link,
     /// Options of the measuring client.
     pub(crate) options: &'a Options,
     /// The PostgreSQL server, if there is one. Each variant that needs it gets its own database.
@@ -152,7 +153,7 @@ impl Site<'_> {
         let config = self.state.join(format!("{name}.toml"));
         fs::write(&config, variant.configuration(self.dir, build.web(variant)))?;
         let log = self.state.join(format!("{name}.log"));
-        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, build.port(variant)));
+        let at = SocketAddr::from((self.link.server(), build.port(variant)));
         let mut command = program;
         command.arg("serve").arg("--config").arg(config);
         command.arg("--state").arg(&own).arg("--listen").arg(at.to_string());
@@ -169,9 +170,7 @@ impl Site<'_> {
         let export = self.dir.to_string_lossy().into_owned();
         let options = self.options.clone();
         let target = Target { nfs: at, mount: at, nlm: Some(at), export, options };
-        let mut server = Server::start(name, command, &log, target)
-            .await
-            .with_context(|| format!("the log of {name} ends:\n{}", tail(&log, 10)))?;
+        let mut server = Server::start(name, self.link.beyond(command), &log, target).await?;
         server.database = database.cloned();
         Ok(server)
     }
@@ -181,6 +180,7 @@ impl Site<'_> {
 mod tests {
     use super::*;
     use crate::ganesha;
+    use crate::limit::Loop;
     use std::collections::HashSet;
 
     #[test]
@@ -189,6 +189,7 @@ mod tests {
         let (mut names, mut ports) = (HashSet::new(), HashSet::new());
         let ganesha = [ganesha::NFS_PORT, ganesha::MOUNT_PORT, ganesha::NLM_PORT];
         ports.extend(ganesha);
+        ports.extend(Loop::ALL.map(Loop::port));
         for build in [Build::Current, Build::Before] {
             for variant in [Default, Async, Power, Postgres, Many, PostgresMany] {
                 assert!(names.insert(build.name(variant)), "{build:?} {variant:?}");
