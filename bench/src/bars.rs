@@ -98,7 +98,7 @@ pub fn misses(found: &Comparison, plan: &Plan) -> Vec<String> {
         }
     }
     if found.rows.iter().any(|row| row.operation.locks()) {
-        if plan.link == Link::Loopback {
+        if found.link == Link::Loopback {
             misses.extend(handover_miss(found));
         }
         if plan.locks > 0 {
@@ -250,4 +250,4 @@ fn restart_miss(found: &Comparison, many: Variant, max: f64) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -5,7 +5,7 @@
 //! namespace: that of the installation, then that of the comparison.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,6 +15,10 @@ use testbed::process::run;
 const SUITE: &str = "sid";
 /// Where the directory for data and state is mounted.
 const SCRATCH: &str = "/mnt";
+
+/// What nfs-ganesha and rpc.statd expect below /var/lib/nfs.
+const STATE_DIRECTORIES: [&str; 3] =
+    ["var/lib/nfs/ganesha", "var/lib/nfs/sm", "var/lib/nfs/sm.bak"];
 
 #[derive(Debug, Clone)]
 pub(crate) struct Chroot {
@@ -49,7 +53,8 @@ impl Chroot {
         for state in ["run", "var/lib/nfs"] {
             mount(&["-t", "tmpfs", "tmpfs"], at(state))?;
         }
-        for dir in ["run/rpcbind", "run/ganesha"] {
+        let empty = ["run/rpcbind", "run/ganesha"];
+        for dir in STATE_DIRECTORIES.iter().chain(&empty) {
             fs::create_dir_all(at(dir))?;
         }
         run(Command::new("mount").arg("--bind").arg(scratch).arg(at(&SCRATCH[1..]))).map(drop)
@@ -87,6 +92,8 @@ fn install(root: &Path, packages: &[&str]) -> Result<()> {
     run(apart("chroot").arg(root).args(["apt-get", "-q", "update"]))?;
     let install = ["apt-get", "-q", "install", "--yes", "--no-install-recommends"];
     run(apart("chroot").arg(root).args(install).args(packages))?;
+    // nfs-ganesha finds the file system of an export there.
+    symlink("/proc/self/mounts", root.join("etc/mtab")).context("etc/mtab")?;
     // Names resolve from /etc/hosts or not at all: in the comparison nothing else can be reached.
     fs::write(root.join("etc/resolv.conf"), "").context("etc/resolv.conf")
 }

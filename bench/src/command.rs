@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use load::LoadArgs;
@@ -14,7 +14,7 @@ use crate::ganesha::Edition;
 use crate::limit::{self, LimitArgs};
 use crate::link::Link;
 use crate::ratio::ROUNDS_MAX;
-use crate::{misses, rows};
+use crate::{misses, report, rows};
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum BenchCommand {
@@ -44,9 +44,15 @@ pub struct CompareArgs {
     /// Leave nfs-ganesha out
     #[arg(long, requires = "before", conflicts_with = "check")]
     pub without_ganesha: bool,
-    /// What lies between client and servers
-    #[arg(long, value_enum, default_value_t, value_name = "LINK")]
-    pub link: Link,
+    /// What lies between client and servers; each that is named is measured
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "loopback",
+        value_name = "LINK"
+    )]
+    pub link: Vec<Link>,
     /// Also count the instructions per call of both binaries, with valgrind, on GETATTR and on locks
     #[arg(long, requires = "before")]
     pub instructions: bool,
@@ -72,6 +78,17 @@ pub struct CompareArgs {
     /// Fail if our server does not reach its bars
     #[arg(long)]
     pub check: bool,
+    /// Write the results as a page with charts into this directory; also measures latency at more
+    /// depths
+    #[arg(
+        long,
+        value_name = "DIR",
+        num_args = 0..=1,
+        default_missing_value = "docs",
+        requires = "lockkeeper",
+        conflicts_with = "without_ganesha"
+    )]
+    pub report: Option<PathBuf>,
     #[command(flatten)]
     pub load: LoadArgs,
 }
@@ -87,16 +104,21 @@ pub fn execute(command: BenchCommand) -> Result<ExitCode> {
 fn compare(args: CompareArgs) -> Result<ExitCode> {
     ensure!(is_root(), "a comparison makes namespaces and needs root");
     ensure!(
-        args.rounds > 1 || !(args.check || args.before.is_some()),
-        "--check and --before need at least two rounds, since one has no spread"
+        args.rounds > 1 || !(args.check || args.report.is_some() || args.before.is_some()),
+        "--check, --report and --before need at least two rounds, since one has no spread"
     );
-    ensure!(args.locks == 0 || args.link == Link::Loopback, "--locks needs --link loopback");
+    ensure!(
+        (args.locks == 0 && !args.instructions) || args.link == [Link::Loopback],
+        "--locks and --instructions need --link loopback"
+    );
+    let load = args.load.plan_or(rows::plan())?;
+    let curves = if args.report.is_some() { rows::curves(&load) } else { Vec::new() };
     let plan = Plan {
         lockkeeper: args.lockkeeper,
         before: args.before,
         ganesha: (!args.without_ganesha).then_some(args.ganesha),
         cache: args.cache,
-        link: args.link,
+        links: args.link,
         limits: !args.without_ganesha,
         instructions: args.instructions,
         async_metadata: args.async_metadata,
@@ -105,7 +127,8 @@ fn compare(args: CompareArgs) -> Result<ExitCode> {
         locks: args.locks,
         parent: args.parent,
         rounds: args.rounds,
-        load: args.load.plan_or(rows::plan())?,
+        load,
+        curves,
     };
     let found = match compare::run(&plan, |step| eprintln!("{step}"))? {
         Ending::Compared(found) => found,
@@ -113,11 +136,14 @@ fn compare(args: CompareArgs) -> Result<ExitCode> {
     };
     match args.load.json {
         true => println!("{}", serde_json::to_string_pretty(&found)?),
-        false => print!("{}", found.table()),
+        false => found.iter().for_each(|comparison| print!("{}\n", comparison.table())),
     }
-    let missed = if args.check { misses(&found, &plan) } else { Vec::new() };
-    if !missed.is_empty() {
-        bail!("{} bars are missed:\n  {}", missed.len(), missed.join("\n  "));
+    if let Some(dir) = &args.report {
+        report::write(dir, &found)?;
+    }
+    if args.check {
+        let missed: Vec<String> = found.iter().flat_map(|found| misses(found, &plan)).collect();
+        ensure!(missed.is_empty(), "{} bars are missed:\n  {}", missed.len(), missed.join("\n  "));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -20,6 +20,7 @@ use crate::interference::Interference;
 use crate::limit::Loop;
 use crate::link::Link;
 use crate::lockkeeper::{Binary, Build, Site, Variant};
+use crate::machine::Machine;
 use crate::monitoring::{self, MonitoringCost};
 use crate::namespace::Isolation;
 use crate::restart::{self, Restart};
@@ -46,7 +47,8 @@ pub struct Plan {
     pub ganesha: Option<Edition>,
     /// Where the newest nfs-ganesha is kept.
     pub cache: PathBuf,
-    pub link: Link,
+    /// One comparison over each.
+    pub links: Vec<Link>,
     /// Also measure what the machine can do, on READ and WRITE.
     pub limits: bool,
     /// Also count instructions per call, of ours and of the older binary.
@@ -63,14 +65,19 @@ pub struct Plan {
     pub parent: Option<PathBuf>,
     pub rounds: usize,
     pub load: load::Plan,
+    /// Measured too, for charts; no bar applies.
+    pub curves: Vec<(Operation, Shape)>,
 }
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
+    pub machine: Machine,
     pub link: Link,
     pub rounds: usize,
     pub servers: Vec<About>,
     pub rows: Vec<Row>,
+    /// Of latency against load.
+    pub curves: Vec<Row>,
     pub handovers: Vec<Handover>,
     pub restarts: Vec<Restart>,
     /// The cost of monitoring our server.
@@ -93,7 +100,8 @@ pub struct About {
 /// How a comparison ends.
 #[derive(Debug)]
 pub enum Ending {
-    Compared(Box<Comparison>),
+    /// One for each link.
+    Compared(Vec<Comparison>),
     /// This process only waited for the one that compared; it should exit with the same status.
     Waited(ExitCode),
 }
@@ -104,7 +112,7 @@ pub enum Ending {
 pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Ending> {
     testbed::packages::install(packages::RPCBIND)?;
     for (packages, wanted) in [
-        (packages::ETHTOOL, plan.link == Link::Veth),
+        (packages::ETHTOOL, plan.links.contains(&Link::Veth)),
         (packages::POSTGRES, plan.postgres),
         (packages::VALGRIND, plan.instructions),
     ] {
@@ -121,39 +129,47 @@ pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Ending> {
         Isolation::Inside(scratch) => scratch,
         Isolation::Ended(code) => return Ok(Ending::Waited(code)),
     };
+    // Temporary directories are private to their owner; the calling user must traverse this one.
+    fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755))?;
+    if let Some(installation) = &installation {
+        installation.mount(&scratch)?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime
-        .block_on(compare(plan, installation, &scratch, &progress))
-        .map(Box::new)
-        .map(Ending::Compared)
+    let mut found = Vec::new();
+    for link in &plan.links {
+        progress(&format!("over {}", link.name()));
+        let comparing = compare(plan, *link, installation.as_ref(), &scratch, &progress);
+        found.push(runtime.block_on(comparing)?);
+    }
+    Ok(Ending::Compared(found))
 }
 
 async fn compare(
     plan: &Plan,
-    installation: Option<Installation>,
+    link: Link,
+    installation: Option<&Installation>,
     scratch: &Path,
     progress: &impl Fn(&str),
 ) -> Result<Comparison> {
-    let (dir, state) = (scratch.join("data"), scratch.join("state"));
+    let own = scratch.join(link.name_of_directory());
+    let (dir, state) = (own.join("data"), own.join("state"));
+    fs::create_dir(&own)?;
     fs::create_dir(&dir)?;
     fs::create_dir(&state)?;
-    // Temporary directories are private to their owner; the calling user must traverse this one.
-    fs::set_permissions(scratch, fs::Permissions::from_mode(0o755))?;
     chown(&dir, Some(USER), Some(USER))?;
     let options =
         Options { reserved_port: true, timeout: Duration::from_secs(30), ..Options::default() }
             .user(USER, USER, &[]);
 
-    let (locks, link) = (plan.load.locks(), plan.link);
+    let locks = plan.load.locks();
     link.set_up()?;
     let (mut ganesha, mut rpcbind) = (None, None);
-    if let Some(installation) = &installation {
+    if let Some(installation) = installation {
         progress("starting nfs-ganesha");
-        installation.mount(scratch)?;
         let place = Place { scratch, dir: &dir, state: &state, options: &options, link };
         ganesha = Some(Ganesha::start(installation, place, locks).await?);
     } else {
-        rpcbind = Some(rpcbind::start(link, Command::new("rpcbind")).await?);
+        rpcbind = Some(rpcbind::start(link, Command::new("rpcbind"), &state).await?);
     }
     let mut database = None;
     if plan.postgres && plan.lockkeeper.is_some() && locks {
@@ -176,12 +192,19 @@ async fn compare(
         compared.chain(limits.iter().map(|(role, server)| (*role, server))).collect();
     let servers: Vec<&Server> = measured.iter().map(|(_, server)| *server).collect();
 
-    let mut contenders = Contenders::prepare(&measured, &plan.load, plan.rounds).await?;
+    let mut all = plan.load.clone();
+    all.steps.extend(&plan.curves);
+    let mut contenders = Contenders::prepare(&measured, &all, plan.rounds).await?;
     let mut rows = Vec::new();
     let interference = Interference::begin(&servers)?;
     for (operation, shape) in plan.load.steps() {
         progress(&format!("{operation} {shape}"));
         rows.push(contenders.row(operation, shape).await?);
+    }
+    let mut curves = Vec::new();
+    for (operation, shape) in &plan.curves {
+        progress(&format!("{operation} {shape}"));
+        curves.push(contenders.row(*operation, *shape).await?);
     }
     let others_share = interference.share(&servers)?;
     let mut handovers = Vec::new();
@@ -210,10 +233,12 @@ async fn compare(
     }
     drop(rpcbind);
     Ok(Comparison {
+        machine: Machine::this()?,
         link,
         rounds: plan.rounds,
         servers: about,
         rows,
+        curves,
         handovers,
         restarts,
         watched,

@@ -144,8 +144,8 @@ impl Ganesha {
         locks: bool,
     ) -> Result<Self> {
         let Place { scratch, dir, state, options, link } = place;
-        let rpcbind = rpcbind::start(link, installation.command("rpcbind")).await?;
-        let statd = if locks { Some(start_statd(installation, link).await?) } else { None };
+        let rpcbind = rpcbind::start(link, installation.command("rpcbind"), state).await?;
+        let statd = if locks { Some(start_statd(installation, place).await?) } else { None };
         let (config, log) = (state.join("ganesha.conf"), state.join("ganesha.log"));
         let export = installation.path(dir, scratch)?;
         let mode = if locks { Locks::Now } else { Locks::Off };
@@ -190,10 +190,13 @@ impl Ganesha {
 }
 
 /// Without it nfs-ganesha refuses locks (DENIED_NOLOCKS).
-async fn start_statd(installation: &Installation, link: Link) -> Result<Process> {
+async fn start_statd(
+    installation: &Installation,
+    Place { state, link, .. }: Place<'_>,
+) -> Result<Process> {
     let mut command = installation.command("rpc.statd");
     command.args(["--foreground", "--no-notify"]);
-    let mut statd = Process::start(&mut link.beyond(command), Path::new("/dev/null"))?;
+    let mut statd = Process::start(&mut link.beyond(command), &state.join("statd.log"))?;
     let service = (wire::nsm::PROGRAM, wire::nsm::VERSION);
     let (rpcbind, options) = (rpcbind::at(link), Options::default());
     for _ in 0..500 {

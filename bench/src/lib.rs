@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bars;
+mod chart;
 mod chroot;
 pub mod command;
 pub mod compare;
@@ -15,16 +16,19 @@ mod interference;
 pub mod limit;
 pub mod link;
 mod lockkeeper;
+pub mod machine;
 pub mod monitoring;
 mod namespace;
 pub mod packages;
 mod population;
 pub mod ratio;
+mod report;
 pub mod restart;
 pub mod row;
 mod rows;
 mod rpcbind;
 mod server;
+mod svg;
 mod table;
 pub mod waiting;
 

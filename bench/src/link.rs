@@ -36,6 +36,14 @@ impl Link {
         }
     }
 
+    /// Of the files that are served over it.
+    pub(crate) fn name_of_directory(self) -> &'static str {
+        match self {
+            Self::Loopback => "loopback",
+            Self::Veth => "veth",
+        }
+    }
+
     /// Where the servers are reached.
     pub(crate) fn server(self) -> Ipv4Addr {
         match self {

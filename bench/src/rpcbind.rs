@@ -16,10 +16,10 @@ pub(crate) fn at(link: Link) -> SocketAddr {
     SocketAddr::from((link.server(), wire::rpcbind::PORT))
 }
 
-/// Returns once it listens. `program` is the command that runs it.
-pub(crate) async fn start(link: Link, mut program: Command) -> Result<Process> {
+/// Returns once it listens. `program` is the command that runs it; its log is below `state`.
+pub(crate) async fn start(link: Link, mut program: Command, state: &Path) -> Result<Process> {
     program.args(["-f", "-w"]);
-    let mut rpcbind = Process::start(&mut link.beyond(program), Path::new("/dev/null"))?;
+    let mut rpcbind = Process::start(&mut link.beyond(program), &state.join("rpcbind.log"))?;
     for _ in 0..500 {
         rpcbind.check()?;
         if tokio::net::TcpStream::connect(at(link)).await.is_ok() {

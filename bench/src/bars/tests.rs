@@ -1,6 +1,7 @@
 use super::*;
 use crate::compare::About;
 use crate::lockkeeper::Variant;
+use crate::machine::Machine;
 use crate::monitoring::MonitoringCost;
 use crate::restart::Restart;
 use crate::row::{Limit, Ratios};
@@ -52,10 +53,12 @@ fn comparison(rows: Vec<Row>) -> Comparison {
         idle_rss_mib: 25.0,
     };
     Comparison {
+        machine: Machine::this().unwrap(),
         link: Link::Loopback,
         rounds: 2,
         servers: vec![about],
         rows,
+        curves: Vec::new(),
         handovers: Vec::new(),
         restarts: Vec::new(),
         watched: None,
@@ -70,7 +73,7 @@ fn plan(postgres: bool, locks: usize) -> Plan {
         before: None,
         ganesha: None,
         cache: Default::default(),
-        link: Link::Loopback,
+        links: vec![Link::Loopback],
         limits: true,
         instructions: false,
         async_metadata: false,
@@ -80,11 +83,12 @@ fn plan(postgres: bool, locks: usize) -> Plan {
         parent: None,
         rounds: 2,
         load: crate::rows::plan(),
+        curves: Vec::new(),
     }
 }
 
 /// Every row with a bar, which it reaches exactly.
-fn exact() -> Comparison {
+pub(crate) fn exact() -> Comparison {
     let mut rows = vec![
         row(READ_64K, Shape::MEDIUM, (200.0, 1e6, 50.0)),
         // By the loop, 35 of 25.
