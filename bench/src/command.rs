@@ -136,7 +136,7 @@ fn compare(args: CompareArgs) -> Result<ExitCode> {
     };
     match args.load.json {
         true => println!("{}", serde_json::to_string_pretty(&found)?),
-        false => found.iter().for_each(|comparison| print!("{}\n", comparison.table())),
+        false => found.iter().for_each(|comparison| println!("{}", comparison.table())),
     }
     if let Some(dir) = &args.report {
         report::write(dir, &found)?;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use client::Options;
 use serde::Serialize;
+use testbed::process::run;
 
 use crate::database::Database;
 use crate::link::Link;
@@ -136,7 +137,10 @@ impl Site<'_> {
     /// Starts a server. Each variant of a binary can be started once.
     pub(crate) async fn start(&self, binary: Binary<'_>, variant: Variant) -> Result<Server> {
         let name = binary.build.name(variant);
-        self.start_as(&name, Command::new(binary.path), binary.build, variant).await
+        let program = Command::new(binary.path);
+        let mut server = self.start_as(&name, program, binary.build, variant).await?;
+        server.version = Some(version(binary.path)?);
+        Ok(server)
     }
 
     /// Starts a server under a name of its own. `program` is the command that runs the binary; it
@@ -174,6 +178,12 @@ impl Site<'_> {
         server.database = database.cloned();
         Ok(server)
     }
+}
+
+/// The last word of `lockkeeper --version`.
+fn version(binary: &Path) -> Result<String> {
+    let told = run(Command::new(binary).arg("--version"))?;
+    Ok(told.split_whitespace().next_back().unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]
