@@ -141,7 +141,8 @@ fn number(value: f64) -> String {
         value if value >= 1_000_000.0 => format!("{:.0}M", value / 1e6),
         value if value >= 10_000.0 => format!("{:.0}k", value / 1e3),
         value if value >= 1.0 => format!("{value:.0}"),
-        value => format!("{value}"),
+        // A power of two.
+        value => format!("1/{:.0}", 1.0 / value),
     }
 }
 
@@ -177,6 +178,12 @@ mod tests {
         assert_eq!([1.0, 2.0, 4.0, 16.0].map(|value| axis.at(value)), [0.0, 100.0, 200.0, 400.0]);
         let downwards = Axis::over([0.5, 1.0].into_iter(), 100.0, 0.0);
         assert_eq!((downwards.at(0.5), downwards.at(1.0)), (100.0, 0.0));
+    }
+
+    #[test]
+    fn ticks_are_short() {
+        let ticks = [0.015625, 0.5, 1.0, 8192.0, 16_384.0, 2_097_152.0];
+        assert_eq!(ticks.map(number), ["1/64", "1/2", "1", "8192", "16k", "2M"]);
     }
 
     #[test]

@@ -97,3 +97,17 @@ fn install(root: &Path, packages: &[&str]) -> Result<()> {
     // Names resolve from /etc/hosts or not at all: in the comparison nothing else can be reached.
     fs::write(root.join("etc/resolv.conf"), "").context("etc/resolv.conf")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_the_comparison_has_a_name_inside() {
+        let chroot = Chroot { root: "/cache/sid".into() };
+        let scratch = Path::new("/tmp/bench-1");
+        let inside = chroot.path(&scratch.join("veth/data"), scratch).unwrap();
+        assert_eq!(inside, Path::new("/mnt/veth/data"));
+        assert!(chroot.path(Path::new("/etc"), scratch).is_err());
+    }
+}

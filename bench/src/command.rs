@@ -59,7 +59,8 @@ pub struct CompareArgs {
     /// Also measure our server with metadata = "async" on CREATE and REMOVE
     #[arg(long, requires = "lockkeeper")]
     pub async_metadata: bool,
-    /// Also measure our server with durability = "power" on locks
+    /// Also measure our server with durability = "power" on locks, where a connection has several
+    /// calls under way
     #[arg(long, requires = "lockkeeper")]
     pub power: bool,
     /// Also measure our server with its locks in Debian's PostgreSQL

@@ -21,9 +21,9 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    fn measures(self, operation: Operation) -> bool {
+    fn measures(self, operation: Operation, shape: Shape) -> bool {
         match self {
-            Self::Ours(variant) | Self::Before(variant) => variant.measures(operation),
+            Self::Ours(variant) | Self::Before(variant) => variant.measures(operation, shape),
             Self::Ganesha => true,
             Self::Limit(_) => operation.bytes() > 0,
         }
@@ -48,7 +48,8 @@ impl<'a> Contenders<'a> {
     ) -> Result<Self> {
         let mut contenders = Vec::new();
         for (role, server) in servers {
-            let steps = load.steps().filter(|(operation, _)| role.measures(*operation)).collect();
+            let measured = |(operation, shape): &_| role.measures(*operation, *shape);
+            let steps = load.steps().filter(measured).collect();
             let own = load::Plan { steps, ..load.clone() };
             let session = own.open(server.target.clone()).await;
             let session =
@@ -63,7 +64,7 @@ impl<'a> Contenders<'a> {
 
     /// Measures the servers in turn, round by round, so that noise hits all of them.
     pub(crate) async fn row(&mut self, operation: Operation, shape: Shape) -> Result<Row> {
-        let measured = |contender: &Contender<'_>| contender.role.measures(operation);
+        let measured = |contender: &Contender<'_>| contender.role.measures(operation, shape);
         let turns: Vec<usize> =
             (0..self.contenders.len()).filter(|at| measured(&self.contenders[*at])).collect();
         let mut turns = order(turns, self.passes);
@@ -119,7 +120,7 @@ impl<'a> Contenders<'a> {
     pub(crate) async fn handovers(&self) -> Result<Vec<Handover>> {
         let mut handovers = Vec::new();
         for Contender { role, server, session } in &self.contenders {
-            if role.measures(Operation::LockUnlock) {
+            if role.measures(Operation::LockUnlock, Shape::HIGH) {
                 let measured = waiting::measure(&server.name, session).await;
                 handovers.push(measured.with_context(|| server.name.clone())?);
             }

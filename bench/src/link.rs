@@ -106,3 +106,23 @@ fn tuning() -> Command {
     command.args(["-c", &format!("{congestion}; {waiting}; true")]);
     command
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_keeps_its_arguments_and_environment_beyond_the_link() {
+        let command = || {
+            let mut command = Command::new("server");
+            command.args(["--flag", "value"]).env("A", "1").env_remove("TMPDIR");
+            command
+        };
+        let beyond = Link::Veth.beyond(command());
+        let arguments: Vec<_> = beyond.get_args().collect();
+        assert_eq!(beyond.get_program(), "nsenter");
+        assert_eq!(arguments, ["--net=/run/netns/servers", "--", "server", "--flag", "value"]);
+        assert!(beyond.get_envs().eq(command().get_envs()));
+        assert_eq!(Link::Loopback.beyond(command()).get_program(), "server");
+    }
+}

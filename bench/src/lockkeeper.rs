@@ -14,7 +14,7 @@ use testbed::process::run;
 use crate::database::Database;
 use crate::link::Link;
 use crate::server::Server;
-use load::{Operation, Target};
+use load::{Operation, Shape, Target};
 
 /// One of our binaries.
 #[derive(Debug, Clone, Copy)]
@@ -91,13 +91,14 @@ impl Variant {
         }
     }
 
-    /// Whether an operation is measured with this variant: the default is measured with all, others
-    /// only with those that they affect.
-    pub(crate) fn measures(self, operation: Operation) -> bool {
+    /// Whether a row is measured with this variant: the default is measured with all, others only with
+    /// operations that they affect. Locks that wait for a disk are measured where several wait at once:
+    /// otherwise it is only the disk that is measured.
+    pub(crate) fn measures(self, operation: Operation, shape: Shape) -> bool {
         match self {
             Self::Default => true,
             Self::Async => operation == Operation::CreateRemove,
-            Self::Power | Self::Postgres => operation.locks(),
+            Self::Power | Self::Postgres => operation.locks() && shape.depth > 1,
             Self::Many | Self::PostgresMany => false,
         }
     }
