@@ -309,7 +309,7 @@ async fn restart_ganesha(
     progress(&format!("killing nfs-ganesha with {locks} locks, up to two minutes"));
     let restore_grace = ganesha.grace();
     let measured = restart::measure(&mut ganesha.server, locks, restore_grace).await;
-    measured.with_context(|| format!("killed nfs-ganesha; {}", ganesha.server.log_end()))
+    measured.map_err(|error| ganesha.server.failed("was killed", error))
 }
 
 impl Comparison {

@@ -52,8 +52,7 @@ impl<'a> Contenders<'a> {
             let steps = load.steps().filter(measured).collect();
             let own = load::Plan { steps, ..load.clone() };
             let session = own.open(server.target.clone()).await;
-            let session =
-                session.with_context(|| format!("{}; {}", server.name, server.log_end()))?;
+            let session = session.map_err(|error| server.failed("cannot be measured", error))?;
             contenders.push(Contender { role: *role, server, session });
         }
         let paired = servers.iter().any(|(role, _)| matches!(role, Role::Before(_)));
@@ -163,9 +162,9 @@ impl Contender<'_> {
         timing: Timing,
     ) -> Result<Measurement> {
         let before = self.server.cpu()?;
-        let mut measured = load::run(&mut self.session, operation, shape, timing)
-            .await
-            .with_context(|| format!("{} {shape}; {}", self.server.name, self.server.log_end()))?;
+        let measured = load::run(&mut self.session, operation, shape, timing).await;
+        let mut measured =
+            measured.map_err(|error| self.server.failed(&shape.to_string(), error))?;
         let cpu = self.server.cpu()?.saturating_sub(before);
         measured.server_cpu_us = Some(cpu.as_secs_f64() * 1e6 / measured.answered as f64);
         Ok(measured)

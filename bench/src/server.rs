@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use client::nfs::Nfs;
 use client::{Connection, Options};
 use testbed::process::{Process, Signal, tail};
@@ -103,9 +103,9 @@ impl Server {
         self.process.check()
     }
 
-    /// The end of its log, for an error.
-    pub(crate) fn log_end(&self) -> String {
-        log_end(&self.log)
+    /// An error while it did `what`, with the end of its log.
+    pub(crate) fn failed(&self, what: &str, error: impl Into<anyhow::Error>) -> anyhow::Error {
+        anyhow!("{} {what}: {:#}; {}", self.name, error.into(), log_end(&self.log))
     }
 
     pub(crate) fn rss_bytes(&self) -> Result<u64> {
