@@ -32,6 +32,15 @@ pub(crate) enum Build {
     Before,
 }
 
+/// For millions of locks of thousands of clients, all at one address.
+const LIMITS_OF_MANY: &str = "\
+[limits]
+clients = 20_000
+clients_per_address = 20_000
+locks_per_client = 10_000_000
+locks_per_address = 10_000_000
+";
+
 /// A configuration of the server. Each has its own port and state directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -111,9 +120,7 @@ impl Variant {
         let (limits, export) = match self {
             Self::Default | Self::Power | Self::Postgres => ("", ""),
             Self::Async => ("", "metadata = \"async\"\n"),
-            Self::Many | Self::PostgresMany => {
-                ("[limits]\nlocks_per_client = 10_000_000\nclients = 20_000\n", "")
-            }
+            Self::Many | Self::PostgresMany => (LIMITS_OF_MANY, ""),
         };
         let admin = format!("[admin]\nsocket = \"off\"\nlisten = \"{web}\"\n");
         // Without control characters, `{:?}` yields a TOML basic string.
