@@ -80,6 +80,8 @@ pub struct Comparison {
     pub curves: Vec<Row>,
     pub handovers: Vec<Handover>,
     pub restarts: Vec<Restart>,
+    /// Why nfs-ganesha is not among them, if it was killed.
+    pub restart_error: Option<String>,
     /// The cost of monitoring our server.
     pub watched: Option<MonitoringCost>,
     pub instructions: Vec<Instructions>,
@@ -214,11 +216,15 @@ async fn compare(
         handovers = contenders.handovers().await?;
     }
     contenders.close().await?;
-    let (mut restarts, mut watched) = (Vec::new(), None);
+    let (mut restarts, mut restart_error, mut watched) = (Vec::new(), None, None);
     if locks && plan.locks > 0 {
         (restarts, watched) = restart_ours(plan, &site, progress).await?;
         if let Some(ganesha) = &mut ganesha {
-            restarts.push(restart_ganesha(ganesha, plan, progress).await?);
+            // All rows are measured by then; that it does not come back is a result, too.
+            match restart_ganesha(ganesha, plan, progress).await {
+                Ok(measured) => restarts.push(measured),
+                Err(error) => restart_error = Some(format!("{error:#}")),
+            }
         }
     }
     // Their ports are needed again.
@@ -241,6 +247,7 @@ async fn compare(
         curves,
         handovers,
         restarts,
+        restart_error,
         watched,
         instructions,
         others_share,

@@ -188,6 +188,9 @@ impl Comparison {
                 after(restart.new_lock_ms)
             );
         }
+        if let Some(error) = &self.restart_error {
+            let _ = writeln!(out, "{error}");
+        }
         if let Some(watched) = &self.watched {
             let _ = writeln!(
                 out,

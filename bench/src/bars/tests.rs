@@ -61,6 +61,7 @@ fn comparison(rows: Vec<Row>) -> Comparison {
         curves: Vec::new(),
         handovers: Vec::new(),
         restarts: Vec::new(),
+        restart_error: None,
         watched: None,
         instructions: Vec::new(),
         others_share: 0.0,
