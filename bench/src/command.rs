@@ -4,19 +4,25 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use load::LoadArgs;
 
 use crate::compare::{self, Ending, Plan};
-use crate::misses;
+use crate::ganesha::Edition;
+use crate::limit::{self, LimitArgs};
+use crate::link::Link;
 use crate::ratio::ROUNDS_MAX;
+use crate::{misses, report, rows};
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum BenchCommand {
-    /// Measures our server and Debian's nfs-ganesha in turn; needs root
+    /// Measures our server and nfs-ganesha in turn; needs root
     Compare(CompareArgs),
+    /// Moves the data of READ and WRITE and does nothing else; started by `compare`
+    #[command(hide = true)]
+    Limit(LimitArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -29,33 +35,61 @@ pub struct CompareArgs {
     /// neither of the two has the better place
     #[arg(long, requires = "lockkeeper", value_name = "FILE")]
     pub before: Option<PathBuf>,
+    /// Which nfs-ganesha to compare with
+    #[arg(long, value_enum, default_value_t = Edition::Newest, value_name = "WHICH")]
+    pub ganesha: Edition,
+    /// Where the newest nfs-ganesha is installed, once; remove its directory to have a newer one
+    #[arg(long, default_value = "target/bench", value_name = "DIR")]
+    pub cache: PathBuf,
     /// Leave nfs-ganesha out
     #[arg(long, requires = "before", conflicts_with = "check")]
     pub without_ganesha: bool,
+    /// What lies between client and servers; each that is named is measured
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "loopback",
+        value_name = "LINK"
+    )]
+    pub link: Vec<Link>,
     /// Also count the instructions per call of both binaries, with valgrind, on GETATTR and on locks
     #[arg(long, requires = "before")]
     pub instructions: bool,
     /// Also measure our server with metadata = "async" on CREATE and REMOVE
     #[arg(long, requires = "lockkeeper")]
     pub async_metadata: bool,
-    /// Also measure our server with durability = "power" on locks
+    /// Also measure our server with durability = "power" on locks, where a connection has several
+    /// calls under way
     #[arg(long, requires = "lockkeeper")]
     pub power: bool,
     /// Also measure our server with its locks in Debian's PostgreSQL
     #[arg(long, requires = "lockkeeper")]
     pub postgres: bool,
-    /// How many locks are held when the servers are killed and started again; 0 leaves that out
-    #[arg(long, default_value_t = 100_000, value_name = "COUNT")]
+    /// How many locks are held when the servers are killed and started again, which takes minutes; 0
+    /// leaves that out
+    #[arg(long, default_value_t = 0, value_name = "COUNT")]
     pub locks: usize,
     /// Where to make the served directory; the system's temporary directory by default
     #[arg(long, value_name = "DIR")]
     pub parent: Option<PathBuf>,
     /// How often each server is measured, in turn
-    #[arg(long, default_value_t = 3, value_parser = rounds())]
+    #[arg(long, default_value_t = 15, value_parser = rounds())]
     pub rounds: usize,
     /// Fail if our server does not reach its bars
     #[arg(long)]
     pub check: bool,
+    /// Write the results as a page with charts into this directory; also measures latency at more
+    /// depths
+    #[arg(
+        long,
+        value_name = "DIR",
+        num_args = 0..=1,
+        default_missing_value = "docs",
+        requires = "lockkeeper",
+        conflicts_with = "without_ganesha"
+    )]
+    pub report: Option<PathBuf>,
     #[command(flatten)]
     pub load: LoadArgs,
 }
@@ -64,19 +98,29 @@ pub struct CompareArgs {
 pub fn execute(command: BenchCommand) -> Result<ExitCode> {
     match command {
         BenchCommand::Compare(args) => compare(args),
+        BenchCommand::Limit(args) => limit::serve(&args).map(|()| ExitCode::SUCCESS),
     }
 }
 
 fn compare(args: CompareArgs) -> Result<ExitCode> {
     ensure!(is_root(), "a comparison makes namespaces and needs root");
     ensure!(
-        args.before.is_none() || args.rounds > 1,
-        "--before needs at least two rounds, since one has no spread"
+        args.rounds > 1 || !(args.check || args.report.is_some() || args.before.is_some()),
+        "--check, --report and --before need at least two rounds, since one has no spread"
     );
+    ensure!(
+        (args.locks == 0 && !args.instructions) || args.link == [Link::Loopback],
+        "--locks and --instructions need --link loopback"
+    );
+    let load = args.load.plan_or(rows::plan())?;
+    let curves = if args.report.is_some() { rows::curves(&load) } else { Vec::new() };
     let plan = Plan {
         lockkeeper: args.lockkeeper,
         before: args.before,
-        ganesha: !args.without_ganesha,
+        ganesha: (!args.without_ganesha).then_some(args.ganesha),
+        cache: args.cache,
+        links: args.link,
+        limits: !args.without_ganesha,
         instructions: args.instructions,
         async_metadata: args.async_metadata,
         power: args.power,
@@ -84,7 +128,8 @@ fn compare(args: CompareArgs) -> Result<ExitCode> {
         locks: args.locks,
         parent: args.parent,
         rounds: args.rounds,
-        load: args.load.plan()?,
+        load,
+        curves,
     };
     let found = match compare::run(&plan, |step| eprintln!("{step}"))? {
         Ending::Compared(found) => found,
@@ -92,11 +137,14 @@ fn compare(args: CompareArgs) -> Result<ExitCode> {
     };
     match args.load.json {
         true => println!("{}", serde_json::to_string_pretty(&found)?),
-        false => print!("{}", found.table()),
+        false => found.iter().for_each(|comparison| println!("{}", comparison.table())),
     }
-    let missed = if args.check { misses(&found) } else { Vec::new() };
-    if !missed.is_empty() {
-        bail!("{} bars are missed:\n  {}", missed.len(), missed.join("\n  "));
+    if let Some(dir) = &args.report {
+        report::write(dir, &found)?;
+    }
+    if args.check {
+        let missed: Vec<String> = found.iter().flat_map(|found| misses(found, &plan)).collect();
+        ensure!(missed.is_empty(), "{} bars are missed:\n  {}", missed.len(), missed.join("\n  "));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -139,6 +187,6 @@ mod tests {
         ] {
             assert!(parse(refused).is_err(), "{refused}");
         }
-        assert_eq!(parse("").unwrap().rounds, 3);
+        assert_eq!(parse("").unwrap().rounds, 15);
     }
 }

@@ -1,10 +1,10 @@
-//! Our server beside Debian's nfs-ganesha and an older binary of ours: same directory, same load, in
-//! turn.
+//! Our server beside nfs-ganesha, an older binary of ours and what the machine can do: same
+//! directory, same load, in turn.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +14,13 @@ use serde::Serialize;
 
 use crate::contender::{Contenders, Role};
 use crate::database::Database;
-use crate::ganesha::Ganesha;
+use crate::ganesha::{Edition, Ganesha, Installation, Place};
 use crate::instructions::{self, Instructions};
 use crate::interference::Interference;
+use crate::limit::Loop;
+use crate::link::Link;
 use crate::lockkeeper::{Binary, Build, Site, Variant};
+use crate::machine::Machine;
 use crate::monitoring::{self, MonitoringCost};
 use crate::namespace::Isolation;
 use crate::restart::{self, Restart};
@@ -25,6 +28,7 @@ use crate::row::Row;
 use crate::server::Server;
 use crate::waiting::Handover;
 use crate::{namespace, packages, rpcbind};
+use load::{Operation, Shape};
 
 /// The calling user, who owns the directory: unprivileged, so that squashing does not matter and
 /// both servers check permissions as usual.
@@ -39,8 +43,14 @@ pub struct Plan {
     pub lockkeeper: Option<PathBuf>,
     /// An older binary of ours, measured in every variant that ours is.
     pub before: Option<PathBuf>,
-    /// Whether nfs-ganesha is measured.
-    pub ganesha: bool,
+    /// Which nfs-ganesha is measured, if any.
+    pub ganesha: Option<Edition>,
+    /// Where the newest nfs-ganesha is kept.
+    pub cache: PathBuf,
+    /// One comparison over each.
+    pub links: Vec<Link>,
+    /// Also measure what the machine can do, on READ and WRITE.
+    pub limits: bool,
     /// Also count instructions per call, of ours and of the older binary.
     pub instructions: bool,
     /// Also measure our server with asynchronous metadata, on CREATE and REMOVE.
@@ -55,14 +65,23 @@ pub struct Plan {
     pub parent: Option<PathBuf>,
     pub rounds: usize,
     pub load: load::Plan,
+    /// Measured too, for charts; no bar applies.
+    pub curves: Vec<(Operation, Shape)>,
 }
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
+    pub machine: Machine,
+    pub link: Link,
+    pub rounds: usize,
     pub servers: Vec<About>,
     pub rows: Vec<Row>,
+    /// Of latency against load.
+    pub curves: Vec<Row>,
     pub handovers: Vec<Handover>,
     pub restarts: Vec<Restart>,
+    /// Why nfs-ganesha is not among them, if it was killed.
+    pub restart_error: Option<String>,
     /// The cost of monitoring our server.
     pub watched: Option<MonitoringCost>,
     pub instructions: Vec<Instructions>,
@@ -75,6 +94,7 @@ pub struct Comparison {
 #[derive(Debug, Clone, Serialize)]
 pub struct About {
     pub name: String,
+    pub version: Option<String>,
     pub start_to_first_answer_ms: f64,
     pub idle_rss_mib: f64,
 }
@@ -82,7 +102,8 @@ pub struct About {
 /// How a comparison ends.
 #[derive(Debug)]
 pub enum Ending {
-    Compared(Box<Comparison>),
+    /// One for each link.
+    Compared(Vec<Comparison>),
     /// This process only waited for the one that compared; it should exit with the same status.
     Waited(ExitCode),
 }
@@ -93,7 +114,7 @@ pub enum Ending {
 pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Ending> {
     testbed::packages::install(packages::RPCBIND)?;
     for (packages, wanted) in [
-        (packages::GANESHA, plan.ganesha),
+        (packages::ETHTOOL, plan.links.contains(&Link::Veth)),
         (packages::POSTGRES, plan.postgres),
         (packages::VALGRIND, plan.instructions),
     ] {
@@ -101,84 +122,132 @@ pub fn run(plan: &Plan, progress: impl Fn(&str)) -> Result<Ending> {
             testbed::packages::install(packages)?;
         }
     }
+    let installation = match plan.ganesha {
+        Some(edition) => Some(Installation::make(edition, &plan.cache)?),
+        None => None,
+    };
     let parent = plan.parent.clone().unwrap_or_else(std::env::temp_dir);
     let scratch = match namespace::enter(&parent)? {
         Isolation::Inside(scratch) => scratch,
         Isolation::Ended(code) => return Ok(Ending::Waited(code)),
     };
+    // Temporary directories are private to their owner; the calling user must traverse this one.
+    fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755))?;
+    if let Some(installation) = &installation {
+        installation.mount(&scratch)?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(compare(plan, &scratch, &progress)).map(Box::new).map(Ending::Compared)
+    let mut found = Vec::new();
+    for link in &plan.links {
+        progress(&format!("over {}", link.name()));
+        let comparing = compare(plan, *link, installation.as_ref(), &scratch, &progress);
+        found.push(runtime.block_on(comparing)?);
+    }
+    Ok(Ending::Compared(found))
 }
 
-async fn compare(plan: &Plan, scratch: &Path, progress: &impl Fn(&str)) -> Result<Comparison> {
-    let (dir, state) = (scratch.join("data"), scratch.join("state"));
+async fn compare(
+    plan: &Plan,
+    link: Link,
+    installation: Option<&Installation>,
+    scratch: &Path,
+    progress: &impl Fn(&str),
+) -> Result<Comparison> {
+    let own = scratch.join(link.name_of_directory());
+    let (dir, state) = (own.join("data"), own.join("state"));
+    fs::create_dir(&own)?;
     fs::create_dir(&dir)?;
     fs::create_dir(&state)?;
-    // Temporary directories are private to their owner; the calling user must traverse this one.
-    fs::set_permissions(scratch, fs::Permissions::from_mode(0o755))?;
     chown(&dir, Some(USER), Some(USER))?;
     let options =
         Options { reserved_port: true, timeout: Duration::from_secs(30), ..Options::default() }
             .user(USER, USER, &[]);
 
     let locks = plan.load.locks();
+    link.set_up()?;
     let (mut ganesha, mut rpcbind) = (None, None);
-    if plan.ganesha {
+    if let Some(installation) = installation {
         progress("starting nfs-ganesha");
-        ganesha = Some(Ganesha::start(&dir, &state, &options, locks).await?);
+        let place = Place { scratch, dir: &dir, state: &state, options: &options, link };
+        ganesha = Some(Ganesha::start(installation, place, locks).await?);
     } else {
-        rpcbind = Some(rpcbind::start().await?);
+        rpcbind = Some(rpcbind::start(link, Command::new("rpcbind"), &state).await?);
     }
     let mut database = None;
     if plan.postgres && plan.lockkeeper.is_some() && locks {
         progress("starting PostgreSQL");
         database = Some(Arc::new(Database::start()?));
     }
-    let site = Site { dir: &dir, state: &state, options: &options, database: database.as_ref() };
+    let database = database.as_ref();
+    let site = Site { dir: &dir, state: &state, link, options: &options, database };
     let ours = start_ours(plan, &site, progress).await?;
+    let mut limits = Vec::new();
+    if plan.limits {
+        for by in Loop::ALL {
+            limits.push((Role::Limit(by), by.start(&dir, link, &options).await?));
+        }
+    }
     let other = ganesha.as_ref().map(|ganesha| (Role::Ganesha, &ganesha.server));
+    let compared = ours.iter().map(|(role, server)| (*role, server)).chain(other);
+    let about = compared.clone().map(|(_, server)| About::new(server)).collect();
     let measured: Vec<(Role, &Server)> =
-        ours.iter().map(|(role, server)| (*role, server)).chain(other).collect();
+        compared.chain(limits.iter().map(|(role, server)| (*role, server))).collect();
     let servers: Vec<&Server> = measured.iter().map(|(_, server)| *server).collect();
-    let about = servers.iter().map(|server| About::new(server)).collect();
 
-    let mut contenders = Contenders::prepare(&measured, &plan.load, plan.rounds).await?;
+    let mut all = plan.load.clone();
+    all.steps.extend(&plan.curves);
+    let mut contenders = Contenders::prepare(&measured, &all, plan.rounds).await?;
     let mut rows = Vec::new();
     let interference = Interference::begin(&servers)?;
     for (operation, shape) in plan.load.steps() {
         progress(&format!("{operation} {shape}"));
         rows.push(contenders.row(operation, shape).await?);
     }
+    let mut curves = Vec::new();
+    for (operation, shape) in &plan.curves {
+        progress(&format!("{operation} {shape}"));
+        curves.push(contenders.row(*operation, *shape).await?);
+    }
     let others_share = interference.share(&servers)?;
     let mut handovers = Vec::new();
-    if locks {
+    // A waiter is called back at an address of loopback.
+    if locks && link == Link::Loopback {
         progress("from UNLOCK to GRANTED");
         handovers = contenders.handovers().await?;
     }
     contenders.close().await?;
-    let (mut restarts, mut watched) = (Vec::new(), None);
+    let (mut restarts, mut restart_error, mut watched) = (Vec::new(), None, None);
     if locks && plan.locks > 0 {
         (restarts, watched) = restart_ours(plan, &site, progress).await?;
         if let Some(ganesha) = &mut ganesha {
-            restarts.push(restart_ganesha(ganesha, plan, progress).await?);
+            // All rows are measured by then; that it does not come back is a result, too.
+            match restart_ganesha(ganesha, plan, progress).await {
+                Ok(measured) => restarts.push(measured),
+                Err(error) => restart_error = Some(format!("{error:#}")),
+            }
         }
     }
     // Their ports are needed again.
-    drop(ours);
+    drop((ours, limits));
     let mut instructions = Vec::new();
     if plan.instructions
         && let (Some(ours), Some(before)) =
             (plan.binary(Build::Current), plan.binary(Build::Before))
     {
         progress("counting instructions");
-        instructions = instructions::measure(&site, ours, before, &plan.load.operations).await?;
+        instructions = instructions::measure(&site, ours, before, &plan.load).await?;
     }
     drop(rpcbind);
     Ok(Comparison {
+        machine: Machine::this()?,
+        link,
+        rounds: plan.rounds,
         servers: about,
         rows,
+        curves,
         handovers,
         restarts,
+        restart_error,
         watched,
         instructions,
         others_share,
@@ -247,7 +316,20 @@ async fn restart_ganesha(
     progress(&format!("killing nfs-ganesha with {locks} locks, up to two minutes"));
     let restore_grace = ganesha.grace();
     let measured = restart::measure(&mut ganesha.server, locks, restore_grace).await;
-    measured.context("killed nfs-ganesha").with_context(|| ganesha.log_tail())
+    measured.map_err(|error| ganesha.server.failed("was killed", error))
+}
+
+impl Comparison {
+    pub fn row(&self, operation: Operation, shape: Shape) -> Option<&Row> {
+        self.rows.iter().find(|row| (row.operation, row.shape) == (operation, shape))
+    }
+
+    /// What share of the throughput of GETATTR, the least that a call costs, LOCK and UNLOCK reach.
+    pub fn share_of_getattr(&self, row: &Row, variant: Variant) -> Option<f64> {
+        let getattr = self.row(Operation::GetAttr, row.shape)?.ours(Variant::Default)?;
+        let ours = row.ours(variant).filter(|_| row.operation.locks())?;
+        Some(ours.measured.ops_per_second / getattr.measured.ops_per_second)
+    }
 }
 
 impl Plan {
@@ -264,6 +346,7 @@ impl About {
     fn new(server: &Server) -> Self {
         Self {
             name: server.name.clone(),
+            version: server.version.clone(),
             start_to_first_answer_ms: server.start.as_secs_f64() * 1e3,
             idle_rss_mib: server.idle_rss_bytes as f64 / f64::from(1 << 20),
         }

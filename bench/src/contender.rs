@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result};
 
+use crate::limit::Loop;
 use crate::lockkeeper::Variant;
-use crate::row::{Ours, Row};
+use crate::row::{Before, Limit, Ours, Ratios, Row};
 use crate::server::Server;
 use crate::waiting::{self, Handover};
 use load::{Measurement, Operation, Session, Shape, Timing};
@@ -15,13 +16,16 @@ pub(crate) enum Role {
     /// The older binary, set up as ours is.
     Before(Variant),
     Ganesha,
+    /// What the machine can do.
+    Limit(Loop),
 }
 
 impl Role {
-    fn measures(self, operation: Operation) -> bool {
+    fn measures(self, operation: Operation, shape: Shape) -> bool {
         match self {
-            Self::Ours(variant) | Self::Before(variant) => variant.measures(operation),
+            Self::Ours(variant) | Self::Before(variant) => variant.measures(operation, shape),
             Self::Ganesha => true,
+            Self::Limit(_) => operation.bytes() > 0,
         }
     }
 }
@@ -44,8 +48,11 @@ impl<'a> Contenders<'a> {
     ) -> Result<Self> {
         let mut contenders = Vec::new();
         for (role, server) in servers {
-            let session = load.open(server.target.clone()).await;
-            let session = session.with_context(|| server.name.clone())?;
+            let measured = |(operation, shape): &_| role.measures(*operation, *shape);
+            let steps = load.steps().filter(measured).collect();
+            let own = load::Plan { steps, ..load.clone() };
+            let session = own.open(server.target.clone()).await;
+            let session = session.map_err(|error| server.failed("cannot be measured", error))?;
             contenders.push(Contender { role: *role, server, session });
         }
         let paired = servers.iter().any(|(role, _)| matches!(role, Role::Before(_)));
@@ -56,10 +63,10 @@ impl<'a> Contenders<'a> {
 
     /// Measures the servers in turn, round by round, so that noise hits all of them.
     pub(crate) async fn row(&mut self, operation: Operation, shape: Shape) -> Result<Row> {
-        let measured = |contender: &Contender<'_>| contender.role.measures(operation);
+        let measured = |contender: &Contender<'_>| contender.role.measures(operation, shape);
         let turns: Vec<usize> =
             (0..self.contenders.len()).filter(|at| measured(&self.contenders[*at])).collect();
-        let turns = order(turns, self.passes);
+        let mut turns = order(turns, self.passes);
         let mut found = vec![Vec::new(); self.contenders.len()];
         for _ in 0..self.rounds {
             let mut passes = vec![Vec::new(); self.contenders.len()];
@@ -70,26 +77,49 @@ impl<'a> Contenders<'a> {
             for (rounds, passes) in found.iter_mut().zip(passes) {
                 rounds.extend(Measurement::merge(&passes));
             }
+            // What one leaves behind, such as dirty pages, disturbs each of the others as often.
+            turns.reverse();
         }
+        Ok(self.merge(operation, shape, &found))
+    }
+
+    /// A row from the measurements of each contender in each round.
+    fn merge(&self, operation: Operation, shape: Shape, found: &[Vec<Measurement>]) -> Row {
         let rounds_of = |role: Role| {
             let at = self.contenders.iter().position(|contender| contender.role == role);
             at.map_or(&[][..], |at| &found[at])
         };
-        let ours = self.contenders.iter().filter_map(|contender| match contender.role {
-            Role::Ours(variant) => {
-                Ours::merge(variant, rounds_of(contender.role), rounds_of(Role::Before(variant)))
-            }
-            Role::Before(_) | Role::Ganesha => None,
+        let merged = |role| Measurement::merge(rounds_of(role));
+        let limits = || Loop::ALL.into_iter().filter(|by| !rounds_of(Role::Limit(*by)).is_empty());
+        let ours = self.contenders.iter().filter_map(|contender| {
+            let Role::Ours(variant) = contender.role else { return None };
+            let rounds = rounds_of(contender.role);
+            let to = |other| Ratios::of(rounds, rounds_of(other));
+            let before = merged(Role::Before(variant));
+            Some(Ours {
+                variant,
+                measured: Measurement::merge(rounds)?,
+                to_ganesha: merged(Role::Ganesha).map(|_| to(Role::Ganesha)),
+                to_limits: limits().map(|by| (by, to(Role::Limit(by)))).collect(),
+                before: before
+                    .map(|measured| Before { measured, ratios: to(Role::Before(variant)) }),
+            })
         });
-        let ganesha = Measurement::merge(rounds_of(Role::Ganesha));
-        Ok(Row { operation, shape, ours: ours.collect(), ganesha })
+        let limit = |by| merged(Role::Limit(by)).map(|measured| Limit { by, measured });
+        Row {
+            operation,
+            shape,
+            ours: ours.collect(),
+            ganesha: merged(Role::Ganesha),
+            limits: limits().filter_map(limit).collect(),
+        }
     }
 
     /// From UNLOCK to GRANTED, of every server that differs in locks.
     pub(crate) async fn handovers(&self) -> Result<Vec<Handover>> {
         let mut handovers = Vec::new();
         for Contender { role, server, session } in &self.contenders {
-            if role.measures(Operation::LockUnlock) {
+            if role.measures(Operation::LockUnlock, Shape::HIGH) {
                 let measured = waiting::measure(&server.name, session).await;
                 handovers.push(measured.with_context(|| server.name.clone())?);
             }
@@ -132,9 +162,9 @@ impl Contender<'_> {
         timing: Timing,
     ) -> Result<Measurement> {
         let before = self.server.cpu()?;
-        let mut measured = load::run(&mut self.session, operation, shape, timing)
-            .await
-            .with_context(|| format!("{} {shape}", self.server.name))?;
+        let measured = load::run(&mut self.session, operation, shape, timing).await;
+        let mut measured =
+            measured.map_err(|error| self.server.failed(&shape.to_string(), error))?;
         let cpu = self.server.cpu()?.saturating_sub(before);
         measured.server_cpu_us = Some(cpu.as_secs_f64() * 1e6 / measured.answered as f64);
         Ok(measured)

@@ -25,6 +25,7 @@ const ANSWER_MAX: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Grantee {
+    rpcbind: SocketAddr,
     granted: mpsc::Receiver<Instant>,
     listening: JoinHandle<()>,
 }
@@ -34,12 +35,20 @@ impl Grantee {
     /// the other direction, over `server`.
     pub(crate) async fn start(ip: IpAddr, server: Connection) -> Result<Self> {
         let listener = TcpListener::bind((ip, 0)).await?;
-        register(SocketAddr::new(ip, wire::rpcbind::PORT), listener.local_addr()?.port()).await?;
+        let rpcbind = SocketAddr::new(ip, wire::rpcbind::PORT);
+        let port = listener.local_addr()?.port();
+        let set = register(rpcbind, Some(port)).await?;
+        ensure!(set, "rpcbind does not register a lock manager");
         // One grant is awaited at a time.
         let (grants, granted) = mpsc::channel(16);
         let script = script(move |call| answer(call, &grants, &server));
         let listening = tokio::spawn(serve_streams(listener, script, || ()));
-        Ok(Self { granted, listening })
+        Ok(Self { rpcbind, granted, listening })
+    }
+
+    /// Removes it from rpcbind, where a server that starts again would not replace it.
+    pub(crate) async fn unregister(self) -> Result<()> {
+        register(self.rpcbind, None).await.map(drop)
     }
 
     /// When the next GRANTED arrived. It has been answered: nfs-ganesha 4.3 loses five seconds if the
@@ -60,15 +69,15 @@ impl Drop for Grantee {
     }
 }
 
-async fn register(rpcbind: SocketAddr, port: u16) -> Result<()> {
+/// Replaces the lock manager that rpcbind names; without a port, by none. Whether that was done.
+async fn register(rpcbind: SocketAddr, port: Option<u16>) -> Result<bool> {
     let options = Options { reserved_port: true, ..Options::default() };
     let mut rpcbind =
         Rpcbind::connect(rpcbind, RpcTransport::Tcp, &options).await.context("rpcbind")?;
-    let mapping =
-        Mapping { program: PROGRAM, version: V4, protocol: PROTOCOL_TCP, port: port.into() };
-    rpcbind.call::<v2::Unset>(&mapping).await?;
-    ensure!(rpcbind.call::<v2::Set>(&mapping).await?, "rpcbind does not register a lock manager");
-    Ok(())
+    let port = u32::from(port.unwrap_or(0));
+    let mapping = Mapping { program: PROGRAM, version: V4, protocol: PROTOCOL_TCP, port };
+    let unset = rpcbind.call::<v2::Unset>(&mapping).await?;
+    if port == 0 { Ok(unset) } else { Ok(rpcbind.call::<v2::Set>(&mapping).await?) }
 }
 
 fn answer(call: &ReceivedCall, grants: &mpsc::Sender<Instant>, server: &Connection) -> Answer {

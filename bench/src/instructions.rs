@@ -44,10 +44,10 @@ pub(crate) async fn measure(
     site: &Site<'_>,
     ours: Binary<'_>,
     before: Binary<'_>,
-    operations: &[Operation],
+    load: &load::Plan,
 ) -> Result<Vec<Instructions>> {
     let mut found = Vec::new();
-    for operation in COUNTED.into_iter().filter(|counted| operations.contains(counted)) {
+    for operation in COUNTED.into_iter().filter(|counted| load.measures(*counted)) {
         let mut pairs = Vec::new();
         for repeat in 0..REPEATS {
             let ours = per_call(site, ours, operation, repeat).await?;
@@ -88,7 +88,7 @@ async fn count(
     valgrind.arg(binary.path);
     let server = site.start_as(name, valgrind, binary.build, Variant::Default).await?;
     let shape = Shape { connections: 1, depth: BURST };
-    let session = Session::open(server.target.clone(), shape, false).await;
+    let session = Session::open(server.target.clone(), &[(operation, shape)]).await;
     let mut session = session.with_context(|| name.to_owned())?;
     let bursts = Bursts { count: bursts, size: BURST, pause: PAUSE };
     bursts.run(&mut session, operation).await.with_context(|| name.to_owned())?;

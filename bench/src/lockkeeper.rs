@@ -9,11 +9,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use client::Options;
 use serde::Serialize;
-use testbed::process::tail;
+use testbed::process::run;
 
 use crate::database::Database;
+use crate::link::Link;
 use crate::server::Server;
-use load::{Operation, Target};
+use load::{Operation, Shape, Target};
 
 /// One of our binaries.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +31,15 @@ pub(crate) enum Build {
     /// every variant that is measured.
     Before,
 }
+
+/// For millions of locks of thousands of clients, all at one address.
+const LIMITS_OF_MANY: &str = "\
+[limits]
+clients = 20_000
+clients_per_address = 20_000
+locks_per_client = 10_000_000
+locks_per_address = 10_000_000
+";
 
 /// A configuration of the server. Each has its own port and state directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -90,13 +100,14 @@ impl Variant {
         }
     }
 
-    /// Whether an operation is measured with this variant: the default is measured with all, others
-    /// only with those that they affect.
-    pub(crate) fn measures(self, operation: Operation) -> bool {
+    /// Whether a row is measured with this variant: the default is measured with all, others only with
+    /// operations that they affect. Locks that wait for a disk are measured where several wait at once:
+    /// otherwise it is only the disk that is measured.
+    pub(crate) fn measures(self, operation: Operation, shape: Shape) -> bool {
         match self {
             Self::Default => true,
             Self::Async => operation == Operation::CreateRemove,
-            Self::Power | Self::Postgres => operation.locks(),
+            Self::Power | Self::Postgres => operation.locks() && shape.depth > 1,
             Self::Many | Self::PostgresMany => false,
         }
     }
@@ -109,9 +120,7 @@ impl Variant {
         let (limits, export) = match self {
             Self::Default | Self::Power | Self::Postgres => ("", ""),
             Self::Async => ("", "metadata = \"async\"\n"),
-            Self::Many | Self::PostgresMany => {
-                ("[limits]\nlocks_per_client = 10_000_000\nclients = 20_000\n", "")
-            }
+            Self::Many | Self::PostgresMany => (LIMITS_OF_MANY, ""),
         };
         let admin = format!("[admin]\nsocket = \"off\"\nlisten = \"{web}\"\n");
         // Without control characters, `{:?}` yields a TOML basic string.
@@ -125,6 +134,7 @@ pub(crate) struct Site<'a> {
     pub(crate) dir: &'a Path,
     /// Parent of the servers' state directories.
     pub(crate) state: &'a Path,
+    pub(crate) link: Link,
     /// Options of the measuring client.
     pub(crate) options: &'a Options,
     /// The PostgreSQL server, if there is one. Each variant that needs it gets its own database.
@@ -135,7 +145,10 @@ impl Site<'_> {
     /// Starts a server. Each variant of a binary can be started once.
     pub(crate) async fn start(&self, binary: Binary<'_>, variant: Variant) -> Result<Server> {
         let name = binary.build.name(variant);
-        self.start_as(&name, Command::new(binary.path), binary.build, variant).await
+        let program = Command::new(binary.path);
+        let mut server = self.start_as(&name, program, binary.build, variant).await?;
+        server.version = Some(version(binary.path)?);
+        Ok(server)
     }
 
     /// Starts a server under a name of its own. `program` is the command that runs the binary; it
@@ -152,7 +165,7 @@ impl Site<'_> {
         let config = self.state.join(format!("{name}.toml"));
         fs::write(&config, variant.configuration(self.dir, build.web(variant)))?;
         let log = self.state.join(format!("{name}.log"));
-        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, build.port(variant)));
+        let at = SocketAddr::from((self.link.server(), build.port(variant)));
         let mut command = program;
         command.arg("serve").arg("--config").arg(config);
         command.arg("--state").arg(&own).arg("--listen").arg(at.to_string());
@@ -169,18 +182,23 @@ impl Site<'_> {
         let export = self.dir.to_string_lossy().into_owned();
         let options = self.options.clone();
         let target = Target { nfs: at, mount: at, nlm: Some(at), export, options };
-        let mut server = Server::start(name, command, &log, target)
-            .await
-            .with_context(|| format!("the log of {name} ends:\n{}", tail(&log, 10)))?;
+        let mut server = Server::start(name, self.link.beyond(command), &log, target).await?;
         server.database = database.cloned();
         Ok(server)
     }
+}
+
+/// The last word of `lockkeeper --version`.
+fn version(binary: &Path) -> Result<String> {
+    let told = run(Command::new(binary).arg("--version"))?;
+    Ok(told.split_whitespace().next_back().unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ganesha;
+    use crate::limit::Loop;
     use std::collections::HashSet;
 
     #[test]
@@ -189,6 +207,7 @@ mod tests {
         let (mut names, mut ports) = (HashSet::new(), HashSet::new());
         let ganesha = [ganesha::NFS_PORT, ganesha::MOUNT_PORT, ganesha::NLM_PORT];
         ports.extend(ganesha);
+        ports.extend(Loop::ALL.map(Loop::port));
         for build in [Build::Current, Build::Before] {
             for variant in [Default, Async, Power, Postgres, Many, PostgresMany] {
                 assert!(names.insert(build.name(variant)), "{build:?} {variant:?}");

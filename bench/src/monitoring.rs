@@ -45,7 +45,8 @@ pub struct MonitoringCost {
 
 pub(crate) async fn measure(server: &Server, web: SocketAddr) -> Result<MonitoringCost> {
     let shape = Shape::HIGH;
-    let mut session = Session::open(server.target.clone(), shape, false).await?;
+    let steps = [(Operation::LockUnlock, shape)];
+    let mut session = Session::open(server.target.clone(), &steps).await?;
     register(server, &session).await.context("registering clients")?;
     let (mut alone, mut watched, mut losses) = (Vec::new(), Vec::new(), Vec::new());
     let (mut looks, mut scrapes) = (Vec::new(), Vec::new());

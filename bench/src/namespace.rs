@@ -1,7 +1,7 @@
 //! Isolation of servers and client: network, mount and PID namespaces.
 //!
-//! The program runs itself again under `unshare`. Inside, there is only loopback, so every port is
-//! free and nothing leaves; `/run` is empty, so that only programs inside reach an rpcbind started
+//! The program runs itself again under `unshare`. Inside, there is only loopback and what the program
+//! makes ([`crate::link`]), so every port is free and nothing leaves; `/run` is empty, so that only programs inside reach an rpcbind started
 //! there; and the program is process 1, so that the kernel ends its children and the namespaces with
 //! it, however it ends.
 //!
@@ -70,12 +70,6 @@ async fn outside(scratch: &Path) -> Result<ExitCode> {
 
 fn prepare() -> Result<()> {
     run(Command::new("ip").args(["link", "set", "lo", "up"]))?;
-    // The kernel's default, whatever this machine uses: with BBR, its pacing would be measured. Where
-    // there is no cubic, the machine's choice stays.
-    let _ = std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "cubic");
-    // For locks, nfs-ganesha makes thousands of connections from reserved ports, each for one call.
-    // In TIME_WAIT for a minute each, they would use up the ports.
-    let _ = std::fs::write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0");
     run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]))?;
     std::fs::create_dir_all("/run/rpcbind")?;
     // State of nfs-ganesha and rpc.statd.

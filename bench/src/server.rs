@@ -6,10 +6,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use client::nfs::Nfs;
 use client::{Connection, Options};
-use testbed::process::{Process, Signal};
+use testbed::process::{Process, Signal, tail};
 
 use crate::database::Database;
 use load::{Target, usage};
@@ -24,6 +24,8 @@ const IDLE: Duration = Duration::from_millis(1500);
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) name: String,
+    /// Of the program, if it is known.
+    pub(crate) version: Option<String>,
     pub(crate) target: Target,
     /// From the start of the process to its first answer.
     pub(crate) start: Duration,
@@ -50,7 +52,7 @@ impl Server {
         while !answers(target.nfs).await {
             process.check()?;
             if started.elapsed() > START_MAX {
-                bail!("{name} did not answer within {START_MAX:?}");
+                bail!("{name} did not answer within {START_MAX:?}; {}", log_end(log));
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -59,6 +61,7 @@ impl Server {
         let idle_rss_bytes = usage::rss_bytes(process.id())?;
         Ok(Self {
             name: name.to_owned(),
+            version: None,
             target,
             start,
             idle_rss_bytes,
@@ -100,6 +103,11 @@ impl Server {
         self.process.check()
     }
 
+    /// An error while it did `what`, with the end of its log.
+    pub(crate) fn failed(&self, what: &str, error: impl Into<anyhow::Error>) -> anyhow::Error {
+        anyhow!("{} {what}: {:#}; {}", self.name, error.into(), log_end(&self.log))
+    }
+
     pub(crate) fn rss_bytes(&self) -> Result<u64> {
         usage::rss_bytes(self.process.id())
     }
@@ -115,6 +123,10 @@ impl Server {
         }
         Ok(sum)
     }
+}
+
+fn log_end(log: &Path) -> String {
+    format!("its log ends:\n{}", tail(log, 10))
 }
 
 async fn answers(nfs: SocketAddr) -> bool {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::compare::Comparison;
+use crate::limit::Loop;
 use crate::ratio::{Ratio, Significance, false_verdict_probability};
 use crate::row::{Ours, Row};
 use crate::waiting::Latency;
@@ -11,44 +12,107 @@ use load::Measurement;
 impl Comparison {
     pub fn table(&self) -> String {
         let mut out = format!(
-            "{:<27} | {:>28} | {:>19} | {:>19} | {:>17}\n",
-            "", "ops/s", "p50 us", "p99 us", "server cpu us"
+            "{:<22} {:>5} | {:^40} | {:^14} | {:^19} | {:^19} | {:^35} | {:^17}\n",
+            "",
+            "",
+            "calls/s",
+            "of the limit",
+            "p50 us",
+            "p99 us",
+            "server cpu us per call",
+            "limit's cpu us"
         );
         let _ = writeln!(
             out,
-            "{:<20} {:>6} | {:>10} {:>10} {:>6} | {:>9} {:>9} | {:>9} {:>9} | {:>8} {:>8}",
+            "{:<22} {:>5} | {:>8} {:>8} {:>22} | {:>6} {:>7} | {:>9} {:>9} | {:>9} {:>9} | {:>7} {:>7} {:>19} | {:>8} {:>8}",
             "operation",
             "shape",
             "ours",
             "ganesha",
             "ratio",
+            "copy",
+            "splice",
             "ours",
             "ganesha",
             "ours",
             "ganesha",
             "ours",
-            "ganesha"
+            "ganesha",
+            "ratio",
+            "copy",
+            "splice"
         );
         for row in &self.rows {
             if row.ours.is_empty() {
-                line(&mut out, &row.operation.to_string(), None, row);
+                self.write_row(&mut out, &row.operation.to_string(), row, None);
             }
             for ours in &row.ours {
-                line(&mut out, &name(row, ours), Some(&ours.measured), row);
+                self.write_row(&mut out, &name(row, ours), row, Some(ours));
             }
         }
-        out.push('\n');
+        let _ = writeln!(
+            out,
+            "medians of {} rounds over {}, ratios with the spread that covers the true median with \
+             95 %; {:.0} % of the machine went to others\n",
+            self.rounds,
+            self.link.name(),
+            self.others_share * 100.0
+        );
         self.write_before(&mut out);
         for server in &self.servers {
+            let version = server.version.as_deref().unwrap_or_default();
             let _ = writeln!(
                 out,
-                "{:<24} first answer after {:>7.1} ms, {:>6.1} MiB when idle",
+                "{:<24} {version:<8} first answer after {:>7.1} ms, {:>6.1} MiB when idle",
                 server.name, server.start_to_first_answer_ms, server.idle_rss_mib
             );
         }
         self.write_locks(&mut out);
-        let _ = writeln!(out, "others used {:.0} % of the machine", self.others_share * 100.0);
+        for row in self.rows.iter().filter(|row| row.operation.locks()) {
+            for ours in &row.ours {
+                if let Some(share) = self.share_of_getattr(row, ours.variant) {
+                    let _ = writeln!(
+                        out,
+                        "{:<22} {:>5} reaches {:.0} % of the calls of GETATTR",
+                        name(row, ours),
+                        row.shape,
+                        share * 100.0
+                    );
+                }
+            }
+        }
         out
+    }
+
+    fn write_row(&self, out: &mut String, name: &str, row: &Row, ours: Option<&Ours>) {
+        let (measured, ganesha) = (ours.map(|ours| &ours.measured), row.ganesha.as_ref());
+        let ops = |measured: Option<&Measurement>| show(measured.map(|m| m.ops_per_second), 0);
+        let cpu = |measured: Option<&Measurement>| show(measured.and_then(|m| m.server_cpu_us), 1);
+        let to_ganesha = ours.and_then(|ours| ours.to_ganesha.as_ref());
+        let share = |by| {
+            let ratio = ours.and_then(|ours| ours.to_limit(by)?.throughput.as_ref());
+            show(ratio.map(|ratio| ratio.median), 2)
+        };
+        let _ = writeln!(
+            out,
+            "{:<22} {:>5} | {:>8} {:>8} {:>22} | {:>6} {:>7} | {:>9} {:>9} | {:>9} {:>9} | {:>7} {:>7} {:>19} | {:>8} {:>8}",
+            name,
+            row.shape,
+            ops(measured),
+            ops(ganesha),
+            spread(to_ganesha.and_then(|to| to.throughput.as_ref())),
+            share(Loop::Copy),
+            share(Loop::Splice),
+            show(measured.map(|m| m.p50_us), 1),
+            show(ganesha.map(|m| m.p50_us), 1),
+            show(measured.map(|m| m.p99_us), 1),
+            show(ganesha.map(|m| m.p99_us), 1),
+            cpu(measured),
+            cpu(ganesha),
+            spread(to_ganesha.and_then(|to| to.server_cpu.as_ref())),
+            cpu(row.limit(Loop::Copy)),
+            cpu(row.limit(Loop::Splice)),
+        );
     }
 
     /// Each row beside that of the older binary.
@@ -71,13 +135,13 @@ impl Comparison {
                 row.shape,
                 ours.measured.ops_per_second,
                 before.measured.ops_per_second,
-                judged(before.throughput.as_ref(), ["faster", "slower"]),
+                judged(before.ratios.throughput.as_ref(), ["faster", "slower"]),
                 cpu(&ours.measured),
                 cpu(&before.measured),
-                judged(before.server_cpu.as_ref(), ["less", "more"]),
+                judged(before.ratios.server_cpu.as_ref(), ["less", "more"]),
             );
         }
-        let rounds = first.throughput.as_ref().map_or(0, |ratio| ratio.rounds.len());
+        let rounds = first.ratios.throughput.as_ref().map_or(0, |ratio| ratio.rounds.len());
         let _ = writeln!(
             out,
             "median and spread of {rounds} paired rounds; noise alone puts {:.0} % of the ratios of \
@@ -124,6 +188,9 @@ impl Comparison {
                 after(restart.new_lock_ms)
             );
         }
+        if let Some(error) = &self.restart_error {
+            let _ = writeln!(out, "{error}");
+        }
         if let Some(watched) = &self.watched {
             let _ = writeln!(
                 out,
@@ -152,6 +219,12 @@ fn show(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
+/// A ratio with its spread.
+fn spread(ratio: Option<&Ratio>) -> String {
+    let Some(ratio) = ratio else { return "-".to_owned() };
+    format!("{:.2} ({:.2}..{:.2})", ratio.median, ratio.low, ratio.high)
+}
+
 /// A ratio with its spread and what it means; `words` are those for better and for worse.
 fn judged(ratio: Option<&Ratio>, [better, worse]: [&str; 2]) -> String {
     let Some(ratio) = ratio else { return "-".to_owned() };
@@ -161,27 +234,6 @@ fn judged(ratio: Option<&Ratio>, [better, worse]: [&str; 2]) -> String {
         Significance::Worse => worse,
     };
     format!("{:.3} ({:.3}..{:.3}) {verdict}", ratio.median, ratio.low, ratio.high)
-}
-
-fn line(out: &mut String, name: &str, ours: Option<&Measurement>, row: &Row) {
-    let other = row.ganesha.as_ref();
-    let ops = |measured: Option<&Measurement>| measured.map(|m| m.ops_per_second);
-    let ratio = ops(ours).zip(ops(other)).map(|(ours, other)| ours / other);
-    let _ = writeln!(
-        out,
-        "{:<20} {:>6} | {:>10} {:>10} {:>6} | {:>9} {:>9} | {:>9} {:>9} | {:>8} {:>8}",
-        name,
-        row.shape,
-        show(ops(ours), 0),
-        show(ops(other), 0),
-        show(ratio, 2),
-        show(ours.map(|m| m.p50_us), 1),
-        show(other.map(|m| m.p50_us), 1),
-        show(ours.map(|m| m.p99_us), 1),
-        show(other.map(|m| m.p99_us), 1),
-        show(ours.and_then(|m| m.server_cpu_us), 1),
-        show(other.and_then(|m| m.server_cpu_us), 1),
-    );
 }
 
 #[cfg(test)]

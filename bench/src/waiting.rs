@@ -45,25 +45,9 @@ pub struct Latency {
 
 pub(crate) async fn measure(server: &str, session: &Session) -> Result<Handover> {
     let mut pair = Pair::connect(session).await?;
-    let mut samples = Samples::with_capacity(ROUNDS);
-    let server = server.to_owned();
-    let started = Instant::now();
-    for round in 0..WARM_UP_ROUNDS + ROUNDS {
-        if started.elapsed() > MEASURED_MAX && !samples.is_empty() {
-            break;
-        }
-        let Some(took) = pair.hand_over().await.with_context(|| format!("round {round}"))? else {
-            return Ok(Handover { server, latency: None });
-        };
-        if round >= WARM_UP_ROUNDS {
-            samples.record(took);
-        }
-    }
-    let mut micros =
-        |share| samples.percentile(share).map_or(0.0, |time| time.as_nanos() as f64 / 1e3);
-    let (p50_us, p99_us) = (micros(0.5), micros(0.99));
-    let latency = Some(Latency { p50_us, p99_us, rounds: samples.len() });
-    Ok(Handover { server, latency })
+    let latency = pair.latency().await?;
+    pair.grantee.unregister().await?;
+    Ok(Handover { server: server.to_owned(), latency })
 }
 
 /// A holder and a waiter.
@@ -88,6 +72,26 @@ impl Pair {
         let holder = Owner::new(Ipv4Addr::LOCALHOST.to_string(), 1);
         let waiter = Owner::new(WAITER.to_string(), 2);
         Ok(Self { file, holder, holding, waiter, waiting, grantee })
+    }
+
+    /// `None` if the waiter was not called back.
+    async fn latency(&mut self) -> Result<Option<Latency>> {
+        let mut samples = Samples::with_capacity(ROUNDS);
+        let started = Instant::now();
+        for round in 0..WARM_UP_ROUNDS + ROUNDS {
+            if started.elapsed() > MEASURED_MAX && !samples.is_empty() {
+                break;
+            }
+            let took = self.hand_over().await.with_context(|| format!("round {round}"))?;
+            let Some(took) = took else { return Ok(None) };
+            if round >= WARM_UP_ROUNDS {
+                samples.record(took);
+            }
+        }
+        let mut micros =
+            |share| samples.percentile(share).map_or(0.0, |time| time.as_nanos() as f64 / 1e3);
+        let (p50_us, p99_us) = (micros(0.5), micros(0.99));
+        Ok(Some(Latency { p50_us, p99_us, rounds: samples.len() }))
     }
 
     /// `None` if the waiter was not called back.

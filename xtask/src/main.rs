@@ -33,7 +33,9 @@ usage: cargo xtask COMMAND
   package --reproduce [--profile NAME]  builds the package in two places, which must give equal bits
   deny                      licences, sources and advisories of the dependencies, by deny.toml
   sbom                      the list of dependencies in CycloneDX
-  bench [--check] [...]     throughput beside NFS-Ganesha's; --check asserts the targets";
+  bench [--check] [--report] [--link loopback,veth] [...]
+                            speed beside NFS-Ganesha and the machine's limit; --check asserts the targets,
+                            --report writes docs/performance.md";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,12 +1,14 @@
 //! The rings of `cargo xtask test`, from the quickest to the most thorough. A ring that cannot run
 //! has failed: nothing is skipped silently.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::shell::{enter_root, need_cargo_tool, output, run, run_tests, run_with};
+use crate::shell::{
+    enter_root, need_cargo_tool, output, run, run_command, run_tests, run_with, target,
+};
 use crate::{api, crates, mutants};
 
 pub(crate) const FUZZ_SECONDS: u32 = 6;
@@ -222,8 +224,10 @@ pub(crate) fn e2e(arguments: &[&str]) -> Result<()> {
 
 pub(crate) fn bench(arguments: &[&str]) -> Result<()> {
     run("cargo", &["build", "--profile", "dist", "--package", "lockkeeper-cli"])?;
+    let target = target()?;
+    let (server, cache) = (target.join("dist/lockkeeper"), target.join("bench"));
     let compare = ["run", "--profile", "dist", "--package", "lockkeeper-bench", "--", "compare"];
-    let server = "target/dist/lockkeeper";
-    let ours = ["--async-metadata", "--power", "--postgres", "--lockkeeper", server];
-    run("cargo", &[&compare[..], &ours, arguments].concat())
+    let mut command = Command::new("cargo");
+    command.args(compare).args(["--async-metadata", "--power", "--lockkeeper"]).arg(server);
+    run_command(command.arg("--cache").arg(cache).args(arguments))
 }

@@ -51,22 +51,29 @@ impl Measurement {
         (bytes > 0).then(|| self.ops_per_second * f64::from(bytes) / f64::from(1 << 20))
     }
 
-    /// Merges several rounds: mean throughput, best latencies.
+    /// Merges several rounds: of each number its median.
     pub fn merge(rounds: &[Self]) -> Option<Self> {
-        let mut merged = rounds.first()?.clone();
-        let count = rounds.len() as f64;
-        merged.ops_per_second = rounds.iter().map(|m| m.ops_per_second).sum::<f64>() / count;
-        merged.client_cpu_us = rounds.iter().map(|m| m.client_cpu_us).sum::<f64>() / count;
-        merged.answered = rounds.iter().map(|m| m.answered).sum();
-        for round in rounds {
-            merged.p50_us = merged.p50_us.min(round.p50_us);
-            merged.p99_us = merged.p99_us.min(round.p99_us);
-        }
-        let cpu: Vec<f64> = rounds.iter().filter_map(|m| m.server_cpu_us).collect();
-        merged.server_cpu_us =
-            (!cpu.is_empty()).then(|| cpu.iter().sum::<f64>() / cpu.len() as f64);
-        Some(merged)
+        let first = rounds.first()?;
+        let of = |number: fn(&Self) -> f64| median(rounds.iter().map(number));
+        Some(Self {
+            operation: first.operation,
+            shape: first.shape,
+            ops_per_second: of(|m| m.ops_per_second)?,
+            p50_us: of(|m| m.p50_us)?,
+            p99_us: of(|m| m.p99_us)?,
+            answered: rounds.iter().map(|m| m.answered).sum(),
+            client_cpu_us: of(|m| m.client_cpu_us)?,
+            server_cpu_us: median(rounds.iter().filter_map(|m| m.server_cpu_us)),
+        })
     }
+}
+
+/// Of an even number, the mean of the two in the middle; `None` of none.
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    Some(f64::midpoint(sorted[(sorted.len() - 1) / 2], upper))
 }
 
 fn micros(time: Duration) -> f64 {
@@ -112,9 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn rounds_merge_to_mean_throughput_and_best_latency() {
-        let merged = Measurement::merge(&[measured(&[1, 1, 1, 9]), measured(&[2, 2])]).unwrap();
-        assert_eq!((merged.ops_per_second, merged.p50_us, merged.p99_us), (3.0, 1000.0, 2000.0));
-        assert_eq!(merged.answered, 6);
+    fn rounds_merge_to_their_medians() {
+        let rounds = [measured(&[1, 1, 1, 9]), measured(&[2, 2]), measured(&[3])];
+        let merged = Measurement::merge(&rounds).unwrap();
+        assert_eq!((merged.ops_per_second, merged.p50_us, merged.p99_us), (2.0, 2000.0, 3000.0));
+        assert_eq!((merged.answered, merged.server_cpu_us), (7, None));
+        let merged = Measurement::merge(&rounds[..2]).unwrap();
+        assert_eq!((merged.ops_per_second, merged.p50_us), (3.0, 1500.0));
+        assert!(Measurement::merge(&[]).is_none());
     }
 }

@@ -48,14 +48,14 @@ pub struct Session {
     lock_pipelines: Vec<Pipeline>,
     /// A measurement of locks was interrupted: some may still be held.
     pub(crate) locks_left: bool,
-    /// The largest shape to be measured.
+    /// As many connections, and as much depth, as any step has.
     pub(crate) shape: Shape,
 }
 
 impl Session {
-    /// Opens a session for shapes of up to `shape.connections` and `shape.depth`. With `fill`, the
-    /// files for READ and WRITE are filled.
-    pub async fn open(target: Target, shape: Shape, fill: bool) -> Result<Self, OpenError> {
+    /// Opens a session that can measure these steps: with as many connections, and as many files with
+    /// data, as they need.
+    pub async fn open(target: Target, steps: &[(Operation, Shape)]) -> Result<Self, OpenError> {
         let mounts = Connection::connect(target.mount, &target.options)
             .await
             .map_err(no_connection("MOUNT service", target.mount))?;
@@ -82,9 +82,12 @@ impl Session {
             dir_name,
             dir,
             locks_left: false,
-            shape,
+            shape: Shape {
+                connections: connections(steps, |_| true),
+                depth: steps.iter().map(|(_, shape)| shape.depth).max().unwrap_or(0),
+            },
         };
-        match session.prepare(fill).await {
+        match session.prepare(steps).await {
             Ok(()) => Ok(session),
             Err(error) => {
                 let _ = session.close().await;
@@ -93,19 +96,24 @@ impl Session {
         }
     }
 
-    async fn prepare(&mut self, fill: bool) -> Result<(), OpenError> {
-        let bytes = if fill { FILE_BYTES } else { 0 };
-        self.read_file = self.file(READ_NAME, bytes).await?;
-        for connection in 0..self.shape.connections {
-            let name = write_name(connection);
-            self.write_files.push(self.file(&name, bytes).await?);
-            let (nfs, options) = (self.target.nfs, &self.target.options);
+    async fn prepare(&mut self, steps: &[(Operation, Shape)]) -> Result<(), OpenError> {
+        let (nfs, nlm, options) = (self.target.nfs, self.target.nlm, &self.target.options);
+        for _ in 0..connections(steps, |operation| !operation.locks()) {
             let pipeline = Pipeline::connect(nfs, options).await;
             self.pipelines.push(pipeline.map_err(no_connection("NFS service", nfs))?);
-            if let Some(nlm) = self.target.nlm {
+        }
+        if let Some(nlm) = nlm {
+            for _ in 0..connections(steps, Operation::locks) {
                 let pipeline = Pipeline::connect(nlm, options).await;
                 self.lock_pipelines.push(pipeline.map_err(no_connection("lock manager", nlm))?);
             }
+        }
+        let moving_data = connections(steps, |operation| operation.bytes() > 0);
+        let bytes = |filled| if filled { FILE_BYTES } else { 0 };
+        self.read_file = self.file(READ_NAME, bytes(moving_data > 0)).await?;
+        for connection in 0..self.shape.connections {
+            let file = self.file(&write_name(connection), bytes(connection < moving_data)).await?;
+            self.write_files.push(file);
         }
         Ok(())
     }
@@ -181,6 +189,12 @@ impl Session {
         let removed = self.nfs.remove_dir(&self.root, &self.dir_name).await;
         removed.map_err(failed("removing the directory"))
     }
+}
+
+/// The most connections of the steps whose operation is `counted`.
+fn connections(steps: &[(Operation, Shape)], counted: impl Fn(Operation) -> bool) -> usize {
+    let counted = steps.iter().filter(|(operation, _)| counted(*operation));
+    counted.map(|(_, shape)| shape.connections).max().unwrap_or(0)
 }
 
 fn no_connection(service: &'static str, at: SocketAddr) -> impl FnOnce(ConnectError) -> OpenError {

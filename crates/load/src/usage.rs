@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::time::ClockId;
+use nix::unistd::Pid;
 
 /// The resident memory of a process.
 pub fn rss_bytes(process: u32) -> Result<u64> {
@@ -11,11 +13,12 @@ pub fn rss_bytes(process: u32) -> Result<u64> {
     parse_rss(&status).context("no VmRSS")
 }
 
-/// The CPU time of a process, over all threads.
+/// The CPU time of a process, over all threads. By its clock, since `/proc` counts hundredths of a
+/// second.
 pub fn cpu(process: u32) -> Result<Duration> {
-    let path = format!("/proc/{process}/stat");
-    let stat = std::fs::read_to_string(&path).context(path)?;
-    parse_cpu(&stat).context("no processor time")
+    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(i32::try_from(process)?));
+    let now = clock.and_then(ClockId::now);
+    Ok(now.with_context(|| format!("no processor time of process {process}"))?.into())
 }
 
 /// The CPU time of all processes of this name and of their terminated children.
@@ -67,29 +70,16 @@ fn parse_rss(status: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// utime and stime of `/proc/PID/stat`, in hundredths of a second.
-fn parse_cpu(stat: &str) -> Option<Duration> {
-    parse_times(stat, 2)
-}
-
-/// The same plus cutime and cstime, if the process has this name.
+/// utime, stime, cutime and cstime of `/proc/PID/stat`, in hundredths of a second, if the process has
+/// this name.
 fn parse_cpu_with_children(stat: &str, name: &str) -> Option<Duration> {
-    let (start, _) = stat.rsplit_once(')')?;
-    let (_, found) = start.split_once('(')?;
-    if found == name { parse_times(stat, 4) } else { None }
-}
-
-/// The sum of the first `count` of utime, stime, cutime and cstime.
-fn parse_times(stat: &str, count: usize) -> Option<Duration> {
     // The name, in parentheses, may contain spaces and parentheses.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let times: Vec<u64> = fields
-        .split_ascii_whitespace()
-        .skip(11)
-        .take(count)
-        .map(|n| n.parse().ok())
-        .collect::<Option<_>>()?;
-    (times.len() == count).then(|| Duration::from_millis(times.iter().sum::<u64>() * 10))
+    let (start, fields) = stat.rsplit_once(')')?;
+    let (_, found) = start.split_once('(')?;
+    let times = fields.split_ascii_whitespace().skip(11).take(4).map(|n| n.parse().ok());
+    let times: Vec<u64> = times.collect::<Option<_>>()?;
+    (found == name && times.len() == 4)
+        .then(|| Duration::from_millis(times.iter().sum::<u64>() * 10))
 }
 
 #[cfg(test)]
@@ -101,10 +91,16 @@ mod tests {
         let status = "Name:\tx\nVmHWM:\t  9 kB\nVmRSS:\t    5120 kB\nThreads:\t1\n";
         assert_eq!(parse_rss(status), Some(5 << 20));
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 123 77 60 40 20 0 1 0 5 6 7";
-        assert_eq!(parse_cpu(stat), Some(Duration::from_secs(2)));
         assert_eq!(parse_cpu_with_children(stat, "a) b"), Some(Duration::from_secs(3)));
         assert_eq!(parse_cpu_with_children(stat, "a"), None);
-        assert_eq!((parse_rss(""), parse_cpu("")), (None, None));
+        assert_eq!((parse_rss(""), parse_cpu_with_children("", "")), (None, None));
+    }
+
+    #[test]
+    fn the_clock_of_a_process_runs_while_it_works() {
+        let before = own_cpu();
+        while own_cpu() < before + Duration::from_millis(2) {}
+        assert!(cpu(u32::MAX).is_err());
     }
 
     #[test]

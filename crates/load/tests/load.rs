@@ -34,6 +34,8 @@ struct Fake {
     /// Lock holders: machine name and svid.
     held: Mutex<HashSet<(Vec<u8>, i32)>>,
     locks_taken: AtomicUsize,
+    /// The transaction id of every call.
+    xids: Mutex<Vec<u32>>,
     /// The status to return instead of GRANTED.
     refuses_locks: Option<nlm::Status>,
 }
@@ -95,6 +97,7 @@ impl Fake {
     }
 
     fn answer(&self, call: &Call) -> Vec<u8> {
+        self.xids.lock().unwrap().push(call.xid);
         let mut out = Writer::new();
         write_accepted(&mut out, call.xid, Accepted::Success);
         let handle = Handle::from(&b"handle"[..]);
@@ -131,7 +134,7 @@ impl Fake {
 async fn what_is_answered_is_counted_once() {
     let (_, target) = Fake::default().start().await;
     let shape = Shape { connections: 2, depth: 4 };
-    let mut session = Session::open(target, shape, false).await.unwrap();
+    let mut session = Session::open(target, &[(Operation::Null, shape)]).await.unwrap();
     for shape in [shape, Shape::SINGLE, shape] {
         let found = load::run(&mut session, Operation::Null, shape, TIMING).await.unwrap();
         let counted = found.ops_per_second * TIMING.measured.as_secs_f64();
@@ -142,11 +145,43 @@ async fn what_is_answered_is_counted_once() {
     session.close().await.unwrap();
 }
 
+/// A duplicate request cache would answer a repeated one without doing the work.
+#[tokio::test]
+async fn every_call_has_a_transaction_id_of_its_own() {
+    let (fake, target) = Fake::default().start().await;
+    let shape = Shape { connections: 2, depth: 4 };
+    let operations = [Operation::Null, Operation::LockUnlock];
+    let steps = operations.map(|operation| (operation, shape));
+    let mut session = Session::open(target, &steps).await.unwrap();
+    for (operation, shape) in steps {
+        load::run(&mut session, operation, shape, TIMING).await.unwrap();
+    }
+    session.close().await.unwrap();
+    let xids = fake.xids.lock().unwrap();
+    let different: HashSet<u32> = xids.iter().copied().collect();
+    assert!(xids.len() > 100);
+    assert_eq!(different.len(), xids.len());
+}
+
+#[tokio::test]
+async fn a_session_has_a_file_for_every_connection() {
+    let (fake, target) = Fake::default().start().await;
+    let wide = Shape { connections: 64, depth: 2 };
+    let steps = [(Operation::Null, wide), (Operation::LockUnlock, Shape::SINGLE)];
+    let mut session = Session::open(target, &steps).await.unwrap();
+    assert_eq!(session.write_files.len(), 64);
+    // And a directory, and the file that all read.
+    assert_eq!(fake.files_made.load(Ordering::Relaxed), 64 + 2);
+    load::run(&mut session, Operation::Null, wide, TIMING).await.unwrap();
+    let failed = load::run(&mut session, Operation::LockUnlock, wide, TIMING).await;
+    assert!(matches!(failed, Err(LoadError::Unconnected(_))), "{failed:?}");
+}
+
 #[tokio::test]
 async fn one_wrong_status_fails_the_run() {
     let fake = Fake { lookups_left: AtomicUsize::new(100), ..Fake::default() };
     let (_, target) = fake.start().await;
-    let mut session = Session::open(target, Shape::SINGLE, false).await.unwrap();
+    let mut session = Session::open(target, &[(Operation::Lookup, Shape::SINGLE)]).await.unwrap();
     let failed = load::run(&mut session, Operation::Lookup, Shape::SINGLE, TIMING).await;
     assert!(matches!(failed, Err(LoadError::Status(Operation::Lookup, 70))), "{failed:?}");
 }
@@ -155,7 +190,7 @@ async fn one_wrong_status_fails_the_run() {
 async fn every_file_that_is_made_is_removed() {
     let (fake, target) = Fake::default().start().await;
     let shape = Shape { connections: 2, depth: 3 };
-    let mut session = Session::open(target, shape, false).await.unwrap();
+    let mut session = Session::open(target, &[(Operation::CreateRemove, shape)]).await.unwrap();
     let before = fake.files_made.load(Ordering::Relaxed);
     load::run(&mut session, Operation::CreateRemove, shape, TIMING).await.unwrap();
     let made = fake.files_made.load(Ordering::Relaxed) - before;
@@ -167,7 +202,7 @@ async fn every_file_that_is_made_is_removed() {
 async fn every_slot_locks_and_unlocks_its_own_and_leaves_nothing_locked() {
     let (fake, target) = Fake::default().start().await;
     let shape = Shape { connections: 2, depth: 3 };
-    let mut session = Session::open(target, shape, false).await.unwrap();
+    let mut session = Session::open(target, &[(Operation::LockUnlock, shape)]).await.unwrap();
     for shape in [shape, Shape::SINGLE, shape] {
         load::run(&mut session, Operation::LockUnlock, shape, TIMING).await.unwrap();
         assert!(fake.locks_taken.swap(0, Ordering::Relaxed) >= shape.connections * shape.depth);
@@ -179,7 +214,7 @@ async fn every_slot_locks_and_unlocks_its_own_and_leaves_nothing_locked() {
 async fn bursts_are_exactly_the_calls_asked_for() {
     let (fake, target) = Fake::default().start().await;
     let shape = Shape { connections: 1, depth: 3 };
-    let mut session = Session::open(target, shape, false).await.unwrap();
+    let mut session = Session::open(target, &[(Operation::LockUnlock, shape)]).await.unwrap();
     let bursts = |count| Bursts { count, size: 3, pause: Duration::ZERO };
     for (count, taken, held) in [(4, 6, 0), (1, 3, 3)] {
         bursts(count).run(&mut session, Operation::LockUnlock).await.unwrap();
@@ -196,7 +231,7 @@ async fn one_wrong_status_fails_the_bursts() {
     let fake = Fake { lookups_left: AtomicUsize::new(4), ..Fake::default() };
     let (_, target) = fake.start().await;
     let shape = Shape { connections: 1, depth: 3 };
-    let mut session = Session::open(target, shape, false).await.unwrap();
+    let mut session = Session::open(target, &[(Operation::Lookup, shape)]).await.unwrap();
     let bursts = Bursts { count: 2, size: 3, pause: Duration::ZERO };
     let failed = bursts.run(&mut session, Operation::Lookup).await;
     assert!(matches!(failed, Err(LoadError::Status(Operation::Lookup, 70))), "{failed:?}");
@@ -206,7 +241,8 @@ async fn one_wrong_status_fails_the_bursts() {
 async fn a_lock_that_is_not_granted_fails_the_run() {
     let refuses_locks = Some(nlm::Status::DeniedNoLocks);
     let (_, target) = Fake { refuses_locks, ..Fake::default() }.start().await;
-    let mut session = Session::open(target, Shape::SINGLE, false).await.unwrap();
+    let mut session =
+        Session::open(target, &[(Operation::LockUnlock, Shape::SINGLE)]).await.unwrap();
     let failed = load::run(&mut session, Operation::LockUnlock, Shape::SINGLE, TIMING).await;
     assert!(matches!(failed, Err(LoadError::Status(Operation::LockUnlock, 2))), "{failed:?}");
 }
@@ -215,7 +251,9 @@ async fn a_lock_that_is_not_granted_fails_the_run() {
 async fn without_a_lock_manager_all_but_locks_can_be_measured() {
     let (_, target) = Fake::default().start().await;
     let target = Target { nlm: None, ..target };
-    let mut session = Session::open(target, Shape::SINGLE, false).await.unwrap();
+    let steps =
+        [Operation::Null, Operation::LockUnlock].map(|operation| (operation, Shape::SINGLE));
+    let mut session = Session::open(target, &steps).await.unwrap();
     let failed = load::run(&mut session, Operation::LockUnlock, Shape::SINGLE, TIMING).await;
     assert!(matches!(failed, Err(LoadError::Unconnected(Operation::LockUnlock))), "{failed:?}");
     load::run(&mut session, Operation::Null, Shape::SINGLE, TIMING).await.unwrap();
