@@ -241,3 +241,23 @@ fn settled(changed: Time) -> bool {
     };
     age.is_some_and(|age| age > enough)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B2.8
+    #[test]
+    fn a_recent_check_holds_for_its_caller_for_a_second_unless_a_client_changes_permissions() {
+        let cache = PermissionCache::default();
+        let (alice, bob) = (Caller::new(1, 1, &[]), Caller::new(2, 2, &[]));
+        let (asked, permissions) = (Instant::now(), Permissions::default());
+        let caller = alice.clone();
+        cache.put_recent(RecentPermission { caller, permissions, owner: 7, asked, changes: 5 });
+        let later = asked + RECENT - Duration::from_millis(1);
+        assert_eq!(cache.recent(&alice, later, 5), Some((permissions, 7)));
+        assert_eq!(cache.recent(&alice, asked + RECENT, 5), None);
+        assert_eq!(cache.recent(&alice, asked, 6), None);
+        assert_eq!(cache.recent(&bob, asked, 5), None);
+    }
+}
