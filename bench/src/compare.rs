@@ -78,6 +78,8 @@ pub struct Comparison {
     pub rows: Vec<Row>,
     /// Of latency against load.
     pub curves: Vec<Row>,
+    /// Why `curves` end early, if they do.
+    pub curve_error: Option<String>,
     pub handovers: Vec<Handover>,
     pub restarts: Vec<Restart>,
     /// Why nfs-ganesha is not among them, if it was killed.
@@ -203,11 +205,6 @@ async fn compare(
         progress(&format!("{operation} {shape}"));
         rows.push(contenders.row(operation, shape).await?);
     }
-    let mut curves = Vec::new();
-    for (operation, shape) in &plan.curves {
-        progress(&format!("{operation} {shape}"));
-        curves.push(contenders.row(*operation, *shape).await?);
-    }
     let others_share = interference.share(&servers)?;
     let mut handovers = Vec::new();
     // A waiter is called back at an address of loopback.
@@ -215,7 +212,22 @@ async fn compare(
         progress("from UNLOCK to GRANTED");
         handovers = contenders.handovers().await?;
     }
-    contenders.close().await?;
+    let (mut curves, mut curve_error) = (Vec::new(), None);
+    for (operation, shape) in &plan.curves {
+        progress(&format!("{operation} {shape}"));
+        match contenders.row(*operation, *shape).await {
+            Ok(row) => curves.push(row),
+            // The rows are measured by then. Deep in calls for locks, nfs-ganesha 15 sometimes waits
+            // for its rpc.statd until it gives up.
+            Err(error) => {
+                curve_error = Some(format!("{error:#}"));
+                break;
+            }
+        }
+    }
+    if curve_error.is_none() {
+        contenders.close().await?;
+    }
     let (mut restarts, mut restart_error, mut watched) = (Vec::new(), None, None);
     if locks && plan.locks > 0 {
         (restarts, watched) = restart_ours(plan, &site, progress).await?;
@@ -245,6 +257,7 @@ async fn compare(
         servers: about,
         rows,
         curves,
+        curve_error,
         handovers,
         restarts,
         restart_error,

@@ -188,7 +188,7 @@ impl Comparison {
                 after(restart.new_lock_ms)
             );
         }
-        if let Some(error) = &self.restart_error {
+        for error in self.curve_error.iter().chain(&self.restart_error) {
             let _ = writeln!(out, "{error}");
         }
         if let Some(watched) = &self.watched {

@@ -59,6 +59,7 @@ fn comparison(rows: Vec<Row>) -> Comparison {
         servers: vec![about],
         rows,
         curves: Vec::new(),
+        curve_error: None,
         handovers: Vec::new(),
         restarts: Vec::new(),
         restart_error: None,
