@@ -17,6 +17,7 @@ mod clock;
 mod durable_tokens;
 pub mod inbox;
 pub mod request;
+mod stall;
 mod tasks;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
-use tracing::{error, info, warn};
+use tracing::error;
 
 use keeper::Keeper;
 use keeper::change::{Change, Client};
@@ -42,6 +43,7 @@ use self::batch::{Decider, DurableBatch, PendingCommit, Progress};
 use self::durable_tokens::DurableTokens;
 use self::inbox::Inbox;
 use self::request::{Request, StallPolicy};
+use self::stall::Stall;
 use crate::metrics::Metrics;
 use crate::service_lease::ServiceLease;
 use crate::transport::ReplyBatch;
@@ -104,12 +106,7 @@ struct EngineShared {
     /// its timeout is being handled.
     deadline: AtomicU64,
     deadline_moved: Notify,
-    /// When commits began to fail, in nanoseconds of the clock; 0 if they succeed.
-    stalled_since: AtomicU64,
-    /// When the lease was first found not fresh, in nanoseconds of the clock; 0 if it is fresh.
-    unfresh_since: AtomicU64,
-    /// Why nothing is decided, while `stalled_since` is set.
-    stall_reason: Mutex<Option<String>>,
+    stall: Stall,
     tokens: DurableTokens,
     ended: watch::Sender<Option<End>>,
     lease: ServiceLease,
@@ -190,9 +187,7 @@ impl Engine {
             effects: OnceLock::new(),
             deadline: AtomicU64::new(NEVER),
             deadline_moved: Notify::new(),
-            stalled_since: AtomicU64::new(0),
-            unfresh_since: AtomicU64::new(0),
-            stall_reason: Mutex::default(),
+            stall: Stall::default(),
             tokens: DurableTokens::default(),
             ended: watch::channel(None).0,
             lease,
@@ -298,9 +293,7 @@ impl Engine {
     /// How long nothing has been decided because the store fails or the lease is not fresh; `None`
     /// if neither is so.
     pub fn stalled_for(&self) -> Option<Duration> {
-        let since = self.shared.stalled_since.load(Ordering::Relaxed);
-        let now = self.shared.clock.elapsed();
-        let stalled = (since != 0).then(|| now.saturating_sub(Duration::from_nanos(since)));
+        let stalled = self.shared.stall.lasts(self.shared.clock.elapsed());
         stalled.or_else(|| self.shared.lease.stale_for())
     }
 
@@ -325,8 +318,7 @@ impl Engine {
 
     /// Why nothing is decided; `None` if it is not known, or nothing stalls.
     pub fn stall_reason(&self) -> Option<String> {
-        let reason = self.shared.stall_reason.lock().unwrap_or_else(PoisonError::into_inner);
-        reason.clone().or_else(|| self.shared.lease.stale_reason())
+        self.shared.stall.reason().or_else(|| self.shared.lease.stale_reason())
     }
 
     /// The token of the last batch that is durable.
@@ -398,9 +390,7 @@ impl EngineShared {
     fn may_decide(&self) -> bool {
         let fresh = self.lease.may_decide();
         if !fresh {
-            let now = self.clock.elapsed().as_nanos() as u64;
-            let since = &self.unfresh_since;
-            let _ = since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+            self.stall.note_unfresh(self.clock.elapsed());
         }
         fresh
     }
@@ -502,10 +492,8 @@ impl EngineShared {
         let inputs = self.lock().inbox.take();
         let now = self.clock.now();
         // Before the inputs: this may move a deadline whose timeout is among them.
-        let since = self.unfresh_since.load(Ordering::Relaxed);
-        if since != 0 {
-            self.unfresh_since.store(0, Ordering::Relaxed);
-            core.decider.stalled(now.mono.saturating_sub(Duration::from_nanos(since)));
+        if let Some(lasted) = self.stall.take_unfresh(now.mono) {
+            core.decider.stalled(lasted);
         }
         for input in inputs {
             core.decider.handle(input, now);
@@ -530,7 +518,7 @@ impl EngineShared {
         loop {
             let error = match self.attempt(core, committing) {
                 Progress::Durable(durable) => {
-                    self.resume();
+                    self.stall.end(|| self.clock.elapsed());
                     return Ok(durable);
                 }
                 Progress::Failed(again, error) => {
@@ -546,7 +534,7 @@ impl EngineShared {
             }
             if logged.is_none_or(|then| then.elapsed() > LOG_EVERY) {
                 logged = Some(Instant::now());
-                self.stall(&error);
+                self.stall.begin(self.clock.elapsed(), &error);
             }
             if runner == Runner::Caller {
                 return Err(CommitError::WouldBlock(committing));
@@ -567,24 +555,6 @@ impl EngineShared {
             }
             _ => committing.attempt(store, keeper),
         }
-    }
-
-    fn stall(&self, error: &StoreError) {
-        let now = self.clock.elapsed().as_nanos() as u64;
-        let _ = self.stalled_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
-        let reason = error.to_string();
-        warn!("locks wait: {reason}");
-        *self.stall_reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
-    }
-
-    fn resume(&self) {
-        if self.stalled_since.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let since = self.stalled_since.swap(0, Ordering::Relaxed);
-        *self.stall_reason.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let after = self.clock.elapsed().saturating_sub(Duration::from_nanos(since));
-        info!("the store works again after {:.1} s; locks go on", after.as_secs_f64());
     }
 
     fn send(&self, core: &mut Core, durable: DurableBatch) {
