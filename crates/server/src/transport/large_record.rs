@@ -68,3 +68,46 @@ impl LargeRecord {
         self.buffer.freeze().slice(start..)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::record;
+
+    fn finish(mut large: LargeRecord, rest: &[u8]) -> Bytes {
+        assert_eq!(large.missing(), rest.len());
+        large.rest().copy_from_slice(rest);
+        large.fill(rest.len());
+        large.finish()
+    }
+
+    #[test]
+    fn a_record_is_the_same_with_its_mark_in_the_buffer_or_without() {
+        let body: Vec<u8> = (0..50_000_u32).map(|at| at as u8).collect();
+        let marked = [&record::mark(body.len()).to_be_bytes()[..], &body].concat();
+        for there in [MARK_BYTES, 100, marked.len()] {
+            let (begin, rest) = marked.split_at(there);
+            let mut received = BytesMut::from(begin);
+            assert_eq!(finish(LargeRecord::begin(body.len(), &mut received), rest), body);
+            assert!(received.is_empty());
+            let mut buffer = Buffer::with_capacity(marked.len());
+            buffer.put(begin);
+            let large = LargeRecord::within(buffer, Some(body.len()), marked.len());
+            assert_eq!(finish(large.unwrap_or_else(|_| unreachable!()), rest), body);
+        }
+    }
+
+    #[test]
+    fn a_buffer_with_another_record_than_expected_is_given_back() {
+        let expected = 100_000;
+        // Not large; longer than expected; followed by others; without a whole mark.
+        for (length, there) in
+            [(Some(100), 90), (Some(expected), 90), (Some(40_000), 50_000), (None, 2)]
+        {
+            let mut buffer = Buffer::with_capacity(expected);
+            buffer.put(&vec![7; there]);
+            let given_back = LargeRecord::within(buffer, length, expected);
+            assert_eq!(given_back.err().map(|buffer| buffer.len()), Some(there), "{length:?}");
+        }
+    }
+}
