@@ -286,6 +286,18 @@ fn a_call_that_must_not_block_writes_no_access_time() {
     // Not due any more.
     assert_eq!(read(by.nonblocking()).unwrap(), b"text"[..]);
     assert_eq!(accessed(), after);
+
+    let file = by.create(&fs.root(), "f", 0o644).unwrap();
+    by.write(&file, 0, b"data").unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    let accessed = || by.attributes(&file).unwrap().accessed;
+    let read = |context| fs.read(&context, &file, 0, 4).map(|reply| reply.data);
+    let before = accessed();
+    assert_eq!(read(by.nonblocking()), Err(Error::WouldBlock));
+    assert_eq!(accessed(), before);
+    assert_eq!(read(by.context()).unwrap(), b"data"[..]);
+    assert!(accessed() > before);
+    assert_eq!(read(by.nonblocking()).unwrap(), b"data"[..]);
 }
 
 #[test]
