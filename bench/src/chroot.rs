@@ -1,7 +1,7 @@
 //! Debian's unstable suite in a directory of its own, for a server newer than this machine's.
 //!
 //! debootstrap makes it once, from the mirror that apt uses here and with apt's own settings for
-//! proxies and the like; it is kept until somebody removes it. Everything is mounted in a private
+//! proxies and the like; it is kept until it is removed by hand. Everything is mounted in a private
 //! namespace: that of the installation, then that of the comparison.
 
 use std::fs;

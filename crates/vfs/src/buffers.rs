@@ -142,7 +142,7 @@ mod tests {
 
     /// One test, since the pools are those of the process.
     #[test]
-    fn a_buffer_is_used_again_and_given_back_when_nobody_needs_it() {
+    fn a_buffer_is_used_again_and_given_back_when_it_is_not_needed() {
         let mut buffer = Buffer::with_capacity(1 << 20);
         buffer.put(b"data");
         let (address, bytes) = (buffer.memory.as_ptr(), buffer.freeze());

@@ -418,7 +418,7 @@ impl Connection<'_> {
 
     /// Reads the mark of the next record and the record itself at once, if it is as large as the last one.
     fn receive_as_large(&mut self) -> io::Result<usize> {
-        let expected = MARK_BYTES + std::mem::take(&mut self.large_last);
+        let expected = MARK_BYTES + self.large_last;
         if !self.is_between_records() || !self.charge.cover(expected) {
             return self.receive_small();
         }
@@ -428,7 +428,10 @@ impl Connection<'_> {
         let length = self.records.whole(buffer.as_ref());
         match LargeRecord::within(buffer, length, expected) {
             Ok(large) => self.large = Some(large),
-            Err(buffer) => self.received.extend_from_slice(buffer.as_ref()),
+            Err(buffer) => {
+                self.large_last = 0;
+                self.received.extend_from_slice(buffer.as_ref());
+            }
         }
         Ok(read)
     }
