@@ -75,13 +75,17 @@ async fn all_are_tried(engine: &Engine, dead: usize) -> bool {
     left.len() <= dead && left.iter().all(|is_tried| *is_tried)
 }
 
+/// So many have a middle that does not depend on one of them.
+const GETATTRS_MIN: usize = 20;
+
 /// An attempt without a result ends after 30 s; after a failed one, the next follows in 2 s.
 const UNDER_WAY: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(31);
 
-/// How long a GETATTR takes, again and again until `done`.
+/// How long a GETATTR takes, again and again until `done`, and [`GETATTRS_MIN`] times in any case: all
+/// hosts may have been told before this began.
 async fn getattrs(nfs: &Nfs, root: &Handle, done: &AtomicBool) -> Vec<Duration> {
     let mut took = Vec::new();
-    while !done.load(Ordering::Relaxed) {
+    while took.len() < GETATTRS_MIN || !done.load(Ordering::Relaxed) {
         let begun = Instant::now();
         let args = GetAttrArgs { object: root.clone() };
         nfs.0.call::<GetAttr>(&args).await.unwrap().unwrap();
