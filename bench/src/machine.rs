@@ -25,7 +25,7 @@ impl Machine {
             processor: value(&processor, "model name").unwrap_or("unknown").to_owned(),
             processors: std::thread::available_parallelism()?.get(),
             memory_gib: memory_gib(&memory).context("no MemTotal")?,
-            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            kernel: version_of(&rustix::system::uname().release().to_string_lossy()),
             date: run(Command::new("date").args(["-u", "+%F"]))?.trim().to_owned(),
         })
     }
@@ -39,6 +39,11 @@ fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 fn memory_gib(memory: &str) -> Option<u64> {
     let kib: u64 = value(memory, "MemTotal")?.strip_suffix("kB")?.trim().parse().ok()?;
     Some((kib + (1 << 19)) >> 20)
+}
+
+/// The version without what a distribution or a hypervisor adds to it.
+fn version_of(release: &str) -> String {
+    release.split('-').next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
