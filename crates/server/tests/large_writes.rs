@@ -73,7 +73,7 @@ async fn writes_of_all_sizes_arrive_whole_in_whatever_pieces() {
         while replies < calls {
             let reply = bounded("a reply", stream.receive()).await.unwrap();
             replies += 1;
-            if support::reply(reply.clone()).xid % 2 == 0 {
+            if support::reply(reply.clone()).xid.is_multiple_of(2) {
                 assert!(results::<Write>(reply).is_ok());
             }
         }
