@@ -18,7 +18,7 @@
 //! | `names.rs` | the last known name of each file, for display |
 //! | `secrets.rs` | keys that outlive the process |
 //! | `memory.rs` | [`memory::MemoryFs`]: `memory/state.rs` (tree), `file.rs` (permissions), `data.rs` (sparse content) |
-//! | `local.rs` | [`local::LocalFs`]: opening, options, dispatch |
+//! | `local.rs`, `local/options.rs` | [`local::LocalFs`]: opening, dispatch; how to serve a directory |
 //! | `local/tree.rs` | object id to open file; lookup without leaving the export |
 //! | `local/node.rs` | open files and the bounded cache of them |
 //! | `local/directory.rs` | create, remove, rename, link |
@@ -26,7 +26,7 @@
 //! | `local/change.rs` | SETATTR |
 //! | `local/io.rs`, `uncommitted.rs` | READ, WRITE, COMMIT and the write verifier; files that await a COMMIT |
 //! | `local/permission.rs`, `identity.rs` | access checks by the kernel, cached; acting as the caller |
-//! | `local/kind.rs` | what a kind of file system can be relied on for |
+//! | `local/kind.rs`, `access_time.rs` | what a kind of file system can be relied on for; whether reading writes an access time |
 //! | `local/fsid.rs`, `device.rs` | file-system ids; what exports of one file system share |
 //! | `local/inodes.rs`, `inodes/` | object ids where kernel handles are unavailable: table, file, records |
 //! | `local/background.rs`, `housekeeping.rs`, `state.rs` | background threads and their work; small state files |
